@@ -225,7 +225,7 @@ def tokens_a_second(server: UiServer) -> float:
 
 
 def what_a_tab_asks(server: UiServer) -> str:
-    module = read_page_files().others["live/engine_rates.js"].body.decode()
+    module = read_page_files().others["main.js"].body.decode()
     names = re.findall(r'"(\w+)"', module.partition("SERIES = [")[2].partition("]")[0])
     return f"{server.url}/metrics?" + "&".join(f"name[]=fastovms_{name}" for name in names)
 

@@ -58,7 +58,7 @@ class Ours:
     ) -> None:
         model = PagedModel.load(model_dir, properties=properties)
         if uses_kernels:
-            _use_kernels(model)
+            use_kernels(model)
         self._model = TimedModel(model)
         self.python_shares: list[float] = []
         self._num_blocks = CACHE_SIZE * 1024**3 // self._model.bytes_per_block
@@ -94,7 +94,7 @@ class Ours:
             self._engine.abort(sequence.request_id)
 
 
-def _use_kernels(model: PagedModel) -> None:
+def use_kernels(model: PagedModel) -> None:
     """Has all steps of few tokens computed by our own kernels."""
     instructions = find_instructions()
     assert instructions is not None, "this CPU has none that there are kernels for"

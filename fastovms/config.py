@@ -193,6 +193,11 @@ class EngineConfig:
         return self.enable_lora or bool(self.lora_modules)
 
     @property
+    def why_cpu(self) -> str:
+        """Why no device but the CPU can run the model; "" = another one may."""
+        return "adapters are served on the CPU only" if self.serves_adapters else ""
+
+    @property
     def token_budget(self) -> int:
         """`max_num_batched_tokens`, or the default if it is not set."""
         return self.max_num_batched_tokens or DEFAULT_TOKEN_BUDGET

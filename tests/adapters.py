@@ -28,6 +28,9 @@ ALL_MODULES = (
 SOME_MODULES = ("self_attn.q_proj", "self_attn.v_proj")
 """PEFT's choice for Llama."""
 
+BAD_NAMES = ("x" * 257, "a\tb", "a\nb", "a\x7f", "a\0", "\u202e", "\u2028", "\ud800", " ", "\u3000")
+"""Names of adapters that are refused, by flags and by the API."""
+
 _DTYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16"}
 
 

@@ -12,83 +12,18 @@ import re
 import shutil
 import sys
 import traceback
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
 
 import numpy as np
 import openvino as ov
 import torch
 from openvino import opset13
 from optimum.exporters.openvino import main_export
-from transformers import AutoConfig, AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from bench.architectures.configs import ARCHITECTURES
-
-PROMPT_LENGTHS: Final = (5, 110)
-NUM_TOKENS: Final = 24
-
-_GAIN: Final = 1.5
-"""Of a matrix, so that attention is no mean of everything and logits differ."""
-
-_SPREAD: Final = 0.1
-"""Of norms and biases."""
-
-
-def random_model(name: str, vocab_size: int, *, narrow: bool) -> Any:
-    """A model with weights such that what any part of it does wrong shows in the logits. Half
-    precision holds them."""
-    architecture = ARCHITECTURES[name]
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(
-        architecture.model_type, **architecture.config(vocab_size, narrow=narrow)
-    )
-    config.dtype = torch.float32
-    # Other implementations leave out soft caps.
-    model = AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation="eager"
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape)
-            if parameter.dim() < 2:
-                parameter += _SPREAD * noise
-            else:
-                parameter.copy_(noise * _GAIN / parameter.shape[-1] ** 0.5)
-            parameter.copy_(parameter.half())
-    return model.eval()
-
-
-def make_prompts(vocab_size: int, num_prompts: int) -> list[list[int]]:
-    """Of several lengths; each begins again after a while, so that there is something to draft
-    from."""
-    rng = np.random.default_rng(0)
-    lengths = np.linspace(*PROMPT_LENGTHS, num_prompts).astype(int)
-    return [
-        np.resize(rng.integers(3, vocab_size, max(3, length // 2)), length).tolist()
-        for length in lengths
-    ]
-
-
-def generate(model: Any, prompt: Sequence[int], *, use_cache: bool) -> dict[str, list[Any]]:
-    """The likeliest tokens, one after another, and their log probabilities."""
-    output = model.generate(
-        torch.tensor([prompt]),
-        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-        max_new_tokens=NUM_TOKENS,
-        min_new_tokens=None,
-        do_sample=False,
-        eos_token_id=None,
-        output_logits=True,
-        use_cache=use_cache,
-        return_dict_in_generate=True,
-    )
-    token_ids = output.sequences[0, len(prompt) :].tolist()
-    rows = torch.log_softmax(torch.cat(output.logits).double(), -1)
-    logprobs = [float(row[token_id]) for row, token_id in zip(rows, token_ids, strict=True)]
-    return {"prompt": list(prompt), "token_ids": token_ids, "logprobs": logprobs}
+from bench.architectures.references import generate, make_prompts, random_model
 
 
 def export(

@@ -13,6 +13,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
+from bench.random_models.nodes import index, parameter, real
 from bench.random_models.weights import Node, QuantizedMatrix, WeightFormat
 
 
@@ -57,11 +58,11 @@ class BertGraph:
 
     def build(self) -> ov.Model:
         names = ("input_ids", "attention_mask", "token_type_ids")
-        inputs = [_parameter(name) for name in names]
+        inputs = [parameter(name, [-1, -1], np.int64) for name in names]
         hidden = self._embedding(inputs[0], inputs[2])
-        visible = ops.unsqueeze(ops.convert(inputs[1], np.float32), _index([1, 2]))
+        visible = ops.unsqueeze(ops.convert(inputs[1], np.float32), index([1, 2]))
         lowest = float(np.finfo(np.float32).min)
-        mask = ops.multiply(ops.subtract(_float(1.0), visible), _float(lowest))
+        mask = ops.multiply(ops.subtract(real(1.0), visible), real(lowest))
         for layer in range(self._shape.num_hidden_layers):
             name = f"encoder.layer.{layer}"
             hidden = self._norm(ops.add(hidden, self._attention(hidden, mask, name)))
@@ -77,12 +78,12 @@ class BertGraph:
         words = self._matrix(shape.vocab_size, shape.hidden_size, 1.0, "word_embeddings")
         types = self._matrix(shape.type_vocab_size, shape.hidden_size, 0.3, "token_type_embeddings")
         rows = self._rng.normal(0, 0.3, (1, shape.max_position_embeddings, shape.hidden_size))
-        length = ops.gather(ops.shape_of(input_ids), _index([1]), _index(0))
+        length = ops.gather(ops.shape_of(input_ids), index([1]), index(0))
         places = ops.slice(
-            ops.constant(rows.astype(np.float32)), _index([0]), length, _index([1]), _index([1])
+            ops.constant(rows.astype(np.float32)), index([0]), length, index([1]), index([1])
         )
-        found = ops.gather(words, ops.convert(input_ids, np.int32), _index(0))
-        kinds = ops.gather(types, ops.convert(token_type_ids, np.int32), _index(0))
+        found = ops.gather(words, ops.convert(input_ids, np.int32), index(0))
+        kinds = ops.gather(types, ops.convert(token_type_ids, np.int32), index(0))
         return self._norm(ops.add(ops.add(found, kinds), places))
 
     def _matrix(self, rows: int, columns: int, std: float, name: str) -> Node:
@@ -96,7 +97,7 @@ class BertGraph:
 
     def _norm(self, hidden: Node) -> Node:
         size, epsilon = self._shape.hidden_size, self._shape.layer_norm_eps
-        normed = ops.mvn(hidden, _index([-1]), True, epsilon, "INSIDE_SQRT")
+        normed = ops.mvn(hidden, index([-1]), True, epsilon, "INSIDE_SQRT")
         gamma = self._rng.uniform(0.8, 1.2, (1, 1, size)).astype(np.float32)
         beta = self._rng.normal(0, 0.05, (1, 1, size)).astype(np.float32)
         return ops.add(ops.multiply(normed, ops.constant(gamma)), ops.constant(beta))
@@ -108,38 +109,24 @@ class BertGraph:
 
     def _attention(self, hidden: Node, mask: Node, name: str) -> Node:
         size, num_heads = self._shape.hidden_size, self._shape.num_attention_heads
-        split = _index([0, 0, num_heads, size // num_heads])
+        split = index([0, 0, num_heads, size // num_heads])
 
         def heads(kind: str) -> Node:
             flat = self._linear(hidden, size, size, f"{name}.{kind}")
-            return ops.transpose(ops.reshape(flat, split, True), _index([0, 2, 1, 3]))
+            return ops.transpose(ops.reshape(flat, split, True), index([0, 2, 1, 3]))
 
-        scale = _float((size // num_heads) ** -0.5)
+        scale = real((size // num_heads) ** -0.5)
         attended = ops.scaled_dot_product_attention(
             heads("query"), heads("key"), heads("value"), mask, scale
         )
         joined = ops.reshape(
-            ops.transpose(attended, _index([0, 2, 1, 3])), _index([0, 0, size]), True
+            ops.transpose(attended, index([0, 2, 1, 3])), index([0, 0, size]), True
         )
         return self._linear(joined, size, size, f"{name}.dense")
 
     def _classified(self, hidden: Node) -> Node:
         size, num_labels = self._shape.hidden_size, self._shape.num_labels
-        first = ops.gather(hidden, _index([0]), _index(1))
+        first = ops.gather(hidden, index([0]), index(1))
         pooled = ops.tanh(self._linear(first, size, size, "pooler"))
         scores = self._linear(pooled, num_labels, size, "classifier")
-        return ops.reshape(scores, _index([0, num_labels]), True)
-
-
-def _parameter(name: str) -> Node:
-    node = ops.parameter([-1, -1], np.int64, name=name)
-    node.output(0).set_names({name})
-    return node
-
-
-def _index(value: int | list[int]) -> Node:
-    return ops.constant(np.array(value, np.int64))
-
-
-def _float(value: float) -> Node:
-    return ops.constant(np.array(value, np.float32))
+        return ops.reshape(scores, index([0, num_labels]), True)

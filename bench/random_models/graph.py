@@ -14,6 +14,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
+from bench.random_models.nodes import index, parameter, real
 from bench.random_models.shapes import Shape
 from bench.random_models.weights import Node, QuantizedMatrix, WeightFormat
 
@@ -49,10 +50,10 @@ class LlamaGraph:
         self._rng = np.random.default_rng(seed)
         self._format = WeightFormat(shape.weight_format)
         self._assigns: list[Node] = []
-        self._input_ids = _parameter("input_ids", [-1, -1], np.int64)
-        self._attention_mask = _parameter("attention_mask", [-1, -1], np.int64)
-        self._position_ids = _parameter("position_ids", [-1, -1], np.int64)
-        self._beam_idx = _parameter("beam_idx", [-1], np.int32)
+        self._input_ids = parameter("input_ids", [-1, -1], np.int64)
+        self._attention_mask = parameter("attention_mask", [-1, -1], np.int64)
+        self._position_ids = parameter("position_ids", [-1, -1], np.int64)
+        self._beam_idx = parameter("beam_idx", [-1], np.int32)
         self._sized = self._input_ids
         """What the sizes of the batch and of the text are taken from."""
 
@@ -83,8 +84,8 @@ class LlamaGraph:
             self._rule_out(weights)
         self._embedded = self._format.node(weights, "model.embed_tokens.weight")
         ids = ops.convert(self._input_ids, np.int32)
-        hidden = ops.gather(self._embedded, ids, _index(0))
-        return ops.multiply(hidden, _float(TIED_EMBEDDING_STD / std)) if is_tied else hidden
+        hidden = ops.gather(self._embedded, ids, index(0))
+        return ops.multiply(hidden, real(TIED_EMBEDDING_STD / std)) if is_tied else hidden
 
     @property
     def _head_std(self) -> float:
@@ -127,9 +128,9 @@ class LlamaGraph:
         return self._normed(hidden, self._gamma(self._shape.hidden_size), name)
 
     def _normed(self, hidden: Node, gamma: NDArray[np.float32], name: str) -> Node:
-        variance = ops.reduce_mean(ops.power(hidden, _float(2.0)), _index([-1]), True)
-        deviation = ops.sqrt(ops.add(variance, _float(self._shape.rms_norm_eps)))
-        normed = ops.multiply(hidden, ops.divide(_float(1.0), deviation))
+        variance = ops.reduce_mean(ops.power(hidden, real(2.0)), index([-1]), True)
+        deviation = ops.sqrt(ops.add(variance, real(self._shape.rms_norm_eps)))
+        normed = ops.multiply(hidden, ops.divide(real(1.0), deviation))
         rank = len(hidden.get_output_partial_shape(0))
         weight = ops.constant(gamma.reshape([1] * (rank - 1) + [-1]), name=f"{name}.weight")
         return ops.multiply(weight, normed)
@@ -159,10 +160,10 @@ class LlamaGraph:
             self._repeated(key),
             self._repeated(value),
             self._mask,
-            _float(shape.head_dim**-0.5),
+            real(shape.head_dim**-0.5),
         )
         width = num_heads * shape.head_dim
-        joined = ops.reshape(_transposed_heads(attended), _index([0, 0, width]), True)
+        joined = ops.reshape(_transposed_heads(attended), index([0, 0, width]), True)
         return self._residual(joined, width, 1.0, f"{name}.o_proj")
 
     def _heads(self, hidden: Node, num_heads: int, std: float, name: str) -> Node:
@@ -172,18 +173,18 @@ class LlamaGraph:
         if self._shape.attention_bias:
             bias = self._rng.normal(0, 0.1, (1, 1, num_heads * head_dim)).astype(np.float32)
             flat = ops.add(flat, ops.constant(bias, name=f"{name}.bias"))
-        return ops.reshape(flat, _index([0, 0, num_heads, head_dim]), True)
+        return ops.reshape(flat, index([0, 0, num_heads, head_dim]), True)
 
     def _cached(self, new: Node, layer: int, kind: str) -> Node:
         """Appends to the variable of this layer and kind: [B, num_kv_heads, K, head_dim]."""
         num_kv_heads, head_dim = self._shape.num_key_value_heads, self._shape.head_dim
         batch_size = _dimension(self._sized, [0])
         empty = ops.broadcast(
-            _float(0.0), ops.concat([batch_size, _index([num_kv_heads, 0, head_dim])], 0)
+            real(0.0), ops.concat([batch_size, index([num_kv_heads, 0, head_dim])], 0)
         )
         variable = f"past_key_values.{layer}.{kind}present.{layer}.{kind}"
         stored = ops.read_value(empty, variable, np.float32, [-1, num_kv_heads, -1, head_dim])
-        past = ops.gather(stored, self._beam_idx, _index(0))
+        past = ops.gather(stored, self._beam_idx, index(0))
         if self._mask is None:
             self._mask = self._causal_mask(past)
         cached = ops.concat([past, new], -2)
@@ -197,13 +198,11 @@ class LlamaGraph:
         if num_groups == 1:
             return heads
         grouped = ops.broadcast(
-            ops.unsqueeze(heads, _index(2)),
-            _index([1, 1, num_groups, 1, 1]),
+            ops.unsqueeze(heads, index(2)),
+            index([1, 1, num_groups, 1, 1]),
             broadcast_spec="BIDIRECTIONAL",
         )
-        return ops.reshape(
-            grouped, _index([0, shape.num_attention_heads, -1, shape.head_dim]), True
-        )
+        return ops.reshape(grouped, index([0, shape.num_attention_heads, -1, shape.head_dim]), True)
 
     # Positions
 
@@ -211,13 +210,13 @@ class LlamaGraph:
         """What each new token may not see gets f16's lowest value: f32 [B, 1, Q, K]."""
         past_len, num_new = _dimension(past, 2), _dimension(self._sized, 1)
         total = ops.add(past_len, num_new)
-        key_index = ops.unsqueeze(ops.range(_index(0), total, _index(1), "i64"), _index([0, 1, 2]))
-        new_index = ops.unsqueeze(ops.range(past_len, total, _index(1), "i64"), _index([0, 1, 3]))
-        is_token = ops.unsqueeze(ops.convert(self._attention_mask, bool), _index([1, 2]))
+        key_index = ops.unsqueeze(ops.range(index(0), total, index(1), "i64"), index([0, 1, 2]))
+        new_index = ops.unsqueeze(ops.range(past_len, total, index(1), "i64"), index([0, 1, 3]))
+        is_token = ops.unsqueeze(ops.convert(self._attention_mask, bool), index([1, 2]))
         is_past = ops.less_equal(key_index, new_index)
         if self._shape.sliding_window is None:
             visible = ops.logical_and(is_past, is_token)
-            return ops.select(visible, _float(0.0), _float(-65504.0))
+            return ops.select(visible, real(0.0), real(-65504.0))
         return self._sliding_mask(key_index, new_index, is_past, is_token, total)
 
     def _sliding_mask(
@@ -227,53 +226,39 @@ class LlamaGraph:
         paged attention recognises the window."""
         true = ops.constant(np.array(True))
         assert self._shape.sliding_window is not None
-        start = ops.add(new_index, _index(-self._shape.sliding_window))
+        start = ops.add(new_index, index(-self._shape.sliding_window))
         visible = ops.bitwise_and(true, ops.greater(key_index, start))
         visible = ops.bitwise_and(true, ops.bitwise_and(visible, is_past))
         visible = ops.bitwise_and(visible, is_token)
         visible = ops.broadcast(visible, ops.shape_of(visible))
-        mask = ops.select(visible, _float(0.0), _float(-65504.0))
-        end = ops.unsqueeze(total, _index(0))
-        return ops.slice(mask, _index([0]), end, _index([1]), _index([3]))
+        mask = ops.select(visible, real(0.0), real(-65504.0))
+        end = ops.unsqueeze(total, index(0))
+        return ops.slice(mask, index([0]), end, index([1]), index([3]))
 
     def _rotations(self) -> tuple[Node, Node]:
         """Cosine and sine of the rotary position embedding: f32 [B, 1, Q, head_dim]."""
         exponents = np.arange(0, self._shape.head_dim, 2, dtype=np.float32) / self._shape.head_dim
         frequencies = (self._shape.rope_theta**-exponents).reshape(1, -1, 1)
-        positions = ops.convert(ops.unsqueeze(self._position_ids, _index(1)), np.float32)
+        positions = ops.convert(ops.unsqueeze(self._position_ids, index(1)), np.float32)
         angles = ops.matmul(ops.constant(frequencies), positions, False, False)
-        angles = ops.transpose(angles, _index([0, 2, 1]))
+        angles = ops.transpose(angles, index([0, 2, 1]))
         angles = ops.concat([angles, angles], -1)
-        return ops.unsqueeze(ops.cos(angles), _index(1)), ops.unsqueeze(ops.sin(angles), _index(1))
+        return ops.unsqueeze(ops.cos(angles), index(1)), ops.unsqueeze(ops.sin(angles), index(1))
 
     def _rotated(self, heads: Node) -> Node:
         half = self._shape.head_dim // 2
-        start, middle, end = _index([0]), _index([half]), _index([np.iinfo(np.int64).max])
-        step, axis = _index([1]), _index([3])
+        start, middle, end = index([0]), index([half]), index([np.iinfo(np.int64).max])
+        step, axis = index([1]), index([3])
         first = ops.slice(heads, start, middle, step, axis)
         second = ops.slice(heads, middle, end, step, axis)
-        turned = ops.concat([ops.multiply(second, _float(-1.0)), first], -1)
+        turned = ops.concat([ops.multiply(second, real(-1.0)), first], -1)
         return ops.add(ops.multiply(heads, self._cos), ops.multiply(turned, self._sin))
 
 
 def _transposed_heads(heads: Node) -> Node:
     """[B, Q, num_heads, head_dim] to [B, num_heads, Q, head_dim], and back."""
-    return ops.transpose(heads, _index([0, 2, 1, 3]))
-
-
-def _parameter(name: str, shape: list[int], dtype: type) -> Node:
-    node = ops.parameter(shape, dtype, name=name)
-    node.output(0).set_names({name})
-    return node
-
-
-def _index(value: int | list[int]) -> Node:
-    return ops.constant(np.array(value, np.int64))
-
-
-def _float(value: float) -> Node:
-    return ops.constant(np.array(value, np.float32))
+    return ops.transpose(heads, index([0, 2, 1, 3]))
 
 
 def _dimension(node: Node, axis: int | list[int]) -> Node:
-    return ops.gather(ops.shape_of(node), _index(axis), _index(0))
+    return ops.gather(ops.shape_of(node), index(axis), index(0))

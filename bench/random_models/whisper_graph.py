@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 from openvino.op import util
 
+from bench.random_models.nodes import index, parameter, real
 from bench.random_models.weights import Node
 
 Weights = Mapping[str, NDArray[Any]]
@@ -109,14 +110,14 @@ class WhisperGraphs:
         """Returns `input_features -> last_hidden_state`: f32 [B, mels, 2 T] to f32 [B, T, size]."""
         shape, name = self._shape, "model.encoder"
         length = 2 * shape.max_source_positions
-        features = _parameter("input_features", [-1, shape.num_mel_bins, length], np.float32)
+        features = parameter("input_features", [-1, shape.num_mel_bins, length], np.float32)
         hidden = features
         for number in (1, 2):
             kernel = self._constant(f"{name}.conv{number}.weight")
             bias = self._constant(f"{name}.conv{number}.bias", (1, -1, 1))
             hidden = ops.convolution(hidden, kernel, [number], [1], [1], [1])
             hidden = ops.gelu(ops.add(hidden, bias), "erf")
-        hidden = ops.transpose(hidden, _index([0, 2, 1]))
+        hidden = ops.transpose(hidden, index([0, 2, 1]))
         hidden = ops.add(hidden, self._constant(f"{name}.embed_positions.weight", (1, -1, 0)))
         heads = shape.encoder_attention_heads
         for layer in range(shape.encoder_layers):
@@ -131,34 +132,32 @@ class WhisperGraphs:
         """Returns `input_ids, encoder_hidden_states, beam_idx -> logits`, with a state: i64 [B, T],
         f32 [B, S, size], i32 [B] to f32 [B, T, vocabulary]."""
         shape, name = self._shape, "model.decoder"
-        input_ids = _parameter("input_ids", [-1, -1], np.int64)
-        audio = _parameter("encoder_hidden_states", [-1, -1, shape.d_model], np.float32)
-        beam_idx = _parameter("beam_idx", [-1], np.int32)
+        input_ids = parameter("input_ids", [-1, -1], np.int64)
+        audio = parameter("encoder_hidden_states", [-1, -1, shape.d_model], np.float32)
+        beam_idx = parameter("beam_idx", [-1], np.int32)
         heads, self._sinks = shape.decoder_attention_heads, []
         size = shape.d_model // heads
-        batch = ops.gather(ops.shape_of(input_ids), _index([0]), _index(0))
+        batch = ops.gather(ops.shape_of(input_ids), index([0]), index(0))
         empty = ops.broadcast(
-            _float(0.0), ops.concat([batch, _index([heads]), _index([0]), _index([size])], 0)
+            real(0.0), ops.concat([batch, index([heads]), index([0]), index([size])], 0)
         )
         embeddings = self._constant(f"{name}.embed_tokens.weight")
-        hidden = ops.gather(embeddings, ops.convert(input_ids, np.int32), _index(0))
+        hidden = ops.gather(embeddings, ops.convert(input_ids, np.int32), index(0))
         mask: Node | None = None
         for layer in range(shape.decoder_layers):
             part = f"{name}.layers.{layer}"
             if mask is None:
                 # The number of tokens before these is that of the keys of the first layer.
                 first = self._state(empty, f"{part}.self_attn.key", beam_idx)
-                past = ops.gather(ops.shape_of(first), _index(2), _index(0))
-                count = ops.gather(ops.shape_of(input_ids), _index(1), _index(0))
-                places = ops.range(past, ops.add(past, count), _index(1), "i64")
+                past = ops.gather(ops.shape_of(first), index(2), index(0))
+                count = ops.gather(ops.shape_of(input_ids), index(1), index(0))
+                places = ops.range(past, ops.add(past, count), index(1), "i64")
                 positions = self._constant(f"{name}.embed_positions.weight")
-                hidden = ops.add(hidden, ops.gather(positions, places, _index(0)))
-                seen = ops.range(_index(0), ops.add(past, count), _index(1), "i64")
+                hidden = ops.add(hidden, ops.gather(positions, places, index(0)))
+                seen = ops.range(index(0), ops.add(past, count), index(1), "i64")
                 mask = ops.unsqueeze(
-                    ops.less_equal(
-                        ops.unsqueeze(seen, _index(0)), ops.unsqueeze(places, _index(1))
-                    ),
-                    _index([0, 1]),
+                    ops.less_equal(ops.unsqueeze(seen, index(0)), ops.unsqueeze(places, index(1))),
+                    index([0, 1]),
                 )
             else:
                 first = self._state(empty, f"{part}.self_attn.key", beam_idx)
@@ -197,7 +196,7 @@ class WhisperGraphs:
         return ops.add(found, self._constant(f"{name}.bias", (1, 1, -1)))
 
     def _norm(self, hidden: Node, name: str) -> Node:
-        normed = ops.mvn(hidden, _index([-1]), True, _EPSILON, "INSIDE_SQRT")
+        normed = ops.mvn(hidden, index([-1]), True, _EPSILON, "INSIDE_SQRT")
         gamma, beta = (self._constant(f"{name}.{kind}", (1, 1, -1)) for kind in ("weight", "bias"))
         return ops.add(ops.multiply(normed, gamma), beta)
 
@@ -207,8 +206,8 @@ class WhisperGraphs:
         return ops.add(hidden, self._linear(wide, f"{part}.fc2"))
 
     def _heads(self, flat: Node, num_heads: int) -> Node:
-        split = _index([0, 0, num_heads, self._shape.d_model // num_heads])
-        return ops.transpose(ops.reshape(flat, split, True), _index([0, 2, 1, 3]))
+        split = index([0, 0, num_heads, self._shape.d_model // num_heads])
+        return ops.transpose(ops.reshape(flat, split, True), index([0, 2, 1, 3]))
 
     def _keys_values(self, hidden: Node, name: str, num_heads: int) -> tuple[Node, Node]:
         keys, values = (self._linear(hidden, f"{name}.{kind}_proj") for kind in "kv")
@@ -220,12 +219,12 @@ class WhisperGraphs:
         size = self._shape.d_model
         queries = self._heads(self._linear(hidden, f"{name}.q_proj"), num_heads)
         attended = ops.scaled_dot_product_attention(
-            queries, keys, values, mask, _float((size // num_heads) ** -0.5)
+            queries, keys, values, mask, real((size // num_heads) ** -0.5)
         )
         # The pipeline finds the attention to the audio by its name.
         attended.set_friendly_name(f"{name}/scaled_dot_product_attention")
-        joined = ops.transpose(attended, _index([0, 2, 1, 3]))
-        return self._linear(ops.reshape(joined, _index([0, 0, size]), True), f"{name}.out_proj")
+        joined = ops.transpose(attended, index([0, 2, 1, 3]))
+        return self._linear(ops.reshape(joined, index([0, 0, size]), True), f"{name}.out_proj")
 
     def _state(self, initial: Node, name: str, beam_idx: Node) -> Node:
         info = util.VariableInfo()
@@ -235,7 +234,7 @@ class WhisperGraphs:
         info.variable_id = name
         variable = util.Variable(info)
         self._variables[name] = variable
-        return ops.gather(ops.read_value(initial, variable), beam_idx, _index(0))
+        return ops.gather(ops.read_value(initial, variable), beam_idx, index(0))
 
     def _keep(self, node: Node, name: str) -> None:
         self._sinks.append(ops.assign(node, self._variables[name]))
@@ -244,17 +243,3 @@ class WhisperGraphs:
 def _model(output: Node, name: str, inputs: list[Node], sinks: list[Node]) -> ov.Model:
     output.output(0).set_names({name})
     return ov.Model([ops.result(output, name=name)], sinks, inputs, "whisper")
-
-
-def _parameter(name: str, shape: list[int], dtype: type) -> Node:
-    node = ops.parameter(shape, dtype, name=name)
-    node.output(0).set_names({name})
-    return node
-
-
-def _index(value: int | list[int]) -> Node:
-    return ops.constant(np.array(value, np.int64))
-
-
-def _float(value: float) -> Node:
-    return ops.constant(np.array(value, np.float32))

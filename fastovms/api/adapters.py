@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import msgspec
 
@@ -18,9 +18,7 @@ from fastovms.api.served import KnownModel, ServedModel, no_hold
 from fastovms.api.unread import Members
 from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField, ModelNotFound
 from fastovms.http.messages import Request, Response
-
-_MAX_NAME: Final = 256
-_MAX_PATH: Final = 4096
+from fastovms.params import MAX_ADAPTER_NAME, MAX_ADAPTER_PATH, fault_of_text
 
 
 class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,14 +58,14 @@ class AdapterRoutes:
         """Loads an adapter, and answers when requests may name it.
 
         Raises:
-            BackendUnavailable: the model is being unloaded.
+            BackendUnavailable: the model is being unloaded, or its engine has failed.
             InvalidField: a field is invalid, or the adapter cannot be served.
         """
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         body = await self._context.bodies.read(request, LoadAdapterRequest)
-        name = _given(body.lora_name, "lora_name", _MAX_NAME)
-        path = Path(_given(body.lora_path, "lora_path", _MAX_PATH))
+        name = _given(body.lora_name, "lora_name", MAX_ADAPTER_NAME)
+        path = Path(_given(body.lora_path, "lora_path", MAX_ADAPTER_PATH))
         if body.load_inplace:
             raise InvalidField(
                 "load_inplace must be false: unload the adapter first", param="load_inplace"
@@ -93,16 +91,17 @@ class AdapterRoutes:
         """Unloads an adapter, and answers when its requests have ended and its memory is free.
 
         Raises:
-            BackendUnavailable: its requests do not end in time.
+            BackendUnavailable: its requests do not end in time, or the engine has failed.
             ModelNotFound: there is no such adapter.
         """
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         body = await self._context.bodies.read(request, UnloadAdapterRequest)
-        name = _given(body.lora_name, "lora_name", _MAX_NAME)
+        name = _given(body.lora_name, "lora_name", MAX_ADAPTER_NAME)
         for model in self._serving():
             assert model.adapters is not None
             if name in model.adapters.adapters:
+                _check_engine(model)
                 with self._change(name):
                     await model.adapters.unload(name)
                 return _done(f"Success: LoRA adapter '{name}' removed successfully.")
@@ -138,9 +137,9 @@ class AdapterRoutes:
 
     def _parent(self, name: str | None, dialect: Dialect) -> ServedModel:
         """Returns the model that an adapter is to be loaded for."""
-        serving = self._serving()
+        models, serving = self._context.models, self._serving()
         if name is not None:
-            known = self._context.models.find(name, dialect)
+            known = models.find(name, dialect)
             serving = [model for model in serving if model.info.name == known.name]
             if not serving:
                 raise InvalidField(
@@ -148,27 +147,29 @@ class AdapterRoutes:
                     param="base_model_name",
                 )
         if not serving:
-            whys = [f"{known.name} {_why_not(known)}" for known in self._context.models.known]
+            whys = [f"{known.name} {_why_not(known)}" for known in models.known]
             raise InvalidField("; ".join(whys) or "no model is served at the moment")
-        if len(serving) > 1:
-            names = ", ".join(model.info.name for model in serving)
+        running = [model for model in serving if model.backend.failure is None]
+        if len(running) > 1:
+            names = ", ".join(model.info.name for model in running)
             raise InvalidField(f"base_model_name must be one of {names}", param="base_model_name")
-        return serving[0]
+        parent = running[0] if running else serving[0]
+        _check_engine(parent)
+        return parent
 
     def _serving(self) -> list[ServedModel]:
         """Returns the models in memory that serve adapters."""
-        found = [known.served for known in self._context.models.known if _is_available(known)]
         return [
             model
-            for model in found
+            for model in (known.served for known in self._context.models.known)
             if isinstance(model, ServedModel) and model.adapters is not None
         ]
 
 
-def _is_available(known: KnownModel) -> bool:
-    if known.failure is not None:
-        raise BackendUnavailable(f"the engine has failed: {known.failure}")
-    return known.served is not None
+def _check_engine(model: ServedModel) -> None:
+    """Raises BackendUnavailable if the engine of a model has failed."""
+    if (failure := model.backend.failure) is not None:
+        raise BackendUnavailable(f"the engine of {model.info.name} has failed: {failure}")
 
 
 def _why_not(known: KnownModel) -> str:
@@ -181,12 +182,10 @@ def _why_not(known: KnownModel) -> str:
 
 
 def _given(value: str | None, name: str, most: int) -> str:
-    if not value or not value.strip():
-        raise InvalidField(f"{name} is required and must not be empty", param=name)
-    if len(value) > most or not value.isprintable():
-        raise InvalidField(
-            f"{name} must be at most {most} printable characters, not {show(value)}", param=name
-        )
+    if value is None:
+        raise InvalidField(f"{name} is required", param=name)
+    if (fault := fault_of_text(value, most)) is not None:
+        raise InvalidField(f"{name} {fault}, not {show(value)}", param=name)
     return value
 
 

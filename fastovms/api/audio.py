@@ -402,7 +402,7 @@ class Speech:
         limit = self._context.config.max_audio_size
         read = partial(FormReader, path=None, max_size=limit, max_value=_MAX_VALUE)
         try:
-            return self._uploads.open(request, self._threads, self._uploaded, read)
+            return self._uploads.open(request, self._threads, self._uploaded, read, dialect)
         except (RequestError, Overloaded) as error:
             return error_response(error, dialect)
 

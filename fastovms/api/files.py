@@ -320,6 +320,7 @@ class UploadSink:
         threads: read and write the form.
         shares: the bytes of all owners.
         on_close: called when the upload is closed and its temporary file moved or deleted.
+        dialect: the form of refusals.
         owner: the key or address that the upload counts for.
         min_rate: returns the minimum rate of the client, in bytes per second.
     """
@@ -330,6 +331,7 @@ class UploadSink:
         shares: Shares,
         reader: FormReader,
         on_close: Callable[[], None],
+        dialect: Dialect,
         *,
         owner: str = "",
         min_rate: Callable[[], float] = lambda: MIN_RATE,
@@ -337,7 +339,8 @@ class UploadSink:
         self.max_size = reader.max_size + MAX_OVERHEAD
         self._owner = owner
         self._min_rate = min_rate
-        self.fault: tuple[int, str] | None = None
+        self.fault: Response | None = None
+        self._dialect = dialect
         self.on_change: Callable[[], None] | None = None
         self._threads = threads
         self._shares = shares
@@ -440,7 +443,7 @@ class UploadSink:
 
     def _fail(self, error: Exception, status: int) -> None:
         self._error = error
-        self.fault = status, str(error)
+        self.fault = replace(error_response(error, self._dialect), status=status)
         self._pieces.clear()
         self._num_waiting = 0
         # Not at once: this may be in the middle of what the client has sent.
@@ -462,13 +465,11 @@ class UploadSink:
 
 
 async def read_form(sink: UploadSink, dialect: Dialect) -> FormReader | Response:
-    """Returns the form of an upload, or a refusal with the status of the fault. Raises StateFailed
-    as `UploadSink.form` does."""
+    """Returns the form of an upload, or a refusal. Raises StateFailed as `UploadSink.form` does."""
     try:
         return await sink.form()
     except RequestError as error:
-        refused = error_response(error, dialect)
-        return refused if sink.fault is None else replace(refused, status=sink.fault[0])
+        return sink.fault or error_response(error, dialect)
 
 
 def _disk_failed(error: OSError) -> StateFailed:
@@ -610,6 +611,7 @@ class Uploads:
         threads: DiskThreads,
         shares: Shares,
         read_form: Callable[[str], FormReader],
+        dialect: Dialect,
     ) -> UploadSink:
         """Returns the sink of an upload.
 
@@ -636,6 +638,7 @@ class Uploads:
             shares,
             reader,
             partial(self._places.give_back, owner),
+            dialect,
             owner=owner,
             min_rate=partial(self._min_rate, owner),
         )
@@ -689,11 +692,11 @@ class Files:
     def open_upload(self, request: Request, dialect: Dialect) -> BodySink | Response:
         """Returns the sink for the body of an upload, or a refusal by its headers."""
         try:
-            return self._open_upload(request)
+            return self._open_upload(request, dialect)
         except (RequestError, Overloaded) as error:
             return error_response(error, dialect)
 
-    def _open_upload(self, request: Request) -> UploadSink:
+    def _open_upload(self, request: Request, dialect: Dialect) -> UploadSink:
         store, owner = self._kept.store, request.sender
         if not store.has_room(owner):
             count = store.files.held(owner)
@@ -708,6 +711,7 @@ class Files:
             lambda content_type: FormReader(
                 content_type, store.new_partial(), store.config.max_file_size
             ),
+            dialect,
         )
 
     async def create(self, request: Request, dialect: Dialect) -> Response:

@@ -235,8 +235,7 @@ def on_device(model: ModelConfig, core: ov.Core | None = None) -> ModelConfig:
     engine = model.engine
     if engine.device.upper() != AUTO:
         return model
-    needs_cpu = "adapters are served on the CPU only" if engine.serves_adapters else ""
-    choice = choose_device(read_devices(core or ov.Core()), needs_cpu)
+    choice = choose_device(read_devices(core or ov.Core()), engine.why_cpu)
     logger.info("%s: AUTO chooses %s: %s", model.name, choice.name, choice.reason)
     return replace(model, engine=replace(engine, device=choice.name))
 

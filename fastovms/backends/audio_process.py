@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import resource
-import sys
 import time
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
@@ -17,15 +15,12 @@ from typing import Any, Final
 
 from fastovms.backends.audio_decoder import AudioFiles, AudioWritten, PieceWritten
 from fastovms.backends.media_processes import Refused
-from fastovms.backends.processes import connect_to_parent, set_soft_limit
+from fastovms.backends.processes import run_media_process, set_soft_limit
 from fastovms.errors import InvalidField
 from fastovms.media.audio import decode_audio, is_available
 from fastovms.system.memory import find_trim
 
 _MAX_MEMORY: Final = 2 * 2**30
-_NICENESS: Final = 5
-"""Streams that are being generated go first on a busy machine."""
-
 _MAX_SECONDS: Final = 20
 """CPU seconds that the head of a file and the first minute of its audio may take."""
 
@@ -76,14 +71,5 @@ def _decode(
     return AudioWritten(decode_audio(source, target, asked.max_seconds, on_piece))
 
 
-def main() -> None:
-    connection = connect_to_parent(sys.argv)
-    is_available()  # so that the first file does not wait for PyAV
-    set_soft_limit(resource.RLIMIT_AS, _MAX_MEMORY)
-    os.nice(_NICENESS)
-    serve(connection)
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    run_media_process(serve, prepare=is_available, max_memory=_MAX_MEMORY)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
-import queue
 import threading
 import time
 from bisect import bisect_right
@@ -21,18 +19,17 @@ from numpy.typing import NDArray
 
 from fastovms.backend_stats import (
     BATCH_BUCKETS,
-    STEP_BUCKETS,
     BackendStats,
     EncoderCounters,
-    EngineCounters,
     Histogram,
 )
 from fastovms.backends.encoder_model import EncoderModel, num_rows, read_encoder
-from fastovms.backends.engine_thread import ComputeTurn, LoopLink, WorkingEngines
+from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
+from fastovms.backends.job_thread import Job, JobThread
 from fastovms.backends.model_task import find_pooling, find_task, graph_file
 from fastovms.config import EncoderConfig, EngineConfig
 from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText, Pooling, Task
-from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, Overloaded
+from fastovms.errors import ConfigurationError, Overloaded
 from fastovms.params import ModelInfo
 from fastovms.text.tokenizer import TextEncoder
 
@@ -75,7 +72,7 @@ class SliceCosts:
 # client in turn.
 
 
-Job = TypeVar("Job")
+Queued = TypeVar("Queued")
 
 _MIN_FILL: Final = 0.85
 """The fraction of the longest text's tokens that the others of a batch have at least, so that
@@ -85,10 +82,10 @@ _FEW: Final = 8
 """The difference to the longest text that is always allowed, in tokens."""
 
 
-class QueuedText(NamedTuple, Generic[Job]):
+class QueuedText(NamedTuple, Generic[Queued]):
     """A text of a batch: its job, its position there, and its length in tokens."""
 
-    job: Job
+    job: Queued
     position: int
     length: int
 
@@ -103,7 +100,7 @@ class _Waiting:
         self.lengths = [lengths[index] for index in self.indices]
 
 
-class TextQueue(Generic[Job]):
+class TextQueue(Generic[Queued]):
     """The texts of all jobs. It is not thread-safe.
 
     A batch begins with the longest text of the client that was served least recently. Slightly
@@ -113,22 +110,22 @@ class TextQueue(Generic[Job]):
 
     def __init__(self) -> None:
         # By priority and client, the next of each priority to be served first.
-        self._jobs: dict[tuple[int, str], dict[Job, _Waiting]] = {}
+        self._jobs: dict[tuple[int, str], dict[Queued, _Waiting]] = {}
         self.num_texts = 0
 
-    def add(self, client: str, job: Job, lengths: Sequence[int], priority: int = 0) -> None:
+    def add(self, client: str, job: Queued, lengths: Sequence[int], priority: int = 0) -> None:
         """Queues the texts of a job, at least one. Lower priority values are served first."""
         self._jobs.setdefault((priority, client), {})[job] = _Waiting(lengths)
         self.num_texts += len(lengths)
 
-    def discard(self, client: str, job: Job, priority: int = 0) -> None:
+    def discard(self, client: str, job: Queued, priority: int = 0) -> None:
         """Removes the texts of a job that are in no batch yet."""
         waiting = self._jobs.get((priority, client), {}).pop(job, None)
         if waiting is not None:
             self.num_texts -= len(waiting.lengths)
             self._drop_if_empty((priority, client))
 
-    def next_batch(self, max_tokens: int) -> list[QueuedText[Job]]:
+    def next_batch(self, max_tokens: int) -> list[QueuedText[Queued]]:
         """Removes and returns the next texts; none if no texts wait.
 
         Args:
@@ -142,7 +139,7 @@ class TextQueue(Generic[Job]):
         longest = own.lengths[-1]
         shortest = min(int(longest * _MIN_FILL), longest - _FEW)
         room = num_rows(longest, max_tokens)
-        batch: list[QueuedText[Job]] = []
+        batch: list[QueuedText[Queued]] = []
         others = [key for key in self._jobs if key[0] == first[0] and key != first]
         for key in (first, *others):
             for job, waiting in list(self._jobs[key].items()):
@@ -176,21 +173,16 @@ class TextQueue(Generic[Job]):
 
 logger = logging.getLogger(__name__)
 
-_CLOSE_TIMEOUT: Final = 10.0
-"""Seconds to wait for the running segment when the backend is closed."""
-
 _MAX_WAITING_TOKENS: Final = 2**24
 """How many tokens may wait, of all requests: 128 MiB of ids."""
 
 
-class _Job:
+class _Job(Job[EncodedTexts]):
     """The texts of one request.
 
     Attributes:
         rows: the results, f32 [N, width].
         num_left: the number of missing rows.
-        done: the future of the result.
-        is_given_up: whether its request was cancelled.
         started_at: when the first of the texts was computed first; infinite until then.
     """
 
@@ -200,18 +192,14 @@ class _Job:
         client: str,
         priority: int,
         width: int,
-        done: asyncio.Future[EncodedTexts],
         queued_at: float,
     ) -> None:
+        super().__init__(client, queued_at)
         self.texts = texts
-        self.client = client
         self.priority = priority
         self.rows: NDArray[np.float32] = np.empty((len(texts), width), np.float32)
         self.num_left = len(texts)
         self.num_tokens = sum(len(text.token_ids) for text in texts)
-        self.done = done
-        self.is_given_up = False
-        self.queued_at = queued_at
         self.started_at = math.inf
 
     def start(self, now: float) -> None:
@@ -223,12 +211,14 @@ class _Job:
         return EncodedTexts(self.rows, self.started_at - self.queued_at, now - self.started_at)
 
 
-class ThreadedEncoder:
+class ThreadedEncoder(JobThread[_Job]):
     """Implements `EncoderBackend` over `EncoderModel`.
 
     The thread batches waiting texts and runs the model's segments in slices, between which the
     engines run their steps. Texts of a cancelled request are skipped from the next slice on.
     """
+
+    name = "encoder"
 
     def __init__(
         self,
@@ -240,103 +230,42 @@ class ThreadedEncoder:
         turn: ComputeTurn | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        super().__init__(
+            info, turn or ComputeTurn(WorkingEngines()), max_num_queued=max_num_queued, clock=clock
+        )
         self._encoder = model
-        self._model = info
         self._max_batch_tokens = max_batch_tokens
-        self._max_num_queued = max_num_queued
-        self._turn = turn or ComputeTurn(WorkingEngines())
-        self._clock = clock
         self._costs = SliceCosts(model.num_segments)
-        self._commands: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._texts: TextQueue[_Job] = TextQueue()
-        self._jobs: set[_Job] = set()
-        self._counters = EngineCounters()
         self._batch_sizes = Histogram(BATCH_BUCKETS)
         self._encoder_counters = EncoderCounters(batch_sizes=self._batch_sizes)
-        self._num_running = 0
-        self._steps = Histogram(STEP_BUCKETS)
-        self._longest = 0.0
-        self._link = LoopLink()
-        self._failure: str | None = None
-        self._closing = False
 
     # Backend
-
-    @property
-    def model(self) -> ModelInfo:
-        return self._model
 
     @property
     def encoder(self) -> EncoderInfo:
         return self._encoder.info
 
-    @property
-    def failure(self) -> str | None:
-        return self._failure
-
     def start(self) -> None:
-        self._link.start()
-        self._turn.add_encoder()
-        threading.Thread(target=self._run, name="encoder", daemon=True).start()
-
-    async def warmed_up(self) -> None:
-        """Returns at once: loading computes the first, slow steps."""
+        super().start()
+        threading.Thread(target=self._run, name=self.name, daemon=True).start()
 
     async def encode(
         self, texts: Sequence[EncoderText], client: str, priority: int = 0
     ) -> EncodedTexts:
-        if self._failure is not None:
-            raise EngineFailed(f"the engine has failed: {self._failure}")
-        if not self._link.is_started or self._closing:
-            raise BackendUnavailable("the server is not ready to encode texts")
-        if len(self._jobs) >= self._max_num_queued:
-            raise Overloaded(f"{len(self._jobs)} requests are waiting, which is the limit")
-        done: asyncio.Future[EncodedTexts] = self._link.loop.create_future()
-        job = _Job(texts, client, priority, self.encoder.width, done, self._clock())
+        self._check_open()
+        job = _Job(texts, client, priority, self.encoder.width, self._clock())
         num_waiting = sum(other.num_tokens for other in self._jobs)
         if num_waiting and num_waiting + job.num_tokens > _MAX_WAITING_TOKENS:
             raise Overloaded(f"{num_waiting} tokens are waiting, which is the limit")
-        self._jobs.add(job)
-        self._commands.put(job)
-        try:
-            return await job.done
-        finally:
-            job.is_given_up = True
-            self._jobs.discard(job)
+        encoded: EncodedTexts = await self._result_of(job)
+        return encoded
 
     def stats(self) -> BackendStats:
-        num_running = self._num_running
-        num_left = sum(job.num_left for job in self._jobs)
-        return BackendStats(
-            num_running=num_running,
-            num_waiting=max(0, num_left - num_running),
-            longest_step_seconds=self._longest,
-            step_seconds=self._steps,
-            counters=replace(self._counters),
-            encoder=replace(self._encoder_counters),
-        )
+        return replace(super().stats(), encoder=replace(self._encoder_counters))
 
-    def fail(self, reason: str) -> None:
-        if self._failure is None:
-            self._failure = reason
-            self._end_all(EngineFailed(reason))
-
-    async def close(self) -> None:
-        if not self._link.is_started or self._closing:
-            return
-        self._closing = True
-        self._end_all(BackendUnavailable("the server is shutting down"))
-        self._commands.put(None)
-        if self._failure is None and not await self._link.wait(_CLOSE_TIMEOUT):
-            logger.error(
-                "encoder: a batch still runs %g s after the shutdown began; it is abandoned",
-                _CLOSE_TIMEOUT,
-            )
-
-    def _end_all(self, error: Exception) -> None:
-        for job in self._jobs:
-            if not job.done.done():
-                job.done.set_exception(error)
+    def _num_left(self) -> int:
+        return sum(job.num_left for job in self._jobs)
 
     # Encoder's thread
 
@@ -393,7 +322,7 @@ class ThreadedEncoder:
                     self._encoder.compute(batch, segment)
                     self._costs.note(segment, batch.num_tokens, self._clock() - began)
                     segment += 1
-            self._note_slice(self._clock() - start)
+            self._note_step(self._clock() - start)
             if all(job.is_given_up for job in jobs):
                 break
         else:
@@ -407,23 +336,13 @@ class ThreadedEncoder:
         counters.num_padding_tokens += num_tokens - sum(text.length for text in texts)
         self._batch_sizes.observe(len(texts))
 
-    def _note_slice(self, seconds: float) -> None:
-        self._counters.num_steps += 1
-        self._steps.observe(seconds)
-        self._longest = max(self._longest, seconds)
-
     def _hand_over(self, texts: Sequence[QueuedText[_Job]], rows: NDArray[np.float32]) -> None:
         for row, (job, index, length) in zip(rows, texts, strict=True):
             job.rows[index] = row
             job.num_left -= 1
             self._counters.num_prompt_tokens += length
             if not job.num_left:
-                self._link.call(_answer, job, job.encoded(self._clock()))
-
-
-def _answer(job: _Job, encoded: EncodedTexts) -> None:
-    if not job.done.done():
-        job.done.set_result(encoded)
+                self._link.call(job.settle, job.encoded(self._clock()))
 
 
 class LoadedEncoder(NamedTuple):

@@ -11,7 +11,6 @@ import math
 import mmap
 import os
 import resource
-import sys
 import time
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
@@ -21,16 +20,13 @@ import numpy as np
 
 from fastovms.backends.image_decoder import HeaderRead, ImageBytes, PixelsWritten
 from fastovms.backends.media_processes import Refused
-from fastovms.backends.processes import connect_to_parent, set_soft_limit
+from fastovms.backends.processes import run_media_process, set_soft_limit
 from fastovms.errors import InvalidField
 from fastovms.media.decode import EncodedImage, is_available
 from fastovms.params import Image
 from fastovms.system.memory import find_trim
 
 _MAX_MEMORY: Final = 4 * 2**30
-_NICENESS: Final = 5
-"""Streams that are being generated go first on a busy machine."""
-
 _MAX_SECONDS: Final = 20
 """CPU seconds that one image may take. A busy machine is not a fault of an image."""
 
@@ -75,14 +71,5 @@ def _write(image: Image, descriptor: int) -> None:
         memory[:] = np.ascontiguousarray(image).data.cast("B")
 
 
-def main() -> None:
-    connection = connect_to_parent(sys.argv)
-    is_available()  # so that the first image does not wait for Pillow
-    set_soft_limit(resource.RLIMIT_AS, _MAX_MEMORY)
-    os.nice(_NICENESS)
-    serve(connection)
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    run_media_process(serve, prepare=is_available, max_memory=_MAX_MEMORY)

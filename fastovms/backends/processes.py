@@ -17,6 +17,9 @@ from typing import Any, Final
 _BUSY_FACTOR: Final = 10
 """How many times as long as its CPU time something may take where the machine is busy."""
 
+_NICENESS: Final = 5
+"""Of processes that decode media: streams that are being generated go first on a busy machine."""
+
 
 def set_soft_limit(limit: int, value: int) -> None:
     """Sets the soft limit of one of the `resource.RLIMIT_*` for this process, at most to the hard
@@ -137,3 +140,21 @@ def connect_to_parent(argv: list[str]) -> Connection[Any, Any]:
     descriptor = int(argv[1])
     os.set_inheritable(descriptor, False)
     return Connection(descriptor)
+
+
+def run_media_process(
+    serve: Callable[[Connection[Any, Any]], None], *, prepare: Callable[[], object], max_memory: int
+) -> None:
+    """Runs a process that decodes media, and ends it with its connection.
+
+    Args:
+        serve: answers files until the connection ends.
+        prepare: imports the decoder, so that the first file does not wait for it.
+        max_memory: bytes of address space.
+    """
+    connection = connect_to_parent(sys.argv)
+    prepare()
+    set_soft_limit(resource.RLIMIT_AS, max_memory)
+    os.nice(_NICENESS)
+    serve(connection)
+    os._exit(0)

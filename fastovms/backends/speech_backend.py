@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import queue
@@ -17,13 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from fastovms.backend_stats import STEP_BUCKETS, BackendStats, EngineCounters, Histogram
-from fastovms.backends.engine_thread import MAX_SLICE, ComputeTurn, LoopLink
+from fastovms.backends.engine_thread import MAX_SLICE, ComputeTurn
 from fastovms.backends.genai.worker_messages import WorkerFailed
+from fastovms.backends.job_thread import Job, JobThread
 from fastovms.backends.processes import ChildProcess, receive, send
 from fastovms.backends.speech_messages import LoadSpeech, ReadWindow, WindowText
 from fastovms.config import EngineConfig
-from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, Overloaded
+from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.fair_queue import FairQueue
 from fastovms.params import ModelInfo
 from fastovms.speech import (
@@ -54,20 +53,16 @@ After a louder rest, the next window begins where the last segment ends: it may 
 _LEAST: Final = SAMPLE_RATE // 5
 """Samples at the end of an audio that are not worth a window."""
 
-_CLOSE_TIMEOUT: Final = 10.0
-"""Seconds to wait for the thread when the backend is closed."""
-
 StartProcess = Callable[[], tuple[ChildProcess, SpeechInfo]]
 """Starts the process that runs the model, and waits until it has loaded it. Raises
 ConfigurationError if it cannot."""
 
 
-class _Job:
+class _Job(Job[Transcript]):
     """The audio of one request, and its transcript so far.
 
     Attributes:
         position: the sample at which the next window begins.
-        is_given_up: whether its request was cancelled.
         started_at: when its first window began; None until then.
     """
 
@@ -77,18 +72,14 @@ class _Job:
         params: SpeechParams,
         client: str,
         on_text: OnText,
-        done: asyncio.Future[Transcript],
         queued_at: float,
     ) -> None:
+        super().__init__(client, queued_at)
         self.audio = audio
         self.params = params
-        self.client = client
         self.on_text = on_text
-        self.done = done
-        self.queued_at = queued_at
         self.started_at: float | None = None
         self.position = 0
-        self.is_given_up = False
         self.transcript = Transcript()
 
     @property
@@ -145,7 +136,7 @@ def _loudness(samples: Samples) -> float:
     return float(np.sqrt(np.mean(np.square(samples.astype(np.float32)))))
 
 
-class WhisperBackend:
+class WhisperBackend(JobThread[_Job]):
     """Implements `SpeechBackend` over a `speech_worker`.
 
     While engines have work, the process runs in slices between their steps: it is stopped by
@@ -160,6 +151,8 @@ class WhisperBackend:
         ConfigurationError: the model cannot be loaded.
     """
 
+    name = "speech"
+
     def __init__(
         self,
         model: ModelInfo,
@@ -169,26 +162,14 @@ class WhisperBackend:
         turn: ComputeTurn,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._model = model
+        super().__init__(model, turn, max_num_queued=max_num_queued, clock=clock)
         self._start = start
-        self._max_num_queued = max_num_queued
-        self._turn = turn
-        self._clock = clock
-        self._commands: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._waiting: FairQueue[_Job] = FairQueue(
             "audios", per_client=max_num_queued, total=max_num_queued
         )
-        self._jobs: set[_Job] = set()
-        self._num_running = 0
         self._is_stopped = False
-        self._counters = EngineCounters()
-        self._steps = Histogram(STEP_BUCKETS)
-        self._longest = 0.0
-        self._link = LoopLink()
-        self._failure: str | None = None
-        self._closing = False
         loaded: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, args=[loaded], name="speech", daemon=True).start()
+        threading.Thread(target=self._run, args=[loaded], name=self.name, daemon=True).start()
         error = loaded.get()
         if error is not None:
             raise error
@@ -196,73 +177,24 @@ class WhisperBackend:
     # Backend
 
     @property
-    def model(self) -> ModelInfo:
-        return self._model
-
-    @property
     def speech(self) -> SpeechInfo:
         return self._info
-
-    @property
-    def failure(self) -> str | None:
-        return self._failure
-
-    def start(self) -> None:
-        self._link.start()
-        self._turn.add_encoder()
-
-    async def warmed_up(self) -> None:
-        """Returns at once: the first window takes little longer than later ones."""
 
     async def transcribe(
         self, audio: Audio, params: SpeechParams, client: str, on_text: OnText
     ) -> Transcript:
-        if self._failure is not None:
-            raise EngineFailed(f"the engine has failed: {self._failure}")
-        if not self._link.is_started or self._closing:
-            raise BackendUnavailable("the server is not ready to transcribe")
-        if len(self._jobs) >= self._max_num_queued:
-            raise Overloaded(f"{len(self._jobs)} requests are waiting, which is the limit")
-        done: asyncio.Future[Transcript] = self._link.loop.create_future()
-        job = _Job(audio, params, client, on_text, done, self._clock())
-        self._jobs.add(job)
-        self._commands.put(job)
-        try:
-            return await job.done
-        finally:
-            job.is_given_up = True
-            self._jobs.discard(job)
-
-    def stats(self) -> BackendStats:
-        num_running = self._num_running
-        return BackendStats(
-            num_running=num_running,
-            num_waiting=max(0, len(self._jobs) - num_running),
-            longest_step_seconds=self._longest,
-            step_seconds=self._steps,
-            counters=replace(self._counters),
-        )
+        self._check_open()
+        job = _Job(audio, params, client, on_text, self._clock())
+        transcript: Transcript = await self._result_of(job)
+        return transcript
 
     def fail(self, reason: str) -> None:
-        if self._failure is None:
-            self._failure = reason
-            self._end_all(EngineFailed(reason))
+        super().fail(reason)
         self._peer.kill()
 
-    async def close(self) -> None:
-        if not self._link.is_started or self._closing:
-            return
-        self._closing = True
-        self._end_all(BackendUnavailable("the server is shutting down"))
-        self._commands.put(None)
+    def _stop(self) -> bool:
         self._peer.kill()  # it keeps nothing
-        if not await self._link.wait(_CLOSE_TIMEOUT):
-            logger.error("speech: the thread still runs after %g s: leaving it", _CLOSE_TIMEOUT)
-
-    def _end_all(self, error: Exception) -> None:
-        for job in self._jobs:
-            if not job.done.done():
-                job.done.set_exception(error)
+        return True
 
     # Thread
 
@@ -274,7 +206,7 @@ class WhisperBackend:
             return
         loaded.put(None)
         try:
-            while self._failure is None and self._receive():
+            while self.failure is None and self._receive():
                 job = self._waiting.take()
                 if job is not None and not job.is_given_up:
                     self._advance(job)
@@ -316,10 +248,10 @@ class WhisperBackend:
             self._revive(job, error)
             return
         except OSError as error:
-            self._link.call(_settle, job, EngineFailed(f"the audio cannot be read: {error}"))
+            self._link.call(job.settle, EngineFailed(f"the audio cannot be read: {error}"))
             return
         if isinstance(answer, WorkerFailed):
-            self._link.call(_settle, job, EngineFailed(answer.reason))
+            self._link.call(job.settle, EngineFailed(answer.reason))
             return
         self._counters.num_generated_tokens += answer.num_tokens
         text = job.take(answer, samples)
@@ -330,7 +262,7 @@ class WhisperBackend:
             transcript.text = transcript.text.rstrip()
             transcript.queue_time = job.started_at - job.queued_at
             transcript.compute_time = self._clock() - job.started_at
-            self._link.call(_settle, job, transcript)
+            self._link.call(job.settle, transcript)
         else:
             self._waiting.add(job.client, job)
 
@@ -358,7 +290,7 @@ class WhisperBackend:
                         answer = None
                 if answer is None and self._turn.slice_seconds is not None:
                     self._signal(is_stopped=True)
-            self._note(self._clock() - start)
+            self._note_step(self._clock() - start)
             if answer is not None:
                 assert isinstance(answer, WindowText | WorkerFailed)
                 return answer
@@ -368,32 +300,18 @@ class WhisperBackend:
             self._is_stopped = is_stopped
             self._peer.send_signal(signal.SIGSTOP if is_stopped else signal.SIGCONT)
 
-    def _note(self, seconds: float) -> None:
-        self._counters.num_steps += 1
-        self._steps.observe(seconds)
-        self._longest = max(self._longest, seconds)
-
     def _revive(self, job: _Job, error: Exception) -> None:
         """Starts another process after one has ended with a job. Raises ConfigurationError if it
         cannot be started."""
         self._peer.connection.close()
         fate = self._peer.wait()
-        if self._closing or self._failure is not None:
+        if self._closing or self.failure is not None:
             return
         logger.error("speech: the process %s (%r) and is started again", fate, error)
         reason = f"the process that transcribes {fate}"
-        self._link.call(_settle, job, EngineFailed(reason))
+        self._link.call(job.settle, EngineFailed(reason))
         self._peer, self._info = self._start()
         self._is_stopped = False
-
-
-def _settle(job: _Job, outcome: Transcript | Exception) -> None:
-    if job.done.done():
-        return
-    if isinstance(outcome, Exception):
-        job.done.set_exception(outcome)
-    else:
-        job.done.set_result(outcome)
 
 
 def _tell(job: _Job, text: str) -> None:

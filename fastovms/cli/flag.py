@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 from fastovms.config import ConfigField, Settings
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.options import Choice, Integer, Kind
+from fastovms.params import MAX_ADAPTER_NAME, MAX_ADAPTER_PATH, fault_of_text
 
 # Reads the values of flags, and says what is allowed where one is wrong.
 
@@ -340,6 +342,12 @@ def adapters(value: str) -> dict[str, Path]:
     for name, location in pairs:
         if not (isinstance(name, str) and isinstance(location, str) and name and location):
             raise wrong
+        checked = (("name", name, MAX_ADAPTER_NAME), ("path", location, MAX_ADAPTER_PATH))
+        for what, given, most in checked:
+            if (fault := fault_of_text(given, most)) is not None:
+                raise argparse.ArgumentTypeError(
+                    f"has a {what} that {fault}, not {reprlib.repr(given)}"
+                )
         if found.setdefault(name, Path(location)) != Path(location):
             raise argparse.ArgumentTypeError(f"has {name} twice")
     return found

@@ -219,12 +219,8 @@ MACHINE_CHECKS: Final[tuple[MachineCheck, ...]] = (
 )
 
 
-def check_devices(devices: Sequence[DeviceFacts], wanted: str) -> Iterator[Finding]:
-    """Lists the devices that OpenVINO sees, and which one a server would use.
-
-    Args:
-        wanted: the value of `--device`.
-    """
+def check_devices(devices: Sequence[DeviceFacts], engine: EngineConfig) -> Iterator[Finding]:
+    """Lists the devices that OpenVINO sees, and which one a server would use."""
     for device in devices:
         if device.fault:
             yield Finding(Level.WARNING, "device", f"{device.name}: {device.fault}", "its driver")
@@ -235,8 +231,8 @@ def check_devices(devices: Sequence[DeviceFacts], wanted: str) -> Iterator[Findi
         if device.driver:
             parts.append(f"driver {device.driver}")
         yield Finding(Level.OK, "device", f"{device.name}: {', '.join(parts)}")
-    if wanted.upper() == AUTO:
-        choice = choose_device(devices)
+    if engine.device.upper() == AUTO:
+        choice = choose_device(devices, engine.why_cpu)
         text = f"AUTO chooses {choice.name}: {choice.reason}"
         yield Finding(Level.OK, "device", text)
 
@@ -615,7 +611,7 @@ def examine(source: ModelSource, settings: Settings, *, runs: bool) -> Examinati
     )
     findings = [finding for check in MACHINE_CHECKS for finding in check(machine)]
     devices = read_devices(ov.Core())
-    findings += check_devices(devices, source.settings.section(EngineConfig).device)
+    findings += check_devices(devices, source.settings.section(EngineConfig))
     findings += [finding for check in INSTALLATION_CHECKS for finding in check(installation)]
     figures: dict[str, object] = {
         "machine": _plain(machine),

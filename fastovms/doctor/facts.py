@@ -145,7 +145,7 @@ def device_of(engine: EngineConfig) -> str:
     """Returns the device that a model runs on, which AUTO may choose."""
     if engine.device.upper() != AUTO:
         return engine.device
-    return choose_device(read_devices(ov.Core())).name
+    return choose_device(read_devices(ov.Core()), engine.why_cpu).name
 
 
 _MIN_SIZE: Final = 256 * 1024 * 1024

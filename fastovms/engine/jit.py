@@ -26,7 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _BITS = ("int32", "int16")
 """The types of the bits of logits: of float32, and of bfloat16."""
 
-_OPTIONS: dict[str, Any] = {
+KERNEL_OPTIONS: dict[str, Any] = {
     "nogil": True,
     "error_model": "numpy",
     # Sums may be computed in any order; numbers may still be infinite.
@@ -53,9 +53,9 @@ def kernel(*signatures: str) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         compiled: Any
         try:
-            compiled = numba.njit(list(signatures), cache=True, **_OPTIONS)(function)
+            compiled = numba.njit(list(signatures), cache=True, **KERNEL_OPTIONS)(function)
         except Exception:  # the cache cannot be written: then kernels are compiled anew
-            compiled = numba.njit(list(signatures), **_OPTIONS)(function)
+            compiled = numba.njit(list(signatures), **KERNEL_OPTIONS)(function)
         if any(compiled.stats.cache_misses.values()):
             _announce()
         return cast(Function, compiled)

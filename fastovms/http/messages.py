@@ -18,13 +18,12 @@ class BodySink(Protocol):
 
     Attributes:
         max_size: the maximum size of a body in bytes; larger ones get 413.
-        fault: the status and the message of an answer that refuses the rest of the body; None = no
-            error so far.
+        fault: the answer that refuses the rest of the body; None = no error so far.
         on_change: called when `is_full` becomes False, or `fault` is set.
     """
 
     max_size: int
-    fault: tuple[int, str] | None
+    fault: Response | None
     on_change: Callable[[], None] | None
 
     @property

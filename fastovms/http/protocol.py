@@ -276,9 +276,9 @@ class Connection(asyncio.Protocol):
         if sink is None:
             return  # the body is complete: who answers the request looks after it
         self._wire.resume_reading()
-        if sink.fault is not None:
+        if sink.fault is not None and request is not None:
             self._parser.close()
-            self.on_fault(Fault(*sink.fault, request=request))
+            self._take(PendingRequest(request, sink.fault, final=True, linger=True))
 
     # The server's side
 

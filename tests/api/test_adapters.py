@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from fastovms.api.served import KnownModel, no_hold
+from fastovms.api.served import KnownModel, ServedModel, no_hold
 from fastovms.errors import BackendUnavailable, ConfigurationError
 from fastovms.params import Adapter
+from tests.adapters import BAD_NAMES
 from tests.fakes import model_info
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
@@ -190,6 +191,13 @@ async def test_bad_bodies(api: Any, path: str, body: Any, status: int, param: st
     assert list(adapters_of(api).adapters) == ["one"]
 
 
+@pytest.mark.parametrize("name", [name for name in BAD_NAMES if name.isascii()], ids=ascii)
+async def test_bad_names(api: Any, name: str) -> None:
+    for path in (LOAD, UNLOAD):
+        status, answer = await ask(api, path, {"lora_name": name, "lora_path": "/a"})
+        assert (status, json.loads(answer)["error"]["param"]) == (400, "lora_name")
+
+
 async def test_errors_are_passed_on(api: Any) -> None:
     adapters_of(api).error = ConfigurationError("the adapter two is damaged")
     status, answer = await ask(api, LOAD, {"lora_name": "two", "lora_path": "/a"})
@@ -257,6 +265,39 @@ async def test_why_a_model_has_no_adapters_is_named(api: Any) -> None:
         status, text = await ask(api, LOAD, body | named)
         assert status == 400
         assert "is not in memory: load it first" in text
+
+
+async def test_a_failed_engine_leaves_other_models_alone(api: Any, make_api: Any) -> None:
+    models = api.context.models
+    [first] = models.known
+    other = make_api("hello", model=replace(model_info(), name="other"))
+    [second] = other.context.models.known
+    second.served = replace(second.served, adapters=FakeAdapters("three"))
+    models.set_known([first, second])
+    body = {"lora_name": "two", "lora_path": "/a"}
+    status, text = await ask(api, LOAD, body)
+    assert (status, json.loads(text)["error"]["param"]) == (400, "base_model_name")
+    api.backend.fail("it is stuck")
+    assert (await ask(api, LOAD, body))[0] == 200
+    assert list(second.served.adapters.adapters) == ["three", "two"]
+    assert (await ask(api, UNLOAD, {"lora_name": "three"}))[0] == 200
+    for path, refused in (
+        (LOAD, body | {"lora_name": "four", "base_model_name": "fake"}),
+        (UNLOAD, {"lora_name": "one"}),
+    ):
+        status, text = await ask(api, path, refused)
+        assert status == 503
+        assert "the engine of fake has failed: it is stuck" in text
+    assert list(adapters_of_model(first)) == ["one"]
+    other.backend.fail("it is stuck, too")
+    status, _ = await ask(api, LOAD, body | {"lora_name": "four"})
+    assert status == 503
+
+
+def adapters_of_model(known: KnownModel) -> dict[str, Adapter]:
+    assert isinstance(known.served, ServedModel)
+    assert isinstance(known.served.adapters, FakeAdapters)
+    return known.served.adapters.adapters
 
 
 async def test_a_server_without_adapters(make_api: Any) -> None:

@@ -24,7 +24,7 @@ from fastovms.api.batches import (
     add_batch_routes,
 )
 from fastovms.api.body import BodyReader
-from fastovms.api.dialect import render_error
+from fastovms.api.dialect import OPENAI, render_error
 from fastovms.api.files import (
     Files,
     FormReader,
@@ -158,7 +158,7 @@ class Upload:
         self.closed = asyncio.Event()
         self.changed = asyncio.Event()
         threads, shares = self.store.threads, self.store.bytes
-        self.sink = UploadSink(threads, shares, self.reader, self.closed.set)
+        self.sink = UploadSink(threads, shares, self.reader, self.closed.set, OPENAI)
         self.sink.on_change = self.changed.set
 
     async def close(self) -> None:
@@ -200,19 +200,22 @@ async def test_what_is_read_waits_for_the_disk(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "config", "status", "message"),
+    ("body", "config", "status", "message", "param"),
     [
-        (b"no form at all", FilesConfig(), 400, "cannot be read"),
-        (form(file=b"x" * 11), FilesConfig(max_file_size=10), 413, "larger than 10 bytes"),
-        (form(), FilesConfig(max_files_size=10), 413, "more than 10 bytes"),
+        (b"no form at all", FilesConfig(), 400, "cannot be read", None),
+        (form(file=b"x" * 11), FilesConfig(max_file_size=10), 413, "larger than 10 bytes", "file"),
+        (form(), FilesConfig(max_files_size=10), 413, "more than 10 bytes", None),
+        (form({"purpose": "x" * 10_000}), FilesConfig(), 400, "must have at most", "purpose"),
     ],
 )
-async def test_faults_are_told_at_once(tmp_path, body, config, status, message) -> None:
+async def test_faults_are_told_at_once(tmp_path, body, config, status, message, param) -> None:
     upload = Upload(tmp_path, config)
     upload.sink.write(body)
     await upload.changed.wait()
-    assert upload.sink.fault[0] == status
-    assert message in upload.sink.fault[1]
+    error = msgspec.json.decode(upload.sink.fault.body)["error"]
+    assert upload.sink.fault.status == status
+    assert message in error["message"]
+    assert error["param"] == param
     upload.sink.write(b"more")
     with pytest.raises(RequestError, match=message):
         await upload.sink.form()
@@ -228,7 +231,8 @@ async def test_a_disk_that_fails(tmp_path, caplog) -> None:
     upload.reader.feed = fail
     upload.sink.write(b"x")
     await upload.changed.wait()
-    assert upload.sink.fault == (503, "the file cannot be stored: No space left on device")
+    assert upload.sink.fault.status == 503
+    assert b"the file cannot be stored: No space left on device" in upload.sink.fault.body
     with pytest.raises(StateFailed):
         await upload.sink.form()
     assert "No space left" in caplog.text

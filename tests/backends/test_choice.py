@@ -20,7 +20,6 @@ from fastovms.errors import ConfigurationError
 from tests.backends.genai.test_real import far_off, load, running
 from tests.paths import TINY_VLM
 
-
 IDS = np.arange(0, 1536, 2)
 
 

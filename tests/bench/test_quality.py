@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from openvino import opset13
 
+from bench.quality.__main__ import TokenByToken
 from bench.quality.activations import quantize_activations
+from bench.quality.peers import PeerQuality, read_llama
 from bench.quality.reader import NUM_GREEDY, check_reader
 from fastovms.engine.model.model import PagedModel
-from fastovms.engine.model.quality import QualityCounter, compare
+from fastovms.engine.model.quality import QualityCounter, chunk_logits, compare
 from fastovms.gguf import graph
 from fastovms.gguf.converter import convert
 from tests.gguf.tiny_models import TinyModel, write_model
@@ -103,3 +106,45 @@ def test_a_wrong_reader_is_found(
         monkeypatch.setattr(graph, "_unscaled", wrong)
     convert(path, tmp_path)
     assert not check_reader(tmp_path, path, TEXT).is_right
+
+
+# Other engines.
+
+PRINTED = """
+====== Perplexity statistics ======
+Mean PPL(Q)                   :  21.123456 ±   1.234567
+Mean PPL(base)                :  21.058000 ±   1.230000
+Cor(ln(PPL(Q)), ln(PPL(base))):  99.90%
+Mean ln(PPL(Q)/PPL(base))     :   0.003100 ±   0.002000
+Mean PPL(Q)/PPL(base)         :   1.003105 ±   0.002006
+====== KL divergence statistics ======
+Mean    KLD:   0.003214 ±   0.000100
+Maximum KLD:   0.134000
+====== Token probability statistics ======
+RMS Δp    :  1.523 ± 0.061 %
+Same top p: 97.412 ± 0.330 %
+"""
+
+
+def test_figures_of_llama_are_read() -> None:
+    assert read_llama(PRINTED) == PeerQuality(
+        None, pytest.approx(0.97412), 0.003214, pytest.approx(1.003105)
+    )
+
+
+def test_missing_figures_of_llama_are_named() -> None:
+    with pytest.raises(ValueError, match="no figure of Same top p"):
+        read_llama(PRINTED.replace("Same top p", ""))
+
+
+def test_token_by_token_gives_the_logits_of_a_chunk(tmp_path: Path) -> None:
+    write_model(tmp_path / "a.gguf", TinyModel())
+    convert(tmp_path / "a.gguf", tmp_path)
+    model = PagedModel.load(tmp_path, exact=True)
+    decoder = TokenByToken(model)
+    token_ids = array("q", np.random.default_rng(0).integers(3, 200, 40).tolist())
+    found = []
+    for one in (model, decoder):
+        one.allocate_cache(8)
+        found.append([chunk_logits(one, token_ids, *part) for part in ((0, 25), (25, 40))])
+    np.testing.assert_array_equal(np.concatenate(found[0]), np.concatenate(found[1]))

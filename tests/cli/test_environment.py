@@ -253,6 +253,12 @@ def test_a_file_of_vllms(tmp_path: Path):
         ("no-such: 5", "no-such in {path} is not a flag that a file or a variable may set"),
         ("config: a", "config in {path} is not a flag that a file or a variable may set"),
         ("lora-modules: [a]", "lora-modules in {path} must be NAME=PATH"),
+        ("lora-modules: [' =b']", "lora-modules in {path} must be NAME=PATH"),
+        (
+            'lora-modules: ["a\\tb=c"]',
+            "lora-modules in {path} has a name that must be at most 256 printable characters, not "
+            "'a\\tb'",
+        ),
         ("lora-modules: [a=b, a=c]", "lora-modules in {path}: --lora-modules has a twice: b and c"),
         ("!!python/object/apply:os.system [ls]", "cannot be read: could not determine a constr"),
     ],

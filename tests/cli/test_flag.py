@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,25 @@ from fastovms.cli import flag as flag_types
 from fastovms.cli.flag import Flag, show_size
 from fastovms.config import ENGINE, HTTP, SECURITY, Settings
 from fastovms.ovms.options import Integer
+from tests.adapters import BAD_NAMES
 from tests.cli.test_flags import parse
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
+@pytest.mark.parametrize("form", ["{}=/a", "b=/b,{}=/a", "json"])
+def test_adapters_have_names_that_the_api_takes(name: str, form: str) -> None:
+    text = json.dumps({"name": name, "path": "/a"}) if form == "json" else form.format(name)
+    with pytest.raises(argparse.ArgumentTypeError, match=r"has a name that must|must be NAME=PATH"):
+        flag_types.adapters(text)
+
+
+def test_adapters_have_paths_that_the_api_takes() -> None:
+    longest = f"/{'a' * 4095}"
+    assert flag_types.adapters(f"{'x' * 256}={longest}") == {"x" * 256: Path(longest)}
+    for path in (f"{longest}a", "/a\0", "/a\nb"):
+        with pytest.raises(argparse.ArgumentTypeError, match="has a path that must"):
+            flag_types.adapters(f"x={path}")
+
 
 # What values of flags are read as, and what is said of wrong ones.
 

@@ -73,7 +73,7 @@ def test_the_lock_file_has_what_the_package_needs_by_hash() -> None:
     metadata = configparser.ConfigParser()
     metadata.read(ROOT / "setup.cfg")
     lines = metadata["options"]["install_requires"].split("\n")
-    for extra in ("vision", "postgres"):
+    for extra in ("vision", "postgres", "speech", "documents"):
         lines += metadata["options.extras_require"][extra].split("\n")
     for requirement in (Requirement(line) for line in lines if line):
         version = locked[requirement.name.replace("_", "-")]

@@ -312,17 +312,24 @@ QUIET = (
 
 
 @pytest.mark.parametrize(
-    ("wanted", "chosen"),
-    [("AUTO", ["AUTO chooses GPU.1: Arc is a discrete GPU"]), ("CPU", [])],
+    ("engine", "chosen"),
+    [
+        (EngineConfig(), ["AUTO chooses GPU.1: Arc is a discrete GPU"]),
+        (
+            EngineConfig(enable_lora=True),
+            ["AUTO chooses CPU: adapters are served on the CPU only"],
+        ),
+        (EngineConfig(device="CPU"), []),
+    ],
 )
-def test_devices_are_listed(wanted: str, chosen: list[str]) -> None:
+def test_devices_are_listed(engine: EngineConfig, chosen: list[str]) -> None:
     devices = [
         DeviceFacts("CPU", DeviceKind.CPU, "Xeon"),
         DeviceFacts("GPU.0", DeviceKind.OTHER, fault="it does not answer"),
         DeviceFacts("GPU.1", DeviceKind.DISCRETE, "Arc", 16 * GIB, "25.1"),
         DeviceFacts("NPU", DeviceKind.NPU),
     ]
-    findings = list(check_devices(devices, wanted))
+    findings = list(check_devices(devices, engine))
     assert {finding.topic for finding in findings} == {"device"}
     assert [finding.text for finding in findings] == [
         "CPU: Xeon, processor",

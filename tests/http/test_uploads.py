@@ -18,7 +18,7 @@ class Sink:
     def __init__(self, room: int = 10**9, max_size: int = 10**9) -> None:
         self.max_size = max_size
         self.min_rate = 1.0
-        self.fault: tuple[int, str] | None = None
+        self.fault: Response | None = None
         self.on_change = None
         self.room = room
         self.size = 0
@@ -108,7 +108,7 @@ async def test_a_fault_in_the_middle(start: Start) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
     writer.write(post(1_000_000) + b"x" * 1000)
     await sink.filled.wait()
-    sink.fault = 400, "broken"
+    sink.fault = Response(400, b"broken")
     sink.on_change()
     answer = await reader.read()
     assert answer.startswith(b"HTTP/1.1 400")

@@ -16,6 +16,9 @@ from tests.simulation.world import World
 PATIENCE: Final = 3000.0
 """Virtual seconds that a client waits for more of an answer."""
 
+_FRAME_PATIENCE: Final = 300.0
+"""Virtual seconds that it waits for the next event of a stream, comments not counted."""
+
 
 class Gone(Exception):
     """The connection has ended before the answer. The message is how."""
@@ -97,6 +100,13 @@ class ClientConnection:
         taken, self._data = self._data[:size], self._data[size:]
         return taken
 
+    async def some(self) -> bytes:
+        """Returns what has come, at least one byte. Raises Gone."""
+        if not self._data:
+            await self._more()
+        taken, self._data = self._data, b""
+        return taken
+
     async def rest(self) -> bytes:
         """Returns what comes until the end."""
         try:
@@ -134,10 +144,11 @@ class Answer:
 
 def render(method: str, path: str, body: Any, headers: dict[str, str] | None = None) -> bytes:
     data = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
-    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1:8000"]
+    fields = {"Host": "127.0.0.1:8000"}
     if body is not None:
-        lines += ["Content-Type: application/json", f"Content-Length: {len(data)}"]
-    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        fields |= {"Content-Type": "application/json", "Content-Length": str(len(data))}
+    fields |= headers or {}
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode() + data
 
 
@@ -166,7 +177,7 @@ async def read_answer(
             raise BadAnswer(f"not a header field: {line!r}")
         answer.headers[name.lower()] = value
     is_stream = answer.headers.get("content-type", "").startswith("text/event-stream")
-    pending = b""
+    pending, heard_at = b"", world.now
     if answer.headers.get("transfer-encoding") == "chunked":
         while True:
             size = int(await connection.line(), 16)
@@ -179,6 +190,10 @@ async def read_answer(
             if is_stream:
                 pending += chunk
                 *frames, pending = pending.split(b"\n\n")
+                if any(not frame.startswith(b":") for frame in frames):
+                    heard_at = world.now
+                elif world.now > heard_at + _FRAME_PATIENCE:
+                    raise BadAnswer("no event comes")
                 for frame in frames:
                     _add_frame(world, answer, frame)
                 if most_frames is not None and len(answer.frames) >= most_frames:
@@ -212,6 +227,55 @@ def _add_frame(world: World, answer: Answer, frame: bytes) -> None:
         answer.frames.append(orjson.loads(data))
     except ValueError:
         raise BadAnswer(f"an event that is not JSON: {frame[:80]!r}") from None
+
+
+async def get(
+    world: World, port: Port, line: Line, path: str, headers: dict[str, str] | None = None
+) -> Answer:
+    """Asks for a path over a connection of its own and returns the answer.
+
+    Raises:
+        Gone, BadAnswer: see `read_answer`.
+    """
+    return await ask(world, port, line, render("GET", path, None, headers))
+
+
+async def ask(world: World, port: Port, line: Line, request: bytes) -> Answer:
+    """Sends a request over a connection of its own and returns the answer. Raises as `get` does."""
+    answer = Answer(asked_at=world.now)
+    connection = connect(world, port, line)
+    connection.send(request)
+    try:
+        await read_answer(world, connection, answer)
+    finally:
+        connection.close()
+    return answer
+
+
+async def call(
+    world: World,
+    port: Port,
+    line: Line,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+) -> Answer:
+    """Asks until there is an answer that is not for a server that starts or ends, and returns it.
+
+    Raises:
+        BadAnswer: see `read_answer`.
+    """
+    request = render(method, path, body, headers)
+    for _ in range(1000):
+        try:
+            answer = await ask(world, port, line, request)
+        except Gone:
+            answer = Answer()
+        if answer.is_whole and answer.status not in (500, 503):
+            break
+        await asyncio.sleep(0.5)
+    return answer
 
 
 def connect(

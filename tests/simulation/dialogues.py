@@ -16,14 +16,18 @@ from tests.simulation.client import (
     ClientConnection,
     FrameLimit,
     Gone,
+    ask,
+    call,
     connect,
+    get,
     read_answer,
     render,
 )
+from tests.simulation.expected import SentText, SentTexts
 from tests.simulation.model import continue_greedily
 from tests.simulation.network import FAST, Line
 from tests.simulation.server import Port
-from tests.simulation.workload import Action
+from tests.simulation.workload import Action, headers_of
 from tests.simulation.world import World
 
 PATH: Final = "/v1/responses"
@@ -36,7 +40,7 @@ class Kept:
     """A response that the server has acknowledged.
 
     Attributes:
-        text: what it must say; None = not known.
+        text: what it must say; None = its tokens are drawn, so its events must agree with it.
         events: the events that have been seen, by number.
         body: the response as it was told at its end; None = it was not.
         is_deleted: whether it must not be found any more.
@@ -44,13 +48,20 @@ class Kept:
 
     id: str
     action: Action
-    text: str
+    text: str | None
     reason: str
     background: bool
     events: dict[int, Any] = field(default_factory=dict)
     body: Any = None
     is_deleted: bool = False
     is_strict: bool = True
+
+    @property
+    def paths(self) -> list[tuple[str, str]]:
+        """The methods and paths that no other tenant may use."""
+        path = f"{PATH}/{self.id}"
+        reads = [("GET", one) for one in (path, f"{path}?stream=true", f"{path}/input_items")]
+        return [*reads, ("POST", f"{path}/cancel"), ("DELETE", path)]
 
 
 @dataclass
@@ -62,8 +73,15 @@ class KeptConversation:
     """
 
     id: str
+    action: Action
     texts: list[str] = field(default_factory=list)
     may_have_more: bool = False
+
+    @property
+    def paths(self) -> list[tuple[str, str]]:
+        """The methods and paths that no other tenant may use."""
+        path = f"/v1/conversations/{self.id}"
+        return [("GET", path), ("GET", f"{path}/items"), ("DELETE", path)]
 
 
 class Dialogue:
@@ -71,6 +89,7 @@ class Dialogue:
 
     Args:
         kept: where acknowledged responses and conversations are added.
+        texts: where prompts are added.
         is_strict: whether events must be stored before they are told, as they are on a disk that
             is in order.
     """
@@ -81,7 +100,8 @@ class Dialogue:
         port: Port,
         action: Action,
         max_model_len: int,
-        kept: list[Kept | KeptConversation],
+        kept: list[Any],
+        texts: SentTexts,
         *,
         is_strict: bool,
     ) -> None:
@@ -90,6 +110,7 @@ class Dialogue:
         self._action = action
         self._max_model_len = max_model_len
         self._kept = kept
+        self._texts = texts
         self._is_strict = is_strict
         self._prompt = ""
         self._conversation: KeptConversation | None = None
@@ -103,7 +124,7 @@ class Dialogue:
             answer = await self._call("POST", "/v1/conversations", {})
             if answer.status != 200:
                 return
-            self._conversation = KeptConversation(answer.json["id"])
+            self._conversation = KeptConversation(answer.json["id"], self._action)
             self._kept.append(self._conversation)
         for turn in range(1 + self._action.repeats):
             text = self._action.prompt if turn == 0 else f"turn {turn}"
@@ -124,10 +145,14 @@ class Dialogue:
         elif previous is not None:
             body["previous_response_id"] = previous.id
         most = min(most, self._max_model_len - size)
-        tokens = continue_greedily(list(f"{prompt}>".encode()), most, action.model)
-        said = bytes(tokens).decode(errors="replace")
-        reason = "completed" if len(tokens) < most else "incomplete"
-        self._prompt = f"{prompt}a:{said};"
+        said, reason, tokens = None, "", None
+        if action.fields["temperature"] == 0:
+            tokens = continue_greedily(list(f"{prompt}>".encode()), most, action.model)
+            said = bytes(tokens).decode(errors="replace")
+            reason = "completed" if len(tokens) < most else "incomplete"
+        self._texts.add(action.key, "", SentText(list(f"{prompt}>".encode()), tokens))
+        if size >= self._max_model_len:
+            said, reason = "", "failed"  # where the model must be loaded before this is seen
         background, streams = action.fields["background"], action.fields["stream"]
 
         def acknowledge(id: str) -> Kept:
@@ -138,8 +163,8 @@ class Dialogue:
 
         answer = Answer(asked_at=world.now)
         kept: Kept | None = None
-        connection = connect(world, self._port, action.line)
-        connection.send(render("POST", PATH, body))
+        connection = connect(world, self._port, action.line, action.sip)
+        connection.send(render("POST", PATH, body, action.headers))
         try:
             await self._read(connection, answer, action.after_frames if background else 0)
         except BadAnswer as error:
@@ -179,29 +204,23 @@ class Dialogue:
             await self._end(kept)
             return None
         is_complete = await self._follow(kept)
+        if kept.body is not None:
+            self._prompt = f"{prompt}a:{text_of(kept.body)};"
         if conversation is not None and kept.body is not None and kept.body.get("error") is None:
-            conversation.texts += [text, said]
+            conversation.texts += [text, text_of(kept.body)]
             conversation.may_have_more = False
         return kept if is_complete else None
 
     async def _call(self, method: str, path: str, body: Any = None) -> Answer:
-        """Asks until there is an answer that is not for a server that starts or ends."""
-        num_tries = 0
-        while True:
-            answer = Answer(asked_at=self._world.now)
-            connection = connect(self._world, self._port, self._action.line)
-            connection.send(render(method, path, body))
-            try:
-                await self._read(connection, answer, 0)
-            except BadAnswer as error:
-                self._fail("answer", str(error))
-                return answer
-            finally:
-                connection.close()
-            num_tries += 1
-            if (answer.is_whole and answer.status not in (500, 503)) or num_tries > 1000:
-                return answer
-            await asyncio.sleep(0.5)
+        """Asks as `call` does."""
+        action = self._action
+        try:
+            return await call(
+                self._world, self._port, action.line, method, path, body, action.headers
+            )
+        except BadAnswer as error:
+            self._fail("answer", str(error))
+            return Answer()
 
     async def _end(self, kept: Kept) -> None:
         """Cancels or deletes a response in the background."""
@@ -239,8 +258,8 @@ class Dialogue:
                 if not kept.events:
                     path = f"{PATH}/{kept.id}?stream=true"
             answer = Answer(asked_at=world.now)
-            connection = connect(world, self._port, self._action.line)
-            connection.send(render("GET", path, None))
+            connection = connect(world, self._port, self._action.line, self._action.sip)
+            connection.send(render("GET", path, None, self._action.headers))
             try:
                 await self._read(connection, answer, 0)
             except BadAnswer as error:
@@ -285,51 +304,70 @@ def has_ended(body: Any) -> bool:
     return body["status"] not in ("queued", "in_progress")
 
 
+def text_of(body: Any) -> str:
+    messages = [item for item in body["output"] if item["type"] == "message"]
+    return "".join(part["text"] for item in messages for part in item["content"])
+
+
+def _streamed_text(kept: Kept) -> str | None:
+    """Returns the text of a response's events; None = not all of them are known."""
+    if not kept.is_strict or len(kept.events) <= max(kept.events, default=0):
+        return None
+    events = [event for _, event in sorted(kept.events.items())]
+    if events[-1]["type"] not in _ENDS:
+        return None
+    return "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")
+
+
 def faults_of_response(kept: Kept, body: Any) -> list[str]:
     """Returns what is wrong with a response at its end."""
-    said = "".join(
-        part["text"]
-        for item in body["output"]
-        if item["type"] == "message"
-        for part in item["content"]
-    )
+    said = text_of(body)
+    streamed = _streamed_text(kept)
+    if streamed is not None and streamed != said:
+        return [f"its events say {streamed!r}, and it {said!r}"]
     error = body.get("error")
     if error is not None and (not kept.background or "not numbers" in error["message"]):
         return []  # nobody resumes what a client waits for, or what the model itself has failed at
     if body["status"] == "cancelled" and kept.action.ends == "cancel":
         # The last character may be whole, or not yet.
-        is_begun = kept.text.startswith(said.removesuffix("\N{REPLACEMENT CHARACTER}"))
-        return [] if is_begun else [f"it is cancelled with {said!r}, and not of {kept.text!r}"]
+        begun = said.removesuffix("\N{REPLACEMENT CHARACTER}")
+        if kept.text is None or kept.text.startswith(begun):
+            return []
+        return [f"it is cancelled with {said!r}, and not of {kept.text!r}"]
+    if kept.text is None:
+        is_right = error is None and body["status"] in ("completed", "incomplete")
+        return [] if is_right else [f"it is {body['status']} ({error})"]
     if (body["status"], said) != (kept.reason, kept.text):
         return [f"it is {body['status']} with {said!r} ({error}), not {kept.reason} {kept.text!r}"]
     return []
 
 
 async def wait_for_resumption(world: World, port: Port, kept: Kept) -> None:
-    """Waits until a response whose end could not be stored has been made again."""
+    """Waits until a response whose end could not be stored has been stored or made again."""
     for _ in range(100):
-        answer = await get(world, port, kept.action.line, f"{PATH}/{kept.id}")
-        if answer.status != 200 or has_ended(answer.json):
+        path = f"{PATH}/{kept.id}"
+        answer = await get(world, port, kept.action.line, path, kept.action.headers)
+        if answer.status not in (200, 503) or (answer.status == 200 and has_ended(answer.json)):
             kept.body = None  # its items have other ids
             return
         await asyncio.sleep(1)
     world.fail("hang", f"{kept.id} is not resumed when the disk is in order again")
 
 
-async def get(world: World, port: Port, line: Line, path: str) -> Answer:
-    """Asks for a path over a connection of its own and returns the answer.
-
-    Raises:
-        Gone, BadAnswer: see `read_answer`.
-    """
-    answer = Answer(asked_at=world.now)
-    connection = connect(world, port, line)
-    connection.send(render("GET", path, None))
-    try:
-        await read_answer(world, connection, answer)
-    finally:
-        connection.close()
-    return answer
+async def look_as_stranger(
+    world: World, port: Port, key: str, paths: list[tuple[str, str]]
+) -> None:
+    """Checks that the tenant with this key finds nothing at paths of another one."""
+    headers = headers_of(key)
+    for method, path in paths:
+        body = {} if method == "POST" else None
+        try:
+            answer = await ask(world, port, FAST, render(method, path, body, headers))
+        except (Gone, BadAnswer) as error:
+            world.fail("lost", f"{method} {path} cannot be asked at the end: {error}")
+            continue
+        if answer.status != 404:
+            world.fail("stranger", f"{method} {path} has status {answer.status} for {key}")
 
 
 async def look_again(world: World, port: Port, kept: Kept) -> None:
@@ -339,7 +377,7 @@ async def look_again(world: World, port: Port, kept: Kept) -> None:
             return
         path = f"{PATH}/{kept.id}{'?stream=true' * streams}"
         try:
-            answer = await get(world, port, FAST, path)
+            answer = await get(world, port, FAST, path, kept.action.headers)
         except (Gone, BadAnswer) as error:
             world.fail("lost", f"{kept.id} cannot be had at the end: {error}")
             return
@@ -373,7 +411,7 @@ async def look_at_conversation(
     """Checks that a conversation has each of its turns once."""
     path = f"/v1/conversations/{kept.id}/items?order=asc&limit=100"
     try:
-        answer = await get(world, port, line, path)
+        answer = await get(world, port, line, path, kept.action.headers)
     except (Gone, BadAnswer) as error:
         world.fail("lost", f"{kept.id} cannot be had at the end: {error}")
         return

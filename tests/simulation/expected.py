@@ -5,27 +5,36 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from fastovms.config import EngineConfig
 from fastovms.engine.beams import beam_token_limit
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.engine import Engine
-from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
+from fastovms.params import BeamSearch, GenerationRequest, Grammar, GrammarKind, SamplingParams
 from tests.fakes import EOS
 from tests.simulation.client import Answer
+from tests.simulation.grammars import COMPILER
 from tests.simulation.model import NAN, Pace, SimModel, continue_greedily
 from tests.simulation.server import Settings
-from tests.simulation.workload import Action
+from tests.simulation.workload import PROMPTS, Action, is_greedy
 
 
 def prompt_tokens(action: Action) -> list[int]:
-    text = {
-        "completions": "{}",
-        "chat": "u:{};>",
-        "messages": "u:{};<thinking False>>",
-    }[action.api]
-    return list(text.format(action.prompt).encode())
+    return list(PROMPTS[action.api].format(action.prompt).encode())
+
+
+def body_of(action: Action) -> dict[str, Any]:
+    """Returns the body of an action's request."""
+    fields = action.fields
+    if action.api == "completions":
+        return {"model": action.model, "prompt": action.prompt, **fields}
+    if action.api == "messages" and "stop" in fields:
+        fields = {name: value for name, value in fields.items() if name != "stop"}
+        fields["stop_sequences"] = action.fields["stop"]
+    messages = [{"role": "user", "content": action.prompt}]
+    return {"model": action.model, "messages": messages, **fields}
 
 
 class Sample(NamedTuple):
@@ -55,12 +64,15 @@ def _drawn(
     config = EngineConfig(
         enable_prefix_caching=False, enable_prompt_lookup=False, max_num_batched_tokens=4096
     )
-    engine = Engine(model, config, num_blocks=num_blocks, max_model_len=16 * num_blocks)
-    is_search = fields.pop("use_beam_search", False)
+    engine = Engine(
+        model, config, num_blocks=num_blocks, max_model_len=16 * num_blocks, grammars=COMPILER
+    )
+    is_search, regex = fields.pop("use_beam_search", False), fields.pop("regex", None)
     params = SamplingParams(
         max_tokens=most,
         beam_search=BeamSearch(n) if is_search else None,
         eos_token_ids=frozenset({EOS}),
+        grammar=None if regex is None else Grammar(GrammarKind.REGEX, regex),
         **fields,
     )
     engine.add(GenerationRequest("alone", list(prompt), params))
@@ -76,6 +88,49 @@ def _drawn(
     return [(tokens[index], samples[index]) for index in range(n)]
 
 
+class SentText(NamedTuple):
+    """A prompt that a client has sent, and the tokens after it; None = these are not known."""
+
+    prompt: list[int]
+    continuation: list[int] | None
+
+
+class SentTexts:
+    """All prompts that clients have sent, by tenant and salt. They bound what a client may be told
+    of the prefix cache."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[str, str], list[SentText]] = {}
+
+    def add(self, key: str, salt: str, text: SentText) -> SentText:
+        self._texts.setdefault((key, salt), []).append(text)
+        return text
+
+    def add_prompt(self, action: Action) -> SentText:
+        prompt, continuation = prompt_tokens(action), None
+        if is_greedy(action):
+            continuation = continue_greedily(prompt, action.fields["max_tokens"], action.model)
+        salt = action.fields.get("cache_salt", "")
+        return self.add(action.key, salt, SentText(prompt, continuation))
+
+    def most_cached(self, action: Action, own: SentText | None) -> int:
+        """Returns how many tokens of an action's prompt other texts of its tenant begin with.
+
+        Args:
+            own: the text that does not count.
+        """
+        prompt, most = prompt_tokens(action), 0
+        for text in self._texts[action.key, action.fields.get("cache_salt", "")]:
+            if text is own:
+                continue
+            tokens = [*text.prompt, *(text.continuation or ())]
+            pairs = zip(prompt, tokens, strict=False)
+            size = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            is_open = text.continuation is None and size == len(text.prompt)
+            most = max(most, len(prompt) if is_open else size)
+        return most
+
+
 def samples_of(action: Action, settings: Settings) -> list[Sample]:
     """Returns what each choice must be; none = the request must be refused."""
     prompt, fields = prompt_tokens(action), action.fields
@@ -86,10 +141,11 @@ def samples_of(action: Action, settings: Settings) -> list[Sample]:
         most = min(most, beam_token_limit(len(prompt), n, blocks) - len(prompt))
         if n > min(settings.engine.max_num_seqs, settings.engine.token_budget) or most <= 0:
             return []
-    if fields["temperature"] == 0 and "use_beam_search" not in fields:
+    if is_greedy(action):
         return [_cut(continue_greedily(prompt, most, action.model), most, stops)] * n
     names = ("temperature", "top_p", "seed", "n", "use_beam_search")
     given = {name: fields[name] for name in names if name in fields}
+    given |= fields.get("structured_outputs", {})
     drawn = _drawn(tuple(prompt), most, action.model, **given)
     if "use_beam_search" in fields:
         return [sample for _, sample in drawn]
@@ -110,8 +166,14 @@ def _cut(tokens: list[int], most: int, stops: Iterable[str]) -> Sample:
     return Sample(text, "length", len(tokens))
 
 
-def faults_of(action: Action, answer: Answer, settings: Settings) -> list[str]:
-    """Returns what is wrong with a whole answer to a request for text."""
+def faults_of(
+    action: Action, answer: Answer, settings: Settings, most_cached: int | None = None
+) -> list[str]:
+    """Returns what is wrong with a whole answer to a request for text.
+
+    Args:
+        most_cached: how many tokens of the prompt may have been cached; None = all but the last.
+    """
     if action.prompt.startswith(chr(NAN)) and len(prompt_tokens(action)) > 12:
         return _faults_of_failure(action, answer)
     expected = samples_of(action, settings)
@@ -123,6 +185,10 @@ def faults_of(action: Action, answer: Answer, settings: Settings) -> list[str]:
     is_drawn = action.fields["temperature"] and len(expected) > 1
     if is_drawn and len(set(expected)) == 1 and len(expected[0].text) > 9:
         return [f"all samples are {expected[0]}"]
+    if most_cached is not None:
+        cached = [usage for usage in map(_num_cached, _usages(answer)) if usage > most_cached]
+        if cached:
+            return [f"{cached[0]} tokens are cached, of which only {most_cached} were sent before"]
     num_tokens = sum(sample.num_tokens for sample in expected)
     if action.api == "messages":
         return _faults_of_message(action, answer, expected[0], len(prompt))
@@ -137,6 +203,17 @@ def faults_of(action: Action, answer: Answer, settings: Settings) -> list[str]:
     if got != [(sample.text, sample.reason) for sample in expected]:
         faults.append(f"got {got}, not {expected}")
     return faults + _faults_of_usage(body["usage"], len(prompt), num_tokens)
+
+
+def _usages(answer: Answer) -> list[Any]:
+    """Returns the usages in an answer or in its events."""
+    bodies = [frame for frame in answer.frames if frame != "[DONE]"] or [answer.json]
+    return [body["usage"] for body in bodies if body.get("usage")]
+
+
+def _num_cached(usage: Any) -> int:
+    details = usage.get("prompt_tokens_details") or {}
+    return details.get("cached_tokens") or usage.get("cache_read_input_tokens") or 0
 
 
 def _faults_of_usage(usage: Any, num_prompt: int, num_tokens: int) -> list[str]:

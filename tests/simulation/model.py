@@ -148,6 +148,9 @@ class SimModel(FakeModel):
         for source, target in copies:
             self._checksums[target] = self._checksums[source]
 
+    def block_rows(self, block_id: int) -> list[NDArray[np.uint8]]:
+        return [rows[block_id].view(np.uint8) for rows in (self._cache, self._checksums)]
+
     def _checksum_at(self, table: NDArray[np.int32], position: int) -> int:
         if position < 0:
             return first_checksum(self._name)

@@ -9,7 +9,6 @@ import argparse
 import re
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,6 +22,7 @@ _GENERATE: Final = "fastovms.api.generate"
 _PROTOCOL: Final = "fastovms.http.protocol"
 _STORED: Final = "fastovms.api.responses.stored"
 _OPERATIONS: Final = "fastovms.state.operations"
+_SOCKET: Final = "fastovms.api.responses.socket"
 _WRITERS: Final = "fastovms.http.writers"
 
 
@@ -325,11 +325,107 @@ FAULTS: Final = (
         "        log.forget(stream)",
         "        pass",
     ),
+    Fault(
+        "the key of a cached block lacks its salt",
+        _BLOCKS,
+        "tokens + salt if parent_node in _ROOTS else tokens",
+        "tokens",
+    ),
+    Fault(
+        "a tenant learns of another one's cached prompts",
+        _BLOCKS,
+        "(not tenant or tenant in self._tenants.get(entry.block_id, ()))",
+        "True",
+    ),
+    Fault(
+        "a response is found by every tenant",
+        "fastovms.state.tables",
+        "{columns} FROM objects WHERE tenant = ? AND",
+        "{columns} FROM objects WHERE tenant IS NOT CAST(? AS BLOB) AND",
+    ),
+    Fault(
+        "a batch is found by every tenant",
+        "fastovms.batches.runner",
+        "return record if record is not None and record.tenant == tenant else None",
+        "return record",
+    ),
+    Fault(
+        "a file is found by every tenant",
+        "fastovms.files",
+        "return record if record is not None and record.tenant == tenant else None",
+        "return record",
+    ),
+    Fault(
+        "lines of a batch that are done run again after a restart",
+        "fastovms.batches.runner",
+        "if not self._log.is_done(found[0]))",
+        "if True)",
+    ),
+    Fault(
+        "the slot of a line is not given back",
+        "fastovms.batches.runner",
+        "        task.add_done_callback(lambda task: slot.give_back())",
+        "        pass",
+    ),
+    Fault(
+        "a cancelled batch does not write the lines that did not run",
+        "fastovms.batches.runner",
+        "await runner.skip_rest(_CODES[record.outcome])",
+        "pass",
+    ),
+    Fault(
+        "responses of one WebSocket run at once",
+        _SOCKET,
+        "if self._running is None and self._pending:",
+        "if self._pending:",
+    ),
+    Fault(
+        "a WebSocket forgets what it did not store",
+        _SOCKET,
+        "        self._last = response[",
+        "        _ = response[",
+    ),
+    Fault(
+        "a message of a WebSocket keeps its memory",
+        "fastovms.http.websocket",
+        "        self._give_back(len(message))\n",
+        "",
+    ),
+    Fault(
+        "a damaged block on disk is used",
+        "fastovms.prefix_cache",
+        "    if found != checksum:",
+        "    if False:",
+    ),
+    Fault(
+        "the key of a block on disk lacks its tenant",
+        "fastovms.prefix_cache",
+        "    tenant = namespace.tenant.encode()",
+        '    tenant = b""',
+    ),
+    Fault(
+        "the key of a block on disk lacks the blocks before it",
+        "fastovms.prefix_cache",
+        "        yield digest.digest()",
+        "        yield hashlib.sha256(tokens[end - size : end]).digest()",
+    ),
+    Fault(
+        "samples of one grammar share its state",
+        "fastovms.grammar.compiler",
+        "            compiled.matcher.deep_copy(),",
+        "            compiled.matcher,",
+    ),
+    Fault(
+        "a grammar reads tokens twice",
+        "fastovms.grammar.state",
+        "            self._num_read = len(token_ids)",
+        "            self._num_read = len(token_ids) - (len(token_ids) % 16 == 0)",
+    ),
 )
 
 
 class Found(NamedTuple):
-    """How a fault was found: the number of worlds and of seconds; None = it was not."""
+    """How a fault was found: the number of worlds and of CPU seconds; None = it was not."""
 
     fault: Fault
     num_seeds: int | None
@@ -339,22 +435,24 @@ class Found(NamedTuple):
 
 def find(fault: Fault, seconds: float) -> Found:
     """Runs worlds with a fault until one fails."""
-    start = time.perf_counter()
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "1000000", "--no-shrink"]
     command += ["--fault", fault.name, "--seconds", f"{seconds:g}"]
     done = subprocess.run(command, capture_output=True, text=True)
-    taken = time.perf_counter() - start
+    taken = re.search(r" in ([\d.]+) s of CPU", done.stdout)
+    seconds = float(taken[1]) if taken else 0.0
     found = re.search(r"^seed (\d+) fails:\n  (\w+):", done.stdout, re.MULTILINE)
     if found is None:
         kind = "" if "worlds" in done.stdout else done.stderr.strip().splitlines()[-1][:80]
-        return Found(fault, None, taken, kind)
-    return Found(fault, int(found[1]) + 1, taken, found[2])
+        return Found(fault, None, seconds, kind)
+    return Found(fault, int(found[1]) + 1, seconds, found[2])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of the faults' names; none = all")
-    parser.add_argument("--seconds", type=float, default=300.0, help="for each fault, at most")
+    parser.add_argument(
+        "--seconds", type=float, default=300.0, help="of CPU for each fault, at most"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--table", type=Path, help="where to write the table")
     arguments = parser.parse_args()

@@ -25,17 +25,29 @@ from fastovms.api.model_pool import ModelPlan
 from fastovms.api.responses.background import BackgroundRuns
 from fastovms.api.served import KnownModel, ServedModel, ServedModels
 from fastovms.app import serve, supply
+from fastovms.app.serve import BatchService
 from fastovms.app.supply import ModelSupply
 from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.paged import backend
 from fastovms.backends.paged.backend import BackendParts, PagedBackend
+from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.batches import records
-from fastovms.config import EngineConfig, ModelConfig, ModelSource, ResidencyConfig, StateConfig
+from fastovms.config import (
+    EngineConfig,
+    ModelConfig,
+    ModelSource,
+    PrefixCacheConfig,
+    ResidencyConfig,
+    StateConfig,
+)
+from fastovms.engine import stored_prefixes
+from fastovms.engine.stored_prefixes import PrefixFiles
 from fastovms.errors import StateFailed
 from fastovms.http import wire
 from fastovms.http.listeners import Listener
 from fastovms.http.protocol import Connection
 from fastovms.http.server import HttpServer
+from fastovms.prefix_cache import BlockDirectory, open_block_directory
 from fastovms.service import lifecycle
 from fastovms.state.opening import open_store
 from fastovms.state.operations import Operations
@@ -49,12 +61,14 @@ from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.chat_models import chat_model
 from tests.fakes import ByteTokenizer
 from tests.simulation.disk import Disk, cut_off
+from tests.simulation.grammars import COMPILER, SimGrammars
 from tests.simulation.loop import SimLoop
 from tests.simulation.model import Pace, SimModel, model_info
 from tests.simulation.network import Line, Link, ServerTransport
 from tests.simulation.world import Process, World, current
 
 STATE_DIR: Final = Path(f"/dev/shm/fastovms-simulation-{os.getpid()}")
+_PROMPT_CACHE: Final = STATE_DIR / "prompt-cache"
 
 
 MODELS: Final = ("sim", "other", "third")
@@ -192,6 +206,8 @@ def install_server() -> None:
         **{**vars(signal), "signal": lambda *given: _own_server().set_handler(*given)}
     )
     backend.forget_compiler = lambda: None
+    backend.guard_compiler = SimGrammars  # type: ignore[assignment]
+    stored_prefixes.MIN_PROMPT_TOKENS = 16  # type: ignore[misc]
     supply.plan_models = _plan_models
     supply.check_models = lambda configs: None
     supply.settle_memory = lambda: None
@@ -200,6 +216,7 @@ def install_server() -> None:
     serve.greeting = _greeting
     serve.open_store = _open_store
     serve.BackgroundRuns = _Runs  # type: ignore[misc]
+    serve.BatchService = _Batches  # type: ignore[misc]
     location.Database = SimDatabase  # type: ignore[misc]
     for module in (location, files, prefix_cache, records):
         module.lock_file = _lock_file  # type: ignore[attr-defined]
@@ -224,28 +241,44 @@ class _Runs(BackgroundRuns):
         _own_server().runs.append(self)
 
 
+class _Batches(BatchService):
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        _own_server().batches = self
+
+
 class SimBackend(PagedBackend):
     """Checks the engine's books after each step."""
 
-    num_vain = 0
+    num_vain = num_overheard = 0
 
     def _publish(self, step: StepReport) -> None:
-        try:
-            self._engine.check()
-        except AssertionError as error:
-            _own_server().world.fail("books", str(error), error)
+        if self._prefixes is None or not self._prefixes._restorer.holds_blocks:
+            try:
+                self._engine.check()
+            except AssertionError as error:
+                _own_server().world.fail("books", str(error), error)
         self._check_wanted()
         super()._publish(step)
 
     def _check_wanted(self) -> None:
-        """Checks that the engine computes only for requests that are still wanted."""
+        """Checks that the engine computes only for requests that are still wanted, and that events
+        are logged only for clients that are still connected."""
         server, known = _own_server(), self._requests._requests
         unknown = self._engine._requests.keys() - known.keys()
         num_wanted = server.http.num_requests + sum(runs.num_running for runs in server.runs)
+        if server.batches is not None and server.batches._runner is not None:
+            num_wanted += server.batches._runner._parts.slots.num_used
         is_vain = bool(unknown) or len(known) > num_wanted
         self.num_vain = self.num_vain + 1 if is_vain else 0
         if self.num_vain == _MOST_VAIN:
             server.world.fail("vain", f"{len(known)} requests, {num_wanted} wanted, {unknown}")
+        logs = [run.log for runs in server.runs for run in runs.all()]
+        num_listeners = sum(len(log._listeners) for log in logs)
+        is_overheard = num_listeners > server.http.num_requests
+        self.num_overheard = self.num_overheard + 1 if is_overheard else 0
+        if self.num_overheard == _MOST_VAIN:
+            server.world.fail("kept", f"{num_listeners} readers of {server.http.num_requests}")
 
 
 @dataclass(frozen=True)
@@ -256,6 +289,7 @@ class Settings:
         num_blocks: the number of blocks of its cache.
         high_water: the bytes that a connection may buffer before its stream is held back.
         disk_seconds: how long a transaction of the state takes, at most twice.
+        prompt_cache: the bytes of its prompt cache on disk; 0 = none.
     """
 
     block_size: int
@@ -271,6 +305,7 @@ class Settings:
     max_loaded_models: int | None = None
     idle_unload: float = 0.0
     load_seconds: float = 0.0
+    prompt_cache: int = 0
     config: serve.ServerConfig = field(default_factory=lambda: serve.ServerConfig(models=()))
 
     def described(self) -> str:
@@ -285,9 +320,10 @@ class Settings:
             "suffixes": engine.suffix_index_tokens,
         }
         of_http = {"write_buffer": http.max_write_buffer, "ping": http.ping_interval}
+        more = f", {self.prompt_cache} bytes of prompts" if self.prompt_cache else ""
         return (
             f"{self.num_blocks} blocks of {self.block_size}, context {self.max_model_len}, "
-            f"{self.pace}, {of_engine | of_http}"
+            f"{self.pace}, {of_engine | of_http}{more}"
         )
 
 
@@ -314,6 +350,7 @@ class SimServer:
         self.is_cut = self.is_ready = False
         self.supply: ModelSupply | None = None
         self.runs: list[BackgroundRuns] = []
+        self.batches: BatchService | None = None
         self.store: StateStore | None = None
         self.outcome: str | None = None
         self.loop: SimLoop | None = None
@@ -340,10 +377,21 @@ class SimServer:
         if self.settings.num_replicas == 1:
             self.disk.crash(loses_power=loses_power)
         self.process.kill()
+        if loses_power and self.settings.prompt_cache:
+            self._tear_blocks()
         for descriptor, inode in self.locks:
             with suppress(OSError):
                 if os.fstat(descriptor).st_ino == inode:
                     os.close(descriptor)
+
+    def _tear_blocks(self) -> None:
+        """Damages some of the files of the prompt cache, which are not synced."""
+        chance = self.world.chance
+        for path in sorted(_PROMPT_CACHE.glob("*/*")):
+            data = bytearray(path.read_bytes())
+            end = chance.choice((len(data), len(data), chance.randrange(len(data) + 1)))
+            data[end:] = bytes(chance.choice((0, len(data) - end)))
+            path.write_bytes(data)
 
     def wake(self, topic: str) -> None:
         """Tells the server of a change of the shared state."""
@@ -376,14 +424,25 @@ class SimServer:
         self.world.note("server ends", self.outcome)
 
     def _load(self) -> ServedModels:
-        return ServedModels([self.make_model(MODELS[0])])
+        blocks = self._open_blocks()
+        models = ServedModels([self.make_model(MODELS[0], blocks)])
+        if blocks is not None:
+            models.close = blocks.close
+        return models
+
+    def _open_blocks(self) -> BlockDirectory | None:
+        size = self.settings.prompt_cache
+        return open_block_directory(PrefixCacheConfig(_PROMPT_CACHE, size), None)
 
     def _make_supply(self) -> ModelSupply:
         configs = {name: ModelConfig(STATE_DIR / name, (name,)) for name in MODELS}
 
-        def load_models(models: Sequence[ModelConfig], **_: object) -> ServedModels:
+        def load_models(
+            models: Sequence[ModelConfig], *, prefixes: PrefixDirectory | None, **_: object
+        ) -> ServedModels:
             self.world.sleep(self.settings.load_seconds)
-            return ServedModels([self.make_model(model.name) for model in models])
+            blocks = None if prefixes is None else prefixes.blocks
+            return ServedModels([self.make_model(model.name, blocks) for model in models])
 
         sources = [ModelSource(name) for name in MODELS[: self.settings.num_models]]
         residency = ResidencyConfig(
@@ -395,16 +454,19 @@ class SimServer:
             lambda source: configs[source.location],
             load_models,
             residency,
-            open_blocks=lambda: None,
+            open_blocks=self._open_blocks,
         )
 
-    def make_model(self, name: str) -> ServedModel:
+    def make_model(self, name: str, blocks: BlockDirectory | None) -> ServedModel:
         settings = self.settings
         model = SimModel(settings.block_size, settings.pace, name)
         model.fault = lambda: self.fault
         info = model_info(name, settings.max_model_len)
         engine = replace(settings.engine, cache_size=settings.num_blocks * 1024 / 2**30)
-        served = SimBackend.from_model(model, info, engine, BackendParts(), available=1 << 30)
+        stored = None if blocks is None else PrefixFiles(blocks, name, name.encode())
+        served = SimBackend.from_model(
+            model, info, engine, BackendParts(COMPILER), available=1 << 30, prefixes=stored
+        )
         served._engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
         self.backends.append(served)
         metrics = GenerationMetrics(info.name, served.stats)

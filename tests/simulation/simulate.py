@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from fastovms.app.serve import BatchService
+from tests.simulation.batches import BatchClient, KeptBatch, look_at_batch
 from tests.simulation.client import (
     Answer,
     BadAnswer,
@@ -27,19 +29,31 @@ from tests.simulation.dialogues import (
     Kept,
     KeptConversation,
     look_again,
+    look_as_stranger,
     look_at_conversation,
     wait_for_resumption,
 )
 from tests.simulation.disk import DISK_FAULTS, Disk, use_disk
-from tests.simulation.expected import faults_of
+from tests.simulation.expected import SentText, SentTexts, body_of, faults_of
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import FAST
 from tests.simulation.server import STATE_DIR, LogWatch, Port, SimServer
-from tests.simulation.workload import Accident, Action, Scenario, make_scenario
+from tests.simulation.sockets import SocketClient
+from tests.simulation.workload import (
+    PROMPTS,
+    Accident,
+    Action,
+    Scenario,
+    headers_of,
+    make_scenario,
+)
 from tests.simulation.world import World
 
 _MOST_SECONDS: Final = 20_000.0
 _MOST_TO_FIRST: Final = 60.0
+
+_ABANDONED: Final = ("executor", "load")
+"""Threads that a server which ends does not wait for: a model may take minutes to load."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +83,11 @@ class Simulation:
         self._port = Port(self.world)
         self._answers: list[Answer] = []
         self._disk = Disk(self.world.chance)
-        self._kept: list[Kept | KeptConversation] = []
+        self._kept: list[Kept | KeptConversation | KeptBatch] = []
         self._servers: dict[int, SimServer] = {}
         self._num_servers = 0
         self._changing = asyncio.Lock()
+        self._texts = SentTexts()
 
     def run(self) -> Outcome:
         world = self.world
@@ -124,8 +139,14 @@ class Simulation:
             if isinstance(kept, Kept) and scenario.has_bad_disk:
                 await wait_for_resumption(world, self._port, kept)
         for kept in self._kept:
+            for key in scenario.keys:
+                if key != kept.action.key:
+                    await look_as_stranger(world, self._port, key, kept.paths)
+        for kept in self._kept:
             if isinstance(kept, KeptConversation):
                 await look_at_conversation(world, self._port, FAST, kept)
+            elif isinstance(kept, KeptBatch):
+                await look_at_batch(world, self._port, kept)
             else:
                 await look_again(world, self._port, kept)
         if scenario.ends_by == "idle":
@@ -185,7 +206,8 @@ class Simulation:
                 break
             connection = connect(self.world, self._port, FAST)
             body = {"model": "sim", "prompt": "a", "max_tokens": 1}
-            connection.send(render("POST", "/v1/completions", body))
+            headers = headers_of(next(iter(self._scenario.keys), ""))
+            connection.send(render("POST", "/v1/completions", body, headers))
             await asyncio.sleep(1)
             connection.close()
             failed = [] if server.main.has_ended else [b for b in server.backends if b.failure]
@@ -210,18 +232,41 @@ class Simulation:
         if action.api == "responses":
             length = self._scenario.settings.max_model_len
             is_strict = not self._scenario.has_bad_disk
-            await Dialogue(world, self._port, action, length, self._kept, is_strict=is_strict).run()
+            await Dialogue(
+                world, self._port, action, length, self._kept, self._texts, is_strict=is_strict
+            ).run()
+            return
+        if action.api == "socket":
+            settings = self._scenario.settings
+            await SocketClient(
+                world,
+                self._port,
+                action,
+                settings.max_model_len,
+                self._kept,
+                self._texts,
+                may_lose=self._may_lose(action),
+                may_refuse=settings.engine.max_num_queued_requests < 100,
+            ).run()
+            return
+        if action.api == "batch":
+            settings = self._scenario.settings
+            for one in action.lines:
+                self._texts.add_prompt(replace(one, key=action.key))
+            await BatchClient(world, self._port, action, settings, self._kept).run()
             return
         connection = connect(world, self._port, action.line, action.sip)
         request = _request(action)
+        own = self._texts.add_prompt(action) if action.api in PROMPTS else None
         try:
             if action.pipelines:
                 await self._send(action, connection, request * (1 + action.repeats))
             for _ in range(1 + action.repeats):
                 if not action.pipelines:
                     await self._send(action, connection, request)
-                if not await self._ask(action, connection):
+                if not await self._ask(action, connection, own):
                     break
+                own = None
         except FrameLimit:
             pass
         finally:
@@ -239,8 +284,14 @@ class Simulation:
             connection.send(data[start : start + size])
             await asyncio.sleep(seconds)
 
-    async def _ask(self, action: Action, connection: ClientConnection) -> bool:
-        """Asks once. Returns whether the connection can be used again."""
+    async def _ask(
+        self, action: Action, connection: ClientConnection, own: SentText | None
+    ) -> bool:
+        """Asks once. Returns whether the connection can be used again.
+
+        Args:
+            own: the text that was sent for the first time.
+        """
         world = self.world
         answer = Answer(asked_at=world.now)
         self._answers.append(answer)
@@ -266,7 +317,7 @@ class Simulation:
             world.fail("answer", f"{action}: {error}")
             return False
         world.note("answer", action.number, answer.status, len(answer.body))
-        self._check(action, answer)
+        self._check(action, answer, own)
         return answer.headers.get("connection") != "close"
 
     def _may_lose(self, action: Action) -> bool:
@@ -275,7 +326,7 @@ class Simulation:
         is_small = settings.config.http.max_write_buffer < 100_000
         return bool(action.sip or self._scenario.accidents) or is_small or action.api == "garbage"
 
-    def _check(self, action: Action, answer: Answer) -> None:
+    def _check(self, action: Action, answer: Answer, own: SentText | None) -> None:
         settings = self._scenario.settings
         if answer.status == 503 and self._scenario.accidents:
             return
@@ -293,7 +344,8 @@ class Simulation:
             return
         if self._scenario.accidents and ends_by_accident(answer):
             return
-        for fault in faults_of(action, answer, settings):
+        most_cached = self._texts.most_cached(action, own)
+        for fault in faults_of(action, answer, settings, most_cached):
             self.world.fail("answer", f"{action}: {fault}")
         first = (answer.first_at or answer.ended_at) - answer.asked_at
         if first > _MOST_TO_FIRST + (1000 if action.sip else 0):
@@ -325,6 +377,8 @@ class Simulation:
             for runs in server.runs:
                 if runs.num_running or runs._places.used:
                     self.world.fail("kept", f"{runs.num_running} responses, {runs._places.used}")
+            if server.batches is not None:
+                self._check_batches(server.batches)
             if server.store is not None and len(server.store._watchers._watches) > 1:
                 self.world.fail("kept", f"{len(server.store._watchers._watches)} watches")
             loop.inject(done.set)
@@ -333,6 +387,15 @@ class Simulation:
             return
         server.loop.inject(look)
         await done.wait()
+
+    def _check_batches(self, batches: BatchService) -> None:
+        runner, store = batches._runner, batches._store
+        if runner is None or store is None:
+            self.world.fail("kept", f"batches are not available: {batches._reason}")
+            return
+        left = (len(runner._runs), runner._unfinished.used, runner._parts.slots.num_used)
+        if any(left) or store._pins:
+            self.world.fail("kept", f"{left} batches, shares, lines; pins: {store._pins}")
 
     def _check_backend(self, backend) -> None:  # type: ignore[no-untyped-def]
         fail, engine = self.world.fail, backend._engine
@@ -352,7 +415,8 @@ class Simulation:
     def _check_end(self, server: SimServer) -> None:
         if server.outcome is None or server.outcome:
             self.world.fail("end", f"the server ends with {server.outcome!r}")
-        left = [thread.name for thread in server.process.threads if thread.name != "executor"]
+        threads = [thread.name for thread in server.process.threads]
+        left = [name for name in threads if name not in _ABANDONED]
         if left:
             self.world.fail("threads", f"threads are left: {left}")
 
@@ -398,24 +462,8 @@ def _request(action: Action) -> bytes:
         return render("GET", "/health", None)
     if action.api in ("load", "unload"):
         return render("POST", f"/v1/models/{action.model}/{action.api}", {})
-    if action.api == "messages":
-        fields = {name: value for name, value in action.fields.items() if name != "stop"}
-        if "stop" in action.fields:
-            fields["stop_sequences"] = action.fields["stop"]
-        messages = [{"role": "user", "content": action.prompt}]
-        return render(
-            "POST", "/v1/messages", {"model": action.model, "messages": messages, **fields}
-        )
-    if action.api == "chat":
-        messages = [{"role": "user", "content": action.prompt}]
-        return render(
-            "POST",
-            "/v1/chat/completions",
-            {"model": action.model, "messages": messages, **action.fields},
-        )
-    return render(
-        "POST", "/v1/completions", {"model": action.model, "prompt": action.prompt, **action.fields}
-    )
+    path = "/v1/chat/completions" if action.api == "chat" else f"/v1/{action.api}"
+    return render("POST", path, body_of(action), action.headers)
 
 
 def simulate(scenario: Scenario, *, record: bool = False) -> Outcome:

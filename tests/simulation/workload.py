@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from fastovms.app.serve import ServerConfig
 from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceConfig, StateConfig
 from tests.simulation.disk import DISK_FAULTS
-from tests.simulation.model import MODEL_FAULTS, Pace
+from tests.simulation.model import MODEL_FAULTS, Pace, continue_greedily
 from tests.simulation.network import FAST, Line
 from tests.simulation.server import MODELS, STATE_DIR, Settings
 
@@ -20,8 +20,8 @@ class Action:
 
     Attributes:
         at: seconds after the server's start.
-        api: "completions", "chat", "messages", "responses", "health", "load", "unload" or
-            "garbage".
+        api: "completions", "chat", "messages", "responses", "socket" (responses over a WebSocket),
+            "batch", "health", "load", "unload" or "garbage".
         prompt: the text of the prompt, or the bytes of garbage.
         fields: further fields of the body.
         leaves: how the client leaves before the end: "reset", "close", "half-close"; "" = it stays.
@@ -30,7 +30,9 @@ class Action:
         repeats: how often it asks again on the same connection.
         pipelines: whether it asks all at once.
         model: the model that it asks.
-        ends: how a response in the background is ended: "cancel", "delete" or "".
+        ends: how a response in the background, or a batch, is ended: "cancel", "delete" or "".
+        lines: the requests of a batch.
+        key: the API key that it sends; "" = none.
         converses: whether the turns are kept in a conversation.
         drip: the bytes that it sends at a time, and the seconds between; None = all at once.
     """
@@ -51,6 +53,12 @@ class Action:
     drip: tuple[int, float] | None = None
     model: str = MODELS[0]
     line: Line = FAST
+    lines: tuple[Action, ...] = ()
+    key: str = ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return headers_of(self.key)
 
     @property
     def streams(self) -> bool:
@@ -61,6 +69,10 @@ class Action:
             f"{self.number}: at {self.at:.3f} {self.api} {self.model}",
             f"{self.prompt[:40]!r} {self.fields}",
         ]
+        if self.key:
+            words.append(f"by {self.key}")
+        if self.lines:
+            words.append(f"of {len(self.lines)} lines")
         if self.leaves:
             words.append(f"leaves by {self.leaves} after {self.after_frames} frames")
             words.append(f"or {self.after_seconds:.3f} s")
@@ -75,6 +87,16 @@ class Action:
         if self.drip:
             words.append(f"drips {self.drip}")
         return " ".join(words)
+
+
+def is_greedy(action: Action) -> bool:
+    """Returns whether a request's text is what `continue_greedily` returns."""
+    constrained = {"use_beam_search", "structured_outputs"} & action.fields.keys()
+    return action.fields.get("temperature") == 0 and not constrained
+
+
+def headers_of(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 @dataclass(frozen=True)
@@ -116,6 +138,10 @@ class Scenario:
         return any(accident.kind in (*DISK_FAULTS, "cut") for accident in self.accidents)
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        return self.settings.config.security.api_keys
+
+    @property
     def numbers(self) -> set[int]:
         return {event.number for event in self.events}
 
@@ -135,6 +161,13 @@ _APIS = {
     "all": (*2 * ("completions", "chat"), "messages", *3 * ("responses",), "health", "garbage"),
 }
 """The endpoints that are asked in worlds which are hard for one part of the server, or for all."""
+
+PROMPTS: Final = {
+    "completions": "{}",
+    "chat": "u:{};>",
+    "messages": "u:{};<thinking False>>",
+}
+"""What the model is told of a prompt."""
 
 _WORDS = "the quick brown fox jumps over lazy dogs and sings of summer rain".split()  # noqa: SIM905
 
@@ -223,7 +256,144 @@ def make_scenario(seed: int) -> Scenario:
             for number in range(chance.choice((1, 1, 2)))
         )
     ends_by = chance.choice(("drain", "idle", "idle"))
-    return Scenario(seed, settings, actions, accidents, ends_by)
+    scenario = Scenario(seed, settings, actions, accidents, ends_by)
+    return _harden(scenario, random.Random(f"more {seed}"), profile)
+
+
+def _harden(scenario: Scenario, chance: random.Random, profile: str) -> Scenario:
+    """Returns a scenario with some actions that are harder, by a chance of their own."""
+    actions = tuple(_harder(action, chance) for action in scenario.actions)
+    number = max(scenario.numbers) + 1
+    if profile != "state" and chance.random() < 0.15:
+        at = chance.uniform(0.0, 0.05)
+        crowd = chance.choice((30, 50))
+        fields = {"temperature": 0, "max_tokens": 1}
+        actions += tuple(
+            Action(number + i, at, "completions", _text(chance, chance.randint(1, 20)), fields)
+            for i in range(crowd)
+        )
+    settings = scenario.settings
+    number = max(number, *(action.number + 1 for action in actions))
+    if settings.num_replicas == 1 and chance.random() < (0.05 if profile == "engine" else 0.25):
+        actions += (_make_batch(chance, number, settings),)
+    if profile != "engine" and chance.random() < 0.2:
+        number = max(number, *(action.number + 1 for action in actions))
+        actions += tuple(_make_socket(chance, number + i) for i in range(chance.choice((1, 3))))
+    if settings.num_replicas == 1 and chance.random() < 0.25:
+        settings = replace(settings, prompt_cache=chance.choice((20_000, 1 << 20)))
+        later = chance.choice((0.5, 5.0))  # prompts that were computed once are read then
+        number = max(number, *(action.number + 1 for action in actions))
+        actions += tuple(
+            replace(action, number=number + i, at=action.at + later)
+            for i, action in enumerate(scenario.actions)
+            if action.api in PROMPTS
+        )
+    if settings.num_models == 1 and chance.random() < 0.3:
+        security = replace(settings.config.security, api_keys=KEYS)
+        settings = replace(settings, config=replace(settings.config, security=security))
+        actions = tuple(replace(action, key=chance.choice(KEYS)) for action in actions)
+    if any(action.sip for action in actions if action.api == "responses"):
+        settings = replace(settings, high_water=1000)
+    scenario = replace(scenario, actions=actions, settings=settings)
+    is_steady = profile != "engine" and settings.num_models == settings.num_replicas == 1
+    return _interrupt(scenario, chance) if is_steady and chance.random() < 0.4 else scenario
+
+
+def _interrupt(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Returns a scenario with long responses in the background that are cut off."""
+    long = {"max_output_tokens": 60, "background": True, "stream": True}
+    actions = tuple(
+        replace(action, fields=action.fields | long, ends="", after_frames=0)
+        if action.api == "responses"
+        else action
+        for action in scenario.actions
+    )
+    pace = Pace(chance.choice((0.02, 0.05)), 1e-5)
+    at = min(action.at for action in actions) + chance.uniform(0.4, 1.0)
+    number = max(scenario.numbers, default=0) + 1
+    accident = Accident(number, at, chance.choice(("kill", "power")), chance.choice((0.1, 2.0)))
+    return replace(
+        scenario,
+        settings=replace(scenario.settings, pace=pace),
+        actions=actions,
+        accidents=(accident,),
+    )
+
+
+def _make_socket(chance: random.Random, number: int) -> Action:
+    fields = {"max_output_tokens": chance.choice((16, 30)), "temperature": 0}
+    return Action(
+        number,
+        chance.uniform(0.0, 0.3),
+        "socket",
+        _text(chance, chance.randint(1, 12)),
+        fields | {"store": chance.random() < 0.5},
+        chance.choice(("", "", "", "reset", "close")),
+        after_seconds=chance.choice((0.05, 0.5)),
+        repeats=chance.choice((0, 1, 3)),
+        pipelines=chance.random() < 0.4,
+        ends=chance.choice(("", "", "cancel")),
+        line=Line.choose(chance),
+    )
+
+
+def _make_batch(chance: random.Random, number: int, settings: Settings) -> Action:
+    api, model = (
+        chance.choice(("completions", "chat")),
+        chance.choice(MODELS[: settings.num_models]),
+    )
+    lines = tuple(
+        Action(
+            line,
+            0.0,
+            api,
+            _text(chance, chance.randint(1, 40)),
+            {"temperature": 0, "max_tokens": chance.choice((1, 5, 30)), "n": chance.choice((1, 2))},
+            model=model,
+        )
+        for line in range(chance.choice((1, 5, 12)))
+    )
+    return Action(
+        number,
+        chance.uniform(0.0, 0.2),
+        "batch",
+        model=model,
+        lines=lines,
+        ends=chance.choice(("", "", "", "cancel")),
+        after_seconds=chance.choice((0.0, 0.05, 1.0)),
+        line=Line.choose(chance),
+    )
+
+
+_RULES: Final = ("[a-f ]{3,40}(ox|the)", "([a-z]+ (and|or) ){1,5}end", "(abc|abd){2,9}[.!]")
+"""Regular expressions that texts must match."""
+
+KEYS: Final = ("key-one", "key-two")
+
+
+def _harder(action: Action, chance: random.Random) -> Action:
+    if action.api == "responses":
+        if chance.random() < 0.5:
+            action = replace(action, fields=action.fields | {"temperature": 1.0})
+        if action.streams and chance.random() < 0.3:
+            line = replace(action.line, window=300)
+            action = replace(action, sip=(chance.choice((100, 300)), 0.1), line=line)
+        return action
+    if action.api in ("completions", "chat") and chance.random() < 0.3:
+        salt = chance.choice(("first", "second"))
+        action = replace(action, fields=action.fields | {"cache_salt": salt})
+    if action.api == "completions" and "stop" not in action.fields and chance.random() < 0.3:
+        rules = {"regex": chance.choice(_RULES)}
+        action = replace(action, fields=action.fields | {"structured_outputs": rules})
+    if is_greedy(action):
+        prompt = PROMPTS[action.api].format(action.prompt).encode()
+        tokens = continue_greedily(list(prompt), action.fields["max_tokens"], action.model)
+        text, size = bytes(tokens).decode(errors="ignore"), chance.choice((1, 2, 3))
+        ends = [end for end in range(size, len(text)) if text.find(text[end - size : end]) > 3]
+        if ends and chance.random() < 0.5:
+            end = chance.choice(ends)
+            action = replace(action, fields=action.fields | {"stop": [text[end - size : end]]})
+    return action
 
 
 def _text(chance: random.Random, size: int) -> str:

@@ -24,6 +24,8 @@ DEADLINE: Final = 20_000.0
 """Milliseconds that anything may take: the machine may have much else to do."""
 
 PAGE_READY: Final = "html[data-ready]"
+LOAD: Final = "(await import(document.querySelector('script[type=module]').src)).load"
+"""JavaScript for the function that returns a module of the page, by its path."""
 
 
 def find_chromium() -> str | None:

@@ -13,6 +13,7 @@ import pytest
 from docs.check_site import loads_of_page, loads_of_style
 from fastovms.http.messages import Headers, Request, Response
 from fastovms.http.routing import Match, Router
+from fastovms.ui.bundle import bundle_modules
 from fastovms.ui.page import PageFiles, add_page_routes, read_page_files
 from tests.paths import ROOT
 
@@ -38,10 +39,10 @@ def test_the_page_is_light() -> None:
     assert weight - katex < MAX_WEIGHT_WITHOUT_KATEX
 
 
-def test_files_are_as_they_are_in_the_package_and_compressed() -> None:
+def test_files_of_others_are_as_they_are_in_the_package_and_all_are_compressed() -> None:
     files = read_page_files()
     for name, file in files.others.items():
-        assert file.body == (STATIC / name).read_bytes()
+        assert name in ("main.js", "main.css") or file.body == (STATIC / name).read_bytes()
         assert gzip.decompress(file.zipped) == file.body
     assert files.others["main.js"].content_type == "text/javascript; charset=utf-8"
     assert "vendor/README.md" not in files.others
@@ -61,13 +62,46 @@ def test_the_page_names_files_that_there_are(root: str, begins: str) -> None:
     assert not loads_of_page(html)
 
 
-def test_modules_of_the_start_are_loaded_at_once_and_others_are_not() -> None:
-    html = read_page_files().index.body.decode()
-    loaded = re.findall(r'rel="modulepreload" href="ui/\w+/([^"]+)"', html)
-    assert len(set(loaded)) == len(loaded)
-    assert {"core/dom.js", "chat/chat_view.js", "vendor/markdown-it.esm.min.mjs"} <= set(loaded)
-    later = {"live/live_view.js", "compare/compare_view.js", "vendor/katex.min.js", "main.js"}
-    assert not later & set(loaded)
+def test_the_start_asks_for_one_script_and_one_stylesheet() -> None:
+    files = read_page_files()
+    html = files.index.body.decode()
+    assert re.findall(r'="ui/\w+/([^"]+)"', html) == ["icon.svg", "main.css", "main.js"]
+    script, style = (files.others[name].body.decode() for name in ("main.js", "main.css"))
+    assert not re.search(r"^import |/\*\*.*\n \*", script, re.MULTILINE)
+    assert all(f'\n"{path.relative_to(STATIC)}": () => {{' in script for path in OWN)
+    assert all(path.read_text() in style for path in (STATIC / "styles").iterdir())
+
+
+MODULES = {
+    "main.js": 'import { add as plus, one } from "./a/sum.js";\nimport "./a/log.js";\n'
+    'const later = () => import("./a/late.js");\nconst other = () => import("./vendor/x.js");\n',
+    "a/sum.js": "/** Adds. */\n\nexport const one = 1;\n  // A comment.\nexport function add() {}\n"
+    "export async function* all() {}\nfunction own() {}\nexport class Sum {}\n",
+    "a/log.js": 'import { one } from "./sum.js";\nconst place = new URL("..", import.meta.url);\n',
+    "a/late.js": "",
+}
+
+
+def test_modules_become_one_script() -> None:
+    script = bundle_modules(MODULES, "main.js")
+    for line in (
+        'const { add: plus, one } = load("a/sum.js");',
+        'load("a/log.js");',
+        'const later = () => Promise.resolve(load("a/late.js"));',
+        'const other = () => import("./vendor/x.js");',
+        "async function* all() {}",
+        "return { one, add, all, Sum };",
+        'const place = new URL("..", new URL("a/log.js", import.meta.url));',
+        'load("main.js");',
+    ):
+        assert f"\n{line}\n" in script
+    assert "Adds" not in script
+    assert "A comment" not in script
+
+
+def test_a_module_that_is_missing_is_named() -> None:
+    with pytest.raises(ValueError, match=r"vendor/x\.js is imported at the start"):
+        bundle_modules({"main.js": 'import { x } from "./vendor/x.js";\n'}, "main.js")
 
 
 def test_modules_import_modules_of_their_folder_or_of_lower_ones() -> None:

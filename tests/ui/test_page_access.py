@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.ui.browser import UiServer, Window, window
+from tests.ui.browser import LOAD, UiServer, Window, window
 
 TEXT = """# A heading
 
@@ -122,7 +122,7 @@ def test_keys_alone_are_enough(browser: Browser, quick_server: UiServer) -> None
         press("Enter")
         opened.wait_for_answers(1)
         reached = set()
-        for _ in range(40):
+        for _ in range(160):
             press("Tab")
             reached.add(
                 opened.page.evaluate(
@@ -162,11 +162,10 @@ def test_a_language_can_be_chosen_and_is_kept(browser: Browser, quick_server: Ui
 
 
 def test_every_text_is_there_in_every_language(browser: Browser, quick_server: UiServer) -> None:
-    read = """async (root) => {
-      const main = document.querySelector('script[type=module]').src;
-      const {TEXTS, LANGUAGES} = await import(main.replace('main.js', 'core/texts.js'));
+    read = f"""async (root) => {{
+      const {{TEXTS, LANGUAGES}} = {LOAD}('core/texts.js');
       return [LANGUAGES.length, Object.entries(TEXTS)];
-    }"""
+    }}"""
     with window(browser, quick_server) as opened:
         opened.open()
         count, rows = opened.page.evaluate(read)

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.media.pictures import png
 from tests.paths import TINY_VLM
-from tests.ui.browser import UiServer, ui_server, window
+from tests.ui.browser import UiServer, Window, ui_server, window
 
 TOOL = {
     "type": "function",
@@ -262,3 +262,56 @@ def test_a_server_that_cannot_be_reached_is_told_of(
         expect(
             opened.page.get_by_role("alert").filter(has_text="cannot be reached")
         ).to_be_visible()
+        opened.page.get_by_role("button", name="New chat").click()
+        opened.page.route("**/v1/conversations", lambda route: route.abort())
+        opened.say("Hello?")
+        failure = opened.page.locator(".failure")
+        expect(failure).to_contain_text("The server cannot be reached.")
+        opened.page.unroute_all()
+        failure.get_by_role("button", name="Answer again").click()
+        opened.wait_for_answers(1)
+
+
+def test_back_and_forward_lead_from_chat_to_chat(browser: Browser, quick_server: UiServer) -> None:
+    for name in ("Alpaca", "Bison"):
+        quick_server.conversation(name, [{"role": "user", "content": f"About the {name}"}])
+    with window(browser, quick_server) as opened:
+        opened.open()
+        message = opened.page.locator(".message.user")
+        for name in ("Alpaca", "Bison"):
+            opened.page.get_by_role("link", name=name).first.click()
+            expect(message).to_have_text(f"About the {name}")
+        opened.page.go_back()
+        expect(message).to_have_text("About the Alpaca")
+        opened.page.get_by_role("button", name="New chat").click()
+        expect(message).to_have_count(0)
+        opened.page.go_back()
+        expect(message).to_have_text("About the Alpaca")
+        opened.page.get_by_role("link", name="Side by side").click()
+        opened.page.get_by_role("link", name="Chat", exact=True).click()
+        expect(message).to_have_text("About the Alpaca")
+        opened.page.get_by_role("link", name="Chat", exact=True).click()
+        expect(message).to_have_text("About the Alpaca")
+        for _ in range(3):
+            opened.page.go_back()
+        opened.page.go_forward()
+        expect(message).to_have_text("About the Alpaca")
+
+
+def test_what_another_window_has_asked_is_shown_with_the_focus(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    with window(browser, quick_server) as one:
+        one.open()
+        one.say("Asked in one window")
+        one.wait_for_answers(1)
+        other = Window(one.page.context.new_page(), quick_server)
+        other.watch()
+        other.open(one.page.url.partition("#")[1] + one.page.url.partition("#")[2])
+        other.wait_for_answers(1)
+        other.say("Asked in the other")
+        other.wait_for_answers(2)
+        one.page.evaluate("() => dispatchEvent(new Event('focus'))")
+        expect(one.page.locator(".message.user").nth(1)).to_have_text("Asked in the other")
+        one.wait_for_answers(2)
+        assert other.faults == []

@@ -309,3 +309,40 @@ def test_conversations_of_api_clients_are_called_by_their_first_message(
         expect(opened.page).to_have_title("Where do swallows go in winter? · fastovms")
         # The client's own metadata stay as they are.
         assert quick_server.ask("GET", f"/v1/conversations/{created['id']}")["metadata"] == {}
+
+
+def test_a_browser_that_keeps_nothing_can_chat(browser: Browser, quick_server: UiServer) -> None:
+    refuse = """for (const kind of ['localStorage', 'sessionStorage']) {
+      const get = () => { throw new DOMException('no', 'SecurityError'); };
+      Object.defineProperty(window, kind, {get});
+    }"""
+    with window(browser, quick_server) as opened:
+        opened.page.add_init_script(refuse)
+        opened.open()
+        opened.set(maxTokens="7")
+        with opened.page.expect_request("**/v1/responses") as asked:
+            opened.say("What is 7 + 5?")
+        assert asked.value.post_data_json["max_output_tokens"] == 7
+        opened.wait_for_answers(1)
+        expect(opened.page.locator(".statistics")).to_be_visible()
+        opened.page.get_by_label("Language").select_option("de")
+        expect(opened.page.get_by_role("button", name="Neuer Chat")).to_be_visible()
+
+
+def test_a_library_that_cannot_be_loaded_is_loaded_with_the_next_answer(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    text = "A **bold** word, $x$, and\n\n```python\nx = 1\n```"
+    items = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": text}]
+    one, other = (quick_server.conversation(name, items) for name in ("Lost", "Found"))
+    with window(browser, quick_server) as opened:
+        opened.page.route("**/vendor/**", lambda route: route.abort())
+        opened.open(f"#chat/{one}")
+        answer = opened.page.locator(".answer")
+        expect(answer).to_contain_text("A **bold** word")
+        opened.page.unroute("**/vendor/**")
+        opened.page.get_by_role("link", name="Found").first.click()
+        expect(answer.locator("strong")).to_have_text("bold")
+        expect(answer.locator("math")).to_have_count(1)
+        opened.faults.clear()
+        assert other in opened.page.url

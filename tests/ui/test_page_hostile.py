@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.ui.browser import UiServer, Window, window
+from tests.ui.browser import LOAD, UiServer, Window, window
 from tests.ui.hostile_texts import hostile_texts
 
 NUM_TEXTS = 500
@@ -16,8 +17,10 @@ NOTE_VIOLATIONS = """
     globalThis.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
   globalThis.alert = () => { globalThis.broken = 1; };
 """
-PARSER = "vendor/markdown-it.esm.min.mjs"
-MODULE = "document.querySelector('script[type=module]').src.replace('main.js', '{name}')"
+PARSER = (
+    "document.querySelector('script[type=module]').src"
+    ".replace('main.js', 'vendor/markdown-it.esm.min.mjs')"
+)
 
 
 def test_hostile_texts(browser: Browser, quick_server: UiServer) -> None:
@@ -75,7 +78,8 @@ def grow(opened: Window, texts: list[str]) -> None:
     """Shows texts as they are streamed, character by character."""
     opened.page.evaluate(
         f"""async (texts) => {{
-          const {{showMarkdown}} = await import({MODULE.format(name="answer/markdown.js")});
+          const {{loadMarkdown, showMarkdown}} = {LOAD}("answer/markdown.js");
+          await loadMarkdown();
           const place = document.createElement('div');
           document.querySelector('.messages').append(place);
           for (const text of texts) {{
@@ -91,8 +95,8 @@ def test_as_many_footnotes_as_a_text_holds(browser: Browser, quick_server: UiSer
         opened.open("")
         number = opened.page.evaluate(
             f"""async (count) => {{
-              const MarkdownIt = (await import({MODULE.format(name=PARSER)})).default;
-              const {{findFootnotes}} = await import({MODULE.format(name="answer/footnotes.js")});
+              const MarkdownIt = (await import({PARSER})).default;
+              const {{findFootnotes}} = {LOAD}("answer/footnotes.js");
               const markdown = new MarkdownIt();
               findFootnotes(markdown);
               const numbers = [...Array(count).keys()];
@@ -104,3 +108,40 @@ def test_as_many_footnotes_as_a_text_holds(browser: Browser, quick_server: UiSer
             NUM_FOOTNOTES,
         )
         assert number == NUM_FOOTNOTES
+
+
+def test_a_message_of_a_million_characters_is_shown_as_it_is_written(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open()
+        opened.say("a **long** `log` " * 60_000)
+        failure = opened.page.locator(".failure")
+        expect(failure).to_contain_text("maximum context length")
+        expect(opened.page.locator(".message.user .plain")).to_contain_text("a **long** `log` a")
+        assert opened.page.locator(".message.user *").count() < 100
+        failure.get_by_role("button", name="Remove the message").click()
+
+
+@pytest.mark.parametrize("mark", ["\\(a", "\\[a"])
+def test_formulas_that_never_end_cost_one_search(
+    browser: Browser, quick_server: UiServer, mark: str
+) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open()
+        num_searches = opened.page.evaluate(
+            f"""async (text) => {{
+              const {{loadMarkdown, showMarkdown}} = {LOAD}("answer/markdown.js");
+              await loadMarkdown();
+              const {{indexOf}} = String.prototype;
+              let count = 0;
+              String.prototype.indexOf = function (...given) {{
+                count += given[0] === "\\)" || given[0] === "\\]";
+                return indexOf.apply(this, given);
+              }};
+              showMarkdown(document.createElement("div"), text);
+              return count;
+            }}""",
+            mark * 1000,
+        )
+        assert num_searches < 10

@@ -5,30 +5,29 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser
 
-from tests.ui.browser import UiServer, Window, window
+from tests.ui.browser import LOAD, UiServer, Window, window
 
 
 def formulas(opened: Window, text: str) -> tuple[list[str], str]:
     """Returns the sources of the formulas of a text that is shown, and the text with # for each."""
-    script = """async (text) => {
-      const main = document.querySelector('script[type=module]').src;
-      const {showMarkdown} = await import(main.replace('main.js', 'answer/markdown.js'));
-      const {loadMath} = await import(main.replace('main.js', 'answer/math.js'));
-      await loadMath();
+    script = f"""async (text) => {{
+      const load = {LOAD};
+      const {{loadMarkdown, showMarkdown}} = load('answer/markdown.js');
+      await Promise.all([loadMarkdown(), load('answer/math.js').loadMath()]);
       const place = document.createElement('div');
       document.querySelector('main').append(place);
       showMarkdown(place, text);
       await new Promise((resolve) => setTimeout(resolve));
-      const found = [...place.querySelectorAll('.math')].map((formula) => {
+      const found = [...place.querySelectorAll('.math')].map((formula) => {{
         const source = formula.querySelector('annotation')?.textContent ?? 'not laid out';
         const isBlock = formula.querySelector('math')?.getAttribute('display') === 'block';
         formula.textContent = '#';
         return (isBlock ? 'block ' : '') + source;
-      });
+      }});
       const rest = place.innerText;
       place.remove();
       return [found, rest.trim()];
-    }"""
+    }}"""
     found, rest = opened.page.evaluate(script, text)
     return found, rest
 
@@ -58,6 +57,7 @@ def opened(browser: Browser, quick_server: UiServer) -> object:
         ("$10. It was 5$ (or $7, 8$)", [], "$10. It was 5$ (or $7, 8$)"),
         ("$1.5M—or 2$; US$10 (HK$ 78)", [], "$1.5M—or 2$; US$10 (HK$ 78)"),
         ("$10 y 5$, $10或5$, $10 или 5$", [], "$10 y 5$, $10或5$, $10 или 5$"),
+        ("$HOME/bin:$PATH, $A_DIR/$_x", [], "$HOME/bin:$PATH, $A_DIR/$_x"),
         ("$.50 to\n$-5 less 3$", [], "$.50 to $-5 less 3$"),
         (
             r"$2x + 3$, $10$, $5-10$, the $2n$th, $3 \text{ or } 4$, $2(ab)$, $2 π r$",

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.ui.browser import UiServer, Window, window
-
-MODULE = "document.querySelector('script[type=module]').src.replace('main.js', name)"
+from tests.ui.browser import LOAD, UiServer, Window, window
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +19,7 @@ def opened(browser: Browser, quick_server: UiServer) -> Any:
 
 def call(opened: Window, module: str, body: str, *arguments: object) -> Any:
     """Runs JavaScript that has the module's names in `m` and the arguments in `given`."""
-    script = f"async ([name, given]) => {{ const m = await import({MODULE}); {body} }}"
+    script = f"async ([name, given]) => {{ const m = {LOAD}(name); {body} }}"
     return opened.page.evaluate(script, [module, list(arguments)])
 
 
@@ -134,8 +132,7 @@ def test_rates_between_two_scrapes(opened: Window) -> None:
     rates = call(
         opened,
         "live/engine_rates.js",
-        "const {parseExposition} = await import(document.querySelector('script[type=module]')"
-        ".src.replace('main.js', 'live/exposition.js'));"
+        f"const {{parseExposition}} = {LOAD}('live/exposition.js');"
         "const [before, now] = given.map(parseExposition);"
         "return ['m', 'other', 'e', ''].map((model) => m.ratesBetween(before, now, 2, model));",
         scrape(100, 1000, 100, [1, 1, 1]),
@@ -181,3 +178,28 @@ def test_a_program_has_pythons_spelling(opened: Window) -> None:
     code = program.replace("from openai import OpenAI", "").replace('os.environ["API_KEY"]', '""')
     exec(compile(code, "snippet", "exec"), {"OpenAI": Client})
     assert sent == request
+
+
+def test_a_module_of_javascript_asks_the_same_again(opened: Window) -> None:
+    request = {
+        "model": "m",
+        "input": [{"role": "user", "content": "a\n'b' `${c}` </x>"}],
+        "top_k": 1,
+    }
+    code = call(
+        opened, "chat/snippets.js", "return m.asJavaScript('http://x/', ...given);", request, True
+    )
+    imported, _, body = code.partition("\n")
+    assert imported == 'import OpenAI from "openai";'
+    found = opened.page.evaluate(f"""async () => {{
+      const seen = [];
+      class OpenAI {{
+        constructor(options) {{ seen.push(options); }}
+        responses = {{ create: async (asked) => ({{ output_text: seen.push(asked) }}) }};
+      }}
+      const process = {{ env: {{ API_KEY: "secret" }} }};
+      const console = {{ log: (text) => seen.push(text) }};
+      {body}
+      return seen;
+    }}""")
+    assert found == [{"baseURL": "http://x/v1", "apiKey": "secret"}, request, 2]

@@ -61,6 +61,8 @@ _VARIANTS: Final[Mapping[str, str]] = {
     "use_bdlora": "block-diagonal LoRA",
     "alora_invocation_tokens": "activated LoRA",
     "arrow_config": "Arrow routing",
+    "kasa_config": "KaSA",
+    "monteclora_config": "MonteCLoRA",
     "lora_bias": "biases of the low-rank layers",
     "fan_in_fan_out": "layers whose weights are transposed",
     "modules_to_save": "modules that are trained as a whole",

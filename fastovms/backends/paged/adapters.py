@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from fastovms.backends.paged.adapter_files import AdapterFiles, read_adapter
 from fastovms.engine.model.adapters import (
@@ -23,6 +23,10 @@ from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.paging import reason_of
 from fastovms.errors import BackendUnavailable, ConfigurationError
 from fastovms.params import Adapter
+from fastovms.system.memory import find_trim
+
+if TYPE_CHECKING:
+    from fastovms.engine.kernels.low_rank import PackedAdapter
 
 T = TypeVar("T")
 
@@ -46,13 +50,17 @@ class AdapterTable:
     Args:
         max_adapters: how many may be in memory at the same time.
         max_rank: the highest rank of an adapter.
+        has_kernels: whether decode kernels may compute steps, which read adapters in a form of
+            their own.
 
     Attributes:
         switch: calls a function on the engine's thread and returns when it has returned; set when
             the engine runs.
     """
 
-    def __init__(self, model: PagedModel, *, max_adapters: int, max_rank: int) -> None:
+    def __init__(
+        self, model: PagedModel, *, max_adapters: int, max_rank: int, has_kernels: bool = False
+    ) -> None:
         if not is_cpu(model.device):
             raise ConfigurationError(
                 f"adapters are served on the CPU only, not on {model.device}: leave out "
@@ -61,6 +69,7 @@ class AdapterTable:
         self._model = model
         self._max_adapters = max_adapters
         self._max_rank = max_rank
+        self._has_kernels = has_kernels
         self._shapes = module_shapes(model.graph.model)
         self._adapters: dict[str, Adapter] = {}
         self._stack = AdapterStack({})
@@ -70,6 +79,7 @@ class AdapterTable:
         self._leaving: dict[str, asyncio.Event] = {}
         self._changes: set[asyncio.Future[Any]] = set()
         self._changing = asyncio.Lock()
+        self._trim = find_trim()
         self.switch: Callable[[Callable[[], None]], Awaitable[None]] | None = None
 
     @property
@@ -96,11 +106,11 @@ class AdapterTable:
             self._check_number(name)
             files = self._read(name, path)
             adapter = _named(name, path, files, next(self._numbers))
-            stack = stack.with_adapter(adapter.number, files.weights)
+            stack = stack.with_adapter(adapter.number, files.weights, self._pack(files))
             self._adapters[name] = adapter
         if modules:
             self._stack, self._runner = stack, self._compile(stack)
-            self._model.use_for_adapters(self._runner)
+            self._model.use_for_adapters(self._runner, stack.packed)
             self._log("loaded", ", ".join(modules))
 
     async def load(self, name: str, path: Path) -> Adapter:
@@ -214,8 +224,15 @@ class AdapterTable:
                 f"the adapter needs about {needed / MIB:.0f} MB of memory, and "
                 f"{available / MIB:.0f} MB are free"
             )
-        stack = self._stack.with_adapter(number, files.weights)
+        stack = self._stack.with_adapter(number, files.weights, self._pack(files))
         return _Change(stack, self._compile(stack) if compiles else self._runner)
+
+    def _pack(self, files: AdapterFiles) -> PackedAdapter | None:
+        if not self._has_kernels:
+            return None
+        from fastovms.engine.kernels.low_rank import pack_adapter
+
+        return pack_adapter([files.weights.get(name) for name in self._shapes])
 
     def _without(self, number: int) -> _Change:
         """Returns the stack without an adapter, and what runs it."""
@@ -246,11 +263,11 @@ class AdapterTable:
         def use() -> None:
             if runner is not None and runner is self._runner:
                 runner.use(stack)
-            else:
-                self._model.use_for_adapters(runner)
+            self._model.use_for_adapters(runner, stack.packed)
 
         await self.switch(use)
         self._stack, self._runner = stack, runner
+        await asyncio.to_thread(self._trim)
 
     def _log(self, what: str, names: str) -> None:
         logger.info("adapters: %s %s; %.3g MB in all", what, names, self.num_bytes / MIB)

@@ -324,10 +324,14 @@ class PagedBackend:
         measurement = Measurement(model_dir, config, cache) if is_to_be_measured else None
         if config.max_num_batched_tokens is None:
             config = replace(config, max_num_batched_tokens=token_budget)
+        has_kernels = config.decode_kernels == "auto" and can_use_kernels(paged_model)
         adapters = None
         if config.serves_adapters:
             adapters = AdapterTable(
-                paged_model, max_adapters=config.max_loras, max_rank=config.max_lora_rank
+                paged_model,
+                max_adapters=config.max_loras,
+                max_rank=config.max_lora_rank,
+                has_kernels=has_kernels,
             )
             adapters.load_first(config.lora_modules)
         model = fit_vocabulary(model, paged_model.vocab_size)
@@ -340,9 +344,9 @@ class PagedBackend:
             stored = prefix_files(prefixes, paged_model, model_dir, model)
 
         prepare = None
-        has_kernels = config.decode_kernels == "auto" and can_use_kernels(paged_model)
         if has_kernels or paged_model.awaits_single_rows:
-            prepare = partial(prepare_few_rows, paged_model, has_kernels)
+            has_adapters = adapters is not None
+            prepare = partial(prepare_few_rows, paged_model, has_kernels, has_adapters=has_adapters)
 
         def reserve(available: int) -> PagedBackend:
             if paged_model.is_on_gpu:

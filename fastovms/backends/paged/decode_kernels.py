@@ -47,6 +47,8 @@ def prepare_few_rows(
     has_kernels: bool,
     may_go_on: Callable[[], bool],
     clock: Callable[[], float] = time.perf_counter,
+    *,
+    has_adapters: bool = False,
 ) -> None:
     """Compiles the graph for steps of one row, if the model has one. Then compiles the kernels,
     packs the weights, checks logits and measures, and logs in one line how that ended. All of it
@@ -56,6 +58,7 @@ def prepare_few_rows(
         has_kernels: whether to try the kernels.
         may_go_on: waits, before a piece of work, until the engines rest or for some seconds, and
             returns whether the model is still served.
+        has_adapters: whether adapters are served.
     """
 
     def wait_for_rest() -> None:
@@ -68,7 +71,8 @@ def prepare_few_rows(
             wait_for_rest()
             _compile_single_rows(model)
         if has_kernels:
-            logger.info("decode kernels: %s", _prepare(model, wait_for_rest, clock))
+            result = _prepare(model, wait_for_rest, clock, has_adapters=has_adapters)
+            logger.info("decode kernels: %s", result)
     except _DroppedError:
         pass
     except Exception as error:
@@ -84,7 +88,11 @@ def _compile_single_rows(model: PagedModel) -> None:
 
 
 def _prepare(
-    model: PagedModel, wait_for_rest: Callable[[], None], clock: Callable[[], float]
+    model: PagedModel,
+    wait_for_rest: Callable[[], None],
+    clock: Callable[[], float],
+    *,
+    has_adapters: bool,
 ) -> str:
     """Prepares the kernels, and returns the result for the log: the largest gain, or the reason why
     they are not used."""
@@ -94,7 +102,9 @@ def _prepare(
     instructions = find_instructions()
     if instructions is None:
         return "not used: this CPU has neither AVX2 nor AVX-512 VNNI"
-    variants = few_rows.choose_few_rows(model, instructions, before_each=wait_for_rest)
+    variants = few_rows.choose_few_rows(
+        model, instructions, before_each=wait_for_rest, has_adapters=has_adapters
+    )
     if variants is None:
         return "not used: the weights have other precisions, or too little memory is free"
     instructions = variants.store.kernels.instructions
@@ -127,7 +137,10 @@ def _prepare(
             speeds.append(f"{name} {listed}")
     if not chosen:
         return f"not used: no faster than OpenVINO on this CPU ({instructions})"
-    model.use_for_few_rows(chosen)
+    served = {make for makers in chosen.values() for make in makers}
+    # OpenVINO takes still longer with adapters, so that these need no measurement of their own.
+    adapted = variants.adapted if served & set(variants.whole.values()) else {}
+    model.use_for_few_rows(chosen, adapted)
     model.forget_files()  # which were read once more
     logger.debug(
         "decode kernels: %s, speed relative to OpenVINO by tokens a step: %s",

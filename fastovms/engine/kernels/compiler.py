@@ -10,7 +10,7 @@ from typing import Any, Final
 import numba
 from numba import float32, int64, uint8, void
 
-from fastovms.engine.kernels import packing, products, programs
+from fastovms.engine.kernels import low_rank, packing, products, programs
 
 _CPUINFO: Final = Path("/proc/cpuinfo")
 
@@ -38,6 +38,7 @@ class Kernels:
     Attributes:
         instructions: one of `INSTRUCTION_SETS`.
         product: the address of the function that multiplies.
+        low_rank: the address of `low_rank.multiply_low_rank`.
         run: see `programs.run_program`.
         pack: see `packing.pack_rows`.
         address_of: returns the address of f32 [tokens, 1, width] or [tokens, width].
@@ -47,6 +48,7 @@ class Kernels:
 
     instructions: str
     product: int
+    low_rank: int
     run: Callable[..., None]
     pack: Callable[..., None]
     address_of: Callable[[Any], int]
@@ -68,7 +70,8 @@ def compile_kernels(instructions: str, num_threads: int) -> Kernels:
         "avx512_vnni": products.multiply_avx512_vnni,
     }[instructions]
     signature = void(*[int64] * programs.PRODUCT_ARGUMENTS)
-    product = numba.cfunc(signature, nopython=True, cache=True)(multiply)
+    compile_function = numba.cfunc(signature, nopython=True, cache=True)
+    product, adapt = compile_function(multiply), compile_function(low_rank.multiply_low_rank)
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
     run = numba.njit(
         [void(int64[:, ::1], int64[:, ::1], int64, int64[::1], int64, int64[::1], int64)],
@@ -80,4 +83,13 @@ def compile_kernels(instructions: str, num_threads: int) -> Kernels:
     shapes = (float32[:, :, ::1], float32[:, ::1])
     address_of = numba.njit([int64(shape) for shape in shapes], cache=True)(programs.address_of)
     num_threads = min(num_threads, numba.config.NUMBA_NUM_THREADS)
-    return Kernels(instructions, product.address, run, pack, address_of, num_threads, (product,))
+    return Kernels(
+        instructions,
+        product.address,
+        adapt.address,
+        run,
+        pack,
+        address_of,
+        num_threads,
+        (product, adapt),
+    )

@@ -17,7 +17,17 @@ import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from fastovms.engine.jit import as_float
+from fastovms.engine.jit import KERNEL_OPTIONS, as_float
+from fastovms.engine.kernels.memory import (
+    bytes_at,
+    floats_at,
+    integers_at,
+    longs_at,
+    narrowed,
+    prefetch,
+    shorts_at,
+    widened,
+)
 
 
 class Opcode(IntEnum):
@@ -51,6 +61,12 @@ class Opcode(IntEnum):
     with one of each for itself; a number is scale * (integer - zero point)."""
     GATHER = 12
     """Takes the rows of A whose logits are wanted. What follows has these rows alone."""
+    LOW_RANK_DOWN = 13
+    """Multiplies rows of A with the first matrices of their adapters, if they have one; see
+    `low_rank.multiply_low_rank`. `P0` is the address of modules and `P1` their number. `P2` is not
+    read here: it is the number of the group that these modules are."""
+    LOW_RANK_UP = 14
+    """Multiplies the result with the second matrices, and adds it to OUT."""
 
 
 class Field(IntEnum):
@@ -90,69 +106,25 @@ class StepField(IntEnum):
     NUM_SEQUENCES = 4
     SAMPLED = 5
     NUM_SAMPLED = 6
-    CACHES = 8
+    LOW_RANK = 7
+    """The address of `low_rank.multiply_low_rank`. The following five are for it."""
+    ADAPTERS = 8
+    """The address of int64, for each token the address of the entries of its adapter; 0 = none."""
+    NUM_PARTS = 9
+    """The number of parts in which a token's product is computed."""
+    INNER = 10
+    """The address of f32, a row for each token, for the results of first matrices."""
+    INNER_WIDTH = 11
+    """The numbers of a row of these."""
+    INNER_STRIDE = 12
+    """The numbers of a module in it."""
+    CACHES = 16
 
 
 PRODUCT_ARGUMENTS: Final = 13
 """The number of arguments of `products.multiply_...`"""
 
-_OPTIONS: Final[dict[str, Any]] = {
-    "nogil": True,
-    "error_model": "numpy",
-    "fastmath": {"contract", "reassoc", "nsz", "arcp"},
-}
-
-_helper: Any = numba.njit(inline="never", **_OPTIONS)
-
-
-def _floats_at(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.PointerType(ir.FloatType()))
-
-    return numba.types.CPointer(numba.float32)(numba.int64), generate
-
-
-def _integers_at(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(32)))
-
-    return numba.types.CPointer(numba.int32)(numba.int64), generate
-
-
-def _shorts_at(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(16)))
-
-    return numba.types.CPointer(numba.int16)(numba.int64), generate
-
-
-def _bytes_at(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(8)))
-
-    return numba.types.CPointer(numba.int8)(numba.int64), generate
-
-
-def _longs_at(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
-
-    return numba.types.CPointer(numba.int64)(numba.int64), generate
-
-
-def _half_to_float(_: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
-
-    return numba.float32(numba.int16), generate
-
-
-def _float_to_half(_: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        half = builder.fptrunc(arguments[0], ir.HalfType())
-        return builder.bitcast(half, ir.IntType(16))
-
-    return numba.int16(numba.float32), generate
+_helper: Any = numba.njit(inline="never", **KERNEL_OPTIONS)
 
 
 def _fetch_atomic(_: Any, address: Any) -> Any:
@@ -182,22 +154,6 @@ def _add_atomic(_: Any, address: Any, value: Any) -> Any:
     return numba.int64(numba.int64, numba.int64), generate
 
 
-def _request_line(_: Any, address: Any) -> Any:
-    """Requests a cache line of memory ahead of its use."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = ir.PointerType(ir.IntType(8))
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [place, number, number, number])
-        name = "llvm.prefetch.p0"
-        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        read, near, data = (ir.Constant(number, value) for value in (0, 3, 1))
-        builder.call(function, [builder.inttoptr(arguments[0], place), read, near, data])
-        return context.get_dummy_value()
-
-    return numba.void(numba.int64), generate
-
-
 def _pause_thread(_: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [])
@@ -224,18 +180,10 @@ def _call_product(_: Any, function: Any, arguments: Any) -> Any:
     return numba.void(numba.int64, arguments), generate
 
 
-_floats: Any = intrinsic(_floats_at)
-_integers: Any = intrinsic(_integers_at)
-_shorts: Any = intrinsic(_shorts_at)
-_bytes: Any = intrinsic(_bytes_at)
-_longs: Any = intrinsic(_longs_at)
-_widened: Any = intrinsic(_half_to_float)
-_narrowed: Any = intrinsic(_float_to_half)
 _call: Any = intrinsic(_call_product)
 _fetch: Any = intrinsic(_fetch_atomic)
 _store: Any = intrinsic(_store_atomic)
 _fetch_add: Any = intrinsic(_add_atomic)
-_prefetch: Any = intrinsic(_request_line)
 _pause: Any = intrinsic(_pause_thread)
 _sched_yield: Any = numba.types.ExternalFunction("sched_yield", numba.int32())
 
@@ -265,7 +213,7 @@ def _exp(x):
 
 @_helper
 def _quantize16(source, width, columns, target, sums, scales):
-    x, q, t, s = _floats(source), _shorts(target), _integers(sums), _floats(scales)
+    x, q, t, s = floats_at(source), shorts_at(target), integers_at(sums), floats_at(scales)
     for group in range(width // columns):
         first = group * columns
         largest = np.float32(0)
@@ -283,7 +231,7 @@ def _quantize16(source, width, columns, target, sums, scales):
 
 @_helper
 def _quantize8(source, width, columns, target, sums, scales):
-    x, q, t, s = _floats(source), _bytes(target), _integers(sums), _floats(scales)
+    x, q, t, s = floats_at(source), bytes_at(target), integers_at(sums), floats_at(scales)
     for group in range(width // columns):
         first = group * columns
         largest = np.float32(0)
@@ -301,21 +249,21 @@ def _quantize8(source, width, columns, target, sums, scales):
 
 @_helper
 def _add(a, b, out, width):
-    x, y, z = _floats(a), _floats(b), _floats(out)
+    x, y, z = floats_at(a), floats_at(b), floats_at(out)
     for k in range(width):
         z[k] = x[k] + y[k]
 
 
 @_helper
 def _multiply(a, b, out, width):
-    x, y, z = _floats(a), _floats(b), _floats(out)
+    x, y, z = floats_at(a), floats_at(b), floats_at(out)
     for k in range(width):
         z[k] = x[k] * y[k]
 
 
 @_helper
 def _normalize(a, factors, epsilon, out, width):
-    x, w, z = _floats(a), _floats(factors), _floats(out)
+    x, w, z = floats_at(a), floats_at(factors), floats_at(out)
     total = np.float32(0)
     for k in range(width):
         total += x[k] * x[k]
@@ -326,14 +274,14 @@ def _normalize(a, factors, epsilon, out, width):
 
 @_helper
 def _swish(a, out, width):
-    x, z = _floats(a), _floats(out)
+    x, z = floats_at(a), floats_at(out)
     for k in range(width):
         z[k] = x[k] / (np.float32(1) + _exp(-x[k]))
 
 
 @_helper
 def _gelu_tanh(a, out, width):
-    x, z = _floats(a), _floats(out)
+    x, z = floats_at(a), floats_at(out)
     for k in range(width):
         v = x[k]
         inner = np.float32(1.5957691216) * (v + np.float32(0.044715) * v * v * v)
@@ -343,7 +291,7 @@ def _gelu_tanh(a, out, width):
 @_helper
 def _gelu_erf(a, out, width):
     """Computes erf by formula 7.1.26 of Abramowitz and Stegun, within 1.5e-7."""
-    x, z = _floats(a), _floats(out)
+    x, z = floats_at(a), floats_at(out)
     for k in range(width):
         v = abs(x[k]) * np.float32(0.70710678)
         t = np.float32(1) / (np.float32(1) + np.float32(0.3275911) * v)
@@ -359,7 +307,7 @@ def _gelu_erf(a, out, width):
 
 @_helper
 def _copy(a, out, width):
-    x, z = _floats(a), _floats(out)
+    x, z = floats_at(a), floats_at(out)
     for k in range(width):
         z[k] = x[k]
 
@@ -413,26 +361,26 @@ def _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk):
 
 @_helper
 def _load_plain(address, target, count, bits):
-    t = _floats(target)
+    t = floats_at(target)
     if bits == 16:
-        halves = _shorts(address)
+        halves = shorts_at(address)
         for k in range(count):
-            t[k] = _widened(halves[k])
+            t[k] = widened(halves[k])
     else:
-        x = _floats(address)
+        x = floats_at(address)
         for k in range(count):
             t[k] = x[k]
 
 
 @_helper
 def _store_plain(source, address, count, bits):
-    x = _floats(source)
+    x = floats_at(source)
     if bits == 16:
-        halves = _shorts(address)
+        halves = shorts_at(address)
         for k in range(count):
-            halves[k] = _narrowed(x[k])
+            halves[k] = narrowed(x[k])
     else:
-        t = _floats(address)
+        t = floats_at(address)
         for k in range(count):
             t[k] = x[k]
 
@@ -440,9 +388,9 @@ def _store_plain(source, address, count, bits):
 @_helper
 def _load_keys8(address, target, first, count, size):
     """Reads keys from the rows `first` to `first + count` - 1 of a head's 8-bit block."""
-    scales, zeros = _floats(address), _floats(address + 4 * size)
+    scales, zeros = floats_at(address), floats_at(address + 4 * size)
     for row in range(count):
-        q, t = _bytes(address + (8 + first + row) * size), _floats(target + 4 * row * size)
+        q, t = bytes_at(address + (8 + first + row) * size), floats_at(target + 4 * row * size)
         for k in range(size):
             t[k] = (np.float32(np.uint8(q[k])) - zeros[k]) * scales[k]
 
@@ -451,8 +399,8 @@ def _load_keys8(address, target, first, count, size):
 def _load_values8(address, target, first, count, size):
     for row in range(count):
         at = address + (first + row) * (size + 8)
-        scale, zero = _floats(at)[0], _floats(at)[1]
-        q, t = _bytes(at + 8), _floats(target + 4 * row * size)
+        scale, zero = floats_at(at)[0], floats_at(at)[1]
+        q, t = bytes_at(at + 8), floats_at(target + 4 * row * size)
         for k in range(size):
             t[k] = (np.float32(np.uint8(q[k])) - zero) * scale
 
@@ -473,13 +421,13 @@ def _integer_of(x):
 def _store_key8(source, address, row, size):
     """Writes a row of a head's 8-bit block of keys, and adapts the scales of the rows before it to
     the numbers of this one."""
-    x, scales, zeros = _floats(source), _floats(address), _floats(address + 4 * size)
+    x, scales, zeros = floats_at(source), floats_at(address), floats_at(address + 4 * size)
     data = address + 8 * size
     low, high = np.empty(size, np.float32), np.empty(size, np.float32)
     for k in range(size):
         low[k] = high[k] = x[k]
     for before in range(row):
-        q = _bytes(data + before * size)
+        q = bytes_at(data + before * size)
         for k in range(size):
             value = (np.float32(np.uint8(q[k])) - zeros[k]) * scales[k]
             low[k], high[k] = min(low[k], value), max(high[k], value)
@@ -487,11 +435,11 @@ def _store_key8(source, address, row, size):
         high[k] = _scale_of(low[k], high[k])
         low[k] = -low[k] / high[k]
     for before in range(row):
-        q = _bytes(data + before * size)
+        q = bytes_at(data + before * size)
         for k in range(size):
             value = (np.float32(np.uint8(q[k])) - zeros[k]) * scales[k]
             q[k] = _integer_of(value / high[k] + low[k])
-    q = _bytes(data + row * size)
+    q = bytes_at(data + row * size)
     for k in range(size):
         scales[k], zeros[k] = high[k], low[k]
         q[k] = _integer_of(x[k] / high[k] + low[k])
@@ -499,14 +447,14 @@ def _store_key8(source, address, row, size):
 
 @_helper
 def _store_value8(source, address, row, size):
-    x, at = _floats(source), address + row * (size + 8)
+    x, at = floats_at(source), address + row * (size + 8)
     low = high = x[0]
     for k in range(size):
         low, high = min(low, x[k]), max(high, x[k])
     scale = _scale_of(low, high)
     zero = -low / scale
-    _floats(at)[0], _floats(at)[1] = scale, zero
-    q = _bytes(at + 8)
+    floats_at(at)[0], floats_at(at)[1] = scale, zero
+    q = bytes_at(at + 8)
     for k in range(size):
         q[k] = _integer_of(x[k] / scale + zero)
 
@@ -548,18 +496,18 @@ def _store_value(source, address, row, size, bits):
 @_helper
 def _request(address, size):
     for line in range(0, size, 64):
-        _prefetch(address + line)
+        prefetch(address + line)
 
 
 @_helper
 def _score_keys(query, keys, count, size, scale, scores):
     """Multiplies a query with keys, four at a time, and returns the largest score."""
-    q, s = _floats(query), _floats(scores)
+    q, s = floats_at(query), floats_at(scores)
     top = np.float32(-np.inf)
     t = np.int64(0)
     while t + 4 <= count:
-        k0, k1 = _floats(keys + 4 * t * size), _floats(keys + 4 * (t + 1) * size)
-        k2, k3 = _floats(keys + 4 * (t + 2) * size), _floats(keys + 4 * (t + 3) * size)
+        k0, k1 = floats_at(keys + 4 * t * size), floats_at(keys + 4 * (t + 1) * size)
+        k2, k3 = floats_at(keys + 4 * (t + 2) * size), floats_at(keys + 4 * (t + 3) * size)
         s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
         for k in range(size):
             s0 += q[k] * k0[k]
@@ -570,7 +518,7 @@ def _score_keys(query, keys, count, size, scale, scores):
         top = max(max(top, max(s[t], s[t + 1])), max(s[t + 2], s[t + 3]))
         t += 4
     while t < count:
-        k0 = _floats(keys + 4 * t * size)
+        k0 = floats_at(keys + 4 * t * size)
         s0 = np.float32(0)
         for k in range(size):
             s0 += q[k] * k0[k]
@@ -583,17 +531,17 @@ def _score_keys(query, keys, count, size, scale, scores):
 @_helper
 def _add_values(weights, values, count, size, result):
     """Adds values times their weights, four at a time."""
-    w, z = _floats(weights), _floats(result)
+    w, z = floats_at(weights), floats_at(result)
     t = np.int64(0)
     while t + 4 <= count:
-        v0, v1 = _floats(values + 4 * t * size), _floats(values + 4 * (t + 1) * size)
-        v2, v3 = _floats(values + 4 * (t + 2) * size), _floats(values + 4 * (t + 3) * size)
+        v0, v1 = floats_at(values + 4 * t * size), floats_at(values + 4 * (t + 1) * size)
+        v2, v3 = floats_at(values + 4 * (t + 2) * size), floats_at(values + 4 * (t + 3) * size)
         w0, w1, w2, w3 = w[t], w[t + 1], w[t + 2], w[t + 3]
         for k in range(size):
             z[k] += v0[k] * w0 + v1[k] * w1 + v2[k] * w2 + v3[k] * w3
         t += 4
     while t < count:
-        v0, w0 = _floats(values + 4 * t * size), w[t]
+        v0, w0 = floats_at(values + 4 * t * size), w[t]
         for k in range(size):
             z[k] += v0[k] * w0
         t += 1
@@ -602,7 +550,7 @@ def _add_values(weights, values, count, size, result):
 @_helper
 def _weigh(scores, count, top):
     """Makes weights of scores, and returns their sum."""
-    s = _floats(scores)
+    s = floats_at(scores)
     total = np.float32(0)
     for t in range(count):
         s[t] = _exp(s[t] - top)
@@ -612,21 +560,21 @@ def _weigh(scores, count, top):
 
 @_helper
 def _scale(out, factor, width):
-    z = _floats(out)
+    z = floats_at(out)
     for k in range(width):
         z[k] *= factor
 
 
 @_helper
 def _clear(out, width):
-    z = _floats(out)
+    z = floats_at(out)
     for k in range(width):
         z[k] = np.float32(0)
 
 
 @_helper
 def _sequence_of(step, row):
-    begins = _integers(step[0])
+    begins = integers_at(step[0])
     for sequence in range(step[4]):
         if row < begins[sequence + 1]:
             return sequence
@@ -645,7 +593,7 @@ def _head_bytes(block_size, size, bits):
 def _head_at(step, sequence, position, heads, head, block_size):
     """Returns the index of a token's block and head among the heads of all blocks, and the token's
     place in the block."""
-    blocks, begins = _integers(step[2]), _integers(step[3])
+    blocks, begins = integers_at(step[2]), integers_at(step[3])
     block = np.int64(blocks[begins[sequence] + position // block_size])
     return block * heads + head, position % block_size
 
@@ -656,7 +604,7 @@ def _cache_tokens(program, buffers, num_rows, step, i):
     cache, heads, size = program[i, 8], program[i, 9], program[i, 10]
     block_size, bits = program[i, 13], program[i, 14]
     key_bytes, value_bytes = _head_bytes(block_size, size, bits)
-    begins, past_lens = _integers(step[0]), _integers(step[1])
+    begins, past_lens = integers_at(step[0]), integers_at(step[1])
     keys, values = program[i, 3], program[i, 20]
     for row in range(num_rows):
         sequence = _sequence_of(step, row)
@@ -682,7 +630,7 @@ def _attend_chunk(program, buffers, step, i, chunk):
     first_query = program[i, 2] + row * buffers[a, 1] + head * num_queries * size
     query = buffers[a, 0] + 4 * first_query
     result = buffers[out, 0] + 4 * (row * buffers[out, 1] + head * num_queries * size)
-    begins, past_lens = _integers(step[0]), _integers(step[1])
+    begins, past_lens = integers_at(step[0]), integers_at(step[1])
     sequence = _sequence_of(step, row)
     end = np.int64(past_lens[sequence] + row - begins[sequence] + 1)
     start = max(np.int64(0), end - window) if window > 0 else np.int64(0)
@@ -723,16 +671,51 @@ def _attend_chunk(program, buffers, step, i, chunk):
 
 
 @_helper
-def _num_chunks(program, num_rows, i):
-    return program[i, 14] if program[i, 0] == 1 else num_rows * program[i, 9]
+def _adapt_chunk(program, buffers, step, i, chunk):
+    """Computes a part of a row of an instruction with low-rank matrices."""
+    is_up, num_parts = program[i, 0] == 14, step[9]
+    row = chunk // num_parts
+    entries = longs_at(step[8])[row]
+    if entries == 0:
+        return
+    buffer, start = (program[i, 5], program[i, 6]) if is_up else (program[i, 1], program[i, 2])
+    _call(
+        step[7],
+        (
+            np.int64(is_up),
+            entries,
+            program[i, 8],
+            program[i, 9],
+            buffers[buffer, 0] + 4 * (start + row * buffers[buffer, 1]),
+            program[i, 7],
+            step[10] + 4 * row * step[11],
+            step[12],
+            chunk % num_parts,
+            num_parts,
+            np.int64(0),
+            np.int64(0),
+            np.int64(0),
+        ),
+    )
+
+
+@_helper
+def _num_chunks(program, num_rows, step, i):
+    opcode = program[i, 0]
+    if opcode == 1:
+        return program[i, 14]
+    return num_rows * (program[i, 9] if opcode == 11 else step[9])
 
 
 @_helper
 def _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk):
-    if program[i, 0] == 1:
+    opcode = program[i, 0]
+    if opcode == 1:
         _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk)
-    else:
+    elif opcode == 11:
         _attend_chunk(program, buffers, step, i, chunk)
+    else:
+        _adapt_chunk(program, buffers, step, i, chunk)
 
 
 @_helper
@@ -746,7 +729,7 @@ def _help(program, buffers, scratch, product, step, agreement):
             return
         if i != _NOT_BEGUN:
             num_rows = _fetch(rows)
-            if chunk < _num_chunks(program, num_rows, i):
+            if chunk < _num_chunks(program, num_rows, step, i):
                 _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk)
                 _fetch_add(num_done, 1)
                 continue
@@ -758,7 +741,7 @@ def _help(program, buffers, scratch, product, step, agreement):
 def _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement):
     """Lets others take chunks of an instruction, takes as many as it can, and waits for theirs."""
     next_chunk, num_done, rows = agreement + 64, agreement + 128, agreement + 192
-    num_chunks = _num_chunks(program, num_rows, i)
+    num_chunks = _num_chunks(program, num_rows, step, i)
     _store(num_done, 0)
     _store(rows, num_rows)
     _store(next_chunk, i << 32)
@@ -813,7 +796,7 @@ def _apply_to_rows(program, buffers, num_rows, i):
 @_helper
 def _gather(program, buffers, step, i):
     a, out = program[i, 1], program[i, 5]
-    indices = _longs(step[5])
+    indices = longs_at(step[5])
     for row in range(step[6]):
         source = buffers[a, 0] + 4 * (program[i, 2] + indices[row] * buffers[a, 1])
         _copy(source, buffers[out, 0] + 4 * row * buffers[out, 1], program[i, 7])
@@ -825,7 +808,7 @@ def _lead(program, buffers, num_rows, scratch, product, step, agreement):
         opcode = program[i, 0]
         if opcode == 0:
             _quantize(program, buffers, num_rows, scratch, i)
-        elif opcode == 1:
+        elif opcode in (1, 13, 14):
             _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement)
         elif opcode == 11:
             _cache_tokens(program, buffers, num_rows, step, i)

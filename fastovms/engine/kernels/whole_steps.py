@@ -8,9 +8,9 @@ positions are rotated. A graph that has something else in it that the kernels do
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -73,6 +73,8 @@ class WholeStep:
         states: the buffer of hidden states for a draft head; None = the model returns none.
         vocab_size: numbers in a row of them.
         num_layers: with a cache.
+        groups: the modules, by their numbers, whose low-rank matrices are multiplied with the same
+            rows; see `Opcode.LOW_RANK_DOWN`.
     """
 
     before: ov.Model
@@ -81,10 +83,28 @@ class WholeStep:
     states: int | None
     vocab_size: int
     num_layers: int
+    groups: tuple[tuple[int, ...], ...]
+
+
+class Module(NamedTuple):
+    """A matrix that adapters may change.
+
+    Attributes:
+        number: its index among those of the model.
+        width: numbers in a row of its results.
+    """
+
+    number: int
+    width: int
 
 
 def assemble_step(
-    model: ov.Model, store: WeightStore, cache: CacheShape, sampled: str, states: str
+    model: ov.Model,
+    store: WeightStore,
+    cache: CacheShape,
+    sampled: str,
+    states: str,
+    modules: Mapping[str, Sequence[Module]] | None = None,
 ) -> WholeStep | None:
     """Returns the program of a paged model; None = there is something in it that the kernels do not
     know.
@@ -92,10 +112,12 @@ def assemble_step(
     Args:
         sampled: the name of the input that says whose logits are wanted.
         states: the name of the output of hidden states, which not every model has.
+        modules: by the names of products, those whose results they have, one after another. Their
+            low-rank matrices are multiplied, too. None = there are no adapters.
     """
     try:
         graph = _Graph(model, store.kernels.instructions, sampled, states)
-        assembler = _StepAssembler(graph, store, cache)
+        assembler = _StepAssembler(graph, store, cache, modules or {})
         program = assembler.assemble()
     except _UnknownError:
         return None
@@ -105,7 +127,8 @@ def assemble_step(
     if graph.states is not None:
         own = assembler.result(graph.states)
     vocab_size = program.strides[logits]
-    return WholeStep(before, program, logits, own, vocab_size, assembler.num_layers)
+    groups = tuple(assembler.groups)
+    return WholeStep(before, program, logits, own, vocab_size, assembler.num_layers, groups)
 
 
 def _parameters_of(results: Sequence[Node]) -> list[Node]:
@@ -245,12 +268,20 @@ class _Graph:
 
 
 class _StepAssembler(Assembler):
-    def __init__(self, graph: _Graph, store: WeightStore, cache: CacheShape) -> None:
+    def __init__(
+        self,
+        graph: _Graph,
+        store: WeightStore,
+        cache: CacheShape,
+        modules: Mapping[str, Sequence[Module]],
+    ) -> None:
         products = [step for step in map(graph.step, graph.nodes) if step is not None]
         super().__init__(Segment(products, graph.inputs), store)
         self._graph = graph
         self._cache = cache
+        self._modules = modules
         self.num_layers = 0
+        self.groups: list[tuple[int, ...]] = []
         for port in graph.inputs:
             heads, width = _shape_of(port)
             place = self._places[port_of(port)]
@@ -324,10 +355,33 @@ class _StepAssembler(Assembler):
         self._places[port_of(source)] = self._flat(source)
         products = self._products_with(step)
         self._multiply(products)
+        self._adapt(products, self._place(source))
         for product in products:
             width = product.widths[0]
             place = self._places[product.id, 0]
             self._places[product.id, 0] = replace(place, stride=width, width=width)
+
+    def _adapt(self, products: Sequence[Step], source: Place) -> None:
+        """Adds what adapters change in the results of products, which are one after another."""
+        first = self._places[products[0].id, 0]
+        numbers: list[int] = []
+        table: list[tuple[int, int, int]] = []
+        for product in products:
+            start = self._places[product.id, 0].start
+            for number, width in self._modules.get(product.node.get_friendly_name(), ()):
+                numbers.append(number)
+                table.append((number, start - first.start, width))
+                start += width
+        if not table:
+            return
+        if any(row[Field.OPCODE] == Opcode.GATHER for row in self._rows):
+            raise _UnknownError("adapters of some tokens")
+        places = np.array(table, np.int64)
+        self._constants.append(places)
+        parameters = (places.ctypes.data, len(table), len(self.groups))
+        self._emit(Opcode.LOW_RANK_DOWN, source, source, source, source.width, *parameters)
+        self._emit(Opcode.LOW_RANK_UP, first, first, first, 0, *parameters)
+        self.groups.append(tuple(numbers))
 
     def _add_normalization(self, step: Step) -> None:
         source = self._place(step.sources[0])

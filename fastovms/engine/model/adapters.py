@@ -13,7 +13,7 @@ import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -25,6 +25,9 @@ from fastovms.engine.model.kv_cache import HostCache
 from fastovms.engine.model.model import Floats, PagedModel, RawLogits, StepRunner
 from fastovms.engine.model.paging import vocabulary_projection
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+
+if TYPE_CHECKING:
+    from fastovms.engine.kernels.low_rank import PackedAdapter, PackedAdapters
 
 Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
@@ -84,11 +87,12 @@ def module_shapes(model: ov.Model) -> dict[str, MatrixShape]:
     their modules in transformers."""
     return {
         name: MatrixShape(*node.input_value(1).get_shape())
-        for name, node in _find_modules(model).items()
+        for name, node in find_modules(model).items()
     }
 
 
-def _find_modules(model: ov.Model) -> dict[str, Node]:
+def find_modules(model: ov.Model) -> dict[str, Node]:
+    """Returns the MatMul nodes of the same matrices, in the same order."""
     head = vocabulary_projection(model)
     found: dict[str, Node] = {}
     fused_layers: set[str] = set()
@@ -135,7 +139,7 @@ def _module_name(node: Node) -> str:
 
 def _add_branches(model: ov.Model, modules: Sequence[str]) -> None:
     """Adds the branches of some modules to a paged model, in place."""
-    nodes = _find_modules(model)
+    nodes = find_modules(model)
     mask = _parameter(_MASK, [-1, -1])
     parameters = [mask]
     rows_of: dict[tuple[int, int], Node] = {}
@@ -171,11 +175,13 @@ def _parameter(name: str, shape: list[int]) -> Node:
 
 
 class _Member(NamedTuple):
-    """An adapter's place in the stack: its ranks, from `first` to before `end`."""
+    """An adapter's place in the stack: its ranks, from `first` to before `end`, and what the
+    kernels read; None = they do not compute it."""
 
     number: int
     first: int
     end: int
+    packed: PackedAdapter | None
 
 
 @dataclass(frozen=True)
@@ -199,13 +205,22 @@ class AdapterStack:
 
     @property
     def num_bytes(self) -> int:
-        return sum(matrix.nbytes for matrix in (*self.down, *self.up))
+        packed = sum(one.num_bytes for one in self.packed.values())
+        return packed + sum(matrix.nbytes for matrix in (*self.down, *self.up))
 
-    def with_adapter(self, number: int, weights: Mapping[str, LowRank]) -> AdapterStack:
+    @property
+    def packed(self) -> PackedAdapters:
+        """All adapters as the kernels read them; empty = the kernels do not compute them."""
+        return {one.number: one.packed for one in self.members if one.packed is not None}
+
+    def with_adapter(
+        self, number: int, weights: Mapping[str, LowRank], packed: PackedAdapter | None = None
+    ) -> AdapterStack:
         """Returns a stack with one more adapter, the last.
 
         Args:
             weights: by the names of modules of the model.
+            packed: the same for the kernels, if these compute all other adapters, too.
         """
         rank = max(len(pair.down) for pair in weights.values())
         rank += -rank % RANK_STEP
@@ -223,7 +238,7 @@ class AdapterStack:
                 own = weights[name]
                 down[index][start : start + len(own.down)] = own.down
                 up[index][start : start + len(own.up)] = own.up
-        member = _Member(number, start, end)
+        member = _Member(number, start, end, packed)
         return AdapterStack(shapes, down, up, (*self.members, member))
 
     def without(self, number: int) -> AdapterStack:
@@ -234,7 +249,7 @@ class AdapterStack:
         for member in self.members:
             back = end - first if member.first >= end else 0
             if member.number != number:
-                members.append(_Member(member.number, member.first - back, member.end - back))
+                members.append(member._replace(first=member.first - back, end=member.end - back))
         return AdapterStack(
             self.shapes,
             [matrix[rows] for matrix in self.down],

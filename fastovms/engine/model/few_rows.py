@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -20,15 +20,24 @@ from numpy.typing import NDArray
 from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import Kernels
+from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_kernels
-from fastovms.engine.kernels.whole_steps import CacheShape, assemble_step
+from fastovms.engine.kernels.whole_steps import CacheShape, Module, assemble_step
+from fastovms.engine.model.adapters import find_modules
 from fastovms.engine.model.compilation import cache_layout
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.kv_cache import CacheInput
-from fastovms.engine.model.model import PagedModel, Runner, RunnerFactory, StepRunner, as_float32
+from fastovms.engine.model.model import (
+    AdaptedRunnerFactory,
+    PagedModel,
+    Runner,
+    RunnerFactory,
+    StepRunner,
+    as_float32,
+)
 from fastovms.engine.model.paging import HIDDEN_STATES, SAMPLED_TOKEN_INDICES, fix_shapes
 from fastovms.engine.model.step_inputs import StepInputs
-from fastovms.engine.model.step_program import StepProgramRunner
+from fastovms.engine.model.step_program import AdaptedStepRunner, StepProgramRunner
 from fastovms.engine.model.tuning import (
     CONTEXT,
     MIN_GAIN,
@@ -41,6 +50,9 @@ from fastovms.engine.model.tuning import (
 
 MAX_ROWS: Final = 8
 """The most tokens of a step."""
+
+MAX_ADAPTED_ROWS: Final = 16
+"""The most tokens of a step of which some have adapters."""
 
 _MEASURED: Final = (1, 2, 4, 8)
 """The numbers of tokens that are measured. Those between are taken to be like the next larger."""
@@ -82,11 +94,13 @@ class FewRowVariants:
         whole: make runners of whole steps, by the number of tokens; empty = there are none.
         operations: make runners whose attention is OpenVINO's.
         store: the weights of both.
+        adapted: the same as `whole`, for steps some of whose tokens have adapters.
     """
 
     whole: Mapping[int, RunnerFactory]
     operations: Mapping[int, RunnerFactory]
     store: WeightStore
+    adapted: Mapping[int, AdaptedRunnerFactory] = field(default_factory=dict)
 
     @property
     def has_zero_points(self) -> bool:
@@ -96,7 +110,11 @@ class FewRowVariants:
 
 
 def choose_few_rows(
-    model: PagedModel, instructions: str, before_each: Callable[[], None] = lambda: None
+    model: PagedModel,
+    instructions: str,
+    before_each: Callable[[], None] = lambda: None,
+    *,
+    has_adapters: bool = False,
 ) -> FewRowVariants | None:
     """Compiles the kernels and the variants with these instructions, or with those for activations
     of 16 bits where 8 bits would be less exact than OpenVINO. Takes seconds; None = see
@@ -104,6 +122,7 @@ def choose_few_rows(
 
     Args:
         before_each: is called before each piece of work.
+        has_adapters: whether some steps have adapters.
 
     Raises:
         RuntimeError: OpenVINO refuses something.
@@ -111,16 +130,21 @@ def choose_few_rows(
     before_each()
     kernels = compiler.compile_kernels(instructions, model.num_threads)
     before_each()
-    variants = compile_few_rows(model, kernels)
+    variants = compile_few_rows(model, kernels, has_adapters=has_adapters)
     if variants is None or not variants.has_zero_points or instructions == _EXACT_INSTRUCTIONS:
         return variants
     del variants  # frees its weights
-    return choose_few_rows(model, _EXACT_INSTRUCTIONS, before_each)
+    return choose_few_rows(model, _EXACT_INSTRUCTIONS, before_each, has_adapters=has_adapters)
 
 
-def compile_few_rows(model: PagedModel, kernels: Kernels) -> FewRowVariants | None:
+def compile_few_rows(
+    model: PagedModel, kernels: Kernels, *, has_adapters: bool = False
+) -> FewRowVariants | None:
     """Packs the weights of a model and compiles the variants, which takes seconds; None = the
     kernels cannot compute it, or there is too little memory.
+
+    Args:
+        has_adapters: see `choose_few_rows`.
 
     Raises:
         RuntimeError: OpenVINO refuses something.
@@ -130,6 +154,7 @@ def compile_few_rows(model: PagedModel, kernels: Kernels) -> FewRowVariants | No
     max_bytes = int(model.available_memory() * _MAX_MEMORY_SHARE)
     properties = {**model.large_properties, "INFERENCE_PRECISION_HINT": "f32"}
     whole: dict[int, RunnerFactory] = {}
+    adapted: dict[int, AdaptedRunnerFactory] = {}
     operations: dict[int, RunnerFactory] = {}
     for is_single in (False, True):
         graph = model.graph.model.clone()
@@ -144,10 +169,12 @@ def compile_few_rows(model: PagedModel, kernels: Kernels) -> FewRowVariants | No
             return None
         numbers = (1,) if is_single else range(1, MAX_ROWS + 1)
         operations |= dict.fromkeys(numbers, partial(_KernelRunner, compiled, part))
-        make = _whole_step(model, store, is_single=is_single)
-        if make is not None:
-            whole |= dict.fromkeys(numbers, make)
-    return FewRowVariants(whole, operations, store)
+        step = _whole_step(model, store, is_single=is_single, has_adapters=has_adapters)
+        if step is not None:
+            whole |= dict.fromkeys(numbers, step.make)
+            if step.make_adapted is not None:
+                adapted = dict.fromkeys(range(1, MAX_ADAPTED_ROWS + 1), step.make_adapted)
+    return FewRowVariants(whole, operations, store, adapted)
 
 
 class _KernelRunner(StepRunner):
@@ -158,13 +185,22 @@ class _KernelRunner(StepRunner):
         self._part = part
 
 
-def _whole_step(model: PagedModel, store: WeightStore, *, is_single: bool) -> RunnerFactory | None:
-    """Returns a factory of runners of whole steps; None = the kernels cannot compute them."""
+class _WholeSteps(NamedTuple):
+    """Factories of runners of whole steps, and of those with adapters; None = there are none."""
+
+    make: RunnerFactory
+    make_adapted: AdaptedRunnerFactory | None
+
+
+def _whole_step(
+    model: PagedModel, store: WeightStore, *, is_single: bool, has_adapters: bool
+) -> _WholeSteps | None:
+    """Returns factories; None = the kernels cannot compute whole steps."""
     cache = _cache_shape(model.cache_inputs)
     if cache is None:
         return None
     graph = model.graph.model.clone()
-    fuse_projections(graph)
+    modules = _modules_of_products(model.graph.model, fuse_projections(graph))
     step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES)
     if step is None:
         return None
@@ -180,7 +216,40 @@ def _whole_step(model: PagedModel, store: WeightStore, *, is_single: bool) -> Ru
         workspace.reserve([step.program])
         return StepProgramRunner(step, compiled, workspace)
 
-    return make
+    adapted = None
+    if has_adapters and not is_single:
+        adapted = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES, modules)
+    num_modules = len(find_modules(model.graph.model))
+    if adapted is None or sum(map(len, adapted.groups)) != num_modules:
+        return _WholeSteps(make, None)
+
+    def make_adapted(adapters: Callable[[], PackedAdapters]) -> Runner:
+        workspace = Workspace(store.kernels, MAX_ADAPTED_ROWS)
+        workspace.reserve([adapted.program])
+        return AdaptedStepRunner(adapted, compiled, workspace, adapters)
+
+    return _WholeSteps(make, make_adapted)
+
+
+def _modules_of_products(
+    model: ov.Model, fused: Sequence[Sequence[str]]
+) -> dict[str, Sequence[Module]]:
+    """Returns the modules whose results a graph's products have, by the products' names.
+
+    Args:
+        model: has all products.
+        fused: the names of products of which the first one is to have the results of all.
+    """
+    found: dict[str, Sequence[Module]] = {
+        node.get_friendly_name(): (Module(number, node.get_input_shape(1)[0]),)
+        for number, node in enumerate(find_modules(model).values())
+    }
+    for names in fused:
+        if all(name in found for name in names):
+            found[names[0]] = [module for name in names for module in found[name]]
+        else:
+            found.pop(names[0], None)
+    return found
 
 
 def _cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:

@@ -32,15 +32,15 @@ _WIDTH_AXIS_OF_BIAS = -1
 broadcast."""
 
 
-def fuse_projections(model: ov.Model) -> int:
-    """Rewrites a paged model in place and returns the number of layers that it has changed. Layers
-    whose projections are not alike (only one has a bias or an adapter, or they are already joined)
-    stay as they are."""
+def fuse_projections(model: ov.Model) -> list[tuple[str, ...]]:
+    """Rewrites a paged model in place and returns the names of the MatMul nodes of each layer that
+    it has changed: that of the one that computes all of them first. Layers whose projections are
+    not alike (only one has a bias or an adapter, or they are already joined) stay as they are."""
     layers = [node for node in model.get_ordered_ops() if node.get_type_name() == _ATTENTION]
-    num_fused = sum(map(_fuse, layers))
-    if num_fused:
+    fused = [names for names in map(_fuse, layers) if names]
+    if fused:
         model.validate_nodes_and_infer_types()
-    return num_fused
+    return fused
 
 
 class _Projection(NamedTuple):
@@ -73,7 +73,8 @@ class _NotAlikeError(Exception):
     """The projections of this layer cannot become one."""
 
 
-def _fuse(attention: Node) -> bool:
+def _fuse(attention: Node) -> tuple[str, ...]:
+    """Returns the names of what it has joined; empty = it has not."""
     try:
         projections = [
             _projection_behind(attention.input_value(index).get_node())
@@ -81,7 +82,7 @@ def _fuse(attention: Node) -> bool:
         ]
         replacements = _stack_projections(projections)
     except _NotAlikeError:
-        return False
+        return ()
     targets = [list(projection.result.output(0).get_target_inputs()) for projection in projections]
     for consumer, position, constant in replacements:
         consumer.input(position).replace_source_output(constant.output(0))
@@ -94,7 +95,7 @@ def _fuse(attention: Node) -> bool:
     for part, inputs in zip(parts.outputs(), targets, strict=True):
         for target in inputs:
             target.replace_source_output(part)
-    return True
+    return tuple(projection.matmul.get_friendly_name() for projection in projections)
 
 
 def _projection_behind(node: Node) -> _Projection:

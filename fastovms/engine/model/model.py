@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import openvino as ov
@@ -47,6 +47,9 @@ from fastovms.engine.model.paging import (
 )
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.system.memory import forget_mapped
+
+if TYPE_CHECKING:
+    from fastovms.engine.kernels.low_rank import PackedAdapters
 
 Floats = NDArray[np.float32]
 
@@ -191,6 +194,8 @@ class Runner(Protocol):
 
 
 RunnerFactory = Callable[[], Runner]
+AdaptedRunnerFactory = Callable[[Callable[[], "PackedAdapters"]], Runner]
+"""Makes a runner of steps with adapters of a function that returns those that are loaded."""
 
 
 class Feed:
@@ -371,6 +376,8 @@ class PagedModel:
         self._adapted: Runner | None = None
         self._last_runner: Runner | None = None
         self._kept_rows: NDArray[np.int64] | None = None
+        self._few_adapted: Mapping[int, Runner] = {}
+        self._packed_adapters: PackedAdapters = {}
         self._variants = variants
         self._cache_inputs = cache_inputs(variants.large)
         self._cache: KvCache = HostCache([], 0)
@@ -438,6 +445,7 @@ class PagedModel:
         if self._state_rows is not None:
             self._cache.clear_state(self._state_rows.zero_row)
         own: set[Runner] = {self._large, self._small, self._single_rows}
+        own.update(self._few_adapted.values())
         if self._adapted is not None:
             own.add(self._adapted)
         for runner in own.union(*self._few_rows.values()):
@@ -450,12 +458,17 @@ class PagedModel:
             self._variants, device=self.device, precisions=self._precisions, graph=self.graph
         )
 
-    def use_for_few_rows(self, variants: Mapping[int, Sequence[RunnerFactory]]) -> None:
+    def use_for_few_rows(
+        self,
+        variants: Mapping[int, Sequence[RunnerFactory]],
+        adapted: Mapping[int, AdaptedRunnerFactory] | None = None,
+    ) -> None:
         """Has steps of these numbers of tokens computed by other variants of the model, from the
         next step on. It may be called on any thread.
 
         Args:
             variants: make runners of their own, of which the first one runs a step that is for it.
+            adapted: make runners of steps with adapters.
         """
         runners = {make: make() for make in chain.from_iterable(variants.values())}
         for runner in runners.values():
@@ -463,15 +476,25 @@ class PagedModel:
         self._few_rows = {
             number: [runners[make] for make in makers] for number, makers in variants.items()
         }
+        adapted = adapted or {}
+        made = {make: make(lambda: self._packed_adapters) for make in set(adapted.values())}
+        for runner in made.values():
+            runner.set_tensors(self._cache.tensors)
+        self._few_adapted = {number: made[make] for number, make in adapted.items()}
         singles = self._few_rows.get(1, ())
         if self.has_single_rows and any(one.max_context_len is None for one in singles):
             self._single_rows = self._small
             self._variants = self._variants._replace(single_rows=self._variants.small)
             self.has_single_rows = False
 
-    def use_for_adapters(self, runner: Runner | None) -> None:
+    def use_for_adapters(self, runner: Runner | None, packed: PackedAdapters | None = None) -> None:
         """Has steps with adapters computed by a runner, from the next step on; None = there are no
-        such steps."""
+        such steps.
+
+        Args:
+            packed: all adapters, for steps of few tokens; None = the runner computes these, too.
+        """
+        self._packed_adapters = packed or {}
         if runner is not None and self._cache.tensors:
             runner.set_tensors(self._cache.tensors)
         self._adapted = runner
@@ -605,7 +628,11 @@ class PagedModel:
     def _runner_of(self, inputs: StepInputs) -> Runner:
         if len(inputs.adapters):
             assert self._adapted is not None, "an adapter is used that is not loaded"
-            return self._adapted
+            few = self._few_adapted.get(len(inputs.input_ids))
+            if few is None or not self._packed_adapters:
+                return self._adapted
+            limit = few.max_context_len
+            return few if limit is None or inputs.max_context_len <= limit else self._adapted
         for runner in self._few_rows.get(len(inputs.input_ids), ()):
             limit = runner.max_context_len
             if limit is None or inputs.max_context_len <= limit:

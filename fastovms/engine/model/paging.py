@@ -22,6 +22,7 @@ from fastovms.engine.model.attention_masks import (
     UnknownMask,
     attentions_of,
 )
+from fastovms.engine.model.graph_walk import inputs_of, reached
 from fastovms.engine.model.long_rope import scale_by_sequence
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.errors import ConfigurationError, UnsupportedModel
@@ -117,53 +118,73 @@ _DECOMPRESSION: Final = frozenset({"Convert", "Subtract", "Multiply", "Reshape"}
 
 
 def activation_group_size(model: ov.Model) -> int:
-    """Returns the number of activations that share a scale when they are quantized to 8 bits.
-    OpenVINO does that for matrices whose groups are multiples of the number, so it is chosen by the
-    group size of most weights. Matrices with non-integer zero points, as in k-quants, are not
-    counted."""
+    """Returns the number of activations that share a scale when they are quantized to 8 bits; 0 =
+    they are not quantized. OpenVINO quantizes for matrices whose groups are multiples of the
+    number, so it is chosen by the group size of most weights.
+
+    Matrices with non-integer zero points, as in k-quants, are not counted. Neither is the last one:
+    where it is the only one that could be quantized, as in Q4_1, this would save no time, and cost
+    half of the exactness (see bench/results/performance.md, Quality).
+    """
     sizes: Counter[int] = Counter()
-    for group, num_weights in _groups(model, _INT4 | _INT8):
-        sizes[math.gcd(group, MAX_ACTIVATION_GROUP)] += num_weights
-    return max(sizes, key=lambda size: sizes[size], default=MAX_ACTIVATION_GROUP)
+    last = {node.get_instance_id() for node in _last_products(model)}
+    for product, group, num_weights in _groups(model, _INT4 | _INT8):
+        if product.get_instance_id() not in last:
+            sizes[math.gcd(group, MAX_ACTIVATION_GROUP)] += num_weights
+    return max(sizes, key=lambda size: sizes[size], default=0)
+
+
+def _last_products(model: ov.Model) -> Iterator[Node]:
+    """Yields the matrix products that no other one follows."""
+    nodes = reached(model.get_results(), lambda node: [] if _is_product(node) else inputs_of(node))
+    return filter(_is_product, nodes)
+
+
+def _is_product(node: Node) -> bool:
+    return bool(node.get_type_name() == "MatMul")
 
 
 def int4_group_size(model: ov.Model) -> int | None:
     """Returns the number of 4-bit weights that share a scale in most matrices, at most
     `MAX_ACTIVATION_GROUP`. None = the model has no such weights."""
     sizes: Counter[int] = Counter()
-    for group, num_weights in _groups(model, _INT4):
+    for _, group, num_weights in _groups(model, _INT4):
         sizes[group] += num_weights
     return max(sizes, key=lambda size: sizes[size], default=None)
 
 
-def _groups(model: ov.Model, types: Set[ov.Type]) -> Iterator[tuple[int, int]]:
-    """Yields the group size and the number of weights of each matrix."""
+def _groups(model: ov.Model, types: Set[ov.Type]) -> Iterator[tuple[Node, int, int]]:
+    """Yields the product, the group size and the number of weights of each matrix. The group size
+    is `MAX_ACTIVATION_GROUP` where whole rows share a scale. Matrices that are not usable with
+    integer multiplication are left out."""
     for node in model.get_ordered_ops():
         if node.get_type_name() == "Constant" and node.get_element_type() in types:
-            group = _group_of(node)
-            if group is not None:
-                yield group, math.prod(node.shape)
+            found = _product_of(node, MAX_ACTIVATION_GROUP, node.shape[-1])
+            if found is not None:
+                yield *found, math.prod(node.shape)
 
 
-def _group_of(weights: Node) -> int | None:
-    """Returns the number of weights of a matrix that share a scale, or `MAX_ACTIVATION_GROUP` if
-    whole rows do. None = not a matrix, or not usable with integer multiplication."""
-    node, group = weights, MAX_ACTIVATION_GROUP
-    while True:
-        targets = node.output(0).get_target_inputs()
-        if not targets:
-            return None
-        target = next(iter(targets))
+def _product_of(weights: Node, group: int, width: int) -> tuple[Node, int] | None:
+    """Returns the product with the matrix that a node holds, and the number of weights that share a
+    scale. The same weights may also be the embedding of tokens.
+
+    Args:
+        group: the number if the node's shape is not changed.
+        width: the number if it is.
+    """
+    for target in weights.output(0).get_target_inputs():
         node = target.get_node()
         kind = node.get_type_name()
         if kind == "MatMul":
-            return group
+            return node, group
         if kind not in _DECOMPRESSION or target.get_index() != 0:
-            return None
+            continue
         if kind == "Subtract" and node.input_value(1).get_node().get_type_name() == "Constant":
-            return None
-        if kind == "Reshape":
-            group = weights.shape[-1]
+            continue
+        found = _product_of(node, width if kind == "Reshape" else group, width)
+        if found is not None:
+            return found
+    return None
 
 
 # Where shapes are open OpenVINO works out those of every node in every step, also when they are

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
 import openvino as ov
 
+from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import Workspace
-from fastovms.engine.kernels.programs import StepField
+from fastovms.engine.kernels.programs import Field, Opcode, StepField
 from fastovms.engine.kernels.whole_steps import WholeStep
 from fastovms.engine.model.model import Feed, Floats, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
@@ -30,6 +31,7 @@ class StepProgramRunner:
     def __init__(self, step: WholeStep, before: ov.CompiledModel, workspace: Workspace) -> None:
         self._step = step
         self._workspace = workspace
+        self._instructions = step.program.instructions
         self._request = before.create_infer_request()
         self._feed = Feed(self._request, before.inputs)
         self._num_inputs = len(before.outputs)
@@ -79,7 +81,7 @@ class StepProgramRunner:
         fields[StepField.NUM_SAMPLED] = num_sampled
         workspace.prepare_thread()
         kernels.run(
-            self._step.program.instructions,
+            self._instructions,
             self._buffers,
             len(inputs.input_ids),
             workspace.scratch,
@@ -94,3 +96,59 @@ class StepProgramRunner:
     def hidden_states(self) -> Floats | None:
         """Returns the hidden states of the last step; see `Model.hidden_states`."""
         return None if self._states is None else self._states[: self._num_tokens]
+
+
+class AdaptedStepRunner(StepProgramRunner):
+    """Runs steps some of whose sequences have adapters.
+
+    Args:
+        step: multiplies low-rank matrices, too.
+        adapters: returns those of the model, packed.
+    """
+
+    def __init__(
+        self,
+        step: WholeStep,
+        before: ov.CompiledModel,
+        workspace: Workspace,
+        adapters: Callable[[], PackedAdapters],
+    ) -> None:
+        super().__init__(step, before, workspace)
+        self._adapters = adapters
+        self._known: tuple[int, ...] = ()
+        self._max_modules = max(map(len, step.groups), default=0)
+        self._entries = np.zeros(workspace.max_rows, np.int64)
+        self._inner = np.zeros((workspace.max_rows, 0), np.float32)
+        self._fields[StepField.LOW_RANK] = workspace.kernels.low_rank
+        self._fields[StepField.ADAPTERS] = self._entries.ctypes.data
+
+    def infer(self, inputs: StepInputs) -> RawLogits:
+        """Returns logits; see `Model.infer`."""
+        adapters = self._adapters()
+        if tuple(adapters) != self._known:
+            self._use(adapters)
+        addresses = [
+            adapters[number].entries.ctypes.data if number else 0
+            for number in inputs.adapters.tolist()
+        ]
+        num_rows = len(inputs.input_ids)
+        self._entries[:num_rows] = np.repeat(addresses, np.diff(inputs.subsequence_begins))
+        self._fields[StepField.NUM_PARTS] = -(-self._workspace.kernels.num_threads // num_rows)
+        return super().infer(inputs)
+
+    def _use(self, adapters: PackedAdapters) -> None:
+        """Makes room for adapters, and leaves out what is to be computed for none of them. Nothing
+        here keeps one of them in memory that is unloaded."""
+        self._known = tuple(adapters)
+        stride = max(one.max_rank for one in adapters.values())
+        width = self._max_modules * stride
+        self._inner = np.zeros((self._workspace.max_rows, width), np.float32)
+        self._fields[StepField.INNER] = self._inner.ctypes.data
+        self._fields[StepField.INNER_WIDTH], self._fields[StepField.INNER_STRIDE] = width, stride
+        changed = np.any([one.entries[:, 3] > 0 for one in adapters.values()], axis=0)
+        used = np.array([changed[list(group)].any() for group in self._step.groups])
+        instructions = self._step.program.instructions
+        opcodes = instructions[:, Field.OPCODE]
+        is_low_rank = (opcodes == Opcode.LOW_RANK_DOWN) | (opcodes == Opcode.LOW_RANK_UP)
+        groups = np.where(is_low_rank, instructions[:, Field.P0 + 2], 0)
+        self._instructions = instructions[~is_low_rank | used[groups]]

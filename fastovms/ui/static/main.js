@@ -1,6 +1,7 @@
 /** Starts the page: finds the server's models and chats, and shows the chat or the live engine. */
 
-import { loadColours } from "./answer/markdown.js";
+import { loadColours } from "./answer/colours.js";
+import { loadMarkdown } from "./answer/markdown.js";
 import { ChatView } from "./chat/chat_view.js";
 import { ServerChats } from "./session/server_chats.js";
 import { TabChats } from "./session/tab_chats.js";
@@ -42,6 +43,12 @@ async function findStore() {
   }
 }
 
+/** Returns the id of the chat that an address names; "" = an empty chat, null = another view. */
+function chatOf(hash) {
+  const found = /^#chat(?:\/(.+))?$/.exec(hash);
+  return found && (found[1] ?? "");
+}
+
 /** Makes the frame around both views. */
 function buildFrame() {
   const body = make("div", { class: "view" });
@@ -80,7 +87,6 @@ function buildFrame() {
 }
 
 async function start() {
-  const [, opened] = location.hash.match(/^#chat\/(.+)$/) ?? [];
   const frame = buildFrame();
   const waiting = make("p", { class: "empty faint", role: "status", text: "loading" });
   frame.body.append(waiting);
@@ -97,6 +103,7 @@ async function start() {
   const isOnlyLive = models.length > 0 && !chatting.length;
   for (const node of [frame.links.chat, frame.links.compare, begin]) node.hidden = isOnlyLive;
   frame.bar.append(chats.tools);
+  frame.links.chat.addEventListener("click", () => { frame.links.chat.href = chats.address; });
   let live = null;
   let compare = null;
 
@@ -116,12 +123,17 @@ async function start() {
     apply(document);
   }
 
-  addEventListener("hashchange", show);
+  const opened = chatOf(location.hash);
   await show();
   performance.mark("interactive");
   await chats.list.load();
   if (opened) await chats.open(opened);
-  (globalThis.requestIdleCallback ?? setTimeout)(() => loadColours());
+  addEventListener("hashchange", async () => {
+    const id = chatOf(location.hash);
+    await show();
+    if (id !== null) await chats.go(id);
+  });
+  (globalThis.requestIdleCallback ?? setTimeout)(() => loadMarkdown().then(loadColours));
   document.documentElement.dataset.ready = "";
 }
 

@@ -33,7 +33,12 @@ def instruction(opcode: Opcode, width: int, *parameters: int) -> NDArray[np.int6
     return row
 
 
-def run(kernels: Kernels, program: list[NDArray[np.int64]], buffers: list[Floats]) -> None:
+def run(
+    kernels: Kernels,
+    program: list[NDArray[np.int64]],
+    buffers: list[Floats],
+    step: NDArray[np.int64] | None = None,
+) -> None:
     """Runs a program over buffers [rows, numbers]."""
     num_rows, width = len(buffers[0]), max(one.shape[1] for one in buffers)
     integers = np.zeros((num_rows, width), np.int16)
@@ -48,7 +53,7 @@ def run(kernels: Kernels, program: list[NDArray[np.int64]], buffers: list[Floats
         num_rows,
         np.array([*addresses, 16, aligned], np.int64),
         kernels.product,
-        np.zeros(1, np.int64),
+        np.zeros(1, np.int64) if step is None else step,
         kernels.num_threads,
     )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -15,6 +17,7 @@ from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.backends.paged.adapter_files import read_adapter
 from fastovms.config import EngineConfig
+from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.adapters import (
     AdapterStack,
@@ -106,9 +109,33 @@ def request(name: str, number: int, length: int, **params: object) -> Generation
     )
 
 
-def run(model: PagedModel, requests: list[GenerationRequest]) -> dict[str, list[int]]:
+def new_engine(model: PagedModel, draft: PagedModel | None = None) -> Engine:
+    """
+    Args:
+        draft: drafts for it.
+    """
     model.allocate_cache(256)
-    engine = Engine(model, CONFIG, num_blocks=256, max_model_len=512)
+    draft_model = None
+    if draft is not None:
+        assert model.vocab_size is not None
+        draft_model = DraftModel(
+            draft, num_token_ids=model.vocab_size, max_model_len=512, max_num_batched_tokens=256
+        )
+        draft_model.allocate_cache(256 * model.block_size)
+    return Engine(
+        model,
+        CONFIG,
+        num_blocks=256,
+        max_model_len=512,
+        draft_model=draft_model,
+        clock=lambda: 0.0,  # where steps take no time all drafts pay
+    )
+
+
+def run(
+    model: PagedModel, requests: list[GenerationRequest], engine: Engine | None = None
+) -> dict[str, list[int]]:
+    engine = engine or new_engine(model)
     for one in requests:
         engine.add(one)
     tokens: dict[str, list[int]] = {one.request_id: [] for one in requests}
@@ -201,6 +228,61 @@ def test_exported_models_are_as_exact(tmp_path: Path, architecture: str) -> None
     assert found != run(model, expected)
 
 
+PEFT = ARCHITECTURES.parent / "adapters"
+
+
+@pytest.fixture(scope="module")
+def with_peft() -> PagedModel:
+    """A model of transformers with adapters of PEFT: `bench/peft_adapters.py` has made them, with
+    their references, greedy tokens and log probabilities of merged weights in f32."""
+    model, stack = load(ARCHITECTURES / "qwen3"), AdapterStack({})
+    shapes = module_shapes(model.graph.model)
+    for number, directory in enumerate(sorted(PEFT.iterdir()), 1):
+        stack = stack.with_adapter(number, read_adapter(directory, shapes, max_rank=8).weights)
+    model.use_for_adapters(compile_adapters(model, stack))
+    return model
+
+
+def test_texts_are_those_of_peft(with_peft: PagedModel) -> None:
+    """All adapters, the base and all prompts in one batch."""
+    sources = [None, *sorted(PEFT.iterdir())]
+    texts = {
+        (number, index): text
+        for number, source in enumerate(sources)
+        for index, text in enumerate(references_of(source))
+    }
+    assert len(texts) == 20
+    with_peft.allocate_cache(256)
+    engine = Engine(with_peft, CONFIG, num_blocks=256, max_model_len=256)
+    for (number, index), text in texts.items():
+        params = SamplingParams(
+            temperature=0, max_tokens=len(text["token_ids"]), ignore_eos=True, logprobs=0
+        )
+        name = f"{number} {index}"
+        engine.add(GenerationRequest(name, text["prompt"], params, adapter=adapter(number)))
+    token_ids: dict[str, list[int]] = {}
+    logprobs: dict[str, list[float]] = {}
+    while engine.has_work:
+        for name, output in engine.step():
+            token_ids.setdefault(name, []).extend(output.token_ids)
+            logprobs.setdefault(name, []).extend(one.logprob for one in output.logprobs)
+    for (number, index), text in texts.items():
+        name = f"{number} {index}"
+        assert token_ids[name] == text["token_ids"]
+        assert logprobs[name] == pytest.approx(text["logprobs"], abs=1e-4)
+    plain = [texts[0, index]["token_ids"] for index in range(5)]
+    for number in (1, 2, 3):
+        assert [texts[number, index]["token_ids"] for index in range(5)] != plain
+
+
+def references_of(directory: Path | None) -> list[dict[str, Any]]:
+    """Returns the references of an adapter; None = of the base."""
+    path = (directory or ARCHITECTURES / "qwen3") / "reference.json"
+    content = json.loads(path.read_text())
+    texts: list[dict[str, Any]] = content if directory is None else content["texts"]
+    return texts
+
+
 SETTINGS: dict[str, dict[str, object]] = {
     "greedy": {},
     "seeded": {"temperature": 1.0, "seed": 7},
@@ -221,11 +303,44 @@ def test_a_crowd_changes_no_text(adapted: PagedModel, settings: dict[str, object
     assert alone["1"] != alone["10"]  # the same prompt length, but another prompt
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "seeded"]
+)
+def test_a_draft_model_changes_no_text_of_an_adapter(
+    model_dir: Path, adapted: PagedModel, settings: dict[str, object]
+) -> None:
+    """The draft model is the base, so that its drafts are right for the base and for few others."""
+    requests = [request(str(place), place % 4, 9 + 5 * place, **settings) for place in range(8)]
+    expected = run(adapted, requests)
+    engine = new_engine(adapted, load(model_dir))
+    asked = [replace(one, params=replace(one.params, num_assistant_tokens=3)) for one in requests]
+    assert run(adapted, asked, engine) == expected
+    counters = engine.counters
+    assert 0 < counters.num_accepted_tokens < counters.num_draft_tokens
+
+
+def test_drafts_come_from_texts_of_the_same_adapter(adapted: PagedModel) -> None:
+    """Texts that are repeated are drafted as a whole, but with another adapter they are not."""
+    engine = new_engine(adapted)
+
+    def ask(name: str, number: int) -> tuple[list[int], int]:
+        before = engine.counters.num_accepted_tokens
+        asked = request(name, number, 40, num_assistant_tokens=3)
+        text = run(adapted, [asked], engine)[name]
+        return text, engine.counters.num_accepted_tokens - before
+
+    first, num_first = ask("first", 1)
+    again, num_again = ask("again", 1)
+    other, num_other = ask("other", 3)
+    assert first == again == run(adapted, [request("first", 1, 40)])["first"]
+    assert other == run(adapted, [request("other", 3, 40)])["other"]
+    assert num_again >= NUM_TOKENS // 2 > num_first + num_other
+
+
 def test_cached_prefixes_are_an_adapters_own(adapted: PagedModel) -> None:
     first, second = request("first", 1, 100), request("second", 3, 100)
     expected = run(adapted, [first]) | run(adapted, [second])
-    adapted.allocate_cache(256)
-    engine = Engine(adapted, CONFIG, num_blocks=256, max_model_len=512)
+    engine = new_engine(adapted)
     found: dict[str, list[int]] = {}
     cached: dict[str, int] = {}
     for name, one in {"a": first, "b": second, "c": first, "d": second}.items():

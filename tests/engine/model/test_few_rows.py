@@ -20,10 +20,18 @@ from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_few_
 from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import packed_bytes
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
+from fastovms.engine.kernels.low_rank import pack_adapter
 from fastovms.engine.kernels.segments import find_segments
 from fastovms.engine.model import few_rows
+from fastovms.engine.model.adapters import (
+    AdapterStack,
+    LowRank,
+    compile_adapters,
+    module_shapes,
+)
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.few_rows import (
+    MAX_ADAPTED_ROWS,
     MAX_ROWS,
     FewRowVariants,
     compile_few_rows,
@@ -32,8 +40,8 @@ from fastovms.engine.model.few_rows import (
 )
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.model import ExportedModel, PagedModel, RunnerFactory, as_float32
-from fastovms.engine.model.step_inputs import StepLayout
-from fastovms.engine.model.step_program import StepProgramRunner
+from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+from fastovms.engine.model.step_program import AdaptedStepRunner, StepProgramRunner
 
 TEXT = array("q", range(40, 100))
 COMPRESSED = {
@@ -83,15 +91,20 @@ def with_kernels(model: PagedModel, makers: Mapping[int, RunnerFactory]) -> Page
     return ours
 
 
-def decode(model: PagedModel, num_sequences: int, num_tokens: int) -> NDArray[np.float32]:
+def decode(
+    model: PagedModel, num_sequences: int, num_tokens: int, adapters: Sequence[int] = ()
+) -> NDArray[np.float32]:
     """Returns the logits of a prompt's last token, and of steps of this many tokens after it."""
+    adapters = adapters or (0,) * num_sequences
     model.allocate_cache(num_sequences * 2)
     rows = []
     ends = [44 + step * num_tokens for step in range(3)]
     for start, end in zip([0, *ends], ends, strict=False):
         layout = StepLayout(model.block_size)
         last = [
-            layout.add(TEXT, start, end, array("i", (2 * number, 2 * number + 1)))
+            layout.add(
+                TEXT, start, end, array("i", (2 * number, 2 * number + 1)), adapter=adapters[number]
+            )
             for number in range(num_sequences)
         ]
         rows.append(as_float32(model.infer(layout.finish(array("q", last)))).copy())
@@ -205,6 +218,77 @@ def test_numbers_between_those_measured_are_like_the_next(
     assert served_numbers(gains) == frozenset(expected)
 
 
+# Adapters
+
+
+def random_pairs(model: PagedModel, seed: int, *, only: str = "") -> dict[str, LowRank]:
+    rng = np.random.default_rng(seed)
+    return {
+        name: LowRank(
+            rng.normal(0, 0.2, (2 + seed, shape.columns)).astype(np.float32),
+            rng.normal(0, 0.2, (2 + seed, shape.rows)).astype(np.float32),
+        )
+        for name, shape in module_shapes(model.graph.model).items()
+        if name.endswith(only)
+    }
+
+
+@pytest.fixture(scope="module")
+def adapted_models(model: PagedModel, kernels: Kernels) -> tuple[PagedModel, PagedModel]:
+    """A model with four adapters, and the same with steps of few tokens by the kernels."""
+    found = compile_few_rows(model, kernels, has_adapters=True)
+    assert found is not None
+    assert found.adapted.keys() == set(range(1, MAX_ADAPTED_ROWS + 1))
+    stack, names = AdapterStack({}), module_shapes(model.graph.model)
+    for seed, only in ((1, ""), (2, "q_proj"), (3, "down_proj"), (9, "")):
+        pairs = random_pairs(model, seed, only=only)
+        packed = pack_adapter([pairs.get(name) for name in names])
+        stack = stack.with_adapter(seed, pairs, packed)
+    runner = compile_adapters(model, stack)
+    plain, ours = model.twin(), model.twin()
+    plain.use_for_adapters(runner)
+    ours.use_for_few_rows({}, found.adapted)
+    ours.use_for_adapters(runner, stack.packed)
+    return plain, ours
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3])
+@pytest.mark.parametrize(
+    "numbers",
+    [(1,), (2,), (3, 0), (0, 9, 1), (1, 2, 3, 9, 0), (*range(4), 9, 1, 2, 3) * 2],
+    ids=str,
+)
+def test_logits_with_adapters_are_openvinos(
+    adapted_models: tuple[PagedModel, PagedModel], numbers: tuple[int, ...], num_tokens: int
+) -> None:
+    expected, found = (decode(one, len(numbers), num_tokens, numbers) for one in adapted_models)
+    error = np.sqrt(np.square(found - expected).mean(-1))
+    assert error.max() < 0.1 * expected.std()  # adapters are in 8 bits
+    assert np.median(error) < 0.03 * expected.std()
+    plain = decode(adapted_models[0], len(numbers), num_tokens)
+    is_adapted = np.tile(np.array(numbers) != 0, 3)
+    difference = np.abs(plain - expected).max(-1)
+    assert (difference[is_adapted] > 0.1 * plain.std()).all()
+
+
+def test_kernels_compute_steps_with_adapters(
+    adapted_models: tuple[PagedModel, PagedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, ours = adapted_models
+    sizes: list[int] = []
+    infer = AdaptedStepRunner.infer
+
+    def count(runner: AdaptedStepRunner, inputs: StepInputs) -> Any:
+        sizes.append(len(inputs.input_ids))
+        return infer(runner, inputs)
+
+    monkeypatch.setattr(AdaptedStepRunner, "infer", count)
+    decode(ours, 16, 1, (1,) * 16)
+    decode(ours, 17, 1, (1,) * 17)
+    decode(ours, 4, 1)
+    assert sizes == [16, 16]
+
+
 # Preparation beside a server
 
 
@@ -246,7 +330,7 @@ def test_what_is_faster_is_used(
     ("name", "result", "line"),
     [
         ("why_wrong", lambda *_: "logits are not finite", "not used: logits are not finite"),
-        ("compile_few_rows", lambda *_: None, "not used: the weights have other precisions"),
+        ("compile_few_rows", lambda *_, **__: None, "not used: the weights have other precisions"),
         ("compile_few_rows", Mock(side_effect=RuntimeError("no")), "not used: no"),
     ],
 )

@@ -103,7 +103,11 @@ def paged(graph: LlamaGraph, directory: Path) -> ov.Model:
 
 def num_projections(model: ov.Model) -> int:
     """How often what a layer's norm gives is multiplied by something."""
-    return sum(node.get_type_name() == "MatMul" for node in model.get_ordered_ops())
+    return sum(map(is_product, model.get_ordered_ops()))
+
+
+def is_product(node: Any) -> bool:
+    return bool(node.get_type_name() == "MatMul")
 
 
 @pytest.mark.parametrize("name", TINY_SHAPES)
@@ -111,9 +115,14 @@ def test_all_layers_of_every_shape(tiny_models: dict[str, Path], name: str) -> N
     model = read_paged_graph(ov.Core(), tiny_models[name]).model
     before = num_projections(model)
     num_layers = SHAPES[name].num_hidden_layers
-    assert fuse_projections(model) == num_layers
+    products = {n.get_friendly_name() for n in model.get_ordered_ops() if is_product(n)}
+    fused = fuse_projections(model)
+    assert [len(names) for names in fused] == num_layers * [3]
+    assert {name for names in fused for name in names} <= products
+    kept = {n.get_friendly_name() for n in model.get_ordered_ops() if is_product(n)}
+    assert products - kept == {name for names in fused for name in names[1:]}
     assert num_projections(model) == before - 2 * num_layers
-    assert fuse_projections(model) == 0, "they are one already"
+    assert fuse_projections(model) == [], "they are one already"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +144,7 @@ def test_layers_whose_projections_are_not_alike_stay(
     shape = replace(TINY, num_key_value_heads=TINY.num_attention_heads)
     model = paged(graph(shape, 300, seed=0), tmp_path)
     before = [node.get_friendly_name() for node in model.get_ordered_ops()]
-    assert fuse_projections(model) == 0
+    assert fuse_projections(model) == []
     assert [node.get_friendly_name() for node in model.get_ordered_ops()] == before
 
 
@@ -182,9 +191,9 @@ def logits(model_dir: Path) -> list[NDArray[np.float32]]:
 def test_logits_are_the_same(
     tiny_models: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fused = []
+    fused: list[int] = []
     monkeypatch.setattr(
-        compilation, "fuse_projections", lambda m: fused.append(fuse_projections(m))
+        compilation, "fuse_projections", lambda m: fused.append(len(fuse_projections(m)))
     )
     with_one = logits(tiny_models[name])
     monkeypatch.setattr(compilation, "fuse_projections", lambda m: None)

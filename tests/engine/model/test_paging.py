@@ -115,10 +115,10 @@ def test_inputs_have_the_names_that_steps_have(name: str, has_states: bool) -> N
         ((Type.Q8_0,), 32),
         ((Type.Q4_0,), 32),
         ((Type.Q6_K,), 16),
-        ((Type.Q4_1,), 128),  # zero points that are no integers
+        ((Type.Q4_1,), 0),  # zero points that are no integers
         ((Type.Q4_K, Type.Q4_K, Type.Q6_K), 16),
         ((Type.Q4_0, Type.Q4_0, Type.Q4_0, Type.Q6_K), 32),
-        ((Type.F16,), 128),
+        ((Type.F16,), 0),
     ],
 )
 def test_of_gguf_files(types: tuple[Type, ...], expected: int, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_of_gguf_files(types: tuple[Type, ...], expected: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("weight_format", "expected"), [("int8", 128), ("int4", 32), ("fp16", 128), ("fp32", 128)]
+    ("weight_format", "expected"), [("int8", 128), ("int4", 32), ("fp16", 0), ("fp32", 0)]
 )
 def test_of_exports(weight_format: str, expected: int) -> None:
     shape = replace(SHAPES["tiny"], weight_format=weight_format)
@@ -165,8 +165,34 @@ def test_groups_of_activations_divide_those_of_weights(
     matrix: Callable[[], ov.Node], expected: int
 ) -> None:
     hidden = ops.parameter([-1, -1], np.float32)
-    output = ops.result(ops.matmul(hidden, matrix(), False, True))
+    product = ops.matmul(hidden, matrix(), False, True)
+    output = ops.result(ops.matmul(product, ops.constant(np.ones((3, 2), np.float32)), False, True))
     assert activation_group_size(ov.Model([output], [hidden], "model")) == expected
+
+
+def with_zero_points() -> ov.Node:
+    """A matrix of 2 rows that cannot be multiplied as integers."""
+    integers = ops.convert(ops.constant(np.ones((2, 4, 32), np.uint8)), "f32")
+    moved = ops.subtract(integers, ops.constant(np.full((2, 4, 1), 0.5, np.float32)))
+    return ops.reshape(moved, ops.constant(np.array([2, -1])), False)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize(
+    ("matrix", "expected"), [(with_zero_points, 0), (lambda: in_groups(32), 32)]
+)
+def test_last_matrix_alone_is_not_multiplied_as_integers(
+    matrix: Callable[[], ov.Node], expected: int, is_tied: bool
+) -> None:
+    token_ids = ops.parameter([-1], np.int64)
+    last = in_groups(32)
+    embedding = last if is_tied else ops.constant(np.ones((2, 128), np.float32))
+    hidden = ops.gather(embedding, token_ids, ops.constant(0))
+    narrow = ops.matmul(hidden, matrix(), False, True)
+    wide = ops.tile(narrow, ops.constant(np.array([1, 64])))
+    output = ops.result(ops.matmul(wide, last, False, True))
+    for _ in range(4):  # targets of a node have no order
+        assert activation_group_size(ov.Model([output], [token_ids], "model")) == expected
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ function inlineMath(state, isSilent) {
   const form = FORMS.find(({ open }) => src.startsWith(open, pos));
   const start = pos + (form ? 2 : 1);
   let end = -1;
-  if (form) end = src.indexOf(form.close, start);
+  if (form) end = closeOf(state, form.close, start);
   else if (src[pos] === "$") end = dollarEnd(src, start);
   const close = form?.close ?? "$";
   if (end < 0 || end + close.length > posMax || !src.slice(start, end).trim()) return false;
@@ -89,15 +89,25 @@ function inlineMath(state, isSilent) {
   return true;
 }
 
+/** Returns where the next mark that closes a formula stands; -1 = nowhere, for which the text is searched once. */
+function closeOf(state, close, start) {
+  const unclosed = (state.unclosed ??= new Set());
+  if (unclosed.has(close)) return -1;
+  const end = state.src.indexOf(close, start);
+  if (end < 0) unclosed.add(close);
+  return end;
+}
+
 /**
- * Returns where a formula between single dollars ends; -1 = it is none, but a price: what stands
- * between has no space at either end, no digit stands before it or follows it, and it is no prose.
+ * Returns where a formula between single dollars ends; -1 = it is none, but a price or the variable of
+ * a shell: what stands between has no space at either end, no digit stands before it, no digit or
+ * capital follows it, and it is no prose.
  */
 function dollarEnd(text, start) {
   let end = start;
   while (end < text.length && text[end] !== "$") end += text[end] === "\\" ? 2 : 1;
   const isFormula = end < text.length && /\S/.test(text[start]) && /\S/.test(text[end - 1])
-    && !/\d/.test(text[start - 2] ?? "") && !/\d/.test(text[end + 1] ?? "") && !isPrice(text.slice(start, end));
+    && !/\d/.test(text[start - 2] ?? "") && !/[\d_\p{Lu}]/u.test(text[end + 1] ?? "") && !isPrice(text.slice(start, end));
   return isFormula ? end : -1;
 }
 

@@ -2,6 +2,7 @@
 
 import { make } from "../core/dom.js";
 import { put, showNumber } from "../core/language.js";
+import { device } from "../core/storage.js";
 import { phasesOf } from "./timing_bar.js";
 
 const KEPT_AS = "fastovms.statistics";
@@ -46,7 +47,7 @@ export function statisticsOf(answer) {
  */
 export function keepStatistics(itemId, statistics) {
   const kept = Object.entries({ ...readKept(), [itemId]: statistics }).slice(-MAX_KEPT);
-  localStorage.setItem(KEPT_AS, JSON.stringify(Object.fromEntries(kept)));
+  device.set(KEPT_AS, JSON.stringify(Object.fromEntries(kept)));
 }
 
 /** Returns what was kept of an answer, or null. */
@@ -77,7 +78,7 @@ export function statisticsLine(statistics) {
 
 function readKept() {
   try {
-    return JSON.parse(localStorage.getItem(KEPT_AS) ?? "{}");
+    return JSON.parse(device.get(KEPT_AS) ?? "{}");
   } catch {
     return {};
   }

@@ -6,16 +6,12 @@ import { rootOf } from "../session/branches.js";
 import { archiveButtons } from "./chat_archive.js";
 
 export class ChatList {
-  /**
-   * @param {import("../session/chat_session.js").ChatSession} session
-   * @param {function(string): void} onOpen is told a chat's id.
-   */
-  constructor(session, onOpen) {
+  /** @param {import("../session/chat_session.js").ChatSession} session */
+  constructor(session) {
     this.#session = session;
-    this.#onOpen = onOpen;
     this.#list = make("ul", { class: "chat-list" });
     this.#more = make("button", { type: "button", class: "link", text: "chats.more", hidden: true, on: { click: () => this.load() } });
-    this.#search = make("input", { type: "search", label: "chats.search", hint: "chats.search", dir: "auto", hidden: true });
+    this.#search = make("input", { type: "search", label: "chats.search", hint: "chats.search", dir: "auto" });
     this.#none = make("p", { class: "faint", role: "status", text: "chats.none", hidden: true });
     this.#search.addEventListener("input", () => this.#find());
     this.node = make("nav", { class: "chats", label: "chats.label" }, this.#search,
@@ -25,7 +21,6 @@ export class ChatList {
   }
 
   #session;
-  #onOpen;
   #list;
   #more;
   #search;
@@ -61,7 +56,6 @@ export class ChatList {
     const entries = [...newest].sort(([, one], [, other]) => created(other) - created(one));
     const found = entries.filter(([, chat]) => words.every((word) => this.#titleOf(chat).toLowerCase().includes(word)));
     this.#list.replaceChildren(...found.map(([root, chat]) => this.#entry(chat, root === openRoot)));
-    this.#search.hidden = entries.length === 0;
     this.#none.hidden = entries.length === 0 || found.length > 0;
   }
 
@@ -72,10 +66,6 @@ export class ChatList {
   #entry(chat, isOpen) {
     const title = this.#titleOf(chat);
     const link = make("a", { href: `#chat/${chat.id}`, "aria-current": isOpen ? "page" : null, title, dir: "auto" }, title);
-    link.addEventListener("click", (event) => {
-      event.preventDefault();
-      this.#onOpen(chat.id);
-    });
     const rename = iconButton("edit", "chats.rename", () => this.#rename(chat, entry));
     const remove = iconButton("trash", "chats.delete", () => {
       if (confirm(say("chats.really", { title }))) this.#session.remove(chat);

@@ -1,5 +1,6 @@
 /** Puts the chat together: its list, its messages, the settings, and what the user says. */
 
+import { loadMarkdown } from "../answer/markdown.js";
 import { iconButton, make } from "../core/dom.js";
 import { userMessage } from "../session/items.js";
 import { requestBody, withThoseOf } from "../session/settings.js";
@@ -22,7 +23,7 @@ export class ChatView {
     this.session = this.#pane.session;
     const { transcript } = this.#pane;
     this.#composer = new Composer((text, images, files) => this.#pane.say([userMessage(text, images, files)]), () => this.session.stop(), () => transcript.editLast());
-    this.list = new ChatList(this.session, (id) => this.open(id));
+    this.list = new ChatList(this.session);
     this.#build(store);
     this.#listen();
     this.#pane.showModel();
@@ -43,6 +44,7 @@ export class ChatView {
   async open(id) {
     const { panel } = this.#pane;
     try {
+      await loadMarkdown().catch(() => {}); // else the chat is shown as it is written
       const response = await this.session.open(id);
       if (response) panel.put(withThoseOf(panel.settings, response));
       this.#pane.showModel();
@@ -50,6 +52,23 @@ export class ChatView {
       if (error.status !== 404) throw error;
       this.session.begin();
     }
+  }
+
+  /**
+   * Shows the chat that the address names, unless it is the one that is open.
+   *
+   * @param {string} id "" = an empty chat.
+   */
+  async go(id) {
+    if (id === (this.session.chat?.id ?? "")) return;
+    if (id) await this.open(id);
+    else this.begin();
+  }
+
+  /** @returns {string} where the open chat is found: the last part of the page's address. */
+  get address() {
+    const { chat } = this.session;
+    return chat ? `#chat/${chat.id}` : "#chat";
   }
 
   /** Begins an empty chat. */
@@ -84,6 +103,7 @@ export class ChatView {
     for (const type of ["opened", "asked", "answering", "answered"]) session.addEventListener(type, () => this.#showState());
     for (const type of ["opened", "listed"]) session.addEventListener(type, () => this.#showPlace());
     document.addEventListener("visibilitychange", () => document.hidden || session.refresh());
+    addEventListener("focus", () => session.refresh());
   }
 
   #showState() {
@@ -99,7 +119,7 @@ export class ChatView {
     const { chat } = this.session;
     const title = chat && this.session.titles.of(chat);
     document.title = title ? `${title} · fastovms` : "fastovms";
-    if (this.node.isConnected) history.replaceState(null, "", chat ? `#chat/${chat.id}` : "#chat");
+    if (this.node.isConnected) history.replaceState(null, "", this.address);
   }
 
   #showSettings(isOpen) {

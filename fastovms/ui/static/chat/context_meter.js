@@ -18,7 +18,7 @@ export class ContextMeter {
     this.#rate = make("span");
     this.#used = make("span");
     this.#warning = make("p", { class: "nearly-full", role: "status", text: "context.nearly-full", hidden: true });
-    this.node = make("div", { class: "context" }, this.#warning, make("p", { class: "context-numbers faint" }, this.#rate, this.#used));
+    this.node = make("div", { class: "context" }, make("p", { class: "context-numbers faint" }, this.#used, this.#rate), this.#warning);
     const draw = onceAFrame(() => this.show());
     for (const type of ["opened", "asked", "answering", "answered", "counted"]) session.addEventListener(type, draw);
   }

@@ -1,10 +1,10 @@
-/** Offers a chat as JSON, and its request as a command and as a program. */
+/** Offers a chat as JSON, and its request as a command and as programs. */
 
 import { apiKey } from "../core/api_key.js";
 import { announce, copyText, iconButton, make, saveAs } from "../core/dom.js";
 import { say } from "../core/language.js";
 import { ROOT } from "../core/server.js";
-import { asCurl, asJson, asPython } from "./snippets.js";
+import { asCurl, asJavaScript, asJson, asPython } from "./snippets.js";
 
 /**
  * Opens the dialog.
@@ -18,10 +18,11 @@ export function openExport(chat, items, request) {
     json: () => asJson(chat, items, request),
     curl: () => asCurl(ROOT.href, request, apiKey() !== ""),
     python: () => asPython(ROOT.href, request, apiKey() !== ""),
+    javascript: () => asJavaScript(ROOT.href, request, apiKey() !== ""),
   };
   const text = make("pre", { class: "snippet", tabindex: "0", label: "export.title" });
   const choice = make("select", { label: "export.form" },
-    make("option", { value: "json", text: "export.json" }), make("option", { value: "curl" }, "curl"), make("option", { value: "python" }, "Python"));
+    make("option", { value: "json", text: "export.json" }), make("option", { value: "curl" }, "curl"), make("option", { value: "python" }, "Python"), make("option", { value: "javascript" }, "JavaScript"));
   const show = () => { text.textContent = forms[choice.value](); };
   choice.addEventListener("change", show);
   const dialog = make("dialog", { "aria-labelledby": "export-title" },
@@ -36,4 +37,4 @@ export function openExport(chat, items, request) {
   dialog.showModal();
 }
 
-const ENDINGS = { json: "json", curl: "sh", python: "py" };
+const ENDINGS = { json: "json", curl: "sh", python: "py", javascript: "mjs" };

@@ -1,4 +1,4 @@
-/** Writes a chat down for elsewhere: as JSON, and as the request that continues it in curl or Python. */
+/** Writes a chat down for elsewhere: as JSON, and as the request that continues it in curl, Python or JavaScript. */
 
 import { bare } from "../session/items.js";
 
@@ -47,6 +47,23 @@ export function asPython(root, request, needsKey) {
     ...(needsKey ? ["import os", ""] : []), "from openai import OpenAI", "",
     `client = OpenAI(base_url="${root}v1", api_key=${key})`,
     "response = client.responses.create(", ...given, ")", "print(response.output_text)", "",
+  ].join("\n");
+}
+
+/**
+ * Returns a module that asks the same again with OpenAI's client.
+ *
+ * @param {string} root
+ * @param {Object} request
+ * @param {boolean} needsKey
+ */
+export function asJavaScript(root, request, needsKey) {
+  const key = needsKey ? "process.env.API_KEY" : `"unused"`;
+  return [
+    `import OpenAI from "openai";`, "",
+    `const client = new OpenAI({ baseURL: "${root}v1", apiKey: ${key} });`,
+    `const response = await client.responses.create(${JSON.stringify(withBareInput(request), null, 2)});`,
+    "console.log(response.output_text);", "",
   ].join("\n");
 }
 

@@ -26,6 +26,9 @@ import { NearDrawing } from "./near_drawing.js";
  * @property {function(number): {ids: string[], current: number}} variantsAt
  */
 
+/** Longer messages of the user, such as logs, are shown as they are written: Markdown of them would take seconds. */
+const MAX_MARKDOWN = 50_000;
+
 /** What is said of an answer that was cut, by its reason. */
 const CUT_SENTENCES = { limit: "cut.limit", stopped: "cut.stopped" };
 
@@ -75,11 +78,19 @@ export class Transcript {
     this.#end.toEnd();
   }
 
-  /** Appends items that stand in the chat from a position on; `drawn`: the view that shows the last answer already. */
+  /**
+   * Appends items that stand in the chat from a position on.
+   *
+   * @param {Object[]} items
+   * @param {number} first their position.
+   * @param {{node: Element, view: AnswerView}|null} [drawn] what is at the end of the list, and shows the
+   *   last answer already: it stays there, as a long answer takes long to be laid out anew.
+   */
   #append(items, first, drawn = null) {
     for (const group of groups(items, first)) {
       const isLast = group.end === first + items.length;
-      this.#list.append(group.isUser ? this.#userMessage(group) : this.#answer(group, isLast, isLast ? drawn : null));
+      if (isLast && drawn) this.#fill(drawn.node, drawn.view, group, true);
+      else this.#list.insertBefore(group.isUser ? this.#userMessage(group) : this.#answer(group, isLast), drawn?.node ?? null);
     }
   }
 
@@ -92,14 +103,21 @@ export class Transcript {
       iconButton("copy", "chat.copy", () => this.#copy(text)));
     const node = make("article", { class: "message user", label: "chat.you", "data-at": String(start) },
       make("div", { class: "bubble" }, ...pictures, ...filesOf(item).map(attachedFile), body), tools);
-    this.#whenNear(node, body, text, () => showMarkdown(body, text, { breaks: true }));
+    if (text.length > MAX_MARKDOWN) showPlain(body, text);
+    else this.#whenNear(node, body, text, () => showMarkdown(body, text, { breaks: true }));
     this.#putVariants(node);
     return node;
   }
 
-  #answer({ items, end, question }, isLast, drawn) {
-    const view = drawn ?? new AnswerView(this.#actions.onOutput);
+  #answer(group, isLast) {
+    const view = new AnswerView(this.#actions.onOutput);
     const node = make("article", { class: "message", label: "chat.model" }, view.node);
+    this.#fill(node, view, group, isLast);
+    return node;
+  }
+
+  /** Shows an answer below a node, which has its view. */
+  #fill(node, view, { items, end, question }, isLast) {
     const text = joined(items).filter((item) => item.type === "message").map(textOf).join("\n\n");
     const isNow = isLast && end === this.#session.items.length;
     const draw = () => view.show(items, { isGrowing: false, isLast: isNow });
@@ -107,7 +125,6 @@ export class Transcript {
     else this.#whenNear(node, view.node, text, draw);
     if (cutOf(items)) node.append(this.#cut(items, isNow));
     this.#finish(node, view, items, text, question, keptStatistics(items.at(-1).id));
-    return node;
   }
 
   /** Says why an answer ends where it does, and offers to continue the chat's last one. */
@@ -203,17 +220,20 @@ export class Transcript {
     const last = turn.answer.output.at(-1);
     if (statistics && last) keepStatistics(last.id, statistics);
     // The output of a tool belongs to the answer that made the call.
-    this.#redrawFrom(lastQuestion(this.#session.items, first), this.#turn.view);
+    const { node, view, state } = this.#turn;
+    node.removeAttribute("aria-busy");
+    state.remove();
+    this.#redrawFrom(lastQuestion(this.#session.items, first), turn.answer.output.length ? { node, view } : null);
     announce(say(CUT_SENTENCES[cutOf(turn.answer.output)] ?? "chat.answered"));
   }
 
-  /** Shows the items from a position on anew, in place of the turn, whose view is used again if it is given. */
+  /** Shows the items from a position on anew, in place of the turn, of which `drawn` stays. */
   #redrawFrom(position, drawn = null) {
     const start = Math.max(0, position);
-    for (const node of this.#turn?.nodes ?? []) node.remove();
+    for (const node of this.#turn?.nodes ?? []) if (node !== drawn?.node) node.remove();
     const shown = [...this.#list.children];
     const from = start ? shown.findIndex((node) => Number(node.dataset.at ?? -1) >= start) : 0;
-    for (const node of from < 0 ? [] : shown.slice(from)) node.remove();
+    for (const node of from < 0 ? [] : shown.slice(from)) if (node !== drawn?.node) node.remove();
     this.#turn = null;
     this.#append(this.#session.items.slice(start), start, drawn);
   }
@@ -237,14 +257,18 @@ export class Transcript {
 
   /** Shows a text as it is until its message comes near the screen: Markdown takes longer. */
   #whenNear(node, place, text, draw) {
-    place.textContent = text;
-    place.classList.add("plain");
+    showPlain(place, text);
     this.#near.add(node, () => {
       place.textContent = "";
       place.classList.remove("plain");
       draw();
     });
   }
+}
+
+function showPlain(place, text) {
+  place.textContent = text;
+  place.classList.add("plain");
 }
 
 /** Shows an image that came with its message. Another would be loaded from elsewhere: it is told where. */

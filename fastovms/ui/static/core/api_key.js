@@ -2,6 +2,7 @@
 
 import { make } from "./dom.js";
 import { put } from "./language.js";
+import { tab } from "./storage.js";
 
 const KEPT_AS = "fastovms.key";
 /** What keys of a server are made of. A request could not carry everything else. */
@@ -9,7 +10,7 @@ const VISIBLE_ASCII = "\\s*[!-~]+\\s*";
 let asking = null;
 
 /** @returns {string} the key, or "" where none was given. */
-export const apiKey = () => sessionStorage.getItem(KEPT_AS) ?? "";
+export const apiKey = () => tab.get(KEPT_AS) ?? "";
 
 /**
  * Asks for a key. Several requests that need one at the same time ask once.
@@ -37,7 +38,7 @@ function openDialog(wasRefused, onGiven) {
   const dialog = make("dialog", { class: "small", "aria-labelledby": "key-title" }, form);
   dialog.addEventListener("cancel", (event) => event.preventDefault());
   form.addEventListener("submit", () => {
-    sessionStorage.setItem(KEPT_AS, field.value.trim());
+    tab.set(KEPT_AS, field.value.trim());
     dialog.remove();
     onGiven();
   });

@@ -140,3 +140,16 @@ export async function copyText(text) {
   document.execCommand("copy");
   area.remove();
 }
+
+/**
+ * Returns a function that loads something once, and again if that has failed.
+ *
+ * @param {function(): Promise<void>} load
+ */
+export function once(load) {
+  let loading = null;
+  return () => (loading ??= load().catch((error) => {
+    loading = null;
+    throw error;
+  }));
+}

@@ -1,5 +1,6 @@
 /** Says each text of the page in the language that its user reads, and again where that changes. */
 
+import { device } from "./storage.js";
 import { LANGUAGES, TEXTS } from "./texts.js";
 
 const KEPT_AS = "fastovms.language";
@@ -36,7 +37,7 @@ export function put(node, place, key, values = {}) {
 /** @param {string} tag one of `LANGUAGES`. */
 export function choose(tag) {
   column = LANGUAGES.findIndex((one) => one.tag === tag);
-  localStorage.setItem(KEPT_AS, tag);
+  device.set(KEPT_AS, tag);
   apply(document);
   dispatchEvent(new Event("languagechosen"));
 }
@@ -72,7 +73,7 @@ function write(node, place, text) {
 }
 
 function startingColumn() {
-  const wanted = [localStorage.getItem(KEPT_AS), ...navigator.languages];
+  const wanted = [device.get(KEPT_AS), ...navigator.languages];
   for (const tag of wanted) {
     const found = LANGUAGES.findIndex((one) => tag && tag.split("-")[0] === one.tag.split("-")[0]);
     if (found >= 0) return found;

@@ -1,12 +1,14 @@
 /** Chooses between light, dark and what the system has, and keeps the choice on the device. */
 
+import { device } from "./storage.js";
+
 const KEPT_AS = "fastovms.theme";
 
 export const THEMES = ["system", "light", "dark"];
 
 /** @returns {string} one of `THEMES`. */
 export function theme() {
-  const kept = localStorage.getItem(KEPT_AS);
+  const kept = device.get(KEPT_AS);
   return THEMES.includes(kept) ? kept : "system";
 }
 
@@ -17,7 +19,7 @@ export function applyTheme() {
 
 /** @param {string} name one of `THEMES`. */
 export function chooseTheme(name) {
-  localStorage.setItem(KEPT_AS, name);
+  device.set(KEPT_AS, name);
   applyTheme();
   dispatchEvent(new Event("themechosen"));
 }

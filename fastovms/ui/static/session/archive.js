@@ -31,25 +31,29 @@ export function readArchive(text) {
     return null;
   }
   const chats = file?.form === FORM ? file.chats : [{ id: file?.id, metadata: { title: file?.title ?? "" }, items: file?.items }];
-  const isWhole = Array.isArray(chats) && chats.every((chat) => Array.isArray(chat?.items) && typeof chat.metadata === "object");
-  return isWhole ? chats : null;
+  const isChat = (chat) => isRecord(chat) && isRecord(chat.metadata) && Array.isArray(chat.items) && chat.items.every(isRecord);
+  return Array.isArray(chats) && chats.every(isChat) ? chats : null;
 }
 
+const isRecord = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
 /**
- * Makes chats of those of a file, with their branches.
+ * Makes chats of those of a file, with their branches, and yields each.
  *
  * @param {Object} store that keeps chats.
  * @param {Object[]} chats parents before their branches.
- * @returns {Promise<import("./branches.js").Chat[]>} the new chats.
+ * @returns {AsyncGenerator<import("./branches.js").Chat>} the new chats.
+ * @throws {import("../core/server.js").ServerError} the server has refused a chat.
  */
-export async function importChats(store, chats) {
+export async function* importChats(store, chats) {
   const made = new Map();
   for (const { id, metadata, items } of chats) {
     const { parent, at, ...rest } = metadata;
     const branch = made.has(parent) ? { parent: made.get(parent).id, at } : {};
     // Items get ids of their own: those of the file may be in use.
     const fresh = items.map(({ id: _, ...item }) => item);
-    made.set(id ?? `chat ${made.size}`, await store.create({ ...rest, ...branch }, fresh));
+    const chat = await store.create({ ...rest, ...branch }, fresh);
+    if (id) made.set(id, chat);
+    yield chat;
   }
-  return [...made.values()];
 }

@@ -1,6 +1,7 @@
 /** Runs the chat that is open: asks, follows, stops, branches. It tells of every change by events. */
 
 import { archiveOf, importChats } from "./archive.js";
+import { say } from "../core/language.js";
 import { ServerError } from "../core/server.js";
 import { departure, rootOf } from "./branches.js";
 import { saysAnything, stopped } from "./items.js";
@@ -202,10 +203,17 @@ export class ChatSession extends EventTarget {
     return archiveOf(this.#store, this.chats.values());
   }
 
-  /** Makes chats of those of a file. */
+  /**
+   * Makes chats of those of a file.
+   *
+   * @throws {ServerError} one was refused; those before it are there.
+   */
   async importAll(chats) {
-    for (const chat of await importChats(this.#store, chats)) this.chats.set(chat.id, chat);
-    this.#tell("listed");
+    try {
+      for await (const chat of importChats(this.#store, chats)) this.chats.set(chat.id, chat);
+    } finally {
+      this.#tell("listed");
+    }
   }
 
   /** Asks how many tokens the prompt has. It is for show: nothing waits for it. */
@@ -274,7 +282,7 @@ export class ChatSession extends EventTarget {
   #fail(turn, error) {
     if (!(error instanceof ServerError)) throw error;
     turn.answer.status = "failed";
-    turn.answer.failure = error.message;
+    turn.answer.failure = error.status ? error.message : say("unreachable");
     if (this.turn === turn) this.#tell("answered", turn);
   }
 

@@ -1,5 +1,7 @@
 /** Keeps what the user has set for answers, and makes requests of it. */
 
+import { device } from "../core/storage.js";
+
 const KEPT_AS = "fastovms.settings";
 
 /**
@@ -56,7 +58,7 @@ const keptAs = (place) => (place ? `${KEPT_AS}.${place}` : KEPT_AS);
 
 /** Returns whether settings are kept for a place. */
 export function hasSettings(place) {
-  return localStorage.getItem(keptAs(place)) !== null;
+  return device.get(keptAs(place)) !== null;
 }
 
 /**
@@ -67,7 +69,7 @@ export function hasSettings(place) {
  */
 export function readSettings(place = "") {
   try {
-    return { ...DEFAULTS, ...JSON.parse(localStorage.getItem(keptAs(place)) ?? localStorage.getItem(KEPT_AS) ?? "{}") };
+    return { ...DEFAULTS, ...JSON.parse(device.get(keptAs(place)) ?? device.get(KEPT_AS) ?? "{}") };
   } catch {
     return { ...DEFAULTS };
   }
@@ -78,7 +80,7 @@ export function readSettings(place = "") {
  * @param {string} [place]
  */
 export function keepSettings(settings, place = "") {
-  localStorage.setItem(keptAs(place), JSON.stringify(settings));
+  device.set(keptAs(place), JSON.stringify(settings));
 }
 
 /**

@@ -1,0 +1,24 @@
+"""Nodes that every graph of a random model has."""
+
+from __future__ import annotations
+
+import numpy as np
+from openvino import Node
+from openvino import opset13 as ops
+
+
+def parameter(name: str, shape: list[int], dtype: type) -> Node:
+    """Returns an input of the graph; -1 is a dynamic dimension."""
+    node = ops.parameter(shape, dtype, name=name)
+    node.output(0).set_names({name})
+    return node
+
+
+def index(value: int | list[int]) -> Node:
+    """Returns a constant of i64."""
+    return ops.constant(np.array(value, np.int64))
+
+
+def real(value: float) -> Node:
+    """Returns a constant of f32."""
+    return ops.constant(np.array(value, np.float32))

@@ -1,0 +1,156 @@
+"""What the backends have in common that compute the requests of many clients on one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from fastovms.backend_stats import STEP_BUCKETS, BackendStats, EngineCounters, Histogram
+from fastovms.backends.engine_thread import ComputeTurn, LoopLink
+from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded
+from fastovms.params import ModelInfo
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT: Final = 10.0
+"""Seconds to wait for the thread when a backend is closed."""
+
+Result = TypeVar("Result")
+
+
+class Job(Generic[Result]):
+    """A request.
+
+    Attributes:
+        client: whose request it is. Clients take turns.
+        queued_at: when it was queued.
+        is_given_up: whether it was cancelled.
+    """
+
+    def __init__(self, client: str, queued_at: float) -> None:
+        self.client = client
+        self.queued_at = queued_at
+        self.is_given_up = False
+        self.done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+    def settle(self, outcome: Result | Exception) -> None:
+        """Ends the request, unless it has ended. Runs in the event loop."""
+        if self.done.done():
+            return
+        if isinstance(outcome, Exception):
+            self.done.set_exception(outcome)
+        else:
+            self.done.set_result(outcome)
+
+
+JobT = TypeVar("JobT", bound=Job[Any])
+
+
+class JobThread(Generic[JobT]):
+    """The life of a backend of which one thread takes jobs. A subclass starts the thread, which
+    takes jobs from `_commands` until None comes.
+
+    Attributes:
+        model: the model that it serves.
+        failure: why it computes no more; None = it computes.
+    """
+
+    name: ClassVar[str]
+    """The name of the thread, for the log."""
+
+    def __init__(
+        self,
+        model: ModelInfo,
+        turn: ComputeTurn,
+        max_num_queued: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.model = model
+        self.failure: str | None = None
+        self._turn = turn
+        self._max_num_queued = max_num_queued
+        self._clock = clock
+        self._commands: queue.SimpleQueue[JobT | None] = queue.SimpleQueue()
+        self._jobs: set[JobT] = set()
+        self._num_running = 0
+        self._counters = EngineCounters()
+        self._steps = Histogram(STEP_BUCKETS)
+        self._longest = 0.0
+        self._link = LoopLink()
+        self._closing = False
+
+    def start(self) -> None:
+        self._link.start()
+        self._turn.add_encoder()
+
+    async def warmed_up(self) -> None:
+        """Returns at once: loading computes the first, slow steps."""
+
+    def _check_open(self) -> None:
+        """Raises EngineFailed, BackendUnavailable or Overloaded if no job can be taken."""
+        if self.failure is not None:
+            raise EngineFailed(f"the engine has failed: {self.failure}")
+        if not self._link.is_started or self._closing:
+            raise BackendUnavailable(f"the server is not ready to serve {self.model.name}")
+        if len(self._jobs) >= self._max_num_queued:
+            raise Overloaded(f"{len(self._jobs)} requests are waiting, which is the limit")
+
+    async def _result_of(self, job: JobT) -> Any:
+        """Has the thread compute a job, and returns its result."""
+        self._jobs.add(job)
+        self._commands.put(job)
+        try:
+            return await job.done
+        finally:
+            job.is_given_up = True
+            self._jobs.discard(job)
+
+    def stats(self) -> BackendStats:
+        num_running = self._num_running
+        return BackendStats(
+            num_running=num_running,
+            num_waiting=max(0, self._num_left() - num_running),
+            longest_step_seconds=self._longest,
+            step_seconds=self._steps,
+            counters=replace(self._counters),
+        )
+
+    def _note_step(self, seconds: float) -> None:
+        self._counters.num_steps += 1
+        self._steps.observe(seconds)
+        self._longest = max(self._longest, seconds)
+
+    def _num_left(self) -> int:
+        """Returns how many pieces of work run or wait."""
+        return len(self._jobs)
+
+    def fail(self, reason: str) -> None:
+        if self.failure is None:
+            self.failure = reason
+            self._end_all(EngineFailed(reason))
+
+    async def close(self) -> None:
+        if not self._link.is_started or self._closing:
+            return
+        self._closing = True
+        self._end_all(BackendUnavailable("the server is shutting down"))
+        self._commands.put(None)
+        if self._stop() and not await self._link.wait(_CLOSE_TIMEOUT):
+            logger.error(
+                "%s: still computes %g s after the shutdown began; it is abandoned",
+                self.name,
+                _CLOSE_TIMEOUT,
+            )
+
+    def _stop(self) -> bool:
+        """Ends what the thread computes if that is possible, and returns whether it will end."""
+        return self.failure is None
+
+    def _end_all(self, error: Exception) -> None:
+        for job in self._jobs:
+            job.settle(error)

@@ -1,0 +1,185 @@
+"""Clients that ask for responses over one WebSocket connection, one after the other or at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import orjson
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import CloseConnection, Ping, TextMessage
+
+from tests.simulation.client import BadAnswer, ClientConnection, Gone, connect, render
+from tests.simulation.dialogues import PATH, Kept, text_of
+from tests.simulation.expected import SentText, SentTexts
+from tests.simulation.model import continue_greedily
+from tests.simulation.server import Port
+from tests.simulation.workload import Action
+from tests.simulation.world import World
+
+_UPGRADE: Final = {
+    "Upgrade": "websocket",
+    "Connection": "Upgrade",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "c2ltdWxhdGVkIGNsaWVudA==",
+}
+_ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
+
+
+class SocketClient:
+    """One client with one connection.
+
+    Args:
+        kept: where stored responses are added.
+        texts: where prompts are added.
+        may_lose: whether the connection may end, or a response fail, by an accident.
+        may_refuse: whether a response may fail because too many requests wait.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        port: Port,
+        action: Action,
+        max_model_len: int,
+        kept: list[Any],
+        texts: SentTexts,
+        *,
+        may_lose: bool,
+        may_refuse: bool,
+    ) -> None:
+        self._world = world
+        self._port = port
+        self._action = action
+        self._max_model_len = max_model_len
+        self._kept = kept
+        self._texts = texts
+        self._may_lose = may_lose
+        self._may_refuse = may_refuse
+        self._frames = Connection(ConnectionType.CLIENT)
+        self._previous: str | None = None
+        self._history = ""
+
+    def _fail(self, kind: str, text: str) -> None:
+        self._world.fail(kind, f"{self._action}: {text}")
+
+    async def run(self) -> None:
+        action = self._action
+        connection = connect(self._world, self._port, action.line, action.sip)
+        connection.send(render("GET", PATH, None, {**_UPGRADE, **action.headers}))
+        try:
+            async with asyncio.timeout(action.after_seconds if action.leaves else None):
+                if await self._open(connection):
+                    await self._talk(connection)
+        except TimeoutError:
+            pass
+        except Gone as gone:
+            if not self._may_lose:
+                self._fail("lost", f"the connection ends: {gone}")
+        except BadAnswer as error:
+            self._fail("answer", str(error))
+        finally:
+            if action.leaves == "reset":
+                connection.reset()
+            else:
+                connection.close()
+
+    async def _open(self, connection: ClientConnection) -> bool:
+        status = await connection.line()
+        if status.startswith(b"HTTP/1.1 101 "):
+            while await connection.line():
+                pass
+            return True
+        if not (self._may_lose and b" 503 " in status):
+            self._fail("answer", f"the upgrade is answered by {status!r}")
+        return False
+
+    async def _talk(self, connection: ClientConnection) -> None:
+        events = self._events(connection)
+        turns = [f"turn {turn} {self._action.prompt}" for turn in range(1 + self._action.repeats)]
+        if self._action.pipelines:
+            for text in turns:
+                self._create(connection, text, None)
+        for text in turns:
+            if not self._action.pipelines:
+                self._create(connection, text, self._previous)
+            if not await self._read(connection, events, text):
+                return
+        connection.send(self._frames.send(CloseConnection(code=1000)))
+
+    def _create(self, connection: ClientConnection, text: str, previous: str | None) -> None:
+        body = {"type": "response.create", "model": self._action.model, "input": text}
+        body |= self._action.fields
+        if previous is not None:
+            body["previous_response_id"] = previous
+        connection.send(self._frames.send(TextMessage(data=orjson.dumps(body).decode())))
+
+    async def _events(self, connection: ClientConnection) -> AsyncIterator[Any]:
+        """Yields the events of the server. Raises Gone at its end."""
+        message = ""
+        while True:
+            self._frames.receive_data(await connection.some())
+            for event in self._frames.events():
+                match event:
+                    case TextMessage(data=data):
+                        message += data
+                        if event.message_finished:
+                            yield orjson.loads(message)
+                            message = ""
+                    case Ping():
+                        connection.send(self._frames.send(event.response()))
+                    case CloseConnection(code=code):
+                        raise Gone(f"close {code}")
+
+    async def _read(
+        self, connection: ClientConnection, events: AsyncIterator[Any], text: str
+    ) -> bool:
+        """Reads the events of one response, and returns whether the next one may follow."""
+        action = self._action
+        prompt = f"{'' if action.pipelines else self._history}u:{text};"
+        size = len(prompt.encode()) + 1
+        most = min(action.fields["max_output_tokens"], self._max_model_len - size)
+        tokens = continue_greedily(list(f"{prompt}>".encode()), most, action.model)
+        self._texts.add(action.key, "", SentText(list(f"{prompt}>".encode()), tokens))
+        said, numbers, last = "", [], None
+        is_cancelled = False
+        async for event in events:
+            if "sequence_number" in event:
+                numbers.append(event["sequence_number"])
+            if event["type"] == "response.output_text.delta":
+                said += event["delta"]
+                if action.ends == "cancel" and not is_cancelled:
+                    is_cancelled = True
+                    cancel = orjson.dumps({"type": "response.cancel"}).decode()
+                    connection.send(self._frames.send(TextMessage(data=cancel)))
+            elif event["type"] in _ENDS or (event["type"] == "error" and "error" in event):
+                if event.get("error", {}).get("param") == "response_id":
+                    continue  # what was to be cancelled had ended
+                last = event
+                break
+        assert last is not None
+        self._world.note("socket", action.number, last["type"])
+        error = last.get("error") or last.get("response", {}).get("error")
+        if error is not None:
+            is_too_long = size >= self._max_model_len and "context length" in error["message"]
+            is_refused = self._may_refuse and "which is the limit" in error["message"]
+            if not (is_too_long or is_refused or self._may_lose):
+                self._fail("answer", f"an error: {last}")
+            return False
+        body = last["response"]
+        if body["status"] == "cancelled" and is_cancelled:
+            return False
+        reason = "completed" if len(tokens) < most else "incomplete"
+        expected = bytes(tokens).decode(errors="replace")
+        if numbers != list(range(len(numbers))):
+            self._fail("events", f"the events are {numbers}")
+        got = (body["status"], said, text_of(body))
+        if got != (reason, expected, expected):
+            self._fail("response", f"got {got}, not {(reason, expected)}")
+        self._previous = body["id"]
+        self._history = f"{prompt}a:{expected};"
+        if body["store"]:
+            kept = Kept(body["id"], action, expected, reason, background=False, body=body)
+            self._kept.append(kept)
+        return not is_cancelled

@@ -43,6 +43,7 @@ from fastovms.backends.model_files import (
 )
 from fastovms.backends.model_task import find_task, read_optional, takes_images
 from fastovms.backends.paged.backend import PagedBackend, SharedCores
+from fastovms.backends.paged.draft_models import check_draft_files
 from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.backends.processes import ChildProcess
 from fastovms.backends.speech_backend import load_whisper
@@ -154,7 +155,7 @@ def _check_draft_model(path: Path, cache: DiskCache) -> None:
     gguf = find_gguf(path)
     try:
         if gguf is None:
-            read_model_info(path)
+            check_draft_files(path)
         else:
             _check_gguf(gguf, cache)
     except ConfigurationError as error:

@@ -36,7 +36,7 @@ from fastovms.engine.model.model import (
     StepRunner,
     as_float32,
 )
-from fastovms.engine.model.paging import SAMPLED_TOKEN_INDICES, fix_shapes
+from fastovms.engine.model.paging import HIDDEN_STATES, SAMPLED_TOKEN_INDICES, fix_shapes
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.model.step_program import AdaptedStepRunner, StepProgramRunner
 from fastovms.engine.model.tuning import (
@@ -202,7 +202,7 @@ def _whole_step(
         return None
     graph = model.graph.model.clone()
     modules = _modules_of_products(model.graph.model, fuse_projections(graph))
-    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES)
+    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES)
     if step is None:
         return None
     before = step.before
@@ -219,7 +219,7 @@ def _whole_step(
 
     adapted = None
     if has_adapters and not is_single:
-        adapted = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, modules)
+        adapted = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES, modules)
     num_modules = len(find_modules(model.graph.model))
     if adapted is None or sum(map(len, adapted.groups)) != num_modules:
         return _WholeSteps(make, None)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 _NO_TOKENS = array("q")
 _NO_ROWS: Final = np.empty(0, np.int32)
+_NO_STATES: Final = np.empty((0, 1, 0), np.float32)
 
 
 class StepInputs(NamedTuple):
@@ -34,6 +35,7 @@ class StepInputs(NamedTuple):
             stored.
         adapters: int32 [S], the number of each sequence's adapter, 0 = none; empty = no sequence
             has one.
+        hidden_states: float32 [T, 1, width], those that a draft head takes with each token.
     """
 
     input_ids: NDArray[np.int64]
@@ -49,6 +51,7 @@ class StepInputs(NamedTuple):
     state_row_begins: NDArray[np.int32] = _NO_ROWS
     state_intervals: NDArray[np.int32] = _NO_ROWS
     adapters: NDArray[np.int32] = _NO_ROWS
+    hidden_states: NDArray[np.float32] = _NO_STATES
 
     @property
     def token_sequence_lens(self) -> NDArray[np.int64]:

@@ -501,8 +501,11 @@ class PagedModel:
 
     @property
     def awaits_single_rows(self) -> bool:
-        """Whether the variant for steps of one row is left to `compile_single_rows`."""
-        return self._precisions.has_single_rows and not self.has_single_rows
+        """Whether the variant for steps of one row is left to `compile_single_rows`, and no other
+        variant computes all of these steps."""
+        is_left = self._precisions.has_single_rows and not self.has_single_rows
+        singles = self._few_rows.get(1, ())
+        return is_left and all(one.max_context_len is not None for one in singles)
 
     def compile_single_rows(self) -> None:
         """Compiles the variant for steps of one row, which takes seconds, and uses it from the next
@@ -615,7 +618,21 @@ class PagedModel:
             )
         inputs = inputs.in_pages(self._num_pages)
         self._last_runner = runner = self._runner_of(inputs)
-        return runner.infer(inputs)[:num_rows]
+        logits = runner.infer(inputs)[:num_rows]
+        if runner is self._large and logits.dtype == np.uint16 and num_rows in self._few_rows:
+            # In bf16, the two likeliest tokens after a prompt are often equal.
+            ends = inputs.prompt_ends()
+            again = None if ends is None else self._few_row_runner(ends)
+            if ends is not None and again is not None:
+                logits = again.infer(ends)
+        return logits
+
+    def _few_row_runner(self, inputs: StepInputs) -> Runner | None:
+        for runner in self._few_rows.get(len(inputs.input_ids), ()):
+            limit = runner.max_context_len
+            if limit is None or inputs.max_context_len <= limit:
+                return runner
+        return None
 
     @property
     def hidden_states(self) -> Floats | None:
@@ -633,10 +650,9 @@ class PagedModel:
                 return self._adapted
             limit = few.max_context_len
             return few if limit is None or inputs.max_context_len <= limit else self._adapted
-        for runner in self._few_rows.get(len(inputs.input_ids), ()):
-            limit = runner.max_context_len
-            if limit is None or inputs.max_context_len <= limit:
-                return runner
+        few_rows = self._few_row_runner(inputs)
+        if few_rows is not None:
+            return few_rows
         if is_single_row(inputs):
             return self._single_rows
         return self._small if self._precisions.is_small(inputs) else self._large
@@ -652,6 +668,7 @@ class ExportedModel:
         device: OpenVINO's name of the device.
         choices: the precisions worth trying, presumably fastest first.
         weights_size: the size of the weights file in bytes.
+        vocab_size: the width of the logits; None = dynamic.
     """
 
     def __init__(
@@ -680,6 +697,8 @@ class ExportedModel:
         self.device = find_device(self._core, device)
         self.graph = graph or read_paged_graph(self._core, model_dir, max_model_len)
         self.weights_size = self.graph.weights.stat().st_size
+        width = self.graph.model.output("logits").get_partial_shape()[-1]
+        self.vocab_size: int | None = width.get_length() if width.is_static else None
         available = self.available_memory()
         self.choices = possible_precisions(
             self._core,

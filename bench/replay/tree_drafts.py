@@ -70,19 +70,22 @@ class Index:
                     counts[text[position]] = count + 1  # the last one is the latest
 
     def children(self, context: Tokens) -> list[Child]:
-        """Returns what has followed the longest known end of a context, most often first."""
+        """Returns what has followed the longest known end of a context, most often first, and then
+        what has followed shorter ends."""
+        found: dict[int, Child] = {}
         for length in CONTEXTS:
             counts = self._counts.get(context[-length:]) if length <= len(context) else None
             if counts:
                 total = sum(counts.values())
-                found = list(counts.items())
-                found.reverse()  # of equal counts the latest goes first
-                found.sort(key=lambda item: -item[1])
-                return [
-                    Child(token_id, (length, min(total, 4), rank, 4 * count // total))
-                    for rank, (token_id, count) in enumerate(found[:MAX_CHILDREN])
-                ]
-        return []
+                followers = list(counts.items())
+                followers.reverse()  # of equal counts the latest goes first
+                followers.sort(key=lambda item: -item[1])
+                for token_id, count in followers[:MAX_CHILDREN]:
+                    bucket = (length, min(total, 4), len(found), 4 * count // total)
+                    found.setdefault(token_id, Child(token_id, bucket))
+                if len(found) >= MAX_CHILDREN:
+                    break
+        return list(found.values())[:MAX_CHILDREN]
 
     def chance(self, bucket: Bucket) -> float:
         share = (bucket[3] + 0.5) / 5

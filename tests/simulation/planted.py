@@ -386,9 +386,9 @@ FAULTS: Final = (
         "        _ = response[",
     ),
     Fault(
-        "a message of a WebSocket keeps its memory",
+        "messages that wait for a WebSocket keep their memory",
         "fastovms.http.websocket",
-        "        self._give_back(len(message))\n",
+        "        self._give_back(self._held)\n",
         "",
     ),
     Fault(

@@ -389,8 +389,8 @@ class SimServer:
         chance = self.world.chance
         for path in sorted(_PROMPT_CACHE.glob("*/*")):
             data = bytearray(path.read_bytes())
-            end = chance.choice((len(data), len(data), chance.randrange(len(data) + 1)))
-            data[end:] = bytes(chance.choice((0, len(data) - end)))
+            end = chance.choice((len(data), chance.randrange(len(data) + 1)))
+            data[end:] = bytes(chance.choice((0, len(data) - end, len(data) - end)))
             path.write_bytes(data)
 
     def wake(self, topic: str) -> None:

@@ -288,6 +288,10 @@ def _harden(scenario: Scenario, chance: random.Random, profile: str) -> Scenario
             for i, action in enumerate(scenario.actions)
             if action.api in PROMPTS
         )
+        if settings.num_models == 1 and profile != "engine" and chance.random() < 0.5:
+            number = max(action.number for action in actions) + 1
+            accident = Accident(number, chance.uniform(0.3, 1.5), "power", 0.1)
+            scenario = replace(scenario, accidents=(accident,))
     if settings.num_models == 1 and chance.random() < 0.3:
         security = replace(settings.config.security, api_keys=KEYS)
         settings = replace(settings, config=replace(settings.config, security=security))

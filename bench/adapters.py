@@ -47,6 +47,7 @@ _STEPS: Final[Mapping[str, MeasuredStep]] = {
     "4 rows": MeasuredStep(4, _CONTEXT, 1),
     "8 rows": MeasuredStep(8, _CONTEXT, 1),
     "16 rows": MeasuredStep(16, _CONTEXT, 1),
+    "32 rows": MeasuredStep(32, _CONTEXT, 1),
     "prompt, 256 rows": MeasuredStep(1, _CONTEXT, 256),
 }
 

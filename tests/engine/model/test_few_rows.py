@@ -309,10 +309,11 @@ def test_kernels_compute_steps_with_adapters(
         return infer(runner, inputs)
 
     monkeypatch.setattr(AdaptedStepRunner, "infer", count)
-    decode(ours, 16, 1, (1,) * 16)
-    decode(ours, 17, 1, (1,) * 17)
+    most = MAX_ADAPTED_ROWS
+    decode(ours, most, 1, (1,) * most)
+    decode(ours, most + 1, 1, (1,) * (most + 1))
     decode(ours, 4, 1)
-    assert sizes == [16, 16]
+    assert sizes == [most, most]
 
 
 @pytest.mark.parametrize("has_adapters", [True, False])

@@ -7,12 +7,17 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import openvino as ov
 import openvino_genai
+from numpy.typing import NDArray
 
+from bench.random_models.draft_head_graph import DraftHeadGraph
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES, Shape
 from bench.random_models.weights import WEIGHT_FORMATS, WeightFormat
@@ -52,6 +57,33 @@ def write_model(shape: Shape, directory: Path, tokenizer: Path = DEMO_MODEL, see
         directory / "openvino_model.xml",
         compress_to_fp16=WeightFormat(shape.weight_format).compress_to_fp16,
     )
+
+
+def write_draft_head(
+    shape: Shape,
+    directory: Path,
+    token_ids: NDArray[np.int64],
+    *,
+    config: Mapping[str, object] | None = None,
+    **options: Any,
+) -> None:
+    """Writes an EAGLE-3 draft head, as optimum-intel lays one out, without a tokenizer.
+
+    Args:
+        shape: of the head; `vocab_size` is the target's.
+        token_ids: the target's id of each token of the head's own vocabulary.
+        config: further members of `config.json`.
+        options: see `DraftHeadGraph`.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    architecture = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": len(token_ids),
+    }
+    members = {**_config(shape, 0, 0), **architecture, **(config or {})}
+    (directory / "config.json").write_text(json.dumps(members, indent=2) + "\n")
+    head = DraftHeadGraph(shape, token_ids, **options).build()
+    ov.save_model(head, directory / "openvino_model.xml", compress_to_fp16=False)
 
 
 def _tokenizer_size(path: Path) -> int:

@@ -78,6 +78,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "an export with another version of transformers.",
             "which --backend paged does not support": "Leave `--backend paged` out.",
             "--enable-prompt-lookup cannot be used together": "Give one of the two flags.",
+            "is an EAGLE-3 head, which the genai": "Leave `--draft-model` out.",
             "--draft-model cannot be used": "Leave `--draft-model` out; drafts from earlier text "
             "need no flag.",
             "tokens that the KV cache holds": "Raise `--cache-size` (GB), choose "
@@ -138,6 +139,10 @@ SECTIONS: Final[Sequence[Section]] = (
             "is a recurrent or hybrid model, which cannot draft": "A hybrid model cannot draft. "
             "Take another draft model.",
             "takes images": "Take a draft model without images.",
+            "draft head of the architecture": "Take an EAGLE-3 head or a smaller model.",
+            "is an EAGLE-3 head for a model": "Take the head that was trained for this model.",
+            "the draft model … cannot be used": "Take the head that was trained for this model, "
+            "exported by a current optimum-intel.",
             "the draft model cannot be used": "The rest of the line says why; without "
             "`--draft-model` the server drafts from earlier text.",
             "--precision exact cannot be used": "Leave one of the two out.",

@@ -153,8 +153,8 @@ class EngineConfig:
         enable_prompt_lookup: draft tokens from earlier text; None = only with the paged backend.
         suffix_index_tokens: number of recent tokens of all requests to draft from; 0 = only each
             sample's own text.
-        draft_model: directory of a smaller model with the same vocabulary, which shares
-            `cache_size` and drafts tokens if that is faster; None = none.
+        draft_model: directory of a smaller model with the same vocabulary, or of an EAGLE-3 head,
+            which shares `cache_size` and drafts tokens if that is faster; None = none.
         cache_dir: directory of files that make the next start faster; None = the user's cache
             directory, "" = none.
         max_model_len: context length to use; None = the model's.

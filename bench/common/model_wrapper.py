@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable
 
 from fastovms.engine.model.kv_cache import BlockCopy, BlockRows
-from fastovms.engine.model.model import Model, RawLogits
+from fastovms.engine.model.model import Floats, Model, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
 
 
@@ -44,3 +44,7 @@ class ModelWrapper:
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         return self._model.infer(inputs)
+
+    @property
+    def hidden_states(self) -> Floats | None:
+        return self._model.hidden_states

@@ -54,6 +54,8 @@ class LlamaGraph:
         self._attention_mask = parameter("attention_mask", [-1, -1], np.int64)
         self._position_ids = parameter("position_ids", [-1, -1], np.int64)
         self._beam_idx = parameter("beam_idx", [-1], np.int32)
+        self._sized = self._input_ids
+        """What the sizes of the batch and of the text are taken from."""
 
     def build(self) -> ov.Model:
         self._cos, self._sin = self._rotations()
@@ -176,7 +178,7 @@ class LlamaGraph:
     def _cached(self, new: Node, layer: int, kind: str) -> Node:
         """Appends to the variable of this layer and kind: [B, num_kv_heads, K, head_dim]."""
         num_kv_heads, head_dim = self._shape.num_key_value_heads, self._shape.head_dim
-        batch_size = _dimension(self._input_ids, [0])
+        batch_size = _dimension(self._sized, [0])
         empty = ops.broadcast(
             real(0.0), ops.concat([batch_size, index([num_kv_heads, 0, head_dim])], 0)
         )
@@ -206,7 +208,7 @@ class LlamaGraph:
 
     def _causal_mask(self, past: Node) -> Node:
         """What each new token may not see gets f16's lowest value: f32 [B, 1, Q, K]."""
-        past_len, num_new = _dimension(past, 2), _dimension(self._input_ids, 1)
+        past_len, num_new = _dimension(past, 2), _dimension(self._sized, 1)
         total = ops.add(past_len, num_new)
         key_index = ops.unsqueeze(ops.range(index(0), total, index(1), "i64"), index([0, 1, 2]))
         new_index = ops.unsqueeze(ops.range(past_len, total, index(1), "i64"), index([0, 1, 3]))

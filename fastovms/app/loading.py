@@ -43,6 +43,7 @@ from fastovms.backends.model_files import (
 )
 from fastovms.backends.model_task import find_task, read_optional, takes_images
 from fastovms.backends.paged.backend import PagedBackend, SharedCores
+from fastovms.backends.paged.draft_models import check_draft_files
 from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.backends.processes import ChildProcess
 from fastovms.backends.speech_backend import load_whisper
@@ -59,7 +60,7 @@ from fastovms.engine.model.devices import (
     share_memory,
 )
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.model_directory import find_gguf, model_directory
+from fastovms.gguf.model_directory import find_gguf, is_converted, model_directory
 from fastovms.media import audio
 from fastovms.media.loader import ImageLoader
 from fastovms.params import ModelInfo
@@ -134,24 +135,29 @@ def check_models(models: Sequence[ModelConfig]) -> None:
             check_exact(model.engine.plugin_config)
         if not is_gpu(model.engine.device.upper()):
             check_cpu_cache(model.engine.plugin_config)
+        cache = _cache_of(model)
         gguf = find_gguf(model.path)
         if gguf is None:
             read_info(model)
         else:
-            _check_gguf(gguf)
+            _check_gguf(gguf, cache)
         if model.engine.draft_model is not None:
-            _check_draft_model(model.engine.draft_model)
+            _check_draft_model(model.engine.draft_model, cache)
 
 
-def _check_draft_model(path: Path) -> None:
+def _cache_of(model: ModelConfig) -> DiskCache:
+    return DiskCache(cache_root(model.engine.cache_dir, os.environ))
+
+
+def _check_draft_model(path: Path, cache: DiskCache) -> None:
     """Raises ConfigurationError if the draft model is missing. Whether its vocabulary fits is
     checked later."""
     gguf = find_gguf(path)
     try:
         if gguf is None:
-            read_model_info(path)
+            check_draft_files(path)
         else:
-            _check_gguf(gguf)
+            _check_gguf(gguf, cache)
     except ConfigurationError as error:
         raise ConfigurationError(f"the draft model cannot be used: {error}") from None
 
@@ -195,7 +201,7 @@ def load_models(
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in generating:
             logger.info("loading %s from %s", model.name, model.path)
-            cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
+            cache = _cache_of(model)
             model = _as_directories(model, cache, Path(scratch))
             # Compilation uses one core for most of its time.
             tokenizer = beside.submit(Tokenizer.load, model.path)
@@ -359,8 +365,10 @@ def _served(
     )
 
 
-def _check_gguf(path: Path) -> None:
+def _check_gguf(path: Path, cache: DiskCache) -> None:
     """Raises ConfigurationError for a GGUF file that cannot be served."""
+    if is_converted(path, cache):  # reading a large vocabulary takes half a second
+        return
     from fastovms.gguf.converter import read_contents  # most models are no such files
 
     read_contents(path)

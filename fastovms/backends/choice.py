@@ -14,7 +14,8 @@ from fastovms.backend import GenerationBackend
 from fastovms.backends.grammar_trials import trial_starter
 from fastovms.backends.model_files import check_graph, load_grammar_compiler, log_gaps
 from fastovms.backends.model_task import graph_file
-from fastovms.backends.paged.backend import PagedBackend, SharedCores, read_draft_files
+from fastovms.backends.paged.backend import PagedBackend, SharedCores
+from fastovms.backends.paged.draft_models import read_draft_files
 from fastovms.backends.paged.prefixes import PrefixDirectory, fit_length
 from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import is_npu
@@ -87,7 +88,11 @@ def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> No
         raise ConfigurationError(
             f"--draft-model cannot be used for {model.name}, which takes images"
         )
-    read_draft_files(config.draft_model, model_dir)
+    if read_draft_files(config.draft_model, model_dir, model).info is None:
+        raise ConfigurationError(
+            f"--draft-model {config.draft_model} is an EAGLE-3 head, which the genai backend does "
+            "not support: leave it out"
+        )
 
 
 def _genai(

@@ -269,8 +269,8 @@ def check_graph(
     clock: Callable[[], float] = time.perf_counter,
     available: Callable[[], int] = available_memory,
 ) -> None:
-    """Makes the comparison, unless its result is cached or memory is short. The first time takes
-    about as long as compiling the model twice.
+    """Makes the comparison, unless its result is cached or memory is short. The first time takes at
+    most as long as compiling the model twice.
 
     Raises:
         UnsupportedModel: the results differ too much.
@@ -286,8 +286,8 @@ def check_graph(
             )
             return
         logger.info(
-            "first start: checking that this server computes the model as exported, which takes "
-            "about as long as loading it twice"
+            "first start: checking that this server computes the model as exported, which takes at "
+            "most as long as loading it twice"
         )
         start = clock()
         try:

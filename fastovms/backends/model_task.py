@@ -61,6 +61,8 @@ REQUIRED_FILES: Final = (
     "config.json",
 )
 
+DRAFT_HEAD_FILES: Final = ("openvino_model.xml", "openvino_model.bin", "config.json")
+
 ENCODER_FILES: Final = (
     "openvino_model.xml",
     "openvino_model.bin",
@@ -112,6 +114,12 @@ _FOREIGN_FILES: Final[Mapping[str, str]] = {
 def check_files(model_dir: Path) -> None:
     """Raises ConfigurationError when `model_dir` is not a directory of an exported model."""
     _check(model_dir, VISION_FILES if takes_images(model_dir) else REQUIRED_FILES)
+
+
+def check_draft_head_files(model_dir: Path) -> None:
+    """Raises ConfigurationError when `model_dir` is not a directory of an exported draft head. A
+    head needs no tokenizer."""
+    _check(model_dir, DRAFT_HEAD_FILES)
 
 
 def check_encoder_files(model_dir: Path) -> None:

@@ -185,8 +185,9 @@ ENGINE_FLAGS: Final = (
          "number of recent prompt and output tokens, per API key and cache_salt, that prompt "
          "lookup searches for drafts; 0 = only the sequence's own text", show_count),
     Flag("--draft-model", ENGINE.draft_model, "DIR", path,
-         "directory of a smaller model with the same vocabulary, which drafts tokens for "
-         "speculative decoding where that is faster (default: none)", shows_default=False),
+         "directory of a smaller model with the same vocabulary, or of an EAGLE-3 head, which "
+         "drafts tokens for speculative decoding where that is faster (default: none)",
+         shows_default=False),
     Flag("--cache-dir", ENGINE.cache_dir, "DIR", str,
          "directory for compiled and converted models, which make the next start faster; \"\" = "
          "none (default: fastovms in XDG_CACHE_HOME or ~/.cache)", shows_default=False),

@@ -97,6 +97,7 @@ from fastovms.extensions import COMMANDS as COMMAND_GROUP
 from fastovms.extensions import Extension, faults_named, load_extensions
 from fastovms.ovms.config_list import config_file, read_config_list
 from fastovms.service.log_writer import LineWriter
+from fastovms.system.disk import DiskCache, cache_root
 from fastovms.telemetry.log_format import level_named, log_handler, start_log
 
 if TYPE_CHECKING:
@@ -628,10 +629,22 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
         logger.info("fastovms %s is starting", __version__)
         # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
         # not wait, nor the first line of the log.
+        _convert_ahead(models)
         from fastovms.app.serve import serve
 
         read_models = listed and (lambda: chosen_models(arguments, given)[0])
         serve(server_config(models, settings, listed and config_file(listed), read_models), log)
+
+
+def _convert_ahead(models: Sequence[ModelSource]) -> None:
+    """Begins to convert a single GGUF file while the server is imported."""
+    path = Path(models[0].location) if len(models) == 1 else Path()
+    if path.suffix != ".gguf" or not path.is_file():
+        return
+    from fastovms.gguf.model_directory import convert_ahead  # reads OpenVINO
+
+    cache_dir = models[0].settings.section(EngineConfig).cache_dir
+    convert_ahead(path, DiskCache(cache_root(cache_dir, os.environ)))
 
 
 def _pull(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -32,8 +32,8 @@ _NUM_COMPARED: Final = 512
 """Tokens of the text by which exactness is measured."""
 
 _LEGEND: Final = (
-    "Tokens a second; speed is that of a mixed load. Exactness on a short English text, against "
-    "--precision exact: how often the likeliest token is the same, and by how much log "
+    "Tokens a second; speed is that of a mixed load. Exactness of prompts on a short English text, "
+    "against --precision exact: how often the likeliest token is the same, and by how much log "
     "probabilities differ on average."
 )
 

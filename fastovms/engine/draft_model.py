@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from fastovms.engine.blocks import ROOT, BlockManager
 from fastovms.engine.model.model import Model, RawLogits, as_bits, as_float32
-from fastovms.engine.model.step_inputs import StepLayout
+from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.engine.row_functions import BROKEN, likeliest
 from fastovms.engine.sampler import log_sum_exp
 from fastovms.engine.sequence import Sequence, SequenceStatus
@@ -231,7 +231,7 @@ class DraftModel:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._cost = cost
         self._enable_prefix_caching = enable_prefix_caching
-        self._followers: dict[int, _Follower] = {}
+        self._followers: dict[int, Follower] = {}
 
     @property
     def bytes_per_token(self) -> float:
@@ -261,9 +261,9 @@ class DraftModel:
             if follower.sequence.status is not SequenceStatus.RUNNING:
                 self._drop(follower)
         followers = [f for w in wanted if (f := self._follow(w)) is not None]
-        chunks = self._plan(followers)
+        chunks = self._plan([*followers, *self._others(followers)])
         while chunks:
-            chunks = [_Chunk(follower, 1) for follower in self._advance(chunks)]
+            chunks = [Chunk(follower, 1) for follower in self._advance(chunks)]
         for follower in followers:
             if follower.has_caught_up:
                 follower.hand_over()
@@ -283,12 +283,16 @@ class DraftModel:
             )
         self.blocks.check(follower.block_table for follower in self._followers.values())
 
-    def _follow(self, wanted: WantedDraft) -> _Follower | None:
+    def _others(self, drafting: list[Follower]) -> list[Follower]:
+        """Returns further sequences whose tokens are computed in this step, without a draft."""
+        return []
+
+    def _follow(self, wanted: WantedDraft) -> Follower | None:
         """Updates and returns the draft model's state of a sequence; None if it gets no draft."""
         sequence, drafters, policy, num_tokens = wanted
         follower = self._followers.get(sequence.seq_id)
         if follower is None:
-            follower = _Follower(sequence, drafters, policy)
+            follower = Follower(sequence, drafters, policy)
         new_token_ids = follower.catch_up_tokens()
         is_foreign = max(new_token_ids, default=0) >= self._num_token_ids
         room = self._max_model_len - sequence.num_tokens + 1  # the last drafted is not computed
@@ -297,67 +301,94 @@ class DraftModel:
             self._drop(follower)
             return None
         follower.num_wanted = min(num_tokens, room)
+        if not follower.block_table:
+            self._share_prefix(follower, sequence.token_ids)
         if not self._reserve(follower):
             self._drop(follower)
             return None
         self._followers[sequence.seq_id] = follower
         return follower
 
-    def _reserve(self, follower: _Follower) -> bool:
+    def _share_prefix(self, follower: Follower, token_ids: array[int]) -> None:
+        """Gives a sequence the cached blocks with the beginning of `token_ids`."""
+        match = self.blocks.match_prefix(token_ids, follower.salt)
+        self.blocks.share(match.block_ids)
+        follower.block_table.extend(match.block_ids)
+        follower.num_computed_tokens = len(match.block_ids) * self.blocks.block_size
+        follower.num_registered_blocks = len(match.block_ids)
+        follower.prefix_node = match.node
+
+    def _reserve(self, follower: Follower) -> bool:
         """Allocates the blocks for a whole draft and all tokens before it. Returns False if they
         are not available."""
-        blocks, sequence = self.blocks, follower.sequence
-        num_blocks = blocks.num_blocks_for(sequence.num_tokens + follower.num_wanted - 1)
-        if not follower.block_table:
-            match = blocks.match_prefix(sequence.token_ids, sequence.cache_salt)
-            blocks.share(match.block_ids)
-            follower.block_table.extend(match.block_ids)
-            follower.num_computed_tokens = len(match.block_ids) * blocks.block_size
-            follower.num_registered_blocks = len(match.block_ids)
-            follower.prefix_node = match.node
+        blocks = self.blocks
+        num_drafted = max(0, follower.num_wanted - 1)  # the last one is not computed
+        num_blocks = blocks.num_blocks_for(len(follower.token_ids) + num_drafted)
         num_missing = num_blocks - len(follower.block_table)
         if num_missing > blocks.num_free_blocks:
             return False
         follower.block_table.extend(blocks.allocate() for _ in range(num_missing))
         return True
 
-    def _plan(self, followers: list[_Follower]) -> list[_Chunk]:
+    def _plan(self, followers: list[Follower]) -> list[Chunk]:
         """Chooses this step's chunks. Sequences with the least to compute come first, so that a
         long prompt does not delay others."""
         budget = self._max_num_batched_tokens
-        chunks: list[_Chunk] = []
+        chunks: list[Chunk] = []
         for follower in sorted(followers, key=lambda f: f.num_uncomputed_tokens):
             num_tokens = min(follower.num_uncomputed_tokens, budget)
             if num_tokens == 0:
                 break
-            chunks.append(_Chunk(follower, num_tokens))
+            chunks.append(Chunk(follower, num_tokens))
             budget -= num_tokens
         return chunks
 
-    def _advance(self, chunks: list[_Chunk]) -> list[_Follower]:
+    def _advance(self, chunks: list[Chunk]) -> list[Follower]:
         """Computes the chunks, drafts a token at each end, and returns the sequences that need more
         tokens."""
         layout = StepLayout(self.blocks.block_size)
         token_indices = array("q")
-        drafting: list[_Follower] = []
+        drafting: list[Follower] = []
         for follower, num_tokens in chunks:
             start = follower.num_computed_tokens
             end = start + num_tokens
             last = layout.add(follower.token_ids, start, end, follower.block_table)
-            if end == len(follower.token_ids):
+            if end == len(follower.token_ids) and follower.num_wanted:
                 token_indices.append(last)
                 drafting.append(follower)
-        logits = self._model.infer(layout.finish(token_indices))[:, : self._num_token_ids]
+        logits = self._infer(layout.finish(token_indices), chunks, drafting)
+        logits = logits[:, : self._num_token_ids]
         for follower, num_tokens in chunks:
             follower.num_computed_tokens += num_tokens
             self._register_full_blocks(follower)
         return [
             follower
             for follower, row in zip(drafting, logits, strict=True)
-            if follower.append(likeliest(*as_bits(row)), row)
+            if self._append(follower, row)
         ]
 
-    def _register_full_blocks(self, follower: _Follower) -> None:
+    def _infer(
+        self, inputs: StepInputs, chunks: list[Chunk], drafting: list[Follower]
+    ) -> RawLogits:
+        """Computes a step and returns the logits after the last token of each of `drafting`."""
+        return self._model.infer(inputs)
+
+    def _append(self, follower: Follower, logits: RawLogits) -> bool:
+        """Drafts the likeliest token if its probability is high enough, and returns whether to
+        continue drafting."""
+        token_id = likeliest(*as_bits(logits))
+        if token_id == BROKEN:  # the logits are not numbers
+            return False
+        if follower.threshold > 0 and _confidence(logits, token_id) < follower.threshold:
+            return False
+        follower.token_ids.append(self._target_id(token_id))
+        return len(follower.token_ids) - follower.num_verified_tokens < follower.num_wanted
+
+    def _target_id(self, token_id: int) -> int:
+        """Returns the target's id of a token of the draft model."""
+        return token_id
+
+    def _register_full_blocks(self, follower: Follower) -> None:
         """Makes the full blocks of the target's own tokens findable; these tokens are never taken
         back."""
         size = self.blocks.block_size
@@ -367,19 +398,21 @@ class DraftModel:
                 follower.block_table[i],
                 follower.prefix_node,
                 follower.token_ids[i * size : (i + 1) * size],
-                follower.sequence.cache_salt,
+                follower.salt,
             )
             follower.num_registered_blocks = i + 1
 
-    def _drop(self, follower: _Follower) -> None:
+    def _drop(self, follower: Follower) -> None:
         self.blocks.free(follower.block_table)
         self._followers.pop(follower.sequence.seq_id, None)
 
 
-class _Follower:
+class Follower:
     """The state of the draft model for a sequence.
 
     Attributes:
+        threshold: the probability that a drafted token must have.
+        salt: cached prefixes are shared only with sequences of the same salt.
         token_ids: int64, the sequence's tokens, then the drafted ones.
         num_verified_tokens: the number of the sequence's tokens among them.
         num_computed_tokens, block_table, prefix_node, num_registered_blocks: as in `Sequence`, for
@@ -396,6 +429,7 @@ class _Follower:
         "num_wanted",
         "policy",
         "prefix_node",
+        "salt",
         "sequence",
         "threshold",
         "token_ids",
@@ -406,6 +440,7 @@ class _Follower:
         self.drafters = drafters
         self.policy = policy
         self.threshold = _confidence_threshold(sequence.params)
+        self.salt = sequence.cache_salt
         self.token_ids = array("q")
         self.num_verified_tokens = 0
         self.num_computed_tokens = 0
@@ -441,16 +476,6 @@ class _Follower:
         )
         return new_token_ids
 
-    def append(self, token_id: int, logits: RawLogits) -> bool:
-        """Adds a drafted token if its probability is high enough, and returns whether to continue
-        drafting. `token_id` is `BROKEN` if the logits are not numbers."""
-        if token_id == BROKEN:
-            return False
-        if self.threshold > 0 and _confidence(logits, token_id) < self.threshold:
-            return False
-        self.token_ids.append(token_id)
-        return len(self.token_ids) - self.num_verified_tokens < self.num_wanted
-
     def hand_over(self) -> None:
         """Sets the sequence's draft. If it is empty, the policy records a useless draft."""
         sequence = self.sequence
@@ -460,8 +485,8 @@ class _Follower:
             self.policy.learn(1, 0, sequence.num_tokens)
 
 
-class _Chunk(NamedTuple):
-    follower: _Follower
+class Chunk(NamedTuple):
+    follower: Follower
     num_tokens: int
 
 

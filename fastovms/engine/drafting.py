@@ -13,7 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.backend_stats import EngineCounters
+from fastovms.engine.draft_head import DraftHead
 from fastovms.engine.draft_model import DraftModel, DraftPolicy, SequenceDrafters, WantedDraft
+from fastovms.engine.model.model import Floats
+from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.scheduler import Chunk
 from fastovms.engine.sequence import Sequence, SequenceGrammar
 from fastovms.engine.step_costs import StepCosts
 from fastovms.engine.suffix_index import LEAST_CHANCE, NO_GUESS, Guess, SuffixIndex
@@ -293,12 +297,16 @@ class Drafting:
         try:
             self._model.propose(wanted)
         except Exception:
-            logger.exception("the draft model failed and is switched off")
-            self._model = None
+            self._switch_model_off()
             for sequence, *_ in wanted:
                 del sequence.draft_token_ids[:]
-            for drafters in self._drafters.values():
-                drafters.model_policy = None
+
+    def _switch_model_off(self) -> None:
+        """Ends the drafts of the draft model, after an exception."""
+        logger.exception("the draft model failed and is switched off")
+        self._model = None
+        for drafters in self._drafters.values():
+            drafters.model_policy = None
 
     def _choose(self, offers: list[_Offer], num_sequences: int, num_rows: int) -> None:
         """Drafts as much of each guess as is worth its cost, or uses the draft model where that
@@ -347,6 +355,22 @@ class Drafting:
         if limit is None or sequence.num_tokens > limit:
             return room
         return min(room, limit - sequence.num_tokens)
+
+    def observe(self, chunks: abc.Sequence[Chunk], inputs: StepInputs, states: Floats) -> None:
+        """Passes the hidden states of a step, [tokens, width], to the draft head, if there is one.
+        Call it before the tokens of the step are sampled."""
+        head = self._model
+        if not isinstance(head, DraftHead):
+            return
+        begins = inputs.subsequence_begins.tolist()
+        try:
+            for index, (sequence, _) in enumerate(chunks):
+                drafters = self._drafters.get(sequence.seq_id)
+                if drafters is not None and sequence.group is None:
+                    own = states[begins[index] : begins[index + 1]]
+                    head.observe(sequence, drafters, int(inputs.past_lens[index]), own)
+        except Exception:
+            self._switch_model_off()
 
     def settle(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
         """Records that the first `num_drafted` tokens of a draft, as many as fitted into the step,

@@ -289,6 +289,9 @@ class Engine:
             prefill_context=plan.prefill_context,
             seconds=self._clock() - start,
         )
+        states = self._model.hidden_states
+        if states is not None:
+            self.drafting.observe(plan.chunks, batch.inputs, states)
         self.scheduler.mark_computed(plan)
         self.counters.num_steps += 1
         self.admitted = [sequence.request_id for sequence in plan.admitted]

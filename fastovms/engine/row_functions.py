@@ -2,7 +2,7 @@
 compiled.
 
 Kernels take seconds to compile at the very first start, and half a second to load later. A server
-does that while it loads the model. Otherwise the first call waits for it.
+does that after it has loaded its model. Otherwise the first call waits for it.
 """
 
 from __future__ import annotations
@@ -65,14 +65,26 @@ def load_kernels() -> None:
         function.use_kernel(getattr(sampling_kernels, function.name))
 
 
-def load_kernels_beside() -> threading.Thread:
-    """Runs `load_kernels` in a thread, and uses NumPy until then. If the kernels are not available,
-    NumPy is used permanently."""
+def use_numpy_for_now() -> None:
+    """Uses NumPy until the kernels are loaded by another function."""
     for function in _ALL:
         function.use_numpy()
-    thread = threading.Thread(target=_try_to_load, name="kernels", daemon=True)
+
+
+def load_kernels_beside() -> threading.Thread:
+    """Runs `try_to_load_kernels` in a thread, and uses NumPy until then."""
+    use_numpy_for_now()
+    thread = threading.Thread(target=try_to_load_kernels, name="kernels", daemon=True)
     thread.start()
     return thread
+
+
+def try_to_load_kernels() -> None:
+    """Runs `load_kernels`. If the kernels are not available, NumPy is used permanently."""
+    try:
+        load_kernels()
+    except Exception:
+        logger.exception("sampling: NumPy is used because the kernels cannot be compiled")
 
 
 def forget_compiler() -> None:
@@ -81,10 +93,3 @@ def forget_compiler() -> None:
     llvm = sys.modules.get("llvmlite.binding")
     if llvm is not None and llvm.__file__ is not None:
         forget_mapped(Path(llvm.__file__).with_name("libllvmlite.so"), only_code=True)
-
-
-def _try_to_load() -> None:
-    try:
-        load_kernels()
-    except Exception:
-        logger.exception("sampling: NumPy is used because the kernels cannot be compiled")

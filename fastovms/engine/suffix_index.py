@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -26,8 +25,8 @@ from fastovms.engine.suffix_layout import (
     SPACE,
 )
 
-# A server has that done beside the loading of its model; until it is done nothing is looked up.
-# Whoever has not begun it waits at the first use.
+# A server has that done after it has loaded its model; until it is done nothing is looked up.
+# Without that, the first use waits for it.
 
 
 logger = logging.getLogger(__name__)
@@ -51,8 +50,7 @@ class SuffixFunctions:
         self._are_awaited = True
 
     def are_there(self) -> bool:
-        """Returns whether the kernels can be called; loads them, unless a thread is loading
-        them."""
+        """Returns whether the kernels can be called; loads them unless that is deferred."""
         if not self._are_loaded and self._are_awaited:
             self.load()
         return self._are_loaded
@@ -66,18 +64,12 @@ class SuffixFunctions:
         self.learn = suffix_kernels.learn
         self._are_loaded = True
 
-    def load_beside(self, after: threading.Thread) -> threading.Thread:
-        """Runs `load` in a thread, after the thread `after` has ended. Until then, and if that
-        fails, no lookups are made."""
+    def defer(self) -> None:
+        """Makes no lookups until the kernels are loaded by `try_to_load`."""
         self._are_awaited = False
-        thread = threading.Thread(
-            target=self._try_to_load, args=(after,), name="suffix-kernels", daemon=True
-        )
-        thread.start()
-        return thread
 
-    def _try_to_load(self, after: threading.Thread) -> None:
-        after.join()
+    def try_to_load(self) -> None:
+        """Runs `load`. If that fails, no lookups are made."""
         try:
             self.load()
         except Exception:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -138,11 +139,13 @@ def convert(path: Path, directory: Path) -> None:
     file, parameters, fields = read_contents(path)
     try:
         tokenizer_json = make_tokenizer_json(fields)
-        model = build_decoder(file, parameters)
+        with ThreadPoolExecutor(1) as beside:
+            tokenizers = beside.submit(build_tokenizer, tokenizer_json, named_ids(fields))
+            model = build_decoder(file, parameters)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path} cannot be served: {error}") from None
     vocab_size = model.output("logits").get_partial_shape()[-1].get_length()
-    tokenizer, detokenizer = build_tokenizer(tokenizer_json, named_ids(fields))
+    tokenizer, detokenizer = tokenizers.result()
     ov.save_model(tokenizer, directory / "openvino_tokenizer.xml")
     ov.save_model(detokenizer, directory / "openvino_detokenizer.xml")
     contents = text_files(file.metadata, parameters, fields, vocab_size)

@@ -6,6 +6,8 @@ import logging
 import subprocess
 import sys
 import tempfile
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -59,14 +61,43 @@ def model_directory(path: Path, cache: DiskCache, scratch: Path) -> Path:
     file = find_gguf(path)
     if file is None:
         return path
-    key = key_of(_FORMAT, ov.get_version(), file_identity([file]))
-    directory = cache.find("gguf", key) or cache.put(
-        "gguf", key, lambda target: _convert(file, target)
-    )
+    directory = _cached(file, cache)
     if directory is None:
         directory = Path(tempfile.mkdtemp(dir=scratch))
         _convert(file, directory)
     return directory
+
+
+def is_converted(file: Path, cache: DiskCache) -> bool:
+    """Returns whether the directory that a GGUF file is converted to is cached."""
+    return cache.find("gguf", _key(file)) is not None
+
+
+def convert_ahead(path: Path, cache: DiskCache) -> None:
+    """Begins to convert the GGUF file for `path`, if there is one, in a thread, so that
+    `model_directory` waits less. Errors are left to that function."""
+
+    def convert() -> None:
+        with suppress(ConfigurationError):
+            file = find_gguf(path)
+            if file is not None:
+                _cached(file, cache)
+
+    threading.Thread(target=convert, name="convert", daemon=True).start()
+
+
+def _cached(file: Path, cache: DiskCache) -> Path | None:
+    """Returns the cached directory, which is made if it is missing; None = it cannot be cached."""
+    key = _key(file)
+    found = cache.find("gguf", key)
+    if found is not None:
+        return found
+    with cache.exclusive("gguf", key):
+        return cache.find("gguf", key) or cache.put("gguf", key, lambda to: _convert(file, to))
+
+
+def _key(file: Path) -> str:
+    return key_of(_FORMAT, ov.get_version(), file_identity([file]))
 
 
 def _convert(path: Path, target: Path) -> None:

@@ -330,10 +330,8 @@ def _read_node(calculator: Calculator, options: Field) -> tuple[dict[ConfigField
             continue
         if option.field is not None:
             used[option.field] = str(value).lower() if option.field == ENCODER.pooling else value
-        elif option.unused is not None:
-            unused.append(f"{name} is not used: {option.unused}")
         else:
-            raise SyntaxFault(options.line, f"{name} is not supported")
+            unused.append(f"{name} is not used: {option.unused}")
     drafting = [name for name in given if name.startswith("draft_")]
     if drafting and "draft_models_path" not in given:
         raise SyntaxFault(options.line, f"{drafting[0]} needs draft_models_path")

@@ -62,8 +62,7 @@ class OvmsOption(NamedTuple):
 
     Attributes:
         field: the field that it sets; None = none.
-        unused: the reason why it is ignored. If both are None, it is refused unless its value is
-            neutral.
+        unused: the reason why it is ignored, if it sets none.
         neutral: values that need no warning, because the server behaves that way anyway.
         flag: its name on the command line, with dashes. Where this server has a flag of the same
             field, the value is read as that flag's.
@@ -192,7 +191,7 @@ _OF_GENERATION: Final = (
     OvmsOption(Integer(), None, _SAME_AS_MAIN, graph="draft_block_size"),
     OvmsOption(Integer(), None, _SAME_AS_MAIN, graph="draft_max_num_seqs"),
     OvmsOption(bool, None, _SAME_AS_MAIN, graph="draft_dynamic_split_fuse"),
-    OvmsOption(bool, neutral=(False,), graph="draft_eagle3_mode"),
+    OvmsOption(bool, None, "the files say what drafts", (False, True), graph="draft_eagle3_mode"),
 )  # fmt: skip
 """Options of language models that have no use here."""
 

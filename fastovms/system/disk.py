@@ -15,8 +15,8 @@ import stat
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -200,6 +200,24 @@ class DiskCache:
                 shutil.rmtree(unfinished, ignore_errors=True)
         self._evict(entry)
         return entry
+
+    @contextmanager
+    def exclusive(self, kind: str, key: str) -> Iterator[None]:
+        """Lets one thread of all processes at a time make an entry. The others wait, and should
+        then look for it again. No thread waits if a lock file cannot be made."""
+        if self._root is None:
+            yield
+            return
+        path = self._root / f"{_UNFINISHED}{kind}-{key}"
+        with ExitStack() as held:
+            try:
+                private_directory(self._root)
+                file = held.enter_context(path.open("ab"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+                held.callback(path.unlink, missing_ok=True)
+            except OSError as error:
+                logger.debug("cache: cannot lock %s: %s", path, error)
+            yield
 
     def discard(self, entry: Path) -> None:
         """Drops an entry that turned out to be of no use."""

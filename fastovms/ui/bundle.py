@@ -28,12 +28,16 @@ const modules = {
 
 
 def bundle_modules(sources: Mapping[str, str], start: str) -> str:
-    """Returns one script that runs a module, and exports `load`, which returns the exports of each.
+    """Returns one script that runs a module. The script exports `load`, which returns the exports
+    of a module by its path.
 
     Args:
         sources: modules by path, such as "core/dom.js". They import names in braces, export what
             they declare, and import modules that are not among them by `import()` alone.
-        start: the module that is run; the script lies in its folder.
+        start: path of the module that is run. Its folder is that of the script.
+
+    Raises:
+        ValueError: a module imports one that is not among them.
     """
     wrapped = "".join(_wrap(name, source, sources) for name, source in sources.items())
     return f'{_LOADER}{wrapped}}};\nload("{start}");\n'
@@ -66,7 +70,7 @@ def _wrap(name: str, source: str, sources: Mapping[str, str]) -> str:
 
 def _known(path: str, sources: Mapping[str, str]) -> str:
     if path not in sources:
-        raise ValueError(f"{path} is imported at the start, and is no module of the page")
+        raise ValueError(f"{path} is imported, but is not a module of the page")
     return path
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from bench.models import write_draft_head
+from bench.random_models.shapes import SHAPES
 from fastovms.backends import choice
 from fastovms.backends.genai import backend as genai_backend
 from fastovms.backends.genai.backend import GenaiBackend
@@ -15,6 +19,8 @@ from fastovms.engine.model.paging import TransformedGraph
 from fastovms.errors import ConfigurationError
 from tests.backends.genai.test_real import far_off, load, running
 from tests.paths import TINY_VLM
+
+IDS = np.arange(0, 1536, 2)
 
 
 async def test_the_paged_backend_takes_no_images() -> None:
@@ -40,6 +46,12 @@ async def test_drafts_that_cannot_be_had(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load(model_dir, backend="genai", **config)
+
+
+async def test_heads_do_not_draft_on_the_genai_backend(tmp_path: Path) -> None:
+    write_draft_head(replace(SHAPES["tiny"], hidden_size=192, vocab_size=1536), tmp_path, IDS)
+    with pytest.raises(ConfigurationError, match="EAGLE-3 head, which the genai backend does not"):
+        load(DEMO_MODEL, backend="genai", draft_model=tmp_path)
 
 
 async def test_a_hybrid_model_has_no_draft_model(monkeypatch: pytest.MonkeyPatch) -> None:

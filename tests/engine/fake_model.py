@@ -44,6 +44,7 @@ def continue_greedily(
 class FakeModel:
     vocab_size = VOCAB_SIZE
     is_on_gpu = False
+    hidden_states: NDArray[np.float32] | None = None
 
     def __init__(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from array import array
 from typing import NamedTuple
 
@@ -44,13 +43,9 @@ def test_the_first_use_waits_for_kernels_that_nobody_has_asked_for() -> None:
 
 
 def test_nothing_is_looked_up_until_they_are_there(functions: SuffixFunctions) -> None:
-    compiled = threading.Event()
-    before = threading.Thread(target=compiled.wait)
-    before.start()
-    thread = functions.load_beside(before)
+    functions.defer()
     assert guess() == []
-    compiled.set()
-    thread.join()
+    functions.try_to_load()
     assert guess() == [3, 4]
 
 
@@ -61,9 +56,8 @@ def test_nothing_is_looked_up_where_they_cannot_be_compiled(
         raise RuntimeError("no compiler")
 
     monkeypatch.setattr(functions, "load", fail)
-    before = threading.Thread()
-    before.start()
-    functions.load_beside(before).join()
+    functions.defer()
+    functions.try_to_load()
     assert guess() == []
     assert "prompt lookup is off" in caplog.text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,12 @@ from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.model_directory import find_gguf, model_directory
+from fastovms.gguf.model_directory import (
+    convert_ahead,
+    find_gguf,
+    is_converted,
+    model_directory,
+)
 from fastovms.params import Grammar, GrammarKind, SamplingParams
 from fastovms.system.disk import DiskCache
 from fastovms.text.tokenizer import Tokenizer
@@ -128,6 +134,44 @@ def test_a_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(converted) == 2
     assert model_directory(file, DiskCache(None), tmp_path) == converted[2]
     assert converted[2].parent == tmp_path
+
+
+def test_a_conversion_that_has_begun_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    converted: list[Path] = []
+
+    def convert(path: Path, target: Path) -> None:
+        converted.append(path)
+        begun.set()
+        may_end.wait()
+        (target / "whole").touch()
+
+    monkeypatch.setattr("fastovms.gguf.model_directory._convert", convert)
+    file, cache = tmp_path / "m.gguf", DiskCache(tmp_path / "cache")
+    file.write_bytes(b"1")
+    convert_ahead(tmp_path, cache)
+    begun.wait()
+    assert not is_converted(file, cache)
+    threading.Timer(0.1, may_end.set).start()
+    assert (model_directory(file, cache, tmp_path) / "whole").exists()
+    assert is_converted(file, cache)
+    assert converted == [file]
+
+
+@pytest.mark.parametrize("name", ["m.gguf", "other"])
+def test_what_fails_ahead_fails_where_it_is_needed(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path / "m.gguf", TinyModel("mamba"))
+    started: list[threading.Thread] = []
+    monkeypatch.setattr(threading.Thread, "start", lambda self: started.append(self))
+    cache = DiskCache(tmp_path / "cache")
+    convert_ahead(tmp_path / name, cache)
+    started[0].run()
+    with pytest.raises(ConfigurationError, match="mamba is not supported"):
+        model_directory(tmp_path / "m.gguf", cache, tmp_path)
 
 
 def test_templates_and_defaults_of_sampling_are_kept(tmp_path: Path) -> None:

@@ -148,6 +148,7 @@ def test_every_option_that_is_used(folder):
         device: "GPU"
         best_of_limit: 5 max_tokens_limit: 1000
         draft_models_path: "draft"
+        draft_eagle3_mode: true
         tool_parser: "hermes3" reasoning_parser: ""
         generation_config_path: "other.json"
         dynamic_split_fuse: true pipeline_type: LM_CB
@@ -214,8 +215,6 @@ def test_an_option_without_use_is_told(folder, option):
         ('models_path: "model" pipeline_type: "LM"', "must be one of AUTO, LM, VLM"),
         ('models_path: "model" draft_device: "CPU"', "draft_device needs draft_models_path"),
         ('models_path: "model" draft_models_path: "none"', "draft_models_path: there is no"),
-        ('models_path: "model" draft_models_path: "draft" draft_eagle3_mode: true',
-         "draft_eagle3_mode is not supported"),
         ('models_path: "model" generation_config_path: "none"', "there is no file at"),
         ('models_path: "model" cache_eviction_config { start_size: 1 }',
          "cache_eviction_config.recent_size is required"),

@@ -6,6 +6,7 @@ import os
 import pwd
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,27 @@ def test_threads_that_make_the_same_entry_all_get_a_whole_one(cache):
         thread.join()
     assert len(entries) == 8
     assert all(len(text) == 10_000 and len(set(text)) == 1 for text in entries)
+
+
+def test_an_entry_is_made_once_by_threads_that_take_turns(cache):
+    made = []
+
+    def make(_: int) -> None:
+        with cache.exclusive("model", KEYS[0]):
+            if cache.find("model", KEYS[0]) is None:
+                cache.put("model", KEYS[0], made.append)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(make, range(32)))
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("root", [None, "a file"])
+def test_where_nothing_can_be_locked_nobody_waits(tmp_path, root):
+    if root is not None:
+        (tmp_path / root).touch()
+    with DiskCache(None if root is None else tmp_path / root / "cache").exclusive("kind", "0"):
+        pass
 
 
 def test_what_fails_leaves_nothing(cache, tmp_path):

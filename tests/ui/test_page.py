@@ -22,12 +22,13 @@ from tests.paths import ROOT
 
 STATIC = ROOT / "fastovms" / "ui" / "static"
 VENDOR = STATIC / "vendor"
-MAX_WEIGHT = 300_000
+MAX_WEIGHT = 270_000
 """Bytes of all files together, compressed as they are sent."""
 MAX_WEIGHT_WITHOUT_KATEX = 600_000
 """Bytes of all files together, not compressed, but for what lays formulas out."""
 MAX_LINES = 300
 
+IMPORTED = re.compile(r'(?:^import (?:.* from )?|\bimport\()"([^"]+)"', re.MULTILINE)
 OWN = [path for path in STATIC.rglob("*.js") if VENDOR not in path.parents]
 
 
@@ -100,13 +101,13 @@ def test_modules_become_one_script() -> None:
 
 
 def test_a_module_that_is_missing_is_named() -> None:
-    with pytest.raises(ValueError, match=r"vendor/x\.js is imported at the start"):
+    with pytest.raises(ValueError, match=r"vendor/x\.js is imported, but is not a module"):
         bundle_modules({"main.js": 'import { x } from "./vendor/x.js";\n'}, "main.js")
 
 
 def test_modules_import_modules_of_their_folder_or_of_lower_ones() -> None:
     for path in OWN:
-        for name in re.findall(r'(?:from|import) ?\(?"([^"]+)"', path.read_text()):
+        for name in IMPORTED.findall(path.read_text()):
             imported = (path.parent / name).resolve()
             assert imported.is_file(), f"{path.name} imports {name}"
             if imported.parent not in (path.parent, VENDOR):

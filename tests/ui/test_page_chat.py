@@ -277,7 +277,7 @@ def test_back_and_forward_lead_from_chat_to_chat(browser: Browser, quick_server:
         quick_server.conversation(name, [{"role": "user", "content": f"About the {name}"}])
     with window(browser, quick_server) as opened:
         opened.open()
-        message = opened.page.locator(".message.user")
+        message = opened.page.locator(".message.user .bubble")
         for name in ("Alpaca", "Bison"):
             opened.page.get_by_role("link", name=name).first.click()
             expect(message).to_have_text(f"About the {name}")

@@ -322,7 +322,9 @@ def test_a_browser_that_keeps_nothing_can_chat(browser: Browser, quick_server: U
         opened.set(maxTokens="7")
         with opened.page.expect_request("**/v1/responses") as asked:
             opened.say("What is 7 + 5?")
-        assert asked.value.post_data_json["max_output_tokens"] == 7
+        body = asked.value.post_data_json
+        assert body is not None
+        assert body["max_output_tokens"] == 7
         opened.wait_for_answers(1)
         expect(opened.page.locator(".statistics")).to_be_visible()
         opened.page.get_by_label("Language").select_option("de")
@@ -346,3 +348,22 @@ def test_a_library_that_cannot_be_loaded_is_loaded_with_the_next_answer(
         expect(answer.locator("math")).to_have_count(1)
         opened.faults.clear()
         assert other in opened.page.url
+
+
+def test_a_last_message_without_an_answer_says_so_and_is_answered(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    question = [{"role": "user", "content": "What is 7 + 5?"}]
+    chat = quick_server.conversation("A sum", question)
+    with window(browser, quick_server) as opened:
+        opened.open(f"#chat/{chat}")
+        none = opened.page.locator(".unanswered")
+        expect(none).to_contain_text("There is no answer.")
+        none.get_by_role("button", name="Answer again").click()
+        opened.wait_for_answers(1)
+        expect(none).to_have_count(0)
+        assert len(opened.answers()) == 1
+        opened.reload()
+        opened.wait_for_answers(1)
+        expect(opened.page.locator(".message.user")).to_have_count(1)
+        expect(none).to_have_count(0)

@@ -8,12 +8,11 @@ import math
 import queue
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-
-import openvino_genai
 
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats, StoredPrefixStats
@@ -40,10 +39,14 @@ from fastovms.backends.model_files import (
     fit_cache,
     fit_vocabulary,
     load_grammar_compiler,
-    read_model_info,
 )
 from fastovms.backends.paged.adapters import AdapterTable
-from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_few_rows
+from fastovms.backends.paged.decode_kernels import can_use_kernels, defer_kernels, prepare
+from fastovms.backends.paged.draft_models import (
+    fit_draft_files,
+    load_draft_model,
+    read_draft_files,
+)
 from fastovms.backends.paged.prefixes import (
     PrefixDirectory,
     PrefixEngine,
@@ -57,11 +60,10 @@ from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.devices import GIB, MIB, available_memory, num_cache_blocks
 from fastovms.engine.model.graph_comparison import largest_difference
-from fastovms.engine.model.model import ExportedModel, Model, PagedModel
+from fastovms.engine.model.model import ExportedModel, Model
 from fastovms.engine.model.paging import reason_of
 from fastovms.engine.row_functions import forget_compiler, load_kernels_beside
 from fastovms.engine.stored_prefixes import ModelBlocks, PrefixFiles
-from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, InvalidField
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
@@ -189,95 +191,6 @@ class IdleMemory:
         return True
 
 
-# Loads a draft model, and checks that it fits the model that it is to draft for.
-
-
-class DraftFiles(NamedTuple):
-    """The directory of a draft model and the facts from its files."""
-
-    directory: Path
-    info: ModelInfo
-
-
-def load_draft_model(
-    draft: DraftFiles, model_dir: Path, target: ModelInfo, config: EngineConfig
-) -> DraftModel:
-    """Compiles the draft model for `target` in `model_dir`, on the same device. Its cache is not
-    reserved yet. Its cost per token is estimated from the size of the weights, because reading them
-    dominates decoding.
-
-    Raises:
-        ConfigurationError: the device cannot run the model, or the model cannot draft.
-    """
-    draft_dir, info = draft
-    # As fast as it can be whatever `config.precision` says: drafts change no text.
-    model = PagedModel.load(
-        draft_dir,
-        device=config.device,
-        properties=config.plugin_config,
-        max_model_len=info.max_model_len,
-    )
-    if model.states is not None:  # they cannot be taken back where a draft was wrong
-        raise ConfigurationError(
-            f"the draft model {draft_dir} is a recurrent or hybrid model, which cannot draft"
-        )
-    info = fit_attention(info, model.graph)
-    max_model_len = info.max_model_len
-    if model.rope_switch_len is not None:  # it has no way to begin again
-        max_model_len = min(max_model_len, model.rope_switch_len)
-    return DraftModel(
-        model,
-        num_token_ids=min(model.vocab_size or info.vocab_size, target.vocab_size),
-        max_model_len=max_model_len,
-        max_num_batched_tokens=config.token_budget,
-        cost=_weights_size(draft_dir) / _weights_size(model_dir),
-        enable_prefix_caching=config.enable_prefix_caching,
-    )
-
-
-def read_draft_files(draft_dir: Path, model_dir: Path) -> DraftFiles:
-    """Reads the facts from a draft model's files, which is quick.
-
-    Raises:
-        ConfigurationError: the directory holds no draft model for the one in `model_dir`.
-    """
-    info = read_model_info(draft_dir)
-    if info.takes_images:
-        raise ConfigurationError(
-            f"the draft model {draft_dir} takes images, which is not supported"
-        )
-    _check_vocabulary(draft_dir, model_dir)
-    return DraftFiles(draft_dir, info)
-
-
-def _check_vocabulary(draft_dir: Path, model_dir: Path) -> None:
-    """Raises ConfigurationError if the tokens of the two models differ. Different padding of the
-    logits is allowed."""
-    draft, target = _read_vocabulary(draft_dir), _read_vocabulary(model_dir)
-    if draft == target:
-        return
-    differing = [token for token, token_id in target.items() if draft.get(token) != token_id]
-    differing += [token for token in draft if token not in target]
-    example = differing[0].decode(errors="replace")
-    raise ConfigurationError(
-        f"the draft model {draft_dir} does not have the vocabulary of {model_dir}: they differ in "
-        f"{len(differing)} tokens, such as {example!r}"
-    )
-
-
-def _read_vocabulary(model_dir: Path) -> dict[bytes, int]:
-    try:
-        vocabulary: dict[bytes, int] = openvino_genai.Tokenizer(model_dir).get_vocab()
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ConfigurationError(f"{model_dir}: the tokenizer cannot be loaded: {reason}") from None
-    return vocabulary
-
-
-def _weights_size(model_dir: Path) -> int:
-    return (model_dir / "openvino_model.bin").stat().st_size
-
-
 # Runs the engine on a thread of its own, which hands whole steps' tokens to the event loop.
 
 
@@ -286,6 +199,10 @@ _CLOSE_TIMEOUT = 10.0
 
 _MAX_WAIT_FOR_REST = 5.0
 """Seconds that a piece of preparation waits at most for the engines to rest."""
+
+_ROOM_FOR_BOTH = 4
+"""How often the weights must fit into the free memory, so that a model is compiled while it is
+compared with its export."""
 
 _MAX_UNDELIVERED_STEPS = 8
 """How many steps the engine may be ahead of the loop. More would only queue tokens that cannot be
@@ -303,6 +220,7 @@ class BackendParts(NamedTuple):
         prepare: is run in a thread of its own when the engine is warm. Its argument waits, between
             two pieces of work, until no engine works or for some seconds, and tells whether the
             backend is still open. None = nothing is run.
+        defer: is called at the start, and puts off what `prepare` does.
         adapters: the model's adapters; None = it has none.
     """
 
@@ -311,6 +229,7 @@ class BackendParts(NamedTuple):
     cores: SharedCores | None = None
     clock: Callable[[], float] = time.perf_counter
     prepare: Callable[[Callable[[], bool]], None] | None = None
+    defer: Callable[[], None] = lambda: None
     adapters: AdapterTable | None = None
 
 
@@ -348,6 +267,7 @@ class PagedBackend:
         self._tidy = tidy
         self._measurement = parts.measurement
         self._prepare = parts.prepare
+        self._defer = parts.defer
         self.adapters = parts.adapters
         self._cores = parts.cores or SharedCores.create()
         self._grammars = None if parts.grammars is None else guard_compiler(parts.grammars)
@@ -398,14 +318,26 @@ class PagedBackend:
         """
         draft = None
         if config.draft_model is not None:  # a wrong one is refused before what takes long
-            draft = read_draft_files(config.draft_model, model_dir)
-        kernels = load_kernels_beside()
-        SUFFIX_FUNCTIONS.load_beside(kernels)
+            draft = read_draft_files(config.draft_model, model_dir, model)
+        kernels = None
+        if config.precision == "exact":  # NumPy rounds sums otherwise: another token could be drawn
+            kernels = load_kernels_beside()
         cache = cache or DiskCache(None)
         files = read_files(model_dir, config, model.max_model_len)
         model = fit_attention(model, files.graph)
-        check_graph(paging_comparison(files), cache)
-        paged_model, token_budget, is_to_be_measured = load_tuned(files, config, cache)
+        model = fit_vocabulary(model, files.vocab_size)
+        with ThreadPoolExecutor(1) as beside:  # compilation uses one core for most of its time
+            checked = beside.submit(check_graph, paging_comparison(files), cache)
+            if draft is not None or files.available_memory() < _ROOM_FOR_BOTH * files.weights_size:
+                checked.result()
+            if draft is not None:  # a head changes the graph
+                draft = fit_draft_files(draft, files.graph, model.max_model_len)
+            compiler = beside.submit(load_grammar_compiler, model_dir, model)
+            try:
+                paged_model, token_budget, is_to_be_measured = load_tuned(files, config, cache)
+            finally:
+                checked.result()
+            grammars = compiler.result()
         measurement = Measurement(model_dir, config, cache) if is_to_be_measured else None
         if config.max_num_batched_tokens is None:
             config = replace(config, max_num_batched_tokens=token_budget)
@@ -419,19 +351,14 @@ class PagedBackend:
                 has_kernels=has_kernels,
             )
             adapters.load_first(config.lora_modules)
-        model = fit_vocabulary(model, paged_model.vocab_size)
         draft_model = None if draft is None else load_draft_model(draft, model_dir, model, config)
-        grammars = load_grammar_compiler(model_dir, model)
-        if config.precision == "exact":
-            kernels.join()  # NumPy rounds sums otherwise, which could draw another token
+        if kernels is not None:
+            kernels.join()
         stored = None
         if prefixes is not None and config.enable_prefix_caching:
             stored = prefix_files(prefixes, paged_model, model_dir, model)
 
-        prepare = None
-        if has_kernels or paged_model.awaits_single_rows:
-            has_adapters = adapters is not None
-            prepare = partial(prepare_few_rows, paged_model, has_kernels, has_adapters=has_adapters)
+        has_adapters = adapters is not None
 
         def reserve(available: int) -> PagedBackend:
             if paged_model.is_on_gpu:
@@ -440,7 +367,14 @@ class PagedBackend:
                 paged_model,
                 model,
                 config,
-                BackendParts(grammars, measurement, cores, prepare=prepare, adapters=adapters),
+                BackendParts(
+                    grammars,
+                    measurement,
+                    cores,
+                    prepare=partial(prepare, paged_model, has_kernels, has_adapters),
+                    defer=defer_kernels,
+                    adapters=adapters,
+                ),
                 draft_model=draft_model,
                 available=available,
                 prefixes=stored,
@@ -499,6 +433,7 @@ class PagedBackend:
             self._prefixes = PrefixEngine(
                 self._engine, self._stored, call=self._call, call_later=self._call_later
             )
+        self._defer()
         self._cores.engines.begin()
         start_thread(self._run, name="engine")
         if self._measurement is not None:

@@ -1,5 +1,5 @@
-"""Prepares what makes steps of few rows fast for a model that is being served, and switches over to
-it: our own kernels, or OpenVINO's with fixed shapes."""
+"""Prepares what makes a model faster that is being served already: the kernels of sampling, and for
+steps of few rows our own kernels or OpenVINO's with fixed shapes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.devices import is_cpu
 from fastovms.engine.model.model import PagedModel, RunnerFactory
 from fastovms.engine.model.paging import reason_of
+from fastovms.engine.row_functions import (
+    forget_compiler,
+    try_to_load_kernels,
+    use_numpy_for_now,
+)
+from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +27,11 @@ _DELAY: Final = 2.0
 _MAX_SECONDS: Final = 3.0
 _NUM_ROUNDS: Final = 5
 """How long, and how often, steps of one size are measured at most."""
+
+
+_MIN_GAIN_OF_ONE: Final = 1.35
+"""How much faster the kernels must compute steps of one row where the graph for these is not
+compiled yet, which gains up to 1.3."""
 
 
 class _DroppedError(Exception):
@@ -42,6 +53,25 @@ def can_use_kernels(model: PagedModel) -> bool:
     )
 
 
+def defer_kernels() -> None:
+    """Does without the kernels of sampling until `prepare` loads them."""
+    use_numpy_for_now()
+    SUFFIX_FUNCTIONS.defer()
+
+
+def prepare(
+    model: PagedModel, has_kernels: bool, has_adapters: bool, may_go_on: Callable[[], bool]
+) -> None:
+    """Loads the kernels of sampling, which are compiled at the very first start, and prepares steps
+    of few rows; see `prepare_few_rows`. A first request comes before all of it."""
+    time.sleep(_DELAY)
+    try_to_load_kernels()
+    SUFFIX_FUNCTIONS.try_to_load()
+    if has_kernels or model.awaits_single_rows:
+        prepare_few_rows(model, has_kernels, may_go_on, has_adapters=has_adapters)
+    forget_compiler()
+
+
 def prepare_few_rows(
     model: PagedModel,
     has_kernels: bool,
@@ -50,9 +80,10 @@ def prepare_few_rows(
     *,
     has_adapters: bool = False,
 ) -> None:
-    """Compiles the graph for steps of one row, if the model has one. Then compiles the kernels,
-    packs the weights, checks logits and measures, and logs in one line how that ended. All of it
-    runs beside the engine, which switches over to what is right and faster, and takes seconds.
+    """Compiles the kernels, packs the weights, checks logits and measures, and logs in one line how
+    that ended. Compiles the graph for steps of one row, if the model has one, unless the kernels
+    compute these steps: it would take the memory of the weights for nothing. All of it runs beside
+    the engine and takes seconds. The engine then uses what is right and faster.
 
     Args:
         has_kernels: whether to try the kernels.
@@ -65,16 +96,27 @@ def prepare_few_rows(
         if not may_go_on():
             raise _DroppedError
 
-    time.sleep(_DELAY)
     try:
+        if has_kernels:
+            _prepare_kernels(model, wait_for_rest, clock, has_adapters)
         if model.awaits_single_rows:
             wait_for_rest()
             _compile_single_rows(model)
-        if has_kernels:
-            result = _prepare(model, wait_for_rest, clock, has_adapters=has_adapters)
-            logger.info("decode kernels: %s", result)
     except _DroppedError:
         pass
+
+
+def _prepare_kernels(
+    model: PagedModel,
+    wait_for_rest: Callable[[], None],
+    clock: Callable[[], float],
+    has_adapters: bool,
+) -> None:
+    try:
+        result = _prepare(model, wait_for_rest, clock, has_adapters=has_adapters)
+        logger.info("decode kernels: %s", result)
+    except _DroppedError:
+        raise
     except Exception as error:
         logger.warning("decode kernels: not used: %s", reason_of(error))
 
@@ -129,6 +171,8 @@ def _prepare(
             max_seconds=_MAX_SECONDS,
             max_rounds=_NUM_ROUNDS,
         )
+        if model.awaits_single_rows and gains.get(1, 0.0) < _MIN_GAIN_OF_ONE:
+            gains.pop(1, None)
         for number in few_rows.served_numbers(gains):
             chosen.setdefault(number, []).append(makers[number])
         if gains:

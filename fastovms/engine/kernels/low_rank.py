@@ -2,8 +2,9 @@
 
 A row is multiplied with the matrices of its own adapter alone, so that a step costs the same
 whichever adapters its rows have. Steps of few rows are bound by memory, and rows of different
-adapters read different matrices. These are therefore in 8 bits, each row of a matrix with a scale:
-a change of compressed weights is rounded by a hundredth of itself at most, the weights by more.
+adapters read different matrices. These are therefore in 8 bits, and each row of a matrix has a
+scale. What an adapter changes is rounded by about a hundredth of itself. The weights that it
+changes are compressed, and rounded by more.
 """
 
 # The signatures for the compiler are the types, which mypy does not know.

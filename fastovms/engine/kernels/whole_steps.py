@@ -70,6 +70,7 @@ class WholeStep:
         before: what OpenVINO computes: the inputs of the program.
         program: computes logits.
         logits: the buffer of these.
+        states: the buffer of hidden states for a draft head; None = the model returns none.
         vocab_size: numbers in a row of them.
         num_layers: with a cache.
         groups: the modules, by their numbers, whose low-rank matrices are multiplied with the same
@@ -79,6 +80,7 @@ class WholeStep:
     before: ov.Model
     program: Program
     logits: int
+    states: int | None
     vocab_size: int
     num_layers: int
     groups: tuple[tuple[int, ...], ...]
@@ -101,6 +103,7 @@ def assemble_step(
     store: WeightStore,
     cache: CacheShape,
     sampled: str,
+    states: str,
     modules: Mapping[str, Sequence[Module]] | None = None,
 ) -> WholeStep | None:
     """Returns the program of a paged model; None = there is something in it that the kernels do not
@@ -108,20 +111,24 @@ def assemble_step(
 
     Args:
         sampled: the name of the input that says whose logits are wanted.
+        states: the name of the output of hidden states, which not every model has.
         modules: by the names of products, those whose results they have, one after another. Their
             low-rank matrices are multiplied, too. None = there are no adapters.
     """
     try:
-        graph = _Graph(model, store.kernels.instructions, sampled)
+        graph = _Graph(model, store.kernels.instructions, sampled, states)
         assembler = _StepAssembler(graph, store, cache, modules or {})
-        program, logits = assembler.assemble()
+        program = assembler.assemble()
     except _UnknownError:
         return None
     results = [opset13.result(port) for port in graph.inputs]
     before = ov.Model(results, _parameters_of(results), "before")
+    logits, own = assembler.result(graph.result), None
+    if graph.states is not None:
+        own = assembler.result(graph.states)
     vocab_size = program.strides[logits]
     groups = tuple(assembler.groups)
-    return WholeStep(before, program, logits, vocab_size, assembler.num_layers, groups)
+    return WholeStep(before, program, logits, own, vocab_size, assembler.num_layers, groups)
 
 
 def _parameters_of(results: Sequence[Node]) -> list[Node]:
@@ -157,21 +164,37 @@ class _Graph:
     """The nodes that a program has to compute.
 
     Attributes:
-        nodes: in an order in which they can be computed.
+        nodes: in an order in which they can be computed. Those of the hidden states come first,
+            because logits are computed for sampled tokens alone.
         inputs: outputs of other nodes, whose rows it takes.
         result: the output that is the logits.
+        states: the output that is the hidden states; None = there are none.
     """
 
-    def __init__(self, model: ov.Model, instructions: str, sampled: str) -> None:
+    def __init__(self, model: ov.Model, instructions: str, sampled: str, states: str) -> None:
         self._instructions = instructions
         self._sampled = sampled
         ordered = model.get_ordered_ops()
         late = self._late(ordered)
         self._known: dict[int, Step] = {}
         self.result = model.output("logits").get_node().input_value(0)
+        named = [port for port in model.outputs if states in port.get_names()]
+        self.states = named[0].get_node().input_value(0) if named else None
         needed: set[int] = set()
         inputs: dict[Port, Any] = {}
-        pending = [self.result]
+        self.nodes: list[Node] = []
+        for result in filter(None, (self.states, self.result)):
+            before = set(needed)
+            self._collect(result, late, needed, inputs)
+            own = needed - before
+            self.nodes += [node for node in ordered if node.get_instance_id() in own]
+        self.inputs = list(inputs.values())
+
+    def _collect(
+        self, result: Any, late: set[int], needed: set[int], inputs: dict[Port, Any]
+    ) -> None:
+        """Adds the nodes that an output is computed by, and the inputs of them."""
+        pending = [result]
         while pending:
             port = pending.pop()
             node = port.get_node()
@@ -183,8 +206,6 @@ class _Graph:
             elif key not in needed:
                 needed.add(key)
                 pending += self.sources(node)
-        self.nodes = [node for node in ordered if node.get_instance_id() in needed]
-        self.inputs = list(inputs.values())
 
     def _late(self, ordered: Sequence[Node]) -> set[int]:
         """Returns the ids of nodes that depend on products or attention."""
@@ -267,19 +288,30 @@ class _StepAssembler(Assembler):
             self._strides[place.buffer] = heads * width
             self._places[port_of(port)] = replace(place, heads=heads, stride=width, width=width)
 
-    def assemble(self) -> tuple[Program, int]:
-        """Returns the program, and the buffer of the logits."""
+    def assemble(self) -> Program:
+        """Returns the program."""
+        results = [
+            port_of(port) for port in (self._graph.states, self._graph.result) if port is not None
+        ]
         for node in self._graph.nodes:
             self._add_node(node)
+            if (node.get_instance_id(), 0) in results:
+                self._isolate((node.get_instance_id(), 0))
         if all(row[Field.OPCODE] != Opcode.GATHER for row in self._rows):
             raise _UnknownError("logits of all tokens")
-        logits = self._place(self._graph.result)
-        if logits.start or logits.heads != 1 or logits.width != self._strides[logits.buffer]:
-            width = logits.width
-            target = self._new_place(1, width)
-            self._emit_heads(Opcode.COPY, logits, logits, target)
-            logits = target
-        return self.finish(), logits.buffer
+        return self.finish()
+
+    def result(self, port: Any) -> int:
+        """Returns the buffer of an output of the model."""
+        return self._place(port).buffer
+
+    def _isolate(self, port: Port) -> None:
+        """Makes an output of the model all that a buffer holds."""
+        place = self._places[port]
+        if place.start or place.heads != 1 or place.width != self._strides[place.buffer]:
+            target = self._new_place(1, place.width)
+            self._emit_heads(Opcode.COPY, place, place, target)
+            self._places[port] = target
 
     def _place(self, port: Any) -> Place:
         return self._places[port_of(port)]

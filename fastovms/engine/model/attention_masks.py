@@ -214,6 +214,7 @@ _Value = Callable[[int, ov.PartialShape], NDArray[Any]]
 _VALUES: Final[Mapping[str, _Value]] = {
     "input_ids": lambda position, shape: np.zeros((1, 1), np.int64),
     "inputs_embeds": lambda position, shape: np.zeros((1, 1, shape[2].get_length()), np.float32),
+    "hidden_states": lambda position, shape: np.zeros((1, 1, shape[2].get_length()), np.float32),
     "attention_mask": lambda position, shape: np.ones((1, position + 1), np.int64),
     "position_ids": lambda position, shape: np.full(_one_token(shape), position, np.int64),
     "beam_idx": lambda position, shape: np.zeros(1, np.int32),

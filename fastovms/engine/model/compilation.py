@@ -8,7 +8,8 @@ Groups of 128 are up to a quarter faster than OpenVINO's of 32. Weights whose ow
 smaller, as in GGUF files, need activations in groups as small: with groups of 32 a prefill takes
 0.46 to 0.58 of the time that f32 takes, and a step of 8 tokens 0.42 to 0.5. On the demo model and a
 page of English the KL divergence from f32 throughout was 0.0027 with groups of 128, and 0.0015 with
-those of 32 and weights in groups of 32.
+those of 32 and weights in groups of 32. In bf16 without AMX, too, activations have 8 bits:
+otherwise prompts take 1.14 to 1.22 times as long (bench/results/performance.md, Quality).
 
 With AMX steps of many tokens are fastest in bf16, which does without 8-bit activations, but steps
 of few are not: there the model is compiled twice, for large and for small steps, over one KV cache,

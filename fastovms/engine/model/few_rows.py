@@ -22,6 +22,7 @@ from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_kernels
+from fastovms.engine.kernels.segments import find_segments
 from fastovms.engine.kernels.whole_steps import CacheShape, Module, assemble_step
 from fastovms.engine.model.adapters import find_modules
 from fastovms.engine.model.compilation import cache_layout
@@ -35,7 +36,7 @@ from fastovms.engine.model.model import (
     StepRunner,
     as_float32,
 )
-from fastovms.engine.model.paging import SAMPLED_TOKEN_INDICES, fix_shapes
+from fastovms.engine.model.paging import HIDDEN_STATES, SAMPLED_TOKEN_INDICES, fix_shapes
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.model.step_program import AdaptedStepRunner, StepProgramRunner
 from fastovms.engine.model.tuning import (
@@ -102,12 +103,6 @@ class FewRowVariants:
     store: WeightStore
     adapted: Mapping[int, AdaptedRunnerFactory] = field(default_factory=dict)
 
-    @property
-    def has_zero_points(self) -> bool:
-        """Whether weights have zero points that are no integers in the middle. OpenVINO multiplies
-        such weights with activations that are not quantized to 8 bits."""
-        return any(matrix.kind.has_zero_points for matrix in self.store.matrices)
-
 
 def choose_few_rows(
     model: PagedModel,
@@ -128,13 +123,19 @@ def choose_few_rows(
         RuntimeError: OpenVINO refuses something.
     """
     before_each()
+    if has_zero_points(model, instructions):
+        instructions = _EXACT_INSTRUCTIONS
     kernels = compiler.compile_kernels(instructions, model.num_threads)
     before_each()
-    variants = compile_few_rows(model, kernels, has_adapters=has_adapters)
-    if variants is None or not variants.has_zero_points or instructions == _EXACT_INSTRUCTIONS:
-        return variants
-    del variants  # frees its weights
-    return choose_few_rows(model, _EXACT_INSTRUCTIONS, before_each, has_adapters=has_adapters)
+    return compile_few_rows(model, kernels, has_adapters=has_adapters)
+
+
+def has_zero_points(model: PagedModel, instructions: str) -> bool:
+    """Returns whether weights of the kernels have zero points other than the middle. OpenVINO
+    multiplies such weights with activations that are not quantized to 8 bits."""
+    segments = find_segments(model.graph.model, instructions)
+    weights = (step.weights for segment in segments for step in segment.steps)
+    return any(each.kind.has_zero_points for each in weights if each is not None)
 
 
 def compile_few_rows(
@@ -201,7 +202,7 @@ def _whole_step(
         return None
     graph = model.graph.model.clone()
     modules = _modules_of_products(model.graph.model, fuse_projections(graph))
-    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES)
+    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES)
     if step is None:
         return None
     before = step.before
@@ -218,7 +219,7 @@ def _whole_step(
 
     adapted = None
     if has_adapters and not is_single:
-        adapted = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, modules)
+        adapted = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES, modules)
     num_modules = len(find_modules(model.graph.model))
     if adapted is None or sum(map(len, adapted.groups)) != num_modules:
         return _WholeSteps(make, None)

@@ -37,6 +37,7 @@ from fastovms.engine.model.kv_cache import (
 )
 from fastovms.engine.model.paging import (
     DEFAULT_MAX_MODEL_LEN,
+    HIDDEN_STATES,
     SAMPLED_TOKEN_INDICES,
     PagedGraph,
     activation_group_size,
@@ -144,6 +145,14 @@ def without_single_rows(
     return inputs
 
 
+def first_copies(inputs: StepInputs) -> NDArray[np.int64]:
+    """Returns where `without_single_rows` puts each token of the inputs: int64 [T]."""
+    begins = inputs.subsequence_begins
+    positions = np.arange(begins[-1])
+    singles = begins[:-1][np.diff(begins) == 1]
+    return positions + np.searchsorted(singles, positions)
+
+
 def _with_second_states(
     inputs: StepInputs, is_doubled: NDArray[np.bool_], first_second_row: int
 ) -> StepInputs:
@@ -173,6 +182,10 @@ class Runner(Protocol):
     def max_context_len(self) -> int | None:
         """The longest text, in tokens, that it is for; None = any."""
 
+    @property
+    def hidden_states(self) -> Floats | None:
+        """Returns the hidden states of the last step; see `Model.hidden_states`."""
+
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
         """Sets what inputs have beside those of a step: the cache."""
 
@@ -195,7 +208,7 @@ class Feed:
     def __init__(self, request: ov.InferRequest, ports: Iterable[Any]) -> None:
         self._request = request
         self._ports = {port.get_any_name(): port for port in ports}
-        self._arrays: dict[str, NDArray[np.int32] | NDArray[np.int64]] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
 
     def set(self, inputs: StepInputs) -> None:
         for name, port in self._ports.items():
@@ -228,6 +241,8 @@ class StepRunner:
         width = self._output.get_partial_shape()[-1]
         self._has_room = self._samples_in_graph and width.is_static and not is_on_gpu
         self._room: RawLogits = np.empty((0, 0), np.float32)
+        names = {name for port in compiled.outputs for name in port.get_names()}
+        self._has_hidden_states = HIDDEN_STATES in names
 
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
         """Sets what inputs have beside those of a step: the cache."""
@@ -247,6 +262,14 @@ class StepRunner:
         output: RawLogits = request.get_output_tensor(0).data.view(self._dtype)
         logits = output.reshape(-1, output.shape[-1])
         return logits if self._samples_in_graph else logits[inputs.sampled_token_indices]
+
+    @property
+    def hidden_states(self) -> Floats | None:
+        """Returns the hidden states of the last step; see `Model.hidden_states`."""
+        if not self._has_hidden_states:
+            return None
+        states: Floats = self._request.get_tensor(HIDDEN_STATES).data
+        return states.reshape(-1, states.shape[-1])
 
     def _make_room(self, num_rows: int) -> None:
         """Allocates memory for at least this number of rows of logits, doubling the previous size.
@@ -309,6 +332,12 @@ class Model(Protocol):
         """Computes one step and returns logits [R, vocab_size], valid until the next call. The
         caller may change them."""
 
+    @property
+    def hidden_states(self) -> Floats | None:
+        """The hidden states of the last step, valid until the next one; see `draft_heads`. A model
+        with a draft head has those of all tokens, [T, width], the head those of the sampled tokens,
+        [R, width]. None = the graph does not return any."""
+
 
 class PagedModel:
     """The model on its device. Not thread-safe: one step at a time.
@@ -345,6 +374,8 @@ class PagedModel:
             self._single_rows = StepRunner(variants.single_rows, is_on_gpu=self.is_on_gpu)
         self._few_rows: Mapping[int, Sequence[Runner]] = {}
         self._adapted: Runner | None = None
+        self._last_runner: Runner | None = None
+        self._kept_rows: NDArray[np.int64] | None = None
         self._few_adapted: Mapping[int, Runner] = {}
         self._packed_adapters: PackedAdapters = {}
         self._variants = variants
@@ -372,6 +403,7 @@ class PagedModel:
         properties: Mapping[str, object] | None = None,
         exact: bool = False,
         max_model_len: int = DEFAULT_MAX_MODEL_LEN,
+        graph: PagedGraph | None = None,
     ) -> PagedModel:
         """Reads and compiles a model directory; see `ExportedModel`.
 
@@ -384,6 +416,7 @@ class PagedModel:
             properties=properties,
             exact=exact,
             max_model_len=max_model_len,
+            graph=graph,
         )
         return files.compile(files.choices)[1]
 
@@ -468,8 +501,11 @@ class PagedModel:
 
     @property
     def awaits_single_rows(self) -> bool:
-        """Whether the variant for steps of one row is left to `compile_single_rows`."""
-        return self._precisions.has_single_rows and not self.has_single_rows
+        """Whether the variant for steps of one row is left to `compile_single_rows`, and no other
+        variant computes all of these steps."""
+        is_left = self._precisions.has_single_rows and not self.has_single_rows
+        singles = self._few_rows.get(1, ())
+        return is_left and all(one.max_context_len is not None for one in singles)
 
     def compile_single_rows(self) -> None:
         """Compiles the variant for steps of one row, which takes seconds, and uses it from the next
@@ -573,6 +609,7 @@ class PagedModel:
         if rows is not None:
             inputs = rows.add_to(inputs)
         if self._precisions.is_batch_invariant:
+            self._kept_rows = first_copies(inputs)
             inputs = without_single_rows(
                 inputs,
                 block_size=self.block_size,
@@ -580,7 +617,30 @@ class PagedModel:
                 first_second_row=0 if rows is None else rows.first_second_row,
             )
         inputs = inputs.in_pages(self._num_pages)
-        return self._runner_of(inputs).infer(inputs)[:num_rows]
+        self._last_runner = runner = self._runner_of(inputs)
+        logits = runner.infer(inputs)[:num_rows]
+        if runner is self._large and logits.dtype == np.uint16 and num_rows in self._few_rows:
+            # In bf16, the two likeliest tokens after a prompt are often equal.
+            ends = inputs.prompt_ends()
+            again = None if ends is None else self._few_row_runner(ends)
+            if ends is not None and again is not None:
+                logits = again.infer(ends)
+        return logits
+
+    def _few_row_runner(self, inputs: StepInputs) -> Runner | None:
+        for runner in self._few_rows.get(len(inputs.input_ids), ()):
+            limit = runner.max_context_len
+            if limit is None or inputs.max_context_len <= limit:
+                return runner
+        return None
+
+    @property
+    def hidden_states(self) -> Floats | None:
+        """Returns the hidden states of the last step; see `Model.hidden_states`."""
+        states = None if self._last_runner is None else self._last_runner.hidden_states
+        if states is None or self._kept_rows is None:
+            return states
+        return states[self._kept_rows]
 
     def _runner_of(self, inputs: StepInputs) -> Runner:
         if len(inputs.adapters):
@@ -590,10 +650,9 @@ class PagedModel:
                 return self._adapted
             limit = few.max_context_len
             return few if limit is None or inputs.max_context_len <= limit else self._adapted
-        for runner in self._few_rows.get(len(inputs.input_ids), ()):
-            limit = runner.max_context_len
-            if limit is None or inputs.max_context_len <= limit:
-                return runner
+        few_rows = self._few_row_runner(inputs)
+        if few_rows is not None:
+            return few_rows
         if is_single_row(inputs):
             return self._single_rows
         return self._small if self._precisions.is_small(inputs) else self._large
@@ -609,6 +668,7 @@ class ExportedModel:
         device: OpenVINO's name of the device.
         choices: the precisions worth trying, presumably fastest first.
         weights_size: the size of the weights file in bytes.
+        vocab_size: the width of the logits; None = dynamic.
     """
 
     def __init__(
@@ -619,12 +679,14 @@ class ExportedModel:
         properties: Mapping[str, object] | None = None,
         exact: bool = False,
         max_model_len: int = DEFAULT_MAX_MODEL_LEN,
+        graph: PagedGraph | None = None,
     ) -> None:
         """
         Args:
             properties: OpenVINO properties, which override the chosen ones.
             exact: whether to compute in f32 throughout and, on the CPU, independent of other tokens
                 in the step.
+            graph: the paged graph, if it has been read already.
 
         Raises:
             ConfigurationError: the model cannot be paged, or the device does not exist.
@@ -633,8 +695,10 @@ class ExportedModel:
         self.model_dir = model_dir
         self.max_model_len = max_model_len
         self.device = find_device(self._core, device)
-        self.graph = read_paged_graph(self._core, model_dir, max_model_len)
+        self.graph = graph or read_paged_graph(self._core, model_dir, max_model_len)
         self.weights_size = self.graph.weights.stat().st_size
+        width = self.graph.model.output("logits").get_partial_shape()[-1]
+        self.vocab_size: int | None = width.get_length() if width.is_static else None
         available = self.available_memory()
         self.choices = possible_precisions(
             self._core,

@@ -324,6 +324,9 @@ def _names(ports: list[ov.Output]) -> _Names:
 
 SAMPLED_TOKEN_INDICES = "sampled_token_indices"
 
+HIDDEN_STATES: Final = "hidden_states"
+"""The input of a draft head, and an output of it and of its target: see `draft_heads`."""
+
 _STEP_INPUTS = frozenset(StepInputs._fields)
 _PAGED_ATTENTION = "PagedAttentionExtension"
 _SLIDING_WINDOW_INPUT = 10
@@ -404,6 +407,14 @@ def read_paged_graph(
         raise ConfigurationError(
             f"cannot read the model in {model_dir}: {reason_of(error)}"
         ) from error
+    return page_graph(model, model_dir, max_model_len)
+
+
+def page_graph(
+    model: ov.Model, model_dir: Path, max_model_len: int, *, is_draft_head: bool = False
+) -> PagedGraph:
+    """Rewrites an exported graph in place; see `read_paged_graph`. A draft head may take hidden
+    states."""
     reason = why_not_paged(model)
     refusal = UnsupportedModel if has_attention(model) else ConfigurationError
     attentions, has_states = None, False
@@ -413,7 +424,8 @@ def read_paged_graph(
             _page(model)
             use_own_positions(model)
             has_states = name_inputs(model)
-            reason = why_not_wholly_paged(model) or _why_not_fed(model)
+            fed = _STEP_INPUTS if is_draft_head else _STEP_INPUTS - {HIDDEN_STATES}
+            reason = why_not_wholly_paged(model) or _why_not_fed(model, fed)
         except RuntimeError as error:
             reason = reason_of(error)
     if reason is not None:
@@ -456,7 +468,7 @@ def read_transformed(core: ov.Core, graph: Path, max_model_len: int) -> Transfor
     if attentions is not None:
         if attentions.max_len is not None:
             limits.append(ExactLength(attentions.max_len, _OTHER_MASK))
-        layers = _layers(model)
+        layers = attention_layers(model)
         for layer, (window, slopes) in zip(layers, attentions.layers, strict=False):
             if slopes is not None and layer.input_value(_ALIBI_SLOPES_INPUT).get_shape() == [0]:
                 limits.append(ExactLength(1, _OTHER_MASK))
@@ -467,7 +479,7 @@ def read_transformed(core: ov.Core, graph: Path, max_model_len: int) -> Transfor
 
 def applies_sliding_window(model: ov.Model) -> bool:
     """Returns whether a layer of a paged model sees only the last tokens."""
-    return any(map(_has_window, _layers(model)))
+    return any(map(_has_window, attention_layers(model)))
 
 
 def _has_window(layer: Any) -> bool:
@@ -487,7 +499,7 @@ def reason_of(error: BaseException) -> str:
     return _SOURCE.sub("", lines[-1]) if lines else type(error).__name__
 
 
-def _layers(model: ov.Model) -> list[Any]:
+def attention_layers(model: ov.Model) -> list[Any]:
     """Returns the attention nodes, in the order of the layers: each depends on the one before it.
     Some layers share a cache (Gemma 3n)."""
     return [node for node in model.get_ordered_ops() if node.get_type_name() == _PAGED_ATTENTION]
@@ -505,7 +517,7 @@ def _read_masks(model: ov.Model, max_model_len: int) -> ModelAttention | None:
 
 
 def _set_attentions(model: ov.Model, attentions: Sequence[LayerAttention]) -> None:
-    layers = _layers(model)
+    layers = attention_layers(model)
     if len(layers) != len(attentions):
         logger.info("paged attention: %d of %d layers were converted", len(layers), len(attentions))
         return
@@ -548,9 +560,9 @@ def _page(model: ov.Model) -> None:
     model.validate_nodes_and_infer_types()
 
 
-def _why_not_fed(model: ov.Model) -> str | None:
+def _why_not_fed(model: ov.Model, fed: Set[str]) -> str | None:
     names = {port.get_any_name() for port in model.inputs if not is_cache(port)}
-    unknown = sorted(names - _STEP_INPUTS)
+    unknown = sorted(names - fed)
     if unknown:
         return "it needs inputs that a text has not got: " + ", ".join(unknown)
     return None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 _NO_TOKENS = array("q")
 _NO_ROWS: Final = np.empty(0, np.int32)
+_NO_STATES: Final = np.empty((0, 1, 0), np.float32)
 
 
 class StepInputs(NamedTuple):
@@ -34,6 +35,7 @@ class StepInputs(NamedTuple):
             stored.
         adapters: int32 [S], the number of each sequence's adapter, 0 = none; empty = no sequence
             has one.
+        hidden_states: float32 [T, 1, width], those that a draft head takes with each token.
     """
 
     input_ids: NDArray[np.int64]
@@ -49,11 +51,35 @@ class StepInputs(NamedTuple):
     state_row_begins: NDArray[np.int32] = _NO_ROWS
     state_intervals: NDArray[np.int32] = _NO_ROWS
     adapters: NDArray[np.int32] = _NO_ROWS
+    hidden_states: NDArray[np.float32] = _NO_STATES
 
     @property
     def token_sequence_lens(self) -> NDArray[np.int64]:
         """The length of each token's sequence: int64 [T]."""
         return self.sequence_lens.repeat(np.diff(self.subsequence_begins))
+
+    def prompt_ends(self) -> StepInputs | None:
+        """Returns the inputs of a step that computes only the sampled tokens, after all the others.
+        None = no prompt ends in this step, or drafts are sampled."""
+        sampled, ends = self.sampled_token_indices, self.subsequence_begins[1:] - 1
+        sequences = np.searchsorted(ends, sampled)
+        num_tokens = np.diff(self.subsequence_begins)[sequences]
+        if not (num_tokens > 1).any() or not np.array_equal(ends[sequences], sampled):
+            return None
+        tables = np.split(self.block_indices, self.block_indices_begins[1:-1])
+        tables = [tables[sequence] for sequence in sequences]
+        past_lens = self.past_lens[sequences] + num_tokens - 1
+        return self._replace(
+            input_ids=self.input_ids[sampled],
+            position_ids=self.position_ids[sampled],
+            past_lens=past_lens,
+            subsequence_begins=np.arange(len(sampled) + 1, dtype=np.int32),
+            block_indices=np.concatenate(tables),
+            block_indices_begins=np.cumsum([0, *map(len, tables)], dtype=np.int32),
+            max_context_len=np.array(past_lens.max() + 1, np.int32),
+            sampled_token_indices=np.arange(len(sampled)),
+            sequence_lens=self.sequence_lens[sequences],
+        )
 
     def in_pages(self, num_pages: int) -> StepInputs:
         """Returns the inputs with block indices converted to page indices; a block has `num_pages`

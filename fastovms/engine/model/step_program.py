@@ -12,7 +12,7 @@ from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import Workspace
 from fastovms.engine.kernels.programs import Field, Opcode, StepField
 from fastovms.engine.kernels.whole_steps import WholeStep
-from fastovms.engine.model.model import Feed, RawLogits
+from fastovms.engine.model.model import Feed, Floats, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
 
 MAX_CONTEXT: Final = 2048
@@ -39,6 +39,11 @@ class StepProgramRunner:
         rows = workspace.max_rows
         self._logits = np.empty((rows, step.vocab_size), np.float32)
         self._buffers[step.logits, 0] = self._logits.ctypes.data
+        self._states: Floats | None = None
+        if step.states is not None:
+            self._states = np.empty((rows, step.program.strides[step.states]), np.float32)
+            self._buffers[step.states, 0] = self._states.ctypes.data
+        self._num_tokens = 0
         self._begins = np.zeros(rows + 1, np.int32)
         self._past_lens = np.zeros(rows, np.int32)
         self._block_begins = np.zeros(rows + 1, np.int32)
@@ -84,7 +89,13 @@ class StepProgramRunner:
             fields,
             kernels.num_threads,
         )
+        self._num_tokens = len(inputs.input_ids)
         return self._logits[:num_sampled]
+
+    @property
+    def hidden_states(self) -> Floats | None:
+        """Returns the hidden states of the last step; see `Model.hidden_states`."""
+        return None if self._states is None else self._states[: self._num_tokens]
 
 
 class AdaptedStepRunner(StepProgramRunner):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,6 +105,27 @@ async def test_loading_and_unloading(backend: PagedBackend, model_dir: Path) -> 
     assert await generate(backend, None) == plain
     again = await table.load("some", model_dir / "some")
     assert await generate(backend, again) == some
+
+
+async def test_kernels_get_adapters_in_their_own_form(model_dir: Path) -> None:
+    model = PagedModel.load(model_dir / "model")
+    table = AdapterTable(model, max_adapters=3, max_rank=8, has_kernels=True)
+    used: list[set[int]] = []
+
+    async def switch(change: Callable[[], None]) -> None:
+        change()
+        used.append(set(model._packed_adapters))
+
+    table.switch = switch
+    table.load_first({"some": model_dir / "some"})
+    plain = AdapterTable(model.twin(), max_adapters=3, max_rank=8)
+    plain.load_first({"some": model_dir / "some"})
+    assert plain.num_bytes < table.num_bytes < 1.4 * plain.num_bytes
+    await table.load("first", model_dir / "a1")
+    await table.unload("some")
+    await table.unload("first")
+    assert used == [{1, 2}, {2}, set()]
+    assert table.num_bytes == 0
 
 
 async def test_an_unload_waits_for_requests(backend: PagedBackend, model_dir: Path) -> None:

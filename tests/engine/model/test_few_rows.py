@@ -10,12 +10,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import openvino as ov
 import pytest
 from numpy.typing import NDArray
+from openvino import opset13
 
 from bench.models import write_model
+from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
-from fastovms.backends.paged import decode_kernels
 from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_few_rows
 from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import packed_bytes
@@ -109,6 +111,30 @@ def decode(
         ]
         rows.append(as_float32(model.infer(layout.finish(array("q", last)))).copy())
     return np.concatenate(rows)
+
+
+@pytest.mark.parametrize(("precision", "is_again"), [("bf16", True), ("f32", False)])
+def test_the_end_of_a_prompt_is_computed_again_where_logits_are_bf16(
+    precision: str, is_again: bool, kernels: Kernels, tmp_path: Path
+) -> None:
+    write_model(COMPRESSED["int8"], tmp_path)
+    properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": "u8"}
+    plain = PagedModel.load(tmp_path, properties=properties)
+    found = compile_few_rows(plain, kernels)
+    assert found is not None
+    ours = with_kernels(plain, found.whole)
+    steps = []
+    for model, ends in ((plain, [44]), (ours, [44]), (ours, [43, 44])):
+        model.allocate_cache(2)
+        for start, end in zip([0, *ends], ends, strict=False):
+            layout = StepLayout(model.block_size)
+            last = layout.add(TEXT, start, end, array("i", (0, 1)))
+            logits = model.infer(layout.finish(array("q", [last])))
+        steps.append(as_float32(logits).copy())
+    whole, again, apart = steps
+    assert np.array_equal(again, whole) is not is_again
+    if is_again:
+        assert np.abs(again - apart).max() < 0.5 * np.abs(whole - apart).max()
 
 
 @pytest.mark.parametrize(
@@ -289,20 +315,40 @@ def test_kernels_compute_steps_with_adapters(
     assert sizes == [16, 16]
 
 
+@pytest.mark.parametrize("has_adapters", [True, False])
+def test_kernels_for_adapters_are_used_where_adapters_are_served(
+    model: PagedModel,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    has_adapters: bool,
+) -> None:
+    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: {1: 1.5})
+    pairs = random_pairs(model, 4)
+    packed = pack_adapter([pairs.get(name) for name in module_shapes(model.graph.model)])
+    stack = AdapterStack({}).with_adapter(7, pairs, packed)
+    served = model.twin()
+    served.use_for_adapters(compile_adapters(model, stack), stack.packed)
+    prepared(served, caplog, has_adapters=has_adapters)
+    steps: list[bool] = []
+    infer = AdaptedStepRunner.infer
+    monkeypatch.setattr(
+        AdaptedStepRunner, "infer", lambda *given: steps.append(True) or infer(*given)
+    )
+    decode(served, 3, 1, (7, 0, 7))
+    assert len(steps) == 2 * has_adapters
+
+
 # Preparation beside a server
 
 
-def prepared(model: PagedModel, caplog: pytest.LogCaptureFixture) -> str:
+def prepared(
+    model: PagedModel, caplog: pytest.LogCaptureFixture, *, has_adapters: bool = False
+) -> str:
     """Returns the last line of the log."""
     model.allocate_cache(2)
     with caplog.at_level("INFO"):
-        prepare_few_rows(model, True, lambda: True)
+        prepare_few_rows(model, True, lambda: True, has_adapters=has_adapters)
     return caplog.messages[-1]
-
-
-@pytest.fixture(autouse=True)
-def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_kernels, "_DELAY", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -350,37 +396,49 @@ def test_what_is_wrong_is_off_with_one_line(
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ([Mock(has_zero_points=True), None], ["avx512_vnni", "avx2"]),
-        ([None], ["avx512_vnni"]),
-    ],
+    ("zero_points", "expected"), [(0.0, "avx512_vnni"), (0.25, "avx2"), (8.0, "avx2")]
 )
 def test_weights_with_zero_points_get_activations_of_16_bits(
-    tiny_models: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    found: list[object],
-    expected: list[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zero_points: float, expected: str
 ) -> None:
+    integers = np.random.default_rng(0).integers(-8, 8, (512, 2, 32), np.int8)
+    node: Any = opset13.convert(opset13.constant(integers), np.float32)
+    if zero_points:
+        node = opset13.subtract(node, opset13.constant(np.full((512, 2, 1), zero_points, "f")))
+    node = opset13.multiply(node, opset13.constant(np.full((512, 2, 1), 0.01, np.float32)))
+    head = opset13.reshape(node, opset13.constant(np.array([512, 64])), False)
+    graph = LlamaGraph(replace(SHAPES["tiny"], weight_format="fp32"), 300, seed=0).build()
+    product = graph.output("logits").get_node().input_value(0).get_node()
+    product.input(1).replace_source_output(head.output(0))
+    ov.save_model(graph, tmp_path / "openvino_model.xml", compress_to_fp16=False)
     compiled: list[str] = []
     monkeypatch.setattr(compiler, "find_instructions", lambda: "avx512_vnni")
     monkeypatch.setattr(compiler, "compile_kernels", lambda name, _: compiled.append(name))
-    monkeypatch.setattr(few_rows, "compile_few_rows", Mock(side_effect=found))
-    prepare_few_rows(PagedModel.load(tiny_models["tiny"]), True, lambda: True)
-    assert compiled == expected
+    monkeypatch.setattr(few_rows, "compile_few_rows", lambda *_, **__: None)
+    prepare_few_rows(PagedModel.load(tmp_path), True, lambda: True)
+    assert compiled == [expected]
 
 
-@pytest.mark.parametrize("has_kernels", [True, False])
-def test_the_graph_for_steps_of_one_row_is_compiled_first(
-    tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, has_kernels: bool
+@pytest.mark.parametrize(
+    ("has_kernels", "gains", "expected"),
+    [(True, {}, True), (True, {1: 1.2, 2: 1.5}, True), (True, {1: 1.5}, False), (False, {}, True)],
+)
+def test_the_graph_for_steps_of_one_row_is_compiled_where_kernels_gain_little(
+    tiny_models: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    has_kernels: bool,
+    gains: dict[int, float],
+    expected: bool,
 ) -> None:
-    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: {})
+    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: dict(gains))
     files = ExportedModel(tiny_models["tiny"])
     choice = replace(files.choices[0], has_single_rows=True)
     _, model = files.compile([choice], single_rows_later=True)
     model.allocate_cache(2)
     prepare_few_rows(model, has_kernels, lambda: True)
-    assert model.has_single_rows
+    assert model.has_single_rows == expected
+    assert (1 in model.few_row_numbers) != expected
+    assert not model.awaits_single_rows
 
 
 def test_a_model_that_is_dropped_is_not_measured(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from fastovms.engine.model.graph_comparison import (
     largest_difference,
     log_softmax,
 )
+from fastovms.engine.model.layer_cut import cut_layers
 from fastovms.engine.model.long_rope import TOKEN_SEQUENCE_LENS
 from fastovms.engine.model.model import ExportedModel
 from fastovms.engine.model.paging import PagedGraph
@@ -66,13 +69,14 @@ SCALE, WINDOW, SLOPES = 9, 10, 11
 """Inputs of a paged attention."""
 
 
-def attention_with(index: int, value: Any) -> Callable[[PagedGraph], None]:
-    """Changes the first layer's."""
+def attention_with(index: int, value: Any, *layers: int) -> Callable[[PagedGraph], None]:
+    """Changes the first layer's, or those of others."""
 
     def change(graph: PagedGraph) -> None:
-        (target,) = graph.model.input("key_cache.0").get_target_inputs()
-        constant = opset13.constant(np.array(value))
-        target.get_node().input(index).replace_source_output(constant.output(0))
+        for layer in layers or (0,):
+            (target,) = graph.model.input(f"key_cache.{layer}").get_target_inputs()
+            constant = opset13.constant(np.array(value))
+            target.get_node().input(index).replace_source_output(constant.output(0))
 
     return change
 
@@ -101,3 +105,73 @@ def test_another_attention_makes_a_difference(
     change(files.graph)
     files.graph.model.validate_nodes_and_infer_types()
     assert largest_difference(files) > 2 * MAX_DIFFERENCE
+
+
+# A layer of each kind is enough where they agree.
+
+
+NUM_LAYERS = 6
+
+
+def save_deep(directory: Path) -> Path:
+    shape = replace(SHAPES["tiny"], num_hidden_layers=NUM_LAYERS)
+    ov.save_model(LlamaGraph(shape, 300, seed=0).build(), directory / "openvino_model.xml")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("change", "layers"),
+    [
+        (lambda graph: None, [0, 5]),
+        (attention_with(WINDOW, np.int32(8), *range(NUM_LAYERS)), [0, 5]),
+        (attention_with(WINDOW, np.int32(8), 3), [0, 3, 5]),
+        (attention_with(SCALE, np.float32(0.1), 1, 4), [0, 1, 5]),
+        (attention_with(SCALE, np.float32(0.1), 5), [0, 5]),
+    ],
+)
+def test_a_layer_of_each_kind_is_left(tmp_path, change, layers) -> None:
+    files = ExportedModel(save_deep(tmp_path), max_model_len=160)
+    change(files.graph)
+    plain = ov.Core().read_model(tmp_path / "openvino_model.xml")
+    assert cut_layers(plain, files.graph.model)
+    names = {port.get_any_name() for port in files.graph.model.inputs}
+    assert {name for name in names if "cache." in name} == {
+        f"{kind}_cache.{layer}" for kind in ("key", "value") for layer in layers
+    }
+    assert len(plain.get_sinks()) == 2 * len(layers)
+
+
+def test_what_is_right_is_known_from_a_layer_of_each_kind(tmp_path, caplog) -> None:
+    caplog.set_level(logging.DEBUG)
+    files = ExportedModel(save_deep(tmp_path), max_model_len=160)
+    assert largest_difference(files) < MAX_DIFFERENCE / 100
+    assert "a layer of each kind" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "layers"),
+    [
+        (WINDOW, np.int32(4), range(NUM_LAYERS)),
+        (WINDOW, np.int32(4), [3]),
+        (SCALE, np.float32(0.01), range(NUM_LAYERS)),
+        (SCALE, np.float32(0.01), [NUM_LAYERS - 1]),
+    ],
+)
+def test_what_is_wrong_in_some_of_many_layers_is_found(tmp_path, index, value, layers) -> None:
+    files = ExportedModel(save_deep(tmp_path), max_model_len=160)
+    right = largest_difference(files)
+    attention_with(index, value, *layers)(files.graph)
+    files.graph.model.validate_nodes_and_infer_types()
+    assert largest_difference(files) > 50 * right
+
+
+def test_where_layers_cannot_be_told_apart_all_are_compared() -> None:
+    plain = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
+    assert not cut_layers(plain, plain.clone())
+    hidden = ops.parameter([1, 4], np.float32, name="input_ids")
+    hidden.output(0).set_names({"input_ids"})
+    logits = ops.result(ops.relu(hidden))
+    logits.output(0).set_names({"logits"})
+    other = ov.Model([logits], [hidden], "no layers")
+    assert not cut_layers(other, other.clone())
+    assert not cut_layers(plain, other)

@@ -7,7 +7,7 @@ import { keepStatistics, keptStatistics, statisticsLine, statisticsOf } from "..
 import { timingBar } from "../answer/timing_bar.js";
 import { announce, copyText, iconButton, make } from "../core/dom.js";
 import { put, say } from "../core/language.js";
-import { canContinue, cutOf, filesOf, imagesOf, isUserMessage, joined, ownTextOf, textOf } from "../session/items.js";
+import { canContinue, cutOf, filesOf, groups, imagesOf, isUserMessage, joined, lastQuestion, ownTextOf, textOf } from "../session/items.js";
 import { EndFollower } from "./end_follower.js";
 import { editMessage } from "./message_editor.js";
 import { NearDrawing } from "./near_drawing.js";
@@ -21,7 +21,7 @@ import { NearDrawing } from "./near_drawing.js";
  * @property {function(): void} onRetry asks again for what has failed.
  * @property {function(Object, string): void} onOutput is told a call and its output.
  * @property {function(string): void} onVariant is told the id of the branch to show.
- * @property {function(): void} onContinue lets the model continue the answer that was cut.
+ * @property {function(): void} onContinue lets the model continue the answer that was cut, or answer the last message.
  * @property {function(): string} waitsForModel returns the id of the model that is not yet loaded; "" = it is.
  * @property {function(number): {ids: string[], current: number}} variantsAt
  */
@@ -94,7 +94,7 @@ export class Transcript {
     }
   }
 
-  #userMessage({ items: [item], start }) {
+  #userMessage({ items: [item], start, end }) {
     const body = make("div", { class: "text markdown" });
     const text = ownTextOf(item);
     const pictures = imagesOf(item).map(picture);
@@ -105,8 +105,15 @@ export class Transcript {
       make("div", { class: "bubble" }, ...pictures, ...filesOf(item).map(attachedFile), body), tools);
     if (text.length > MAX_MARKDOWN) showPlain(body, text);
     else this.#whenNear(node, body, text, () => showMarkdown(body, text, { breaks: true }));
+    if (!this.#session.turn && end === this.#session.items.length) node.append(this.#unanswered());
     this.#putVariants(node);
     return node;
+  }
+
+  /** Says that the chat's last message has no answer, as one that was stopped before it began, and offers to ask for one. */
+  #unanswered() {
+    return make("p", { class: "cut unanswered" }, make("span", { text: "chat.failed" }),
+      make("button", { type: "button", text: "chat.regenerate", on: { click: this.#actions.onContinue } }));
   }
 
   #answer(group, isLast) {
@@ -182,6 +189,7 @@ export class Transcript {
     const { items } = this.#session;
     // A turn that has failed may have begun within an answer, which is shown as it was.
     if (this.#turn) this.#redrawFrom(lastQuestion(items, items.length));
+    this.#list.querySelector(".unanswered")?.remove();
     const messages = turn.input.filter(isUserMessage);
     // The outputs of tools go on with the answer that has made the calls.
     const carried = messages.length ? [] : items.slice(lastQuestion(items, items.length) + 1);
@@ -224,7 +232,7 @@ export class Transcript {
     node.removeAttribute("aria-busy");
     state.remove();
     this.#redrawFrom(lastQuestion(this.#session.items, first), turn.answer.output.length ? { node, view } : null);
-    announce(say(CUT_SENTENCES[cutOf(turn.answer.output)] ?? "chat.answered"));
+    announce(say(turn.answer.output.length ? CUT_SENTENCES[cutOf(turn.answer.output)] ?? "chat.answered" : "chat.failed"));
   }
 
   /** Shows the items from a position on anew, in place of the turn, of which `drawn` stays. */
@@ -281,23 +289,4 @@ function picture(url) {
 function attachedFile({ name, text }) {
   if (text === undefined) return make("p", { class: "file file-chip", dir: "auto" }, name);
   return make("details", { class: "file" }, make("summary", { dir: "auto" }, name), make("pre", { tabindex: "0", labelled: name, dir: "auto" }, text));
-}
-
-/** Yields runs of items that are shown together: a message of the user, or all up to the next. */
-function* groups(items, first) {
-  let start = 0;
-  let question = null;
-  while (start < items.length) {
-    const isUser = isUserMessage(items[start]);
-    let end = start + 1;
-    while (!isUser && end < items.length && !isUserMessage(items[end])) end++;
-    if (isUser) question = first + start;
-    yield { isUser, items: items.slice(start, end), start: first + start, end: first + end, question };
-    start = end;
-  }
-}
-
-/** Returns the position of the last message of the user that stands no later than a position; -1 = there is none. */
-function lastQuestion(items, position) {
-  return items.slice(0, position + 1).findLastIndex(isUserMessage);
 }

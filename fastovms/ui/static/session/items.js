@@ -188,3 +188,27 @@ export function bare({ id, status, ...item }) {
   if (!Array.isArray(item.content)) return item;
   return { ...item, content: item.content.map(({ annotations, logprobs, ...part }) => part) };
 }
+
+/**
+ * Yields runs of items that are shown together: a message of the user, or all up to the next.
+ *
+ * @param {Object[]} items
+ * @param {number} first the position of the first one in the chat.
+ */
+export function* groups(items, first) {
+  let start = 0;
+  let question = null;
+  while (start < items.length) {
+    const isUser = isUserMessage(items[start]);
+    let end = start + 1;
+    while (!isUser && end < items.length && !isUserMessage(items[end])) end++;
+    if (isUser) question = first + start;
+    yield { isUser, items: items.slice(start, end), start: first + start, end: first + end, question };
+    start = end;
+  }
+}
+
+/** Returns the position of the last message of the user that stands no later than a position; -1 = there is none. */
+export function lastQuestion(items, position) {
+  return items.slice(0, position + 1).findLastIndex(isUserMessage);
+}

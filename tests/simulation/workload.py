@@ -396,7 +396,10 @@ def _harder(action: Action, chance: random.Random) -> Action:
         ends = [end for end in range(size, len(text)) if text.find(text[end - size : end]) > 3]
         if ends and chance.random() < 0.5:
             end = chance.choice(ends)
-            action = replace(action, fields=action.fields | {"stop": [text[end - size : end]]})
+            stop = text[end - size : end]
+            # A chat's content has blanks only once it is known that no call follows them.
+            if action.api == "completions" or stop == stop.rstrip():
+                action = replace(action, fields=action.fields | {"stop": [stop]})
     return action
 
 

@@ -169,6 +169,7 @@ class Simulation:
         server.terminate()
         async with asyncio.timeout(300):
             await until(lambda: server.main.has_ended)
+        await asyncio.sleep(1)  # a thread has said that it ends, and ends soon
         self._check_end(server)
 
     async def _meet(self, accident: Accident) -> None:

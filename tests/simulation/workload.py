@@ -211,7 +211,7 @@ def make_scenario(seed: int) -> Scenario:
             models=(),
             http=HttpConfig(
                 max_write_buffer=chance.choice((30_000, 4 << 20)),
-                ping_interval=chance.choice((0.05, 15.0)),
+                ping_interval=chance.choice((0.25, 15.0)),
             ),
             security=SecurityConfig(enable_docs=False, ui=False, allowed_hosts="*"),
             service=ServiceConfig(engine_timeout=20.0),

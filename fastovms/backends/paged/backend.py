@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import queue
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -217,9 +218,9 @@ class BackendParts(NamedTuple):
         measurement: the tuning measurement to run while all engines are idle; None = none.
         cores: the cores shared with the other models; None = not shared.
         clock: returns seconds.
-        prepare: is run in a thread of its own when the engine is warm. Its argument waits, between
-            two pieces of work, until no engine works or for some seconds, and tells whether the
-            backend is still open. None = nothing is run.
+        prepare: is run in a thread of its own when the engine is warm. Its argument, before a piece
+            of work, waits for the given seconds, then until no engine works or for some seconds,
+            and returns whether the backend is still open. None = nothing is run.
         defer: is called at the start, and puts off what `prepare` does.
         adapters: the model's adapters; None = it has none.
     """
@@ -228,7 +229,7 @@ class BackendParts(NamedTuple):
     measurement: Measurement | None = None
     cores: SharedCores | None = None
     clock: Callable[[], float] = time.perf_counter
-    prepare: Callable[[Callable[[], bool]], None] | None = None
+    prepare: Callable[[Callable[[float], bool]], None] | None = None
     defer: Callable[[], None] = lambda: None
     adapters: AdapterTable | None = None
 
@@ -284,7 +285,7 @@ class PagedBackend:
             stats=self._take_stats(),
         )
         self._failure: str | None = None
-        self._closing = False
+        self._closing = threading.Event()
 
     @classmethod
     def load(cls, model_dir: Path, model: ModelInfo, config: EngineConfig) -> PagedBackend:
@@ -459,7 +460,7 @@ class PagedBackend:
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         if self._failure is not None:
             raise EngineFailed(f"the engine has failed: {self._failure}")
-        if not self._link.is_started or self._closing:
+        if not self._link.is_started or self._closing.is_set():
             raise BackendUnavailable("the server is not ready to generate")
         check_length(request, self._model)
         self._engine.validate(request)
@@ -489,9 +490,9 @@ class PagedBackend:
             self._requests.end_all(FinishReason.ERROR, reason)
 
     async def close(self) -> None:
-        if not self._link.is_started or self._closing:
+        if not self._link.is_started or self._closing.is_set():
             return
-        self._closing = True
+        self._closing.set()
         self._commands.put(Close())
         if self.adapters is not None:
             self.adapters.switch = None
@@ -544,10 +545,12 @@ class PagedBackend:
             self._link.call(self._warm.set)
             self._link.call(self._link.stopped.set)
 
-    def _may_go_on(self) -> bool:
+    def _may_go_on(self, delay: float) -> bool:
         """See `BackendParts.prepare`."""
+        if self._closing.wait(delay):
+            return False
         self._cores.engines.wait_for_rest(_MAX_WAIT_FOR_REST)
-        return not self._closing
+        return not self._closing.is_set()
 
     def _publish(self, step: StepReport) -> None:
         self._undelivered.acquire()

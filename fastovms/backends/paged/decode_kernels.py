@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
@@ -60,15 +61,18 @@ def defer_kernels() -> None:
 
 
 def prepare(
-    model: PagedModel, has_kernels: bool, has_adapters: bool, may_go_on: Callable[[], bool]
+    model: PagedModel, has_kernels: bool, has_adapters: bool, may_go_on: Callable[[float], bool]
 ) -> None:
     """Loads the kernels of sampling, which are compiled at the very first start, and prepares steps
-    of few rows; see `prepare_few_rows`. A first request comes before all of it."""
-    time.sleep(_DELAY)
+    of few rows; see `prepare_few_rows`. A first request comes before all of it. `may_go_on` is as
+    in `BackendParts.prepare`."""
+    if not may_go_on(_DELAY):
+        return
     try_to_load_kernels()
     SUFFIX_FUNCTIONS.try_to_load()
     if has_kernels or model.awaits_single_rows:
-        prepare_few_rows(model, has_kernels, may_go_on, has_adapters=has_adapters)
+        may_go_on_now = partial(may_go_on, 0.0)
+        prepare_few_rows(model, has_kernels, may_go_on_now, has_adapters=has_adapters)
     forget_compiler()
 
 

@@ -262,12 +262,10 @@ async def test_backend_is_warm_once_the_engine_is(fails: bool, caplog) -> None:
 
 async def test_preparation_begins_when_the_engine_is_warm_and_ends_with_the_backend() -> None:
     steps: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    closed = threading.Event()
 
-    def prepare(may_go_on: Callable[[], bool]) -> None:
-        steps.put(may_go_on())
-        closed.wait(20)
-        steps.put(may_go_on())
+    def prepare(may_go_on: Callable[[float], bool]) -> None:
+        steps.put(may_go_on(0.0))
+        steps.put(may_go_on(60.0))
 
     parts = BackendParts(prepare=prepare)
     backend = PagedBackend.from_model(FakeModel(), MODEL, CONFIG, parts)
@@ -275,6 +273,5 @@ async def test_preparation_begins_when_the_engine_is_warm_and_ends_with_the_back
     await backend.warmed_up()
     is_open = await asyncio.to_thread(steps.get, timeout=20)
     await backend.close()
-    closed.set()
     assert is_open
     assert not await asyncio.to_thread(steps.get, timeout=20)

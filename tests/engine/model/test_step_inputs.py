@@ -35,6 +35,7 @@ def test_sequences_are_laid_out_one_after_another() -> None:
         "sampled_token_indices": [5, 6],
         "sequence_lens": [6, 4, 2],
         "adapters": [],
+        "hidden_states": [],
     }
     laid_out = {name: value.tolist() for name, value in inputs._asdict().items()}
     states = {name: laid_out.pop(name) for name in list(laid_out) if name.startswith("state_")}
@@ -81,8 +82,9 @@ def test_types_are_those_of_the_models_inputs() -> None:
     layout.add(array("q", [1]), 0, 1, array("i", [0]))
     inputs = layout.finish(array("q"))
     wide = {"input_ids", "position_ids", "sampled_token_indices", "sequence_lens"}
+    types = dict.fromkeys(wide, np.int64) | {"hidden_states": np.float32}
     for name, value in inputs._asdict().items():
-        assert value.dtype == (np.int64 if name in wide else np.int32), name
+        assert value.dtype == types.get(name, np.int32), name
     assert inputs.sampled_token_indices.shape == (0,)
 
 

@@ -41,7 +41,7 @@ def test_worlds_are_in_order_and_repeat_themselves() -> None:
     ],
 )
 def test_planted_faults_are_found_and_replayed(name: str) -> None:
-    found = simulate("--fault", name, "--seeds", "40")
+    found = simulate("--fault", name, "--seeds", "100")
     assert found.returncode == 1, found.stdout + found.stderr
     replay = re.search(r"^replay: python -m tests.simulation (.*)$", found.stdout, re.MULTILINE)
     assert replay is not None

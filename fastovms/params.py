@@ -473,7 +473,7 @@ MAX_ADAPTER_PATH: Final = 4096
 
 
 def fault_of_text(value: str, most: int) -> str | None:
-    """Returns what a name or a path of an adapter must be instead; None = it may be served.
+    """Returns the rule that the name or path of an adapter breaks; None = it is valid.
 
     Args:
         most: the most characters.

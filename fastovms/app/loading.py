@@ -27,6 +27,7 @@ from fastovms.api.served import (
     ServedSpeech,
 )
 from fastovms.backend import GenerationBackend
+from fastovms.backend_stats import BackendStats
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.encoder_backend import load_encoder
@@ -274,16 +275,19 @@ def _encoder(model: ModelConfig, turn: ComputeTurn, engine: EngineConfig) -> Ser
         )
     info = _identified(model)
     backend, texts = load_encoder(model.path, info, model.engine, model.encoder, turn)
-    metrics = GenerationMetrics(
-        info.name,
-        backend.stats,
-        labels={"max_model_len": str(info.max_model_len), "device": model.engine.device},
-        has_kv_cache=False,
-    )
+    metrics = _metrics_without_cache(info, backend.stats, model.engine.device)
     tokenizing: FairThread[Any] = FairThread(
         "texts to encode", per_client=_MAX_PIECES, total=4 * _MAX_PIECES
     )
     return ServedEncoder(backend, texts, model.encoder, metrics, tokenizing, model.names[1:])
+
+
+def _metrics_without_cache(
+    info: ModelInfo, stats: Callable[[], BackendStats], device: str
+) -> GenerationMetrics:
+    """Returns the metrics of a model that has no KV cache."""
+    labels = {"max_model_len": str(info.max_model_len), "device": device}
+    return GenerationMetrics(info.name, stats, labels=labels, has_kv_cache=False)
 
 
 def _speech(
@@ -297,12 +301,7 @@ def _speech(
     logger.info("loading %s from %s", model.name, model.path)
     info = _identified(model)
     backend = load_whisper(model.path, info, model.engine, turn)
-    metrics = GenerationMetrics(
-        info.name,
-        backend.stats,
-        labels={"max_model_len": str(info.max_model_len), "device": model.engine.device},
-        has_kv_cache=False,
-    )
+    metrics = _metrics_without_cache(info, backend.stats, model.engine.device)
     decoding: FairThread[DecodedAudio] = FairThread(
         "audio files to decode", per_client=_MAX_AUDIOS, total=4 * _MAX_AUDIOS
     )

@@ -148,7 +148,7 @@ class JobThread(Generic[JobT]):
             )
 
     def _stop(self) -> bool:
-        """Ends what the thread computes if that is possible, and returns whether it will end."""
+        """Stops the current computation if possible, and returns whether the thread will end."""
         return self.failure is None
 
     def _end_all(self, error: Exception) -> None:

@@ -9,39 +9,16 @@ from llvmlite import ir
 from numba.extending import intrinsic
 
 
-def _floats_at(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.PointerType(ir.FloatType()))
+def _numbers_at(kind: Any, element: Any) -> Any:
+    """Returns a function that returns the numbers of a kind at an address."""
 
-    return numba.types.CPointer(numba.float32)(numba.int64), generate
+    def numbers_at(_: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], ir.PointerType(element))
 
+        return numba.types.CPointer(kind)(numba.int64), generate
 
-def _integers_at(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(32)))
-
-    return numba.types.CPointer(numba.int32)(numba.int64), generate
-
-
-def _shorts_at(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(16)))
-
-    return numba.types.CPointer(numba.int16)(numba.int64), generate
-
-
-def _bytes_at(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(8)))
-
-    return numba.types.CPointer(numba.int8)(numba.int64), generate
-
-
-def _longs_at(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
-
-    return numba.types.CPointer(numba.int64)(numba.int64), generate
+    return intrinsic(numbers_at)
 
 
 def _half_to_float(_: Any, bits: Any) -> Any:
@@ -75,13 +52,11 @@ def _request_line(_: Any, address: Any) -> Any:
     return numba.void(numba.int64), generate
 
 
-floats_at: Any = intrinsic(_floats_at)
-"""Returns the f32 numbers at an address."""
-
-integers_at: Any = intrinsic(_integers_at)
-shorts_at: Any = intrinsic(_shorts_at)
-bytes_at: Any = intrinsic(_bytes_at)
-longs_at: Any = intrinsic(_longs_at)
+floats_at: Any = _numbers_at(numba.float32, ir.FloatType())
+integers_at: Any = _numbers_at(numba.int32, ir.IntType(32))
+shorts_at: Any = _numbers_at(numba.int16, ir.IntType(16))
+bytes_at: Any = _numbers_at(numba.int8, ir.IntType(8))
+longs_at: Any = _numbers_at(numba.int64, ir.IntType(64))
 
 widened: Any = intrinsic(_half_to_float)
 """Returns the f32 number that the bits of an f16 stand for."""

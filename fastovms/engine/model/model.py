@@ -375,7 +375,7 @@ class PagedModel:
         self._few_rows: Mapping[int, Sequence[Runner]] = {}
         self._adapted: Runner | None = None
         self._last_runner: Runner | None = None
-        self._kept_rows: NDArray[np.int64] | None = None
+        self._doubled_inputs: StepInputs | None = None
         self._few_adapted: Mapping[int, Runner] = {}
         self._packed_adapters: PackedAdapters = {}
         self._variants = variants
@@ -609,7 +609,7 @@ class PagedModel:
         if rows is not None:
             inputs = rows.add_to(inputs)
         if self._precisions.is_batch_invariant:
-            self._kept_rows = first_copies(inputs)
+            self._doubled_inputs = inputs
             inputs = without_single_rows(
                 inputs,
                 block_size=self.block_size,
@@ -628,34 +628,36 @@ class PagedModel:
         return logits
 
     def _few_row_runner(self, inputs: StepInputs) -> Runner | None:
-        for runner in self._few_rows.get(len(inputs.input_ids), ()):
-            limit = runner.max_context_len
-            if limit is None or inputs.max_context_len <= limit:
-                return runner
-        return None
+        runners = self._few_rows.get(len(inputs.input_ids), ())
+        return next((runner for runner in runners if _has_room(runner, inputs)), None)
 
     @property
     def hidden_states(self) -> Floats | None:
         """Returns the hidden states of the last step; see `Model.hidden_states`."""
         states = None if self._last_runner is None else self._last_runner.hidden_states
-        if states is None or self._kept_rows is None:
+        if states is None or self._doubled_inputs is None:
             return states
-        return states[self._kept_rows]
+        return states[first_copies(self._doubled_inputs)]
 
     def _runner_of(self, inputs: StepInputs) -> Runner:
         if len(inputs.adapters):
             assert self._adapted is not None, "an adapter is used that is not loaded"
             few = self._few_adapted.get(len(inputs.input_ids))
-            if few is None or not self._packed_adapters:
-                return self._adapted
-            limit = few.max_context_len
-            return few if limit is None or inputs.max_context_len <= limit else self._adapted
+            if few is not None and self._packed_adapters and _has_room(few, inputs):
+                return few
+            return self._adapted
         few_rows = self._few_row_runner(inputs)
         if few_rows is not None:
             return few_rows
         if is_single_row(inputs):
             return self._single_rows
         return self._small if self._precisions.is_small(inputs) else self._large
+
+
+def _has_room(runner: Runner, inputs: StepInputs) -> bool:
+    """Returns whether a runner is for texts as long as those of a step."""
+    limit = runner.max_context_len
+    return limit is None or bool(inputs.max_context_len <= limit)
 
 
 class ExportedModel:

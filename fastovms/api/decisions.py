@@ -540,7 +540,8 @@ async def _read_some(
     queue: Queueing,
     request_id: str,
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Reads what may follow some beginnings of labels, and returns the next beginnings."""
+    """Computes the tokens that may follow each beginning of a label, and returns the longer
+    beginnings."""
     followers = [_followers(prompts.labels[position], begun) for position, begun in nodes]
     requests = [
         GenerationRequest(

@@ -48,7 +48,7 @@ be those of an end, and Whisper would end a sentence there."""
 
 _QUIET: Final = 0.02
 """The loudness of the rest of a window, relative to the window, below which it has no speech.
-After a louder rest, the next window begins where the last segment ends: it may continue there."""
+A louder rest may be the beginning of a sentence, so the next window begins with it."""
 
 _LEAST: Final = SAMPLE_RATE // 5
 """Samples at the end of an audio that are not worth a window."""

@@ -544,8 +544,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     """Returns the settings of a command line, of the environment, and of the file that one of them
-    names, of which earlier ones go before later ones. What of the latter two has no use is added to
-    the arguments, as `unused`.
+    names. Earlier ones override later ones. Unused names of the environment and the file are added
+    to the arguments, as `unused`.
 
     Raises:
         ConfigurationError: one of them is wrong.

@@ -149,8 +149,8 @@ class StreamOpener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request, as the checks of keys find it. The HTTP layer carries it and does not
-    interpret it, except that requests of one tenant share memory and turns.
+    """The sender of a request, as identified by the check of API keys. The HTTP layer carries it
+    and does not interpret it, except that requests of one tenant share memory and turns.
 
     Attributes:
         tenant: identifies the API key; "" = no keys needed.

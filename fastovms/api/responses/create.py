@@ -200,8 +200,8 @@ async def compacted(
     fields: ResponseFields,
     history: History,
 ) -> tuple[Item, Sequence[Item]] | None:
-    """Returns the compaction that `context_management` asks for, and the items that the model is
-    told with it. The messages at the end that the model has not answered are kept. Returns None if
+    """Returns the compaction that `context_management` requests, and the items that the prompt then
+    has. The messages at the end that the model has not answered are kept. Returns None if
     the prompt is short enough, or has nothing that a summary could replace.
 
     Raises:

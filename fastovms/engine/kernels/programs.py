@@ -31,8 +31,8 @@ from fastovms.engine.kernels.memory import (
 
 
 class Opcode(IntEnum):
-    """What an instruction does with rows of `WIDTH` numbers: `OUT` gets the result of `A` (and
-    `B`), unless there is more to it."""
+    """The operation of an instruction on rows of `WIDTH` numbers. It writes its result for `A` (and
+    `B`) to `OUT`, except as said at an opcode."""
 
     QUANTIZE = 0
     """Makes integers of A, for the products that follow. `P0` is the columns of a group."""
@@ -60,7 +60,7 @@ class Opcode(IntEnum):
     block of keys begins with an f32 scale and an f32 zero point for each column, each row of values
     with one of each for itself; a number is scale * (integer - zero point)."""
     GATHER = 12
-    """Takes the rows of A whose logits are wanted. What follows has these rows alone."""
+    """Takes the rows of A whose logits are needed. Later instructions compute only these rows."""
     LOW_RANK_DOWN = 13
     """Multiplies rows of A with the first matrices of their adapters, if they have one; see
     `low_rank.multiply_low_rank`. `P0` is the address of modules and `P1` their number. `P2` is not
@@ -145,7 +145,7 @@ def _store_atomic(_: Any, address: Any, value: Any) -> Any:
 
 
 def _add_atomic(_: Any, address: Any, value: Any) -> Any:
-    """Returns what was there before."""
+    """Adds to the number at an address, and returns the previous number."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
@@ -189,7 +189,7 @@ _sched_yield: Any = numba.types.ExternalFunction("sched_yield", numba.int32())
 
 _NOT_BEGUN: Final = 1 << 20
 _ENDED: Final = 1 << 21
-"""What is in place of the index of an instruction before and after there is one to help with."""
+"""Replaces the index of an instruction after the last one; `_NOT_BEGUN` before the first."""
 
 _WAITS_BEFORE_YIELD: Final = 1000
 

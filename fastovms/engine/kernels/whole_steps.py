@@ -8,7 +8,7 @@ positions are rotated. A graph that has something else in it that the kernels do
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -72,7 +72,7 @@ class WholeStep:
         logits: the buffer of these.
         states: the buffer of hidden states for a draft head; None = the model returns none.
         vocab_size: numbers in a row of them.
-        num_layers: with a cache.
+        num_layers: the number of the last layer with a cache, plus 1.
         groups: the modules, by their numbers, whose low-rank matrices are multiplied with the same
             rows; see `Opcode.LOW_RANK_DOWN`.
     """
@@ -492,13 +492,14 @@ class _StepAssembler(Assembler):
         chain = NodeChain(node)
         scale, window = chain.constant(_SCALE), chain.constant(_WINDOW)
         names = [values[index].get_names() for index in (3, 4)]
-        layer = self.num_layers
+        layer = _number_in(names[0])
         cache = self._cache
         queries, keys, others = (self._flat(value) for value in values[:3])
         width = cache.heads * cache.head_size
         is_known = (
             scale is not None
             and window is not None
+            and layer >= self.num_layers
             and f"key_cache.{layer}" in names[0]
             and f"value_cache.{layer}" in names[1]
             and keys.width == width == others.width
@@ -524,7 +525,7 @@ class _StepAssembler(Assembler):
         ]
         row[Field.HEADS] = queries.width // cache.head_size
         self._rows.append(list(map(int, row)))
-        self.num_layers += 1
+        self.num_layers = layer + 1
         self._places[node.get_instance_id(), 0] = target
 
     def _new_place(self, heads: int, width: int) -> Place:
@@ -558,6 +559,12 @@ def _shape_of(output: Any) -> tuple[int, int]:
     if shape is None:
         raise _UnknownError(output.get_node().get_friendly_name())
     return shape
+
+
+def _number_in(names: Iterable[str]) -> int:
+    """Returns the number of the layer in the name of its cache; -1 = there is none."""
+    numbers = (name.rpartition(".")[2] for name in names)
+    return next((int(number) for number in numbers if number.isdecimal()), -1)
 
 
 def _keeps_order(order: Sequence[int], shape: Any) -> bool:

@@ -310,7 +310,7 @@ def compile_adapters(model: PagedModel, stack: AdapterStack) -> AdapterRunner:
     """
     graph = model.graph.model.clone()
     _add_branches(graph, list(stack.shapes))
-    compiled = compile_model(ov.Core(), graph, model.device, model.large_properties)
+    compiled = compile_model(ov.Core(), graph, model.device, model.precisions.large)
     if cache_layout(compiled) != model.cache_layout:
         raise RuntimeError("the graph with adapters cannot share the KV cache")
     runner = AdapterRunner(compiled, stack)

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import WeightStore
-from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_kernels
 from fastovms.engine.kernels.segments import find_segments
@@ -129,7 +128,7 @@ def choose_few_rows(
         instructions = _EXACT_INSTRUCTIONS
     kernels = compiler.compile_kernels(instructions, model.num_threads)
     before_each()
-    return compile_few_rows(model, kernels, has_adapters=has_adapters)
+    return compile_few_rows(model, WeightStore(kernels), has_adapters=has_adapters)
 
 
 def has_zero_points(model: PagedModel, instructions: str) -> bool:
@@ -141,21 +140,21 @@ def has_zero_points(model: PagedModel, instructions: str) -> bool:
 
 
 def compile_few_rows(
-    model: PagedModel, kernels: Kernels, *, has_adapters: bool = False
+    model: PagedModel, store: WeightStore, *, has_adapters: bool = False
 ) -> FewRowVariants | None:
     """Packs the weights of a model and compiles the variants, which takes seconds; None = the
     kernels cannot compute it, or there is too little memory.
 
     Args:
+        store: takes the packed weights, but for those that it has already.
         has_adapters: see `choose_few_rows`.
 
     Raises:
         RuntimeError: OpenVINO refuses something.
     """
     core = ov.Core()
-    store = WeightStore(kernels)
     max_bytes = int(model.available_memory() * _MAX_MEMORY_SHARE)
-    properties = {**model.large_properties, "INFERENCE_PRECISION_HINT": "f32"}
+    properties = {**model.precisions.large, "INFERENCE_PRECISION_HINT": "f32"}
     whole: dict[int, RunnerFactory] = {}
     adapted: dict[int, AdaptedRunnerFactory] = {}
     operations: dict[int, RunnerFactory] = {}
@@ -211,7 +210,7 @@ def _whole_step(
     if is_single:
         before = before.clone()
         before.reshape({port: [1] for port in before.inputs})
-    properties = {**model.large_properties, "INFERENCE_PRECISION_HINT": "f32"}
+    properties = {**model.precisions.large, "INFERENCE_PRECISION_HINT": "f32"}
     compiled = ov.Core().compile_model(before, model.device, properties)
 
     def make() -> Runner:

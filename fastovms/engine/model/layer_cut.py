@@ -1,9 +1,9 @@
-"""Shortens a model's exported graph and its paged one to one layer of each kind. Comparing these
-takes a fraction of the time.
+"""Shortens graphs of a model, the exported one and the paged one, to one layer of each kind.
+Comparing these takes a fraction of the time.
 
 A graph is a chain of parts, each of which takes nothing but the hidden states that the one before
 it returns. A layer begins with the part that has attention or another state. Layers are of one kind
-if all their operations, attributes, shapes and small constants are alike, in both graphs; they then
+if all their operations, attributes, shapes and small constants are alike, in all graphs; they then
 differ in their weights only.
 """
 
@@ -49,27 +49,26 @@ class _Layer(NamedTuple):
     kind: tuple[int, ...]
 
 
-def cut_layers(plain: ov.Model, paged: ov.Model) -> bool:
-    """Removes layers from an exported graph and from the same graph after its rewriting, in place,
-    so that one of each kind is left. Returns False if nothing can be removed; the graphs are then
-    as they were.
+def cut_layers(*models: ov.Model) -> bool:
+    """Removes layers from graphs of one model, such as an exported graph and the same one after its
+    rewriting, in place, so that one of each kind is left. Returns False if nothing can be removed;
+    the graphs are then as they were.
 
     Raises:
         RuntimeError: OpenVINO refuses the shorter graph. The graphs must not be used then.
     """
-    chains = _layers(plain), _layers(paged)
-    if len(chains[0]) != len(chains[1]):
+    chains = list(map(_layers, models))
+    if len(set(map(len, chains))) != 1:
         return False
-    pairs = list(zip(*chains, strict=True))
     kept: set[object] = set()
     is_dropped = []
-    for pair in pairs:
-        kind = tuple(layer.kind for layer in pair)
-        is_dropped.append(kind in kept and all(map(_can_be_dropped, pair)))
+    for layers in zip(*chains, strict=True):
+        kind = tuple(layer.kind for layer in layers)
+        is_dropped.append(kind in kept and all(map(_can_be_dropped, layers)))
         kept.add(kind)
     if not any(is_dropped):
         return False
-    for model, chain in zip((plain, paged), chains, strict=True):
+    for model, chain in zip(models, chains, strict=True):
         _drop(model, chain, is_dropped)
     return True
 

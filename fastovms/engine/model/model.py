@@ -345,6 +345,7 @@ class PagedModel:
     Attributes:
         vocab_size: width of the logits; None = dynamic.
         device: OpenVINO's name of the device.
+        precisions: the settings that it was compiled with.
         graph: the graph that was compiled.
         has_single_rows: whether steps of one row have a separate variant; see `single_rows`.
         rope_switch_len, states: see `Model`.
@@ -363,7 +364,7 @@ class PagedModel:
         self.rope_switch_len = graph.rope_switch_len
         self.is_on_gpu = is_gpu(device)
         self.device = device
-        self._precisions = precisions
+        self.precisions = precisions
         self._large = StepRunner(variants.large, is_on_gpu=self.is_on_gpu)
         self._small = self._large
         if variants.small is not variants.large:
@@ -433,10 +434,10 @@ class PagedModel:
                 num_blocks,
                 self.block_size,
                 self.states.max_draft_tokens,
-                has_doubles=self._precisions.is_batch_invariant,
+                has_doubles=self.precisions.is_batch_invariant,
             )
             num_state_rows = self._state_rows.num_rows
-        num_blocks += self._precisions.is_batch_invariant
+        num_blocks += self.precisions.is_batch_invariant
         if self.is_on_gpu:
             context = self._variants.large.get_context()
             self._cache = RemoteCache(self._cache_inputs, num_blocks, context, num_state_rows)
@@ -455,7 +456,7 @@ class PagedModel:
         """Returns another model over the same compiled ones, which may run beside this one. It has
         no cache yet."""
         return PagedModel(
-            self._variants, device=self.device, precisions=self._precisions, graph=self.graph
+            self._variants, device=self.device, precisions=self.precisions, graph=self.graph
         )
 
     def use_for_few_rows(
@@ -503,7 +504,7 @@ class PagedModel:
     def awaits_single_rows(self) -> bool:
         """Whether the variant for steps of one row is left to `compile_single_rows`, and no other
         variant computes all of these steps."""
-        is_left = self._precisions.has_single_rows and not self.has_single_rows
+        is_left = self.precisions.has_single_rows and not self.has_single_rows
         singles = self._few_rows.get(1, ())
         return is_left and all(one.max_context_len is not None for one in singles)
 
@@ -515,7 +516,7 @@ class PagedModel:
         Raises:
             RuntimeError: the device does not support the variant, or it cannot share the KV cache.
         """
-        compiled = compile_single_rows(ov.Core(), self.graph.model, self.device, self._precisions)
+        compiled = compile_single_rows(ov.Core(), self.graph.model, self.device, self.precisions)
         if compiled is None:
             return
         if cache_layout(compiled) != self.cache_layout:
@@ -537,13 +538,8 @@ class PagedModel:
         return frozenset(self._few_rows)
 
     @property
-    def large_properties(self) -> Mapping[str, object]:
-        """The properties of the variant for large steps."""
-        return self._precisions.large
-
-    @property
     def is_batch_invariant(self) -> bool:
-        return self._precisions.is_batch_invariant
+        return self.precisions.is_batch_invariant
 
     @property
     def cache_layout(self) -> CacheLayout:
@@ -585,7 +581,7 @@ class PagedModel:
     def cache_traits(self) -> list[object]:
         """The settings besides files and machine that affect the cache's content, for cache
         keys."""
-        precisions = self._precisions
+        precisions = self.precisions
         properties = [precisions.large, precisions.small or {}]
         return [
             self.device,
@@ -608,7 +604,7 @@ class PagedModel:
         rows = self._state_rows
         if rows is not None:
             inputs = rows.add_to(inputs)
-        if self._precisions.is_batch_invariant:
+        if self.precisions.is_batch_invariant:
             self._doubled_inputs = inputs
             inputs = without_single_rows(
                 inputs,
@@ -651,7 +647,7 @@ class PagedModel:
             return few_rows
         if is_single_row(inputs):
             return self._single_rows
-        return self._small if self._precisions.is_small(inputs) else self._large
+        return self._small if self.precisions.is_small(inputs) else self._large
 
 
 def _has_room(runner: Runner, inputs: StepInputs) -> bool:

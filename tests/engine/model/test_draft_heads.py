@@ -217,7 +217,7 @@ def test_decode_kernels_return_hidden_states_too(pair: Path, way: str) -> None:
     )
     read_draft_head(ov.Core(), pair / "head", files.graph, 100)
     plain = files.compile(files.choices)[1]
-    variants = compile_few_rows(plain, compile_kernels("avx2", 2))
+    variants = compile_few_rows(plain, WeightStore(compile_kernels("avx2", 2)))
     assert variants is not None
     makers = getattr(variants, way)
     assert makers

@@ -20,7 +20,7 @@ from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_few_rows
 from fastovms.engine.kernels import compiler
-from fastovms.engine.kernels.assembler import packed_bytes
+from fastovms.engine.kernels.assembler import WeightStore, packed_bytes
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.low_rank import pack_adapter
 from fastovms.engine.kernels.segments import find_segments
@@ -75,7 +75,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def variants(model: PagedModel, kernels: Kernels) -> FewRowVariants:
-    found = compile_few_rows(model, kernels)
+    found = compile_few_rows(model, WeightStore(kernels))
     assert found is not None
     return found
 
@@ -120,7 +120,7 @@ def test_the_end_of_a_prompt_is_computed_again_where_logits_are_bf16(
     write_model(COMPRESSED["int8"], tmp_path)
     properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": "u8"}
     plain = PagedModel.load(tmp_path, properties=properties)
-    found = compile_few_rows(plain, kernels)
+    found = compile_few_rows(plain, WeightStore(kernels))
     assert found is not None
     ours = with_kernels(plain, found.whole)
     steps = []
@@ -209,7 +209,7 @@ def test_long_texts_are_left_to_the_next_way(
 
 
 def test_wrong_weights_fail_the_check(model: PagedModel, kernels: Kernels) -> None:
-    found = compile_few_rows(model, kernels)
+    found = compile_few_rows(model, WeightStore(kernels))
     assert found is not None
     for matrix in found.store.matrices:
         matrix.data[::2] = matrix.data[1::2]
@@ -218,14 +218,14 @@ def test_wrong_weights_fail_the_check(model: PagedModel, kernels: Kernels) -> No
 
 
 def test_dense_weights_are_left_to_openvino(tiny_models: dict[str, Path], kernels: Kernels) -> None:
-    assert compile_few_rows(PagedModel.load(tiny_models["tiny-fp32"]), kernels) is None
+    assert compile_few_rows(PagedModel.load(tiny_models["tiny-fp32"]), WeightStore(kernels)) is None
 
 
 def test_no_memory_leaves_them_to_openvino(
     model: PagedModel, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PagedModel, "available_memory", lambda _: 1000)
-    assert compile_few_rows(model.twin(), kernels) is None
+    assert compile_few_rows(model.twin(), WeightStore(kernels)) is None
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def random_pairs(model: PagedModel, seed: int, *, only: str = "") -> dict[str, L
 @pytest.fixture(scope="module")
 def adapted_models(model: PagedModel, kernels: Kernels) -> tuple[PagedModel, PagedModel]:
     """A model with four adapters, and the same with steps of few tokens by the kernels."""
-    found = compile_few_rows(model, kernels, has_adapters=True)
+    found = compile_few_rows(model, WeightStore(kernels), has_adapters=True)
     assert found is not None
     assert found.adapted.keys() == set(range(1, MAX_ADAPTED_ROWS + 1))
     stack, names = AdapterStack({}), module_shapes(model.graph.model)

@@ -40,7 +40,7 @@ class _DroppedError(Exception):
 
 
 class _WrongError(Exception):
-    """The kernels compute something else than OpenVINO, which the message says."""
+    """The kernels are less exact than OpenVINO, as the message says."""
 
 
 def can_use_kernels(model: PagedModel) -> bool:
@@ -143,7 +143,7 @@ def _prepare(
     """Prepares the kernels, and returns the result for the log: the largest gain, or the reason why
     they are not used."""
     from fastovms.engine.kernels.compiler import find_instructions
-    from fastovms.engine.model import few_rows
+    from fastovms.engine.model import few_rows, kernel_check
 
     instructions = find_instructions()
     if instructions is None:
@@ -154,6 +154,9 @@ def _prepare(
     if variants is None:
         return "not used: the weights have other precisions, or too little memory is free"
     instructions = variants.store.kernels.instructions
+    wrong = kernel_check.why_wrong(model, variants, wait_for_rest)
+    if wrong is not None:
+        raise _WrongError(wrong)
     plain = model.twin()
     chosen: dict[int, list[RunnerFactory]] = {}
     speeds: list[str] = []
@@ -164,9 +167,6 @@ def _prepare(
         wait_for_rest()
         ours = model.twin()
         ours.use_for_few_rows({number: [make] for number, make in makers.items()})
-        wrong = few_rows.why_wrong(plain, ours)
-        if wrong is not None:
-            raise _WrongError(wrong)
         gains = few_rows.gains(
             plain,
             ours,

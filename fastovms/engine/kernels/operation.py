@@ -13,6 +13,7 @@ import openvino as ov
 
 from fastovms.engine.kernels.assembler import Program, WeightStore, assemble, packed_bytes
 from fastovms.engine.kernels.compiler import Kernels
+from fastovms.engine.kernels.products import activation_bits
 from fastovms.engine.kernels.segments import Port, find_segments, port_of
 
 _NO_STEP: Final = np.zeros(1, np.int64)
@@ -43,7 +44,7 @@ class Workspace:
         self._scales = np.zeros(columns // _FEWEST_COLUMNS, np.float32)
         width = max(program.offsets()[1] for program in programs)
         self._rows = np.zeros(self.max_rows * width, np.float32)
-        bits = 16 if self.kernels.instructions == "avx2" else 8
+        bits = activation_bits(self.kernels.instructions)
         addresses = (a.ctypes.data for a in (self._integers, self._sums, self._scales))
         agreement = self._agreement.ctypes.data
         self.scratch[:] = [*addresses, bits, agreement + -agreement % 64]

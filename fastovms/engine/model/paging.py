@@ -487,6 +487,13 @@ def _has_window(layer: Any) -> bool:
     return window.get_type_name() != "Constant" or int(window.data.sum()) != 0
 
 
+def attention_windows(model: ov.Model) -> list[int]:
+    """Returns the windows of a paged model's attentions that have a fixed one, in tokens."""
+    nodes = [one.input_value(_SLIDING_WINDOW_INPUT).get_node() for one in attention_layers(model)]
+    windows = [int(node.data.sum()) for node in nodes if node.get_type_name() == "Constant"]
+    return [window for window in windows if window > 0]
+
+
 def is_cache(port: Any) -> bool:
     name = str(port.get_any_name())
     return name.startswith(("key_cache.", "value_cache.")) or is_state_table(name)

@@ -16,7 +16,12 @@ from fastovms.engine.kernels.matrices import pack, packed_kind
 from fastovms.engine.kernels.products import BlockArguments, ProductKind, emit_block
 from tests.engine.kernels.matrix_cases import activations, all_weights, dense, quantized
 
-CPUS = {"avx2": "haswell", "avx_vnni": "alderlake", "avx512_vnni": "icelake-server"}
+CPUS = {
+    "avx2": "haswell",
+    "avx_vnni": "alderlake",
+    "avx512_vnni": "icelake-server",
+    "avx512_vnni16": "icelake-server",
+}
 TRIPLE = "x86_64-unknown-linux-gnu"
 
 DOT = """
@@ -62,6 +67,7 @@ def code_of(kind: ProductKind, num_rows: int) -> str:
         ("avx2", r"vpmaddwd\s.*%ymm"),
         ("avx_vnni", r"\{vex\}\s+vpdpbusd\s.*%ymm"),
         ("avx512_vnni", r"vpdpbusd\s.*%zmm"),
+        ("avx512_vnni16", r"vpdpwssd\s.*%zmm"),
     ],
 )
 def test_other_cpus_are_compiled_for(instructions: str, instruction: str) -> None:

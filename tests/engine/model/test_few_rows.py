@@ -33,12 +33,10 @@ from fastovms.engine.model.adapters import (
 )
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.few_rows import (
-    MAX_ADAPTED_ROWS,
     MAX_ROWS,
     FewRowVariants,
     compile_few_rows,
     served_numbers,
-    why_wrong,
 )
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.model import ExportedModel, PagedModel, RunnerFactory, as_float32
@@ -264,7 +262,7 @@ def adapted_models(model: PagedModel, kernels: Kernels) -> tuple[PagedModel, Pag
     """A model with four adapters, and the same with steps of few tokens by the kernels."""
     found = compile_few_rows(model, WeightStore(kernels), has_adapters=True)
     assert found is not None
-    assert found.adapted.keys() == set(range(1, MAX_ADAPTED_ROWS + 1))
+    assert found.adapted.keys() == set(range(1, MAX_ROWS + 1))
     stack, names = AdapterStack({}), module_shapes(model.graph.model)
     for seed, only in ((1, ""), (2, "q_proj"), (3, "down_proj"), (9, "")):
         pairs = random_pairs(model, seed, only=only)
@@ -309,7 +307,7 @@ def test_kernels_compute_steps_with_adapters(
         return infer(runner, inputs)
 
     monkeypatch.setattr(AdaptedStepRunner, "infer", count)
-    most = MAX_ADAPTED_ROWS
+    most = MAX_ROWS
     decode(ours, most, 1, (1,) * most)
     decode(ours, most + 1, 1, (1,) * (most + 1))
     decode(ours, 4, 1)

@@ -18,6 +18,7 @@ from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from bench.random_models.weights import Node
 from fastovms.engine.draft_head import DraftHead
+from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import compile_kernels
 from fastovms.engine.model.draft_heads import is_draft_head, other_head, read_draft_head
 from fastovms.engine.model.few_rows import compile_few_rows

@@ -19,6 +19,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from fastovms.engine.kernels.products import activation_bits
 from fastovms.engine.model.compilation import Precisions, compile_variants
 from fastovms.engine.model.few_rows import MAX_ROWS, FewRowVariants, compile_few_rows
 from fastovms.engine.model.graph_comparison import PROPERTIES
@@ -40,9 +41,10 @@ _OWN_LENGTH: Final = 32
 _FACTOR: Final = 1.5
 """How much larger than OpenVINO's our error may be. It came to 0.4 to 1.0 with Gemma 3 270M."""
 
-_EXACT: Final = 0.05
-"""The error of OpenVINO, as a share of the logits' deviation, that counts at least. Activations of
-8 bits come to some hundredths; a missing norm, a wrong window or wrong weights to 0.25 or more."""
+_EXACT: Final = {16: 0.005, 8: 0.05}
+"""The error of OpenVINO, as a share of the logits' deviation, that counts at least, by the bits of
+our activations. Where OpenVINO computed in f32 with a cache of f16, ours of 16 bits came to 0.001
+to 0.004 with SmolLM2 and Gemma, and OpenVINO's to 0.0005 to 0.002."""
 
 _MAX_ERROR: Final = 0.2
 """The largest difference from OpenVINO's logits, root mean square, as a share of their standard
@@ -112,12 +114,13 @@ def _why_less_exact(
     reference = _compile(model, model.graph, Precisions("f32", PROPERTIES))
     exact = [list(_logits_after(reference, start)) for start in starts]
     del reference  # before others need memory
+    least = _EXACT[activation_bits(variants.store.kernels.instructions)]
     for start, expected in zip(starts, exact, strict=True):
         theirs = _errors(expected, model.twin(), start)
         for makers in _ways(variants):
             ours = _errors(expected, _with_kernels(model, makers), start)
             for name, size in (("on average", _root_mean_square), ("at most", np.max)):
-                limit = _FACTOR * max(float(size(theirs)), _EXACT)
+                limit = _FACTOR * max(float(size(theirs)), least)
                 if not float(size(ours)) <= limit:  # it may be no number
                     return (
                         f"after {start} tokens logits differ from f32 by {size(ours):.2g} of their "
@@ -198,13 +201,13 @@ def _logits_of_texts(model: PagedModel) -> Iterator[Floats]:
     """Yields the logits of steps of all sizes at the beginning of texts. The model's cache is
     replaced."""
     model.allocate_cache(MAX_ROWS)
-    sizes = [(MAX_ROWS, context) for context in range(4)]
-    sizes += [(number, 4) for number in range(1, 9)]
+    sizes = [(8, context) for context in range(4)]
+    sizes += [(number, 4) for number in (*range(1, 8), MAX_ROWS)]
     for seed, (number, context) in enumerate(sizes):
         token_ids = np.random.default_rng(seed).integers(*_TOKEN_IDS, number)
         layout = StepLayout(model.block_size)
         last = [
-            layout.add(_padded(context, token_id), context, context + 1, array("i", (row,)))
+            layout.add(_padded(context, int(token_id)), context, context + 1, array("i", (row,)))
             for row, token_id in enumerate(token_ids)
         ]
         yield as_float32(model.infer(layout.finish(array("q", last)))).copy()

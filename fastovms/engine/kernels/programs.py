@@ -619,6 +619,13 @@ def _cache_tokens(program, buffers, num_rows, step, i):
 
 
 @_helper
+def _keep(array):
+    """Keeps an array whose address is used in memory, up to this call: numba frees it after the
+    last mention of it, and other threads may then get the memory."""
+    return array.size
+
+
+@_helper
 def _attend_chunk(program, buffers, step, i, chunk):
     """Attends with the queries of a token that share a head of keys, block by block."""
     cache, heads, size = program[i, 8], program[i, 9], program[i, 10]
@@ -668,6 +675,8 @@ def _attend_chunk(program, buffers, step, i, chunk):
             _add_values(of_query, keys, count, size, result + 4 * q * size)
     for q in range(num_queries):
         _scale(result + 4 * q * size, np.float32(1) / total[q], size)
+    _keep(tile)
+    _keep(weights)
 
 
 @_helper

@@ -7,7 +7,7 @@ last token is one more than whole blocks hold, and all that is left for the othe
 is timed are steps in which every sequence gets one token. Ours and theirs run in turn. The second
 table says what share of our step is spent around `infer()`.
 
-With --decode-kernels, what runs beside it is the same engine: ours computes all steps of up to 8
+With --decode-kernels, what runs beside it is the same engine: ours computes all steps of up to 32
 tokens with kernels of its own, and the other one none.
 """
 

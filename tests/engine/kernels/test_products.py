@@ -67,7 +67,7 @@ def code_of(kind: ProductKind, num_rows: int) -> str:
         ("avx2", r"vpmaddwd\s.*%ymm"),
         ("avx_vnni", r"\{vex\}\s+vpdpbusd\s.*%ymm"),
         ("avx512_vnni", r"vpdpbusd\s.*%zmm"),
-        ("avx512_vnni16", r"vpdpwssd\s.*%zmm"),
+        ("avx512_vnni16", r"vp(dpwss|maddw)d\s.*%zmm"),
     ],
 )
 def test_other_cpus_are_compiled_for(instructions: str, instruction: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time as real_time
@@ -41,6 +42,8 @@ def main() -> int:
     disk.install_disk()
     load_kernels()
     SUFFIX_FUNCTIONS.load()
+    gc.collect()
+    gc.freeze()  # what is loaded by now is not looked through at the end of each world
     start = _clock()
     num_failed = num_answers = num_switches = num_run = 0
     virtual = 0.0

@@ -99,13 +99,18 @@ class Port:
     def __init__(self, world: World) -> None:
         self.world = world
         self.links: list[Link] = []
-        self.graveyard: list[object] = []
+        self.left_open: list[Database] = []
         self.accepts: dict[SimServer, Callable[[Link], None]] = {}
 
     def connect(self, line: Line) -> Link:
         link = Link(self.world, len(self.links) + 1, line, self._arrive)
         self.links.append(link)
         return link
+
+    def close(self) -> None:
+        """Closes the databases of killed servers, whose callbacks hold the world in memory."""
+        for database in self.left_open:
+            database._connection.close()
 
     def _arrive(self, link: Link) -> None:
         if not self.accepts:
@@ -492,7 +497,8 @@ class SimDatabase(Database):
 
     def close(self) -> None:
         if _own_server().process.is_dead:
-            _own_server().port.graveyard.append(self)  # as what is shared must not be closed
+            # Closed at the end of the world: SQLite would write to what others still use.
+            _own_server().port.left_open.append(self)
         else:
             super().close()
 

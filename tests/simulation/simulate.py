@@ -103,6 +103,7 @@ class Simulation:
         use_disk(self._disk)
         try:
             world.run(self._main, _MOST_SECONDS)
+            self._port.close()
             gc.collect()  # what a killed process leaves behind
         finally:
             sys.unraisablehook = hook

@@ -13,6 +13,9 @@ from tests.simulation.world import World
 
 _MAX_READ: Final = 256 * 1024
 
+_MOST_PIECES: Final = 100
+"""Into about how many pieces data are split that are sent at once: each takes time."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -85,9 +88,10 @@ class Flow:
     def pump(self) -> None:
         chance, line = self._world.chance, self._line
         has_moved = False
+        most = max(line.piece, len(self.unsent) // _MOST_PIECES)
         while self.unsent and self._num_travelling + len(self.unread) < line.window:
             room = line.window - self._num_travelling - len(self.unread)
-            size = min(chance.randint(1, line.piece) if line.piece < 60000 else line.piece, room)
+            size = min(chance.randint(1, most) if most < 60000 else most, room)
             piece, self.unsent = self.unsent[:size], self.unsent[size:]
             self._num_travelling += len(piece)
             self._travel(lambda piece=piece: self._arrive(piece))

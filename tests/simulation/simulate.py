@@ -52,6 +52,9 @@ from tests.simulation.world import World
 _MOST_SECONDS: Final = 20_000.0
 _MOST_TO_FIRST: Final = 60.0
 
+_MOST_DRIPS: Final = 500
+"""In about how many parts a request is sent at most."""
+
 _ABANDONED: Final = ("executor", "load")
 """Threads that a server which ends does not wait for: a model may take minutes to load."""
 
@@ -282,6 +285,7 @@ class Simulation:
             connection.send(data)
             return
         size, seconds = action.drip
+        size = max(size, len(data) // _MOST_DRIPS)
         for start in range(0, len(data), size):
             connection.send(data[start : start + size])
             await asyncio.sleep(seconds)

@@ -435,8 +435,8 @@ class Found(NamedTuple):
 
 def find(fault: Fault, seconds: float) -> Found:
     """Runs worlds with a fault until one fails."""
-    command = [sys.executable, "-m", "tests.simulation", "--seeds", "1000000", "--no-shrink"]
-    command += ["--fault", fault.name, "--seconds", f"{seconds:g}"]
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", "1000000", "--jobs", "1"]
+    command += ["--no-shrink", "--fault", fault.name, "--seconds", f"{seconds:g}"]
     done = subprocess.run(command, capture_output=True, text=True)
     taken = re.search(r" in ([\d.]+) s of CPU", done.stdout)
     seconds = float(taken[1]) if taken else 0.0

@@ -1,0 +1,175 @@
+"""A proxy before a PostgreSQL server that delays, splits, cuts, half-closes and resets connections,
+also in the middle of statements and commits."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+from collections import Counter
+from contextlib import suppress
+from typing import Final
+
+_MAX_CHUNK: Final = 65536
+
+_RESETS: Final = struct.pack("ii", 1, 0)
+"""A linger of no time: the socket is closed with a reset."""
+
+FAULTS: Final = ("before", "middle", "after", "late", "delay", "half-close", "mute")
+"""What happens to data of a client:
+
+- before: the connection is reset before the server gets them.
+- middle: the server gets the first part of them; then the connection is reset.
+- after: the server gets them, and the connection is reset before the client gets the answer.
+- late: the server gets them when the client no longer waits.
+- delay: they come later.
+- half-close: the server gets them and the end of the stream.
+- mute: the server gets them, and the client no answer.
+"""
+
+
+class FaultProxy:
+    """Passes the connections of one replica on to the server. Runs on the event loop that starts
+    it.
+
+    Args:
+        port: that of the server, on the loopback.
+        patience: the seconds for which a client waits for an answer.
+
+    Attributes:
+        is_active: whether faults happen.
+        outage: "refuse" and "hang" = nothing passes, and new connections are reset or left without
+            an answer; "" = the server can be reached.
+        num_faults: how often each fault has happened; for commits under "commit <fault>".
+    """
+
+    def __init__(self, port: int, chance: random.Random, patience: float) -> None:
+        self._server_port = port
+        self._chance = chance
+        self._patience = patience
+        self._server: asyncio.Server | None = None
+        self._clients: set[asyncio.StreamWriter] = set()
+        self._muted: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reachable = asyncio.Event()
+        self._reachable.set()
+        self.is_active = False
+        self.outage = ""
+        self.num_faults: Counter[str] = Counter()
+
+    async def start(self) -> int:
+        """Starts to listen, and returns the port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def begin_outage(self, kind: str) -> None:
+        self.outage = kind
+        self._reachable.clear()
+        if kind == "refuse":
+            self.reset_all()
+
+    def end_outage(self) -> None:
+        self.outage = ""
+        self._reachable.set()
+
+    def reset_all(self) -> None:
+        """Resets all connections of the clients. What has come from them may still arrive."""
+        for client in list(self._clients):
+            _reset(client)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._clients.add(writer)
+        try:
+            if self.outage == "refuse":
+                return
+            await self._reachable.wait()
+            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+            down = asyncio.ensure_future(self._pass_down(up_reader, writer))
+            try:
+                await self._pass_up(reader, up_writer, writer)
+            finally:
+                up_writer.close()
+                down.cancel()
+                await asyncio.wait((down,))
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._clients.discard(writer)
+            self._muted.discard(writer)
+            _reset(writer)
+
+    async def _pass_up(
+        self,
+        reader: asyncio.StreamReader,
+        server: asyncio.StreamWriter,
+        client: asyncio.StreamWriter,
+    ) -> None:
+        """Passes on what the client sends, until the end of the connection."""
+        chance = self._chance
+        while data := await reader.read(_MAX_CHUNK):
+            await self._reachable.wait()
+            is_commit = b"COMMIT" in data
+            fault = ""
+            if self.is_active and chance.random() < (0.12 if is_commit else 0.01):
+                fault = chance.choice(FAULTS)
+                self.num_faults["commit " * is_commit + fault] += 1
+            if fault == "before":
+                return
+            if fault == "middle":
+                server.write(data[: chance.randrange(len(data))])
+                await server.drain()
+                return
+            if fault == "late":
+                await asyncio.sleep(self._patience * chance.uniform(0.9, 1.5))
+            elif fault == "delay":
+                await asyncio.sleep(self._patience * chance.uniform(0.0, 0.9))
+            elif fault in ("after", "mute"):
+                self._muted.add(client)
+            server.write(data)
+            await server.drain()
+            if fault == "half-close":
+                server.write_eof()
+                while await reader.read(_MAX_CHUNK):
+                    continue
+            elif fault == "after":
+                await asyncio.sleep(chance.uniform(0.0, 0.05))
+                return
+
+    async def _pass_down(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        """Passes on what the server sends, in pieces, until the end of the connection."""
+        chance = self._chance
+        with suppress(OSError):
+            while data := await reader.read(_MAX_CHUNK):
+                await self._reachable.wait()
+                if client in self._muted:
+                    continue
+                if self.is_active and chance.random() < 0.02:
+                    middle = chance.randrange(len(data))
+                    client.write(data[:middle])
+                    await asyncio.sleep(chance.uniform(0.0, 0.1))
+                    data = data[middle:]
+                client.write(data)
+                await client.drain()
+            client.write_eof()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Closes a socket with a reset."""
+    sock = writer.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESETS)
+    writer.transport.abort()

@@ -151,6 +151,7 @@ class _Store(StateStore):
         except StateFailed as error:
             self.told.count("unknown" if "unknown" in str(error) else "failed")
             raise
+        self.told.count("acknowledged")
         if operation is Operations.add_events and result:
             _, id, pack = args
             self.told.note_events(id, [pack])
@@ -493,6 +494,12 @@ def _parameters(url: str) -> dict[str, str]:
 
 async def run(seed: int, url: str, port: int) -> Report:
     """Runs a seed in an empty database of the server at a port of the loopback."""
-    resumption._INTERVAL, stored._RETRY = 0.2, 0.1  # type: ignore[misc]
-    database._MAX_DELAY = 0.5  # type: ignore[misc]
     return await _World(seed, url, port).run()
+
+
+HURRY: Final = (
+    (resumption, "_INTERVAL", 0.2),
+    (stored, "_RETRY", 0.1),
+    (database, "_MAX_DELAY", 0.5),
+)
+"""Modules and names of intervals, and how many seconds they last here."""

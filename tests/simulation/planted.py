@@ -432,7 +432,7 @@ FAULTS: Final = (
         Fault(*fault, program="tests.state.postgres")
         for fault in (
             (
-                "events are added by whoever asks",
+                "events are added without a check of the owner",
                 _OPERATIONS,
                 "        key = self._key_of_own(tenant, id)\n        if key is None:\n"
                 "            return False\n        self._running.add_events(key, pack)",
@@ -440,26 +440,26 @@ FAULTS: Final = (
                 "            return False\n        self._running.add_events(key, pack)",
             ),
             (
-                "a response is finished by whoever asks",
+                "a response is finished without a check of the owner",
                 _OPERATIONS,
                 "if self._key_of_own(tenant, response.id) is None:",
                 "if self._key_for_change(tenant, response.id) is None:",
             ),
             (
-                "a lease that was renewed meanwhile is taken",
+                "a lease that was renewed in the meantime is taken over",
                 _RUNNING,
                 '            "WHERE object = ? AND lease_until < unix_time() "\n'
                 '            "RETURNING cancel',
                 '            "WHERE object = ? "\n            "RETURNING cancel',
             ),
             (
-                "a response whose lease was renewed meanwhile is interrupted",
+                "a response whose lease was just renewed is interrupted",
                 _RUNNING,
                 "DELETE FROM runs WHERE object = ? AND lease_until < unix_time() RETURNING",
                 "DELETE FROM runs WHERE object = ? RETURNING",
             ),
             (
-                "a lease that has expired is renewed by whoever comes",
+                "the expired lease of another replica is renewed",
                 _RUNNING,
                 "SET lease_until = unix_time() + ? WHERE owner = ? RETURNING",
                 "SET lease_until = unix_time() + ? "
@@ -478,7 +478,7 @@ FAULTS: Final = (
                 "            return\n            raise CommitUnknown(",
             ),
             (
-                "a connection stays in use after an answer that did not come",
+                "a connection stays in use after an answer timed out",
                 "fastovms.state.postgres.schema",
                 "                self.close()\n            raise",
                 "                pass\n            raise",
@@ -490,13 +490,13 @@ FAULTS: Final = (
                 "            if session.is_lost:\n",
             ),
             (
-                "no attempt to connect again is made",
+                "no reconnection is attempted",
                 _POSTGRES,
                 "        if self.seconds_left() or not",
                 "        if True or not",
             ),
             (
-                "a row that another transaction locks is not waited for",
+                "a locked row is not waited for",
                 "fastovms.state.postgres.schema",
                 'locks = RowLocks(wait="FOR UPDATE", skip',
                 'locks = RowLocks(wait="", skip',

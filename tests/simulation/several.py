@@ -23,7 +23,7 @@ _INTERRUPTED: Final = 130
 
 
 class Totals(NamedTuple):
-    """What worlds have done."""
+    """The totals of some worlds."""
 
     num_worlds: int = 0
     num_requests: int = 0
@@ -90,7 +90,7 @@ class _Children:
         return output.strip(), child.returncode
 
     def interrupt(self) -> None:
-        """Has each process end after the world that it runs, and no further one start."""
+        """Ends each process after its current world, and starts no further processes."""
         with self.changing:
             self.is_over = True
             for child in self.running:
@@ -98,7 +98,7 @@ class _Children:
 
 
 def run_several(arguments: argparse.Namespace) -> Totals:
-    """Runs the worlds in processes, of which each prints its failures, until an interrupt or enough
+    """Runs the worlds in several processes until an interrupt or enough failures, and prints the
     failures.
 
     Raises:
@@ -152,6 +152,6 @@ def _totals_of(output: str, status: int) -> Totals:
 
 
 def _show(totals: Totals, seeds: int) -> None:
-    """Shows the progress on the terminal, in one line."""
+    """Prints the progress in one line."""
     end = "\r" if sys.stderr.isatty() else "\n"
     print(f"of {seeds} seeds so far {totals}", end=end, file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-"""python -m tests.state.postgres --seeds N: runs replicas over connections that fail.
+"""python -m tests.state.postgres --seeds N: runs replicas over failing connections to PostgreSQL.
 
-Each seed takes some seconds, in which it mostly waits: several run at once.
+Each seed takes about ten seconds, most of which it waits; several run at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Replicas that share a state in PostgreSQL over connections that fail, and what must hold then.
+"""Runs replicas that share a state in PostgreSQL over failing connections, and checks invariants.
 
-Real are the PostgreSQL server, `LeaseKeeper`, `EventWriter`, `StateStore` and all of
-`fastovms.state.postgres`. Each replica reaches the server through a `FaultProxy`, and has clocks
-that drift. Chance is seeded, but time is real: a seed that fails need not fail again.
+The database server, `LeaseKeeper`, `EventWriter`, `StateStore` and `fastovms.state.postgres` are
+the real ones. Each replica connects through a `FaultProxy` and has clocks that drift. Random choices
+are seeded, but time is real: a failing seed may pass when it is run again.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from tests.state.postgres.fault_proxy import FaultProxy
 _LEASE: Final = 1.5
 
 _LOSSES: Final = ("kill", "refuse", "hang", "hang")
-"""What happens to a replica as a whole."""
+"""The faults of a whole replica: it is killed, or has an outage of its `FaultProxy`."""
 
 _SECONDS: Final = 5.0
-"""How long faults happen."""
+"""The seconds during which faults are injected."""
 
 _PATIENCE: Final = 25.0
-"""Seconds after the last fault within which all work must be done."""
+"""The seconds after the last fault within which all responses must end."""
 
 _LIMITS: Final = TimeLimits(statement=0.6, answer=0.8, idle=1.2)
 
@@ -88,16 +88,17 @@ END $$;
 CREATE TRIGGER audit_runs AFTER UPDATE OR DELETE ON runs
     FOR EACH ROW EXECUTE FUNCTION audit_runs();
 """
-"""Has the database itself note when a replica writes to, renews or takes what another one has."""
+"""Triggers that record each change that a replica makes to a response whose lease another replica
+holds."""
 
 
 @dataclass
 class Report:
-    """What has come of a seed.
+    """The result of a seed.
 
     Attributes:
-        failures: kinds and texts; none = all invariants hold.
-        counts: how often what has happened.
+        failures: kinds and texts of the broken invariants.
+        counts: the numbers of faults and of other events, by name.
     """
 
     seed: int
@@ -106,7 +107,7 @@ class Report:
 
 
 class _Told:
-    """What has been acknowledged, and by whom."""
+    """The data that the store has acknowledged or returned to readers."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -116,8 +117,8 @@ class _Told:
         self.events: dict[tuple[str, int], bytes] = {}
 
     def note_events(self, id: str, packs: Sequence[EventPack]) -> int:
-        """Notes the events of a response, which may not change any more. Returns the number of the
-        last one and 1."""
+        """Records events of a response, which must not change afterwards. Returns the number of
+        events up to the last of these."""
         log = EventLog(packs[0].first if packs else 0)
         try:
             for pack in packs:
@@ -141,7 +142,7 @@ class _Told:
 
 
 class _Store(StateStore):
-    """Notes what is acknowledged."""
+    """Records the events that it acknowledges."""
 
     told: _Told
 
@@ -159,7 +160,7 @@ class _Store(StateStore):
 
 
 class _Run:
-    """A response that runs on a replica, as `BackgroundRun` runs it."""
+    """A response that runs on a replica; stores its events and its end as `BackgroundRun` does."""
 
     def __init__(self, replica: _Replica, key: ResponseKey, log: EventLog, most: int) -> None:
         self.key = key
@@ -201,7 +202,7 @@ class _Run:
 
 
 class _Replica:
-    """One server: implements what `LeaseKeeper` needs of `BackgroundRuns` and `Resumer`."""
+    """One server; stands for the `BackgroundRuns` and the `Resumer` of its `LeaseKeeper`."""
 
     def __init__(
         self,
@@ -261,7 +262,7 @@ class _Replica:
             task.cancel()
 
     async def kill(self) -> None:
-        """Ends it without a word."""
+        """Ends the replica without releasing its leases."""
         self.proxy.begin_outage("refuse")
         keeping = self._keeper._task
         assert keeping is not None
@@ -275,7 +276,7 @@ class _Replica:
         await self.store.close()
         await self.proxy.close()
 
-    # What `LeaseKeeper` asks for
+    # Interface to `LeaseKeeper`
 
     room = 4
 
@@ -324,7 +325,7 @@ class _Replica:
 
         self.spawn(drive())
 
-    # What its clients ask for
+    # Clients
 
     async def start_responses(self) -> None:
         for number in range(10**6):
@@ -347,7 +348,7 @@ class _Replica:
             await asyncio.sleep(self.chance.uniform(0.0, 0.1))
 
     async def follow(self) -> None:
-        """Reads events of all responses, and holds the state to what it has read."""
+        """Reads events of random responses."""
         while True:
             await asyncio.sleep(self.chance.uniform(0.0, 0.1))
             if not self.told.responses:
@@ -364,7 +365,7 @@ class _Replica:
 
 
 class _World:
-    """The replicas of a seed, and what happens to them."""
+    """The replicas of a seed, and the faults that happen to them."""
 
     def __init__(self, seed: int, url: str, port: int) -> None:
         self._report = Report(seed)
@@ -410,7 +411,7 @@ class _World:
         self._replicas.append(replica)
 
     async def _trouble(self) -> None:
-        """Has some seconds of faults happen, and ends them."""
+        """Injects faults for some seconds."""
         chance, ends_at = self._chance, time.monotonic() + _SECONDS
         while time.monotonic() < ends_at:
             await asyncio.sleep(chance.uniform(0.1, 0.8))
@@ -433,7 +434,7 @@ class _World:
             replica.end_clients()
 
     async def _settle(self, direct: PostgresDatabase) -> None:
-        """Waits until all responses have ended, which they must soon after the last fault."""
+        """Waits until all responses have ended and all replicas can write."""
         ends_at = time.monotonic() + _PATIENCE
         while time.monotonic() < ends_at:
             [(running, error)] = await asyncio.to_thread(
@@ -452,7 +453,7 @@ class _World:
                 self._told.fail("hang", f"{replica.id} cannot write: {error}")
 
     def _check(self, direct: PostgresDatabase) -> None:
-        """Checks what is stored at the end."""
+        """Checks the stored data at the end."""
         told = self._told
 
         def read(operation: Callable[..., Any], *args: Any) -> Any:
@@ -502,4 +503,4 @@ HURRY: Final = (
     (stored, "_RETRY", 0.1),
     (database, "_MAX_DELAY", 0.5),
 )
-"""Modules and names of intervals, and how many seconds they last here."""
+"""Modules and names of intervals, and their seconds in these tests."""

@@ -1,5 +1,5 @@
-"""A proxy before a PostgreSQL server that delays, splits, cuts, half-closes and resets connections,
-also in the middle of statements and commits."""
+"""A TCP proxy that delays, splits, half-closes and resets connections to PostgreSQL, also in the
+middle of statements and commits."""
 
 from __future__ import annotations
 
@@ -14,34 +14,33 @@ from typing import Final
 _MAX_CHUNK: Final = 65536
 
 _RESETS: Final = struct.pack("ii", 1, 0)
-"""A linger of no time: the socket is closed with a reset."""
+"""The value of SO_LINGER with which a socket is closed by a reset."""
 
 FAULTS: Final = ("before", "middle", "after", "late", "delay", "half-close", "mute")
-"""What happens to data of a client:
+"""The faults of a message from a client:
 
-- before: the connection is reset before the server gets them.
-- middle: the server gets the first part of them; then the connection is reset.
-- after: the server gets them, and the connection is reset before the client gets the answer.
-- late: the server gets them when the client no longer waits.
-- delay: they come later.
-- half-close: the server gets them and the end of the stream.
-- mute: the server gets them, and the client no answer.
+- before: the connection is reset before the server receives the message.
+- middle: the server receives the first part of the message; then the connection is reset.
+- after: the server receives the message; the connection is reset before the client gets the answer.
+- late: the server receives the message after the client has stopped waiting.
+- delay: the message arrives later.
+- half-close: the server receives the message and the end of the stream.
+- mute: the server receives the message; the client gets no answer.
 """
 
 
 class FaultProxy:
-    """Passes the connections of one replica on to the server. Runs on the event loop that starts
-    it.
+    """Forwards the connections of one replica to a server on the loopback.
 
     Args:
-        port: that of the server, on the loopback.
+        port: the port of the server.
         patience: the seconds for which a client waits for an answer.
 
     Attributes:
-        is_active: whether faults happen.
-        outage: "refuse" and "hang" = nothing passes, and new connections are reset or left without
-            an answer; "" = the server can be reached.
-        num_faults: how often each fault has happened; for commits under "commit <fault>".
+        is_active: whether to inject faults.
+        outage: "refuse" = connections are reset; "hang" = connections stay open, but nothing is
+            forwarded; "" = no outage.
+        num_faults: the number of faults of each kind; those of commits are "commit <kind>".
     """
 
     def __init__(self, port: int, chance: random.Random, patience: float) -> None:
@@ -59,7 +58,7 @@ class FaultProxy:
         self.num_faults: Counter[str] = Counter()
 
     async def start(self) -> int:
-        """Starts to listen, and returns the port."""
+        """Starts listening, and returns the port."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port: int = self._server.sockets[0].getsockname()[1]
         return port
@@ -83,7 +82,7 @@ class FaultProxy:
         self._reachable.set()
 
     def reset_all(self) -> None:
-        """Resets all connections of the clients. What has come from them may still arrive."""
+        """Resets all client connections. Messages received before may still be forwarded."""
         for client in list(self._clients):
             _reset(client)
 
@@ -98,9 +97,9 @@ class FaultProxy:
                 return
             await self._reachable.wait()
             up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
-            down = asyncio.ensure_future(self._pass_down(up_reader, writer))
+            down = asyncio.ensure_future(self._forward_down(up_reader, writer))
             try:
-                await self._pass_up(reader, up_writer, writer)
+                await self._forward_up(reader, up_writer, writer)
             finally:
                 up_writer.close()
                 down.cancel()
@@ -112,20 +111,20 @@ class FaultProxy:
             self._muted.discard(writer)
             _reset(writer)
 
-    async def _pass_up(
+    async def _forward_up(
         self,
         reader: asyncio.StreamReader,
         server: asyncio.StreamWriter,
         client: asyncio.StreamWriter,
     ) -> None:
-        """Passes on what the client sends, until the end of the connection."""
+        """Forwards messages of the client until the connection ends."""
         chance = self._chance
         while data := await reader.read(_MAX_CHUNK):
             await self._reachable.wait()
             is_commit = b"COMMIT" in data
             fault = ""
-            if self.is_active and chance.random() < (0.12 if is_commit else 0.01):
-                fault = chance.choice(FAULTS)
+            if self.is_active and chance.random() < (0.12 if is_commit else 0.05):
+                fault = chance.choice(FAULTS if is_commit else (*FAULTS, *20 * ("delay",)))
                 self.num_faults["commit " * is_commit + fault] += 1
             if fault == "before":
                 return
@@ -149,8 +148,10 @@ class FaultProxy:
                 await asyncio.sleep(chance.uniform(0.0, 0.05))
                 return
 
-    async def _pass_down(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        """Passes on what the server sends, in pieces, until the end of the connection."""
+    async def _forward_down(
+        self, reader: asyncio.StreamReader, client: asyncio.StreamWriter
+    ) -> None:
+        """Forwards data of the server, some of it in two parts, until the connection ends."""
         chance = self._chance
         with suppress(OSError):
             while data := await reader.read(_MAX_CHUNK):

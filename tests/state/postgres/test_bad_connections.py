@@ -1,5 +1,5 @@
-"""Replicas over connections to PostgreSQL that fail: what was acknowledged is kept, once, and work
-goes on afterwards. `python -m tests.state.postgres` runs more seeds."""
+"""Replicas whose connections to PostgreSQL fail: acknowledged data is kept, nothing is stored
+twice, and work proceeds afterwards. `python -m tests.state.postgres` runs more seeds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_state_over_failing_connections_is_consistent(
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("events are added by whoever asks", "lease"),
+        ("events are added without a check of the owner", "lease"),
         ("a commit of unknown outcome is repeated", "twice"),
         ("a commit of unknown outcome counts as done", "forgotten"),
     ],

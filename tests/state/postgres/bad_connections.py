@@ -1,8 +1,8 @@
 """Runs replicas that share a state in PostgreSQL over failing connections, and checks invariants.
 
 The database server, `LeaseKeeper`, `EventWriter`, `StateStore` and `fastovms.state.postgres` are
-the real ones. Each replica connects through a `FaultProxy` and has clocks that drift. Random choices
-are seeded, but time is real: a failing seed may pass when it is run again.
+the real ones. Each replica connects through a `FaultProxy` and has clocks that drift. Random
+choices are seeded, but time is real: a failing seed may pass when it is run again.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class FaultProxy:
             if fault == "late":
                 await asyncio.sleep(self._patience * chance.uniform(0.9, 1.5))
             elif fault == "delay":
-                await asyncio.sleep(self._patience * chance.uniform(0.0, 0.9))
+                await asyncio.sleep(self._patience * chance.uniform(0.0, 0.9 if is_commit else 0.4))
             elif fault in ("after", "mute"):
                 self._muted.add(client)
             server.write(data)

@@ -44,7 +44,7 @@ from tests.state.postgres.fault_proxy import FaultProxy
 
 _LEASE: Final = 1.5
 
-_LOSSES: Final = ("kill", "refuse", "hang", "hang")
+_LOSSES: Final = ("kill", "refuse", "hang", "slow", "slow")
 """The faults of a whole replica: it is killed, or has an outage of its `FaultProxy`."""
 
 _SECONDS: Final = 5.0
@@ -331,7 +331,7 @@ class _Replica:
         for number in range(10**6):
             await asyncio.sleep(self.chance.uniform(0.05, 0.4))
             id, most = f"{self.id}-{number}", self.chance.choice((3, 10, 20))
-            is_resumable = self.chance.random() < 0.8
+            is_resumable = self.chance.random() < 0.6
             job = Resumption(_MODEL, b"%d" % most) if is_resumable else None
             running = StoredResponse(id, b"{}", progress=ResponseProgress.RUNNING, resumption=job)
             with suppress(StateFailed):
@@ -425,7 +425,7 @@ class _World:
                 await self._add_replica()
             else:
                 replica.proxy.begin_outage(kind)
-                seconds = chance.uniform(0.1, 2 * _LEASE)
+                seconds = chance.uniform(0.1, 3 * _LEASE if kind == "slow" else 2 * _LEASE)
                 asyncio.get_running_loop().call_later(seconds, replica.proxy.end_outage)
         for replica in self._replicas:
             replica.proxy.end_outage()
@@ -440,17 +440,16 @@ class _World:
             [(running, error)] = await asyncio.to_thread(
                 direct.transact, [lambda state: state.list_running(1000)]
             )
-            troubles = [r.store.trouble() for r in self._replicas if r.store.trouble()]
-            if not running and not troubles and error is None:
+            for replica in self._replicas:
+                try:
+                    await replica.store.run(Operations.give_up, [])
+                except StateFailed as failure:
+                    error = failure
+            if not running and error is None:
                 break
             await asyncio.sleep(0.1)
         else:
-            self._told.fail("hang", f"{running} run, {troubles} {error}")
-        for replica in self._replicas:
-            try:
-                await replica.store.run(Operations.renew_leases)
-            except StateFailed as error:
-                self._told.fail("hang", f"{replica.id} cannot write: {error}")
+            self._told.fail("hang", f"{running} run; {error}")
 
     def _check(self, direct: PostgresDatabase) -> None:
         """Checks the stored data at the end."""

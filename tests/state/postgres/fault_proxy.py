@@ -13,6 +13,9 @@ from typing import Final
 
 _MAX_CHUNK: Final = 65536
 
+_TAKES_LEASE: Final = (b"UPDATE runs SET owner", b"DELETE FROM runs WHERE")
+"""Statements before which a lease may have been renewed in the meantime. They are always delayed."""
+
 _RESETS: Final = struct.pack("ii", 1, 0)
 """The value of SO_LINGER with which a socket is closed by a reset."""
 
@@ -39,7 +42,7 @@ class FaultProxy:
     Attributes:
         is_active: whether to inject faults.
         outage: "refuse" = connections are reset; "hang" = connections stay open, but nothing is
-            forwarded; "" = no outage.
+            forwarded; "slow" = each message of a client is delayed; "" = no outage.
         num_faults: the number of faults of each kind; those of commits are "commit <kind>".
     """
 
@@ -73,7 +76,8 @@ class FaultProxy:
 
     def begin_outage(self, kind: str) -> None:
         self.outage = kind
-        self._reachable.clear()
+        if kind != "slow":
+            self._reachable.clear()
         if kind == "refuse":
             self.reset_all()
 
@@ -121,11 +125,15 @@ class FaultProxy:
         chance = self._chance
         while data := await reader.read(_MAX_CHUNK):
             await self._reachable.wait()
+            if self.outage == "slow":
+                await asyncio.sleep(self._patience * chance.uniform(0.06, 0.3))
             is_commit = b"COMMIT" in data
             fault = ""
-            if self.is_active and chance.random() < (0.12 if is_commit else 0.05):
-                fault = chance.choice(FAULTS if is_commit else (*FAULTS, *20 * ("delay",)))
+            if self.is_active and chance.random() < (0.12 if is_commit else 0.15):
+                fault = chance.choice(FAULTS if is_commit else (*FAULTS, *60 * ("delay",)))
                 self.num_faults["commit " * is_commit + fault] += 1
+            elif self.is_active and any(text in data for text in _TAKES_LEASE):
+                await asyncio.sleep(self._patience * chance.uniform(0.0, 0.6))
             if fault == "before":
                 return
             if fault == "middle":

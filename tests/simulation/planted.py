@@ -478,12 +478,6 @@ FAULTS: Final = (
                 "            return\n            raise CommitUnknown(",
             ),
             (
-                "a connection stays in use after an answer timed out",
-                "fastovms.state.postgres.schema",
-                "                self.close()\n            raise",
-                "                pass\n            raise",
-            ),
-            (
                 "a lost connection is kept",
                 _POSTGRES,
                 "            if session.is_lost:\n                self._disconnect()\n",
@@ -494,12 +488,6 @@ FAULTS: Final = (
                 _POSTGRES,
                 "        if self.seconds_left() or not",
                 "        if True or not",
-            ),
-            (
-                "a locked row is not waited for",
-                "fastovms.state.postgres.schema",
-                'locks = RowLocks(wait="FOR UPDATE", skip',
-                'locks = RowLocks(wait="", skip',
             ),
         )
     ),

@@ -14,7 +14,7 @@ from typing import Final
 _MAX_CHUNK: Final = 65536
 
 _TAKES_LEASE: Final = (b"UPDATE runs SET owner", b"DELETE FROM runs WHERE")
-"""Statements before which a lease may have been renewed in the meantime. They are always delayed."""
+"""Statements before which another replica may renew the lease. They are always delayed."""
 
 _RESETS: Final = struct.pack("ii", 1, 0)
 """The value of SO_LINGER with which a socket is closed by a reset."""
@@ -129,8 +129,8 @@ class FaultProxy:
                 await asyncio.sleep(self._patience * chance.uniform(0.06, 0.3))
             is_commit = b"COMMIT" in data
             fault = ""
-            if self.is_active and chance.random() < (0.12 if is_commit else 0.15):
-                fault = chance.choice(FAULTS if is_commit else (*FAULTS, *60 * ("delay",)))
+            if self.is_active and chance.random() < (0.05 if is_commit else 0.01):
+                fault = chance.choice(FAULTS)
                 self.num_faults["commit " * is_commit + fault] += 1
             elif self.is_active and any(text in data for text in _TAKES_LEASE):
                 await asyncio.sleep(self._patience * chance.uniform(0.0, 0.6))
@@ -143,7 +143,7 @@ class FaultProxy:
             if fault == "late":
                 await asyncio.sleep(self._patience * chance.uniform(0.9, 1.5))
             elif fault == "delay":
-                await asyncio.sleep(self._patience * chance.uniform(0.0, 0.9 if is_commit else 0.4))
+                await asyncio.sleep(self._patience * chance.uniform(0.0, 0.9))
             elif fault in ("after", "mute"):
                 self._muted.add(client)
             server.write(data)

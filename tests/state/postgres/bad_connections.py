@@ -425,7 +425,7 @@ class _World:
                 await self._add_replica()
             else:
                 replica.proxy.begin_outage(kind)
-                seconds = chance.uniform(0.1, 3 * _LEASE if kind == "slow" else 2 * _LEASE)
+                seconds = _LEASE * chance.uniform(0.6, 3.0 if kind == "slow" else 1.6)
                 asyncio.get_running_loop().call_later(seconds, replica.proxy.end_outage)
         for replica in self._replicas:
             replica.proxy.end_outage()

@@ -131,16 +131,25 @@ class SentTexts:
         return most
 
 
+def _most_tokens(action: Action, settings: Settings) -> int:
+    """Returns how many tokens a sample has at most; 0 = the request must be refused."""
+    size, n = len(prompt_tokens(action)), action.fields.get("n", 1)
+    most: int = max(0, min(action.fields["max_tokens"], settings.max_model_len - size))
+    if "use_beam_search" not in action.fields:
+        return most
+    if n > min(settings.engine.max_num_seqs, settings.engine.token_budget):
+        return 0
+    blocks = BlockManager(settings.num_blocks, settings.block_size)
+    return max(0, min(most, beam_token_limit(size, n, blocks) - size))
+
+
 def samples_of(action: Action, settings: Settings) -> list[Sample]:
     """Returns what each choice must be; none = the request must be refused."""
     prompt, fields = prompt_tokens(action), action.fields
     n, stops = fields.get("n", 1), fields.get("stop", [])
-    most = min(fields["max_tokens"], settings.max_model_len - len(prompt))
-    if "use_beam_search" in fields:
-        blocks = BlockManager(settings.num_blocks, settings.block_size)
-        most = min(most, beam_token_limit(len(prompt), n, blocks) - len(prompt))
-        if n > min(settings.engine.max_num_seqs, settings.engine.token_budget) or most <= 0:
-            return []
+    most = _most_tokens(action, settings)
+    if not most:
+        return []
     if is_greedy(action):
         return [_cut(continue_greedily(prompt, most, action.model), most, stops)] * n
     names = ("temperature", "top_p", "seed", "n", "use_beam_search")
@@ -174,11 +183,11 @@ def faults_of(
     Args:
         most_cached: how many tokens of the prompt may have been cached; None = all but the last.
     """
+    if not _most_tokens(action, settings) and answer.status == 400:
+        return []
     if action.prompt.startswith(chr(NAN)) and len(prompt_tokens(action)) > 12:
         return _faults_of_failure(action, answer)
     expected = samples_of(action, settings)
-    if not expected and answer.status == 400:
-        return []
     if answer.status != 200:
         return [f"status {answer.status}: {answer.body[:200]!r}"]
     prompt = prompt_tokens(action)

@@ -53,7 +53,7 @@ _SECONDS: Final = 5.0
 _PATIENCE: Final = 25.0
 """The seconds after the last fault within which all responses must end."""
 
-_LIMITS: Final = TimeLimits(statement=0.6, answer=0.8, idle=1.2)
+_LIMITS: Final = TimeLimits(statement=1.2, answer=1.6, idle=2.4)
 
 _BOUNDS: Final = StateBounds(1e9, 10**9, 10**12)
 
@@ -408,7 +408,14 @@ class _World:
         }
         replica = _Replica(name, ServerAddress(parameters), proxy, self._told, self._chance)
         proxy.is_active = True
+        proxy.on_takeover = self._end_outages
         self._replicas.append(replica)
+
+    def _end_outages(self) -> None:
+        """Has replicas return at the moment when others take over their responses, at times."""
+        if self._chance.random() < 0.7:
+            for replica in self._replicas:
+                replica.proxy.end_outage()
 
     async def _trouble(self) -> None:
         """Injects faults for some seconds."""
@@ -425,7 +432,7 @@ class _World:
                 await self._add_replica()
             else:
                 replica.proxy.begin_outage(kind)
-                seconds = _LEASE * chance.uniform(0.6, 3.0 if kind == "slow" else 1.6)
+                seconds = _LEASE * chance.uniform(0.6, 3.0)
                 asyncio.get_running_loop().call_later(seconds, replica.proxy.end_outage)
         for replica in self._replicas:
             replica.proxy.end_outage()

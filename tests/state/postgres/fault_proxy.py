@@ -8,6 +8,7 @@ import random
 import socket
 import struct
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -44,6 +45,7 @@ class FaultProxy:
         outage: "refuse" = connections are reset; "hang" = connections stay open, but nothing is
             forwarded; "slow" = each message of a client is delayed; "" = no outage.
         num_faults: the number of faults of each kind; those of commits are "commit <kind>".
+        on_takeover: called before a statement that takes a lease is delayed.
     """
 
     def __init__(self, port: int, chance: random.Random, patience: float) -> None:
@@ -59,6 +61,7 @@ class FaultProxy:
         self.is_active = False
         self.outage = ""
         self.num_faults: Counter[str] = Counter()
+        self.on_takeover: Callable[[], None] = lambda: None
 
     async def start(self) -> int:
         """Starts listening, and returns the port."""
@@ -133,7 +136,8 @@ class FaultProxy:
                 fault = chance.choice(FAULTS)
                 self.num_faults["commit " * is_commit + fault] += 1
             elif self.is_active and any(text in data for text in _TAKES_LEASE):
-                await asyncio.sleep(self._patience * chance.uniform(0.0, 0.6))
+                self.on_takeover()
+                await asyncio.sleep(self._patience * chance.uniform(0.2, 0.9))
             if fault == "before":
                 return
             if fault == "middle":

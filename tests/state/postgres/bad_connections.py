@@ -47,7 +47,7 @@ _LEASE: Final = 1.5
 _LOSSES: Final = ("kill", "refuse", "hang", "slow", "slow")
 """The faults of a whole replica: it is killed, or has an outage of its `FaultProxy`."""
 
-_SECONDS: Final = 5.0
+_SECONDS: Final = 7.0
 """The seconds during which faults are injected."""
 
 _PATIENCE: Final = 25.0
@@ -384,9 +384,10 @@ class _World:
             direct.transact([lambda state: state.add_conversation(_TENANT, "c", b"{}", [])])
             with psycopg.connect(self._url, autocommit=True) as connection:
                 connection.execute(_AUDIT)
-            for _ in range(self._chance.choice((2, 3))):
-                await self._add_replica()
-            await self._trouble()
+            num_spared = self._chance.choice((0, 1, 1))
+            for number in range(2 + num_spared):
+                await self._add_replica(0.0 if number < num_spared else 0.01)
+            await self._trouble(num_spared)
             await self._settle(direct)
             await asyncio.gather(*self._ending, *(replica.stop() for replica in self._replicas))
             self._check(direct)
@@ -397,10 +398,10 @@ class _World:
             direct.close()
         return self._report
 
-    async def _add_replica(self) -> None:
+    async def _add_replica(self, rate: float) -> None:
         name = f"replica-{self._num_replicas}"
         self._num_replicas += 1
-        proxy = FaultProxy(self._port, self._chance, _LIMITS.answer)
+        proxy = FaultProxy(self._port, self._chance, _LIMITS.answer, rate)
         parameters = _parameters(self._url) | {
             "port": str(await proxy.start()),
             "application_name": name,
@@ -417,19 +418,24 @@ class _World:
             for replica in self._replicas:
                 replica.proxy.end_outage()
 
-    async def _trouble(self) -> None:
-        """Injects faults for some seconds."""
+    async def _trouble(self, num_spared: int) -> None:
+        """Injects faults for some seconds.
+
+        Args:
+            num_spared: how many of the replicas stay connected, so that they take over what the
+                others run.
+        """
         chance, ends_at = self._chance, time.monotonic() + _SECONDS
         while time.monotonic() < ends_at:
             await asyncio.sleep(chance.uniform(0.1, 0.8))
-            kind, replica = chance.choice(_LOSSES), chance.choice(self._replicas)
+            kind, replica = chance.choice(_LOSSES), chance.choice(self._replicas[num_spared:])
             if replica.proxy.outage:
                 continue
             self._told.count(kind)
             if kind == "kill":
                 self._replicas.remove(replica)
                 self._ending.append(asyncio.ensure_future(replica.kill()))
-                await self._add_replica()
+                await self._add_replica(0.01)
             else:
                 replica.proxy.begin_outage(kind)
                 seconds = _LEASE * chance.uniform(0.6, 3.0)

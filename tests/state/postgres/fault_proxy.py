@@ -39,6 +39,7 @@ class FaultProxy:
     Args:
         port: the port of the server.
         patience: the seconds for which a client waits for an answer.
+        rate: the share of messages with a fault; of commits five times as many.
 
     Attributes:
         is_active: whether to inject faults.
@@ -48,10 +49,11 @@ class FaultProxy:
         on_takeover: called before a statement that takes a lease is delayed.
     """
 
-    def __init__(self, port: int, chance: random.Random, patience: float) -> None:
+    def __init__(self, port: int, chance: random.Random, patience: float, rate: float) -> None:
         self._server_port = port
         self._chance = chance
         self._patience = patience
+        self._rate = rate
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.StreamWriter] = set()
         self._muted: set[asyncio.StreamWriter] = set()
@@ -132,7 +134,7 @@ class FaultProxy:
                 await asyncio.sleep(self._patience * chance.uniform(0.06, 0.3))
             is_commit = b"COMMIT" in data
             fault = ""
-            if self.is_active and chance.random() < (0.05 if is_commit else 0.01):
+            if self.is_active and chance.random() < self._rate * (5 if is_commit else 1):
                 fault = chance.choice(FAULTS)
                 self.num_faults["commit " * is_commit + fault] += 1
             elif self.is_active and any(text in data for text in _TAKES_LEASE):

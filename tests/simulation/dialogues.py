@@ -146,7 +146,8 @@ class Dialogue:
             body["previous_response_id"] = previous.id
         most = min(most, self._max_model_len - size)
         said, reason, tokens = None, "", None
-        if action.fields["temperature"] == 0:
+        # An earlier turn whose end could not be stored may be missing from the prompt.
+        if action.fields["temperature"] == 0 and (self._is_strict or not self._prompt):
             tokens = continue_greedily(list(f"{prompt}>".encode()), most, action.model)
             said = bytes(tokens).decode(errors="replace")
             reason = "completed" if len(tokens) < most else "incomplete"

@@ -180,8 +180,11 @@ class Simulation:
         """Has the server meet with an accident, and starts it again."""
         await asyncio.sleep(accident.at)
         if accident.kind in DISK_FAULTS:
-            self.world.note("accident", accident)
-            self._disk.fault = accident.kind
+            # A server that starts on a bad disk does not find stored data until the disk is usable.
+            async with self._changing:
+                await until(lambda: all(server.is_ready for server in self._servers.values()))
+                self.world.note("accident", accident)
+                self._disk.fault = accident.kind
             await asyncio.sleep(accident.pause)
             self._disk.fault = ""
             return
@@ -200,6 +203,7 @@ class Simulation:
             else:
                 await self._break_model(server, accident.kind)
             await asyncio.sleep(accident.pause)
+            await until(lambda: not self._disk.fault)
             self._start_server(accident.slot)
 
     async def _break_model(self, server: SimServer, fault: str) -> None:

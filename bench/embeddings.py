@@ -153,7 +153,7 @@ async def beside_chats(
 ) -> None:
     config = EngineConfig(cache_size=1, tune=False, enable_prompt_lookup=False)
     model = read_model_info(options.chat)
-    engine = PagedBackend.compile(options.chat, model, config, cores=cores)(available_memory())
+    engine = PagedBackend.compile(options.chat, model, config)(available_memory(), cores=cores)
     engine.start()
     chats = Chats(engine)
     chats.start()

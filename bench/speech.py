@@ -139,7 +139,7 @@ async def beside_chats(
     config = EngineConfig(cache_size=1, tune=False, enable_prompt_lookup=False)
     directory = model_directory(options.chat, DiskCache(None), scratch)
     model = read_model_info(directory)
-    engine = PagedBackend.compile(directory, model, config, cores=cores)(available_memory())
+    engine = PagedBackend.compile(directory, model, config)(available_memory(), cores=cores)
     engine.start()
     chats = Chats(engine)
     chats.start()

@@ -121,6 +121,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "backends/genai/",
             "engine/model/",
             "app/supply.py",
+            "app/compiling.py",
             "app/loading.py",
             "cli/tune.py",
             "engine/kernels",

@@ -268,6 +268,11 @@ class ResidencyConfig:
     wait_timeout: float = 300.0
     poll_interval: float = 1.0
 
+    @property
+    def loads_on_demand(self) -> bool:
+        """Whether a model is loaded when it is first asked for, and not at start."""
+        return bool(self.max_loaded_models or self.model_memory or self.idle_unload)
+
 
 # Declares what requests may ask for: their bounds, their media and their chats.
 

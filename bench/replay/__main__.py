@@ -24,6 +24,7 @@ from bench.replay.kinds import KINDS, Data
 from bench.replay.player import Played, Player
 from bench.replay.session import Session
 from bench.replay.vocabulary import END_TOKEN_ID
+from bench.steps import use_kernels
 from fastovms.config import EngineConfig
 from fastovms.engine.model.model import PagedModel
 from fastovms.grammar.compiler import GrammarCompiler
@@ -101,10 +102,15 @@ def main() -> None:
     parser.add_argument("-n", "--streams", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("-r", "--rounds", type=int, default=3)
     parser.add_argument("-g", "--output-tokens", type=int, default=512, help="at most, of a turn")
+    parser.add_argument(
+        "--decode-kernels", action="store_true", help="steps of up to 8 tokens by our own kernels"
+    )
     add_property_flag(parser)
     chosen = parser.parse_args()
     data = Data.kept(chosen.data)
     paged = PagedModel.load(chosen.model_dir, properties=properties_of(chosen))
+    if chosen.decode_kernels:
+        use_kernels(paged)
     model = ForcedModel(paged)
     num_blocks = CACHE_TOKENS // model.block_size
     model.allocate_cache(num_blocks)

@@ -110,8 +110,7 @@ class Residency:
     @property
     def loads_on_demand(self) -> bool:
         """Whether a model is loaded when it is first asked for, and not at start."""
-        config = self._config
-        return bool(config.max_loaded_models or config.model_memory or config.idle_unload)
+        return self._config.loads_on_demand
 
     # What there is
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
-
-import openvino as ov
 
 from fastovms.api.body import FairThread
 from fastovms.api.served import (
@@ -26,23 +23,23 @@ from fastovms.api.served import (
     ServedModels,
     ServedSpeech,
 )
+from fastovms.app.compiling import (
+    CompileAhead,
+    as_directories,
+    cache_of,
+    compile_model,
+    identified,
+    load_on_device,
+    read_info,
+    task_of,
+)
 from fastovms.backend import GenerationBackend
 from fastovms.backend_stats import BackendStats
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
-from fastovms.backends.choice import compile_backend
 from fastovms.backends.encoder_backend import load_encoder
 from fastovms.backends.engine_thread import ComputeTurn
 from fastovms.backends.image_decoder import ImageDecoder
-from fastovms.backends.model_files import (
-    count_weights,
-    fingerprint_of,
-    limit_context,
-    log_missing,
-    read_encoder_info,
-    read_model_info,
-    read_speech_info,
-)
-from fastovms.backends.model_task import find_task, read_optional, takes_images
+from fastovms.backends.model_task import read_optional, takes_images
 from fastovms.backends.paged.backend import PagedBackend, SharedCores
 from fastovms.backends.paged.draft_models import check_draft_files
 from fastovms.backends.paged.prefixes import PrefixDirectory
@@ -53,19 +50,16 @@ from fastovms.encoding import Task
 from fastovms.engine.model.cache_precision import check_cpu_cache
 from fastovms.engine.model.compilation import check_exact
 from fastovms.engine.model.devices import (
-    AUTO,
     available_memory,
-    choose_device,
     is_gpu,
-    read_devices,
     share_memory,
 )
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.model_directory import find_gguf, is_converted, model_directory
+from fastovms.gguf.model_directory import find_gguf, is_converted
 from fastovms.media import audio
 from fastovms.media.loader import ImageLoader
 from fastovms.params import ModelInfo
-from fastovms.system.disk import DiskCache, cache_root
+from fastovms.system.disk import DiskCache
 from fastovms.system.memory import make_binding_tables
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.tokenizer import Tokenizer
@@ -82,48 +76,6 @@ _MAX_AUDIOS: Final = 64
 """How many files of one client may wait to be decoded."""
 
 
-def task_of(model: ModelConfig) -> Task:
-    """Returns the task of a model.
-
-    Raises:
-        ConfigurationError: its graph does not fit any task.
-    """
-    if find_gguf(model.path) is not None:
-        return Task.TEXT_GENERATION
-    return find_task(model.path, model.encoder.task)
-
-
-def read_info(model: ModelConfig) -> ModelInfo:
-    """Returns the facts from the model's files and the operator's settings. Takes milliseconds.
-
-    Raises:
-        ConfigurationError: a file is missing or broken.
-    """
-    task = task_of(model)
-    if task is Task.SPEECH:
-        return read_speech_info(model.path, name=model.name)
-    if task is not Task.TEXT_GENERATION:
-        info = read_encoder_info(model.path, name=model.name)
-        return limit_context(info, model.engine.max_model_len)
-    info = read_model_info(
-        model.path,
-        name=model.name,
-        generation_config=model.generation_config,
-        override_generation_config=model.override_generation_config,
-        has_defaults=model.has_defaults,
-    )
-    return limit_context(info, model.engine.max_model_len)
-
-
-def _identified(model: ModelConfig) -> ModelInfo:
-    """Like `read_info`, with the facts from the files of a loaded model."""
-    return replace(
-        read_info(model),
-        fingerprint=fingerprint_of(model.path),
-        weights=count_weights(model.path),
-    )
-
-
 def check_models(models: Sequence[ModelConfig]) -> None:
     """Raises ConfigurationError for the most common configuration errors, without loading a
     model."""
@@ -136,7 +88,7 @@ def check_models(models: Sequence[ModelConfig]) -> None:
             check_exact(model.engine.plugin_config)
         if not is_gpu(model.engine.device.upper()):
             check_cpu_cache(model.engine.plugin_config)
-        cache = _cache_of(model)
+        cache = cache_of(model)
         gguf = find_gguf(model.path)
         if gguf is None:
             read_info(model)
@@ -144,10 +96,6 @@ def check_models(models: Sequence[ModelConfig]) -> None:
             _check_gguf(gguf, cache)
         if model.engine.draft_model is not None:
             _check_draft_model(model.engine.draft_model, cache)
-
-
-def _cache_of(model: ModelConfig) -> DiskCache:
-    return DiskCache(cache_root(model.engine.cache_dir, os.environ))
 
 
 def _check_draft_model(path: Path, cache: DiskCache) -> None:
@@ -170,6 +118,7 @@ def load_models(
     *,
     cores: SharedCores | None = None,
     available: Callable[[], int] = available_memory,
+    ahead: CompileAhead | None = None,
 ) -> ServedModels:
     """Loads models; takes seconds, so call it in a thread. KV caches are reserved after all weights
     are loaded, so that automatic sizes share the remaining memory.
@@ -178,6 +127,7 @@ def load_models(
         prefixes: the directory of cached prompts; None = no disk cache.
         cores: the cores shared with the other models; None = not shared.
         available: returns the free memory in bytes for the caches.
+        ahead: compiles one of the models already.
 
     Raises:
         ConfigurationError: a model cannot be loaded on its device, or its cache does not fit.
@@ -192,33 +142,29 @@ def load_models(
         task = task_of(model)
         if task is Task.SPEECH:
             speech = partial(_speech, model, cores.turn, closes)
-            others[model.name] = _load_on_device(model, speech)[1]
+            others[model.name] = load_on_device(model, speech)[1]
         elif task is not Task.TEXT_GENERATION:
             load = partial(_encoder, model, cores.turn)
-            encoder = others[model.name] = _load_on_device(model, load)[1]
+            encoder = others[model.name] = load_on_device(model, load)[1]
             closes.append(encoder.tokenizing.close)
     generating = [model for model in models if model.name not in others]
     loaded = []
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in generating:
             logger.info("loading %s from %s", model.name, model.path)
-            cache = _cache_of(model)
-            model = _as_directories(model, cache, Path(scratch))
+            cache = cache_of(model)
+            model = as_directories(model, cache, Path(scratch))
             # Compilation uses one core for most of its time.
             tokenizer = beside.submit(Tokenizer.load, model.path)
             chat = beside.submit(ChatModel.load, model.path, model.chat, cache)
-            info = _identified(model)
-            log_missing(info)
-            compile_on = partial(
-                compile_backend, model.path, info, cache=cache, prefixes=prefixes, cores=cores
-            )
-            model, reserve = _load_on_device(model, compile_on)
+            compiled = None if ahead is None else ahead.take(model)
+            model, reserve = compiled or compile_model(model, cache)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
         has_vision = any(takes_images(model.path) for model, *_ in loaded)
         loader = _image_loader(media) if has_vision else None
         share = share_memory([model.engine.cache_size for model in generating], available())
         found: dict[str, AnyServed] = {
-            model.name: _served(model, tokenizer, chat, reserve(share), loader)
+            model.name: _served(model, tokenizer, chat, reserve(share, prefixes, cores), loader)
             for model, tokenizer, chat, reserve in loaded
         }
         if loader is not None:
@@ -229,35 +175,6 @@ def load_models(
         )
     logger.info("loaded in %.1f s", time.perf_counter() - start)
     return served
-
-
-def on_device(model: ModelConfig, core: ov.Core | None = None) -> ModelConfig:
-    """Returns the configuration with the device that AUTO chooses, which is logged. A device that
-    the operator names stays.
-
-    Args:
-        core: None = a new one.
-    """
-    engine = model.engine
-    if engine.device.upper() != AUTO:
-        return model
-    choice = choose_device(read_devices(core or ov.Core()), engine.why_cpu)
-    logger.info("%s: AUTO chooses %s: %s", model.name, choice.name, choice.reason)
-    return replace(model, engine=replace(engine, device=choice.name))
-
-
-def _load_on_device(model: ModelConfig, load: Callable[[EngineConfig], T]) -> tuple[ModelConfig, T]:
-    """Loads a model on its device, or on the CPU if AUTO has chosen a device that refuses it.
-    Returns the configuration with the device, and what `load` returns."""
-    chosen = on_device(model)
-    try:
-        return chosen, load(chosen.engine)
-    except ConfigurationError as error:
-        if chosen.engine.device in ("CPU", model.engine.device):
-            raise
-        logger.warning("%s: AUTO takes the CPU, because %s", model.name, error)
-    chosen = replace(model, engine=replace(model.engine, device="CPU"))
-    return chosen, load(chosen.engine)
 
 
 def _close_all(closes: Sequence[Callable[[], None]]) -> None:
@@ -273,7 +190,7 @@ def _encoder(model: ModelConfig, turn: ComputeTurn, engine: EngineConfig) -> Ser
             f"{model.name} is an encoder, which serves no adapters: leave out --enable-lora and "
             "--lora-modules"
         )
-    info = _identified(model)
+    info = identified(model)
     backend, texts = load_encoder(model.path, info, model.engine, model.encoder, turn)
     metrics = _metrics_without_cache(info, backend.stats, model.engine.device)
     tokenizing: FairThread[Any] = FairThread(
@@ -299,7 +216,7 @@ def _speech(
     """Loads a model of speech, and adds what closes its decoder to `closes`."""
     model = replace(model, engine=engine)
     logger.info("loading %s from %s", model.name, model.path)
-    info = _identified(model)
+    info = identified(model)
     backend = load_whisper(model.path, info, model.engine, turn)
     metrics = _metrics_without_cache(info, backend.stats, model.engine.device)
     decoding: FairThread[DecodedAudio] = FairThread(
@@ -319,16 +236,6 @@ def _image_loader(config: MediaConfig) -> ImageLoader:
     """Returns a loader that decodes in separate processes."""
     decoder = ImageDecoder(lambda: ChildProcess("fastovms.backends.image_process"))
     return ImageLoader(config, decode=decoder.decode, close_decoder=decoder.close)
-
-
-def _as_directories(model: ModelConfig, cache: DiskCache, scratch: Path) -> ModelConfig:
-    """Returns the configuration with GGUF files replaced by the model directories that are
-    converted from them."""
-    engine = model.engine
-    if engine.draft_model is not None:
-        draft_model = model_directory(engine.draft_model, cache, scratch)
-        engine = replace(engine, draft_model=draft_model)
-    return replace(model, path=model_directory(model.path, cache, scratch), engine=engine)
 
 
 def _served(

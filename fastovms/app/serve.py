@@ -42,6 +42,7 @@ from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.api.responses.resumption import LeaseKeeper, Resumer, RunRestorer
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ServedModels
+from fastovms.app.compiling import CompileAhead
 from fastovms.app.greeting import greeting
 from fastovms.app.loading import load_models
 from fastovms.app.supply import ModelSupply, ReadList, settle_memory
@@ -238,25 +239,29 @@ class ServerConfig:
     read_models: ReadList | None = None
 
 
-def serve(config: ServerConfig, log: LineWriter) -> None:
+def serve(config: ServerConfig, log: LineWriter, ahead: CompileAhead | None = None) -> None:
     """Serves until a signal has drained the server.
 
     Args:
         log: the stream of the log, and of the access log unless it has its own file.
+        ahead: compiles a model already.
 
     Raises:
         ConfigurationError: the model, the device, an address or a file is not available.
         EngineFailed: the engine has died or hangs.
     """
-    supply = model_supply(config, log)
+    supply = model_supply(config, log, ahead)
     run(config, log, load=supply.load, supply=supply)
 
 
-def model_supply(config: ServerConfig, log: LineWriter | None = None) -> ModelSupply:
+def model_supply(
+    config: ServerConfig, log: LineWriter | None = None, ahead: CompileAhead | None = None
+) -> ModelSupply:
     """Returns the loader of the operator's models.
 
     Args:
         log: shows on a terminal that models are being loaded; None = nothing is shown.
+        ahead: compiles a model already.
 
     Raises:
         ConfigurationError: a model is missing or obviously broken.
@@ -264,7 +269,7 @@ def model_supply(config: ServerConfig, log: LineWriter | None = None) -> ModelSu
     root = model_root(config.repository.path, os.environ)
     finder = ModelFinder(Repository(root), config.repository)
     prefix_cache = config.prefix_cache
-    load = partial(load_models, media=config.media, cores=SharedCores.create())
+    load = partial(load_models, media=config.media, cores=SharedCores.create(), ahead=ahead)
     supply = ModelSupply(
         config.models,
         finder.find,

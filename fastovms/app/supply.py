@@ -17,7 +17,8 @@ from fastovms.api.admin import ReloadOutcome
 from fastovms.api.model_pool import ModelPlan, ModelPool
 from fastovms.api.residency import Residency
 from fastovms.api.served import CAPABILITIES, KnownModel, ServedModels
-from fastovms.app.loading import check_models, read_info, task_of
+from fastovms.app.compiling import read_info, task_of
+from fastovms.app.loading import check_models
 from fastovms.backends.model_files import fingerprint_of
 from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.config import ModelConfig, ModelSource, ResidencyConfig
@@ -288,7 +289,7 @@ class ModelSupply:
         blocks = self._open_blocks()
         if blocks is not None:
             self._prefixes = PrefixDirectory(blocks, self._keeps_salted)
-        if self._residency.loads_on_demand or not self._configs:
+        if self._config.loads_on_demand or not self._configs:
             models = ServedModels()
             models.set_known([plan.known for plan in self._plans])
         else:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import openvino as ov
 
@@ -26,9 +25,26 @@ from fastovms.system.disk import DiskCache
 
 logger = logging.getLogger(__name__)
 
-Reserve = Callable[[int], GenerationBackend]
-"""Reserves the KV cache, given how many bytes of free memory the model may count as its own, which
-is known when all models are in memory. Raises ConfigurationError when nothing fits."""
+
+class Reserve(Protocol):
+    """Reserves the KV cache of a compiled model.
+
+    Args:
+        available: the bytes of free memory that the model may count as its own, which is known when
+            all models are in memory.
+        prefixes: the disk cache of prompts for the paged backend; None = no disk cache.
+        cores: the cores shared with the other models; None = not shared.
+
+    Raises:
+        ConfigurationError: nothing fits.
+    """
+
+    def __call__(
+        self,
+        available: int,
+        prefixes: PrefixDirectory | None = None,
+        cores: SharedCores | None = None,
+    ) -> GenerationBackend: ...
 
 
 def compile_backend(
@@ -36,16 +52,12 @@ def compile_backend(
     model: ModelInfo,
     config: EngineConfig,
     cache: DiskCache | None = None,
-    prefixes: PrefixDirectory | None = None,
-    cores: SharedCores | None = None,
 ) -> Reserve:
     """Compiles a model; takes seconds, so call it in a thread. Returns a function that reserves the
     KV cache.
 
     Args:
         cache: stores the tuning results of models on this machine; None = not stored.
-        prefixes: the disk cache of prompts for the paged backend; None = no disk cache.
-        cores: the cores shared with the other models; None = not shared.
 
     Raises:
         ConfigurationError: no backend that the operator allows can run the model, or the device
@@ -61,7 +73,7 @@ def compile_backend(
             "--backend genai"
         )
     try:
-        return PagedBackend.compile(model_dir, model, config, cache, prefixes, cores)
+        return PagedBackend.compile(model_dir, model, config, cache)
     except UnsupportedModel as error:
         if config.backend == "paged":
             raise
@@ -71,7 +83,18 @@ def compile_backend(
         reserve = _genai(model_dir, model, config, cache)
     except ConfigurationError as error:
         raise _refusal(paged, error) from error
-    return partial(_reserve_instead, reserve, paged)
+
+    def reserve_instead(
+        available: int,
+        prefixes: PrefixDirectory | None = None,
+        cores: SharedCores | None = None,
+    ) -> GenerationBackend:
+        try:
+            return reserve(available, prefixes, cores)
+        except ConfigurationError as error:
+            raise _refusal(paged, error) from error
+
+    return reserve_instead
 
 
 def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> None:
@@ -127,19 +150,14 @@ def _genai(
     compiler = load_grammar_compiler(model_dir, model)
     grammars = guard_pipeline(None if compiler is None else trial_starter(compiler))
 
-    def reserve(available: int) -> GenerationBackend:
+    def reserve(
+        available: int,
+        prefixes: PrefixDirectory | None = None,
+        cores: SharedCores | None = None,
+    ) -> GenerationBackend:
         return GenaiBackend.load(model_dir, model, config, grammars, available=available)
 
     return reserve
-
-
-def _reserve_instead(reserve: Reserve, paged: Exception, available: int) -> GenerationBackend:
-    """Reserves the cache of the genai backend. `paged` is why the paged backend does not run the
-    model."""
-    try:
-        return reserve(available)
-    except ConfigurationError as error:
-        raise _refusal(paged, error) from error
 
 
 def _refusal(paged: Exception, genai: Exception) -> ConfigurationError:

@@ -9,14 +9,22 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from fastovms import __version__
-from fastovms.catalog import Repository, is_model_id, model_root, parse_model, with_names
+from fastovms.catalog import (
+    ModelFinder,
+    Repository,
+    is_model_id,
+    model_root,
+    parse_model,
+    with_names,
+)
 from fastovms.cli.commands import (
     HELD_FLAGS,
     add_cache,
@@ -97,10 +105,10 @@ from fastovms.extensions import COMMANDS as COMMAND_GROUP
 from fastovms.extensions import Extension, faults_named, load_extensions
 from fastovms.ovms.config_list import config_file, read_config_list
 from fastovms.service.log_writer import LineWriter
-from fastovms.system.disk import DiskCache, cache_root
 from fastovms.telemetry.log_format import level_named, log_handler, start_log
 
 if TYPE_CHECKING:
+    from fastovms.app.compiling import CompileAhead
     from fastovms.app.serve import ServerConfig
     from fastovms.app.supply import ReadList
 
@@ -629,22 +637,27 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
         logger.info("fastovms %s is starting", __version__)
         # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
         # not wait, nor the first line of the log.
-        _convert_ahead(models)
+        ahead = _compile_ahead(models, settings)
         from fastovms.app.serve import serve
 
         read_models = listed and (lambda: chosen_models(arguments, given)[0])
-        serve(server_config(models, settings, listed and config_file(listed), read_models), log)
+        config = server_config(models, settings, listed and config_file(listed), read_models)
+        serve(config, log, ahead)
 
 
-def _convert_ahead(models: Sequence[ModelSource]) -> None:
-    """Begins to convert a single GGUF file while the server is imported."""
-    path = Path(models[0].location) if len(models) == 1 else Path()
-    if path.suffix != ".gguf" or not path.is_file():
-        return
-    from fastovms.gguf.model_directory import convert_ahead  # reads OpenVINO
+def _compile_ahead(models: Sequence[ModelSource], settings: Settings) -> CompileAhead | None:
+    """Begins to compile a single model while the rest of the server is imported. Returns None if
+    there are several, if the model must be downloaded, or if it is loaded on demand."""
+    if len(models) != 1 or settings.section(ResidencyConfig).loads_on_demand:
+        return None
+    repository = settings.section(RepositoryConfig)
+    finder = ModelFinder(Repository(model_root(repository.path, os.environ)), repository)
+    with suppress(ConfigurationError):  # which the server reports
+        if not finder.needs_network(models[0]):
+            from fastovms.app.compiling import CompileAhead
 
-    cache_dir = models[0].settings.section(EngineConfig).cache_dir
-    convert_ahead(path, DiskCache(cache_root(cache_dir, os.environ)))
+            return CompileAhead(partial(finder.find, models[0]))
+    return None
 
 
 def _pull(arguments: argparse.Namespace, settings: Settings) -> None:

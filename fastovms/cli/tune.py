@@ -11,7 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from fastovms.app.loading import check_models, task_of
+from fastovms.app.compiling import task_of
+from fastovms.app.loading import check_models
 from fastovms.backends.paged.tuning import TuningReport, compare_all, measure_all
 from fastovms.catalog import ModelFinder, Repository, model_root
 from fastovms.config import EngineConfig, ModelSource, RepositoryConfig

@@ -167,7 +167,8 @@ def _packed(integers: NDArray[np.uint8] | NDArray[np.int8], bits: int) -> NDArra
     values = integers.reshape(-1).view(np.uint8)
     if bits == 8:
         return values
-    return (values[0::2] & np.uint8(0x0F)) | (values[1::2] << np.uint8(4))
+    pairs = values.view("<u2")
+    return (pairs & np.uint16(0x0F) | pairs >> np.uint16(4) & np.uint16(0xF0)).astype(np.uint8)
 
 
 def _constant(data: NDArray[Any], shape: tuple[int, ...], element_type: ov.Type, name: str) -> Node:

@@ -6,8 +6,6 @@ import logging
 import subprocess
 import sys
 import tempfile
-import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -71,19 +69,6 @@ def model_directory(path: Path, cache: DiskCache, scratch: Path) -> Path:
 def is_converted(file: Path, cache: DiskCache) -> bool:
     """Returns whether the directory that a GGUF file is converted to is cached."""
     return cache.find("gguf", _key(file)) is not None
-
-
-def convert_ahead(path: Path, cache: DiskCache) -> None:
-    """Begins to convert the GGUF file for `path`, if there is one, in a thread, so that
-    `model_directory` waits less. Errors are left to that function."""
-
-    def convert() -> None:
-        with suppress(ConfigurationError):
-            file = find_gguf(path)
-            if file is not None:
-                _cached(file, cache)
-
-    threading.Thread(target=convert, name="convert", daemon=True).start()
 
 
 def _cached(file: Path, cache: DiskCache) -> Path | None:

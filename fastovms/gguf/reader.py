@@ -67,10 +67,11 @@ def _halves(blocks: Bytes) -> Floats:
 def _nibbles(blocks: Bytes, half: int) -> Bytes:
     """Reads integers of 4 bits: for each `half` bytes, first the lower nibbles, then the upper
     ones. Returns [blocks, -1]."""
-    parts = blocks.reshape(len(blocks), -1, 1, half)
-    return np.concatenate([parts & np.uint8(0x0F), parts >> np.uint8(4)], axis=2).reshape(
-        len(blocks), -1
-    )
+    parts = np.ascontiguousarray(blocks).reshape(len(blocks), -1, half)
+    found = np.empty((*parts.shape[:2], 2, half), np.uint8)
+    np.bitwise_and(parts, np.uint8(0x0F), out=found[:, :, 0])
+    np.right_shift(parts, np.uint8(4), out=found[:, :, 1])
+    return found.reshape(len(blocks), -1)
 
 
 def _bits(blocks: Bytes, width: int, run: int) -> Bytes:
@@ -94,8 +95,9 @@ def _affine(integers: Bytes, scales: Floats, minimums: Floats) -> NumberGroups:
     """Returns groups of numbers `scale * integer + minimum`."""
     # A scale of 0 leaves the minimum alone, which needs a scale to be written as a zero point.
     is_flat = scales == 0
-    scales = np.where(is_flat, 1, scales).astype(np.float32)
-    integers = np.where(is_flat[..., None], 0, integers).astype(np.uint8)
+    if is_flat.any():
+        scales = np.where(is_flat, np.float32(1), scales)
+        integers = np.where(is_flat[..., None], np.uint8(0), integers)
     return NumberGroups(integers, scales, (-minimums / scales).astype(np.float32))
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import openvino_tokenizers  # noqa: F401 - it asks the real `ov.Core` when it is imported
 import pytest
 
-from fastovms.app import loading
-from fastovms.app.loading import check_models, load_models, on_device, read_info
+from fastovms.app import compiling, loading
+from fastovms.app.compiling import CompileAhead, on_device, read_info
+from fastovms.app.loading import check_models, load_models
 from fastovms.config import DEMO_MODEL, EngineConfig, MediaConfig, ModelConfig
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError
@@ -103,10 +104,10 @@ def test_the_cpu_takes_over_from_a_gpu_that_auto_has_chosen(
         tried.append(engine.device)
         if engine.device != "CPU":
             raise ConfigurationError("GPU cannot run the model: no memory")
-        return lambda available: FakeBackend(lambda request, index: [], model_info())
+        return lambda *_: FakeBackend(lambda request, index: [], model_info())
 
-    monkeypatch.setattr(loading, "compile_backend", compile_backend)
-    monkeypatch.setattr(loading.ov, "Core", FakeCore)
+    monkeypatch.setattr(compiling, "compile_backend", compile_backend)
+    monkeypatch.setattr(compiling.ov, "Core", FakeCore)
     if device == "GPU":
         with pytest.raises(ConfigurationError, match="no memory"):
             load_models([model(device=device)], MediaConfig())
@@ -128,8 +129,54 @@ def test_the_cpu_takes_over_for_an_encoder(
 
     monkeypatch.setattr(loading, "task_of", lambda model: Task.EMBEDDINGS)
     monkeypatch.setattr(loading, "load_encoder", load_encoder)
-    monkeypatch.setattr(loading.ov, "Core", FakeCore)
+    monkeypatch.setattr(compiling.ov, "Core", FakeCore)
     with pytest.raises(ConfigurationError, match="CPU cannot run the model"):
         load_models([model(device="AUTO")], MediaConfig())
     assert tried == ["GPU", "CPU"]
     assert "m: AUTO takes the CPU, because GPU cannot run the model: no memory" in caplog.messages
+
+
+def compile_ahead(
+    monkeypatch: pytest.MonkeyPatch, asked: ModelConfig | Exception, fault: Exception | None = None
+) -> tuple[CompileAhead, list[Path]]:
+    """Returns what compiles `asked` ahead with a fake backend, and the paths that were compiled."""
+    compiled: list[Path] = []
+
+    def compile_backend(path: Path, *_: object, **__: object) -> Any:
+        compiled.append(path)
+        if fault is not None:
+            raise fault
+        return lambda *_: FakeBackend(lambda request, index: [], model_info())
+
+    def find() -> ModelConfig:
+        if isinstance(asked, Exception):
+            raise asked
+        return asked
+
+    monkeypatch.setattr(compiling, "compile_backend", compile_backend)
+    return CompileAhead(find), compiled
+
+
+def test_a_model_that_was_compiled_ahead_is_used_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead, compiled = compile_ahead(monkeypatch, model())
+    for count in (1, 2):  # once by the load that takes it, once by a later load
+        load_models([model()], MediaConfig(), ahead=ahead)
+        assert compiled == [DEMO_MODEL] * count
+
+
+@pytest.mark.parametrize(
+    "other", [model(max_num_seqs=2), ConfigurationError("not found"), OSError("no file")]
+)
+def test_another_model_than_the_one_ahead_is_compiled_anew(
+    monkeypatch: pytest.MonkeyPatch, other: ModelConfig | Exception
+) -> None:
+    ahead, compiled = compile_ahead(monkeypatch, other)
+    load_models([model()], MediaConfig(), ahead=ahead)
+    assert len(compiled) == 1 + isinstance(other, ModelConfig)
+
+
+def test_a_fault_ahead_is_reported_by_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead, compiled = compile_ahead(monkeypatch, model(), ConfigurationError("no memory"))
+    with pytest.raises(ConfigurationError, match="no memory"):
+        load_models([model()], MediaConfig(), ahead=ahead)
+    assert compiled == [DEMO_MODEL]

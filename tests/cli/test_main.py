@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fastovms import __version__
-from fastovms.app import batch_app
+from fastovms.app import batch_app, compiling
 from fastovms.app import serve as app
 from fastovms.app.batch_app import BatchPaths, OfflineParts
 from fastovms.app.serve import ServerConfig
@@ -562,3 +562,24 @@ def test_version(capfd):
 
 def test_the_demo_model_is_inside_the_package():
     assert DEMO_MODEL.parent.name == "fastovms"
+
+
+@pytest.mark.parametrize(
+    ("line", "is_ahead"),
+    [
+        ([], True),
+        ([str(DEMO_MODEL), "--served-model-name", "a", "b"], True),
+        (["--model", f"a={DEMO_MODEL}", "--model", f"b={DEMO_MODEL}"], False),
+        (["--max-loaded-models", "1"], False),
+        (["someone/not-downloaded"], False),
+        (["./nowhere"], True),  # and the server says that it is missing
+    ],
+)
+def test_what_is_compiled_while_the_server_is_imported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: list[str], is_ahead: bool
+) -> None:
+    found: list[object] = []
+    monkeypatch.setattr(compiling, "CompileAhead", found.append)
+    monkeypatch.setattr(app, "serve", lambda config, log, ahead: None)
+    main(["serve", *line, "--model-repository-path", str(tmp_path)])
+    assert len(found) == is_ahead

@@ -128,7 +128,7 @@ engine/engine.py engine/scheduler.py engine/sequence.py engine/blocks.py
 engine/model/model.py engine/model/step_inputs.py engine/processors.py engine/sampler.py
 engine/sampling_kernels.py
 text/output.py text/detokenizer.py text/stop.py text/scanning.py api/answer.py
-app/serve.py app/loading.py service/lifecycle.py
+app/serve.py app/compiling.py app/loading.py service/lifecycle.py
 """
 """The files that serve a chat with the paged backend."""
 

@@ -17,7 +17,6 @@ from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import (
-    convert_ahead,
     find_gguf,
     is_converted,
     model_directory,
@@ -151,27 +150,13 @@ def test_a_conversion_that_has_begun_is_waited_for(
     monkeypatch.setattr("fastovms.gguf.model_directory._convert", convert)
     file, cache = tmp_path / "m.gguf", DiskCache(tmp_path / "cache")
     file.write_bytes(b"1")
-    convert_ahead(tmp_path, cache)
+    threading.Thread(target=model_directory, args=(tmp_path, cache, tmp_path)).start()
     begun.wait()
     assert not is_converted(file, cache)
     threading.Timer(0.1, may_end.set).start()
     assert (model_directory(file, cache, tmp_path) / "whole").exists()
     assert is_converted(file, cache)
     assert converted == [file]
-
-
-@pytest.mark.parametrize("name", ["m.gguf", "other"])
-def test_what_fails_ahead_fails_where_it_is_needed(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_model(tmp_path / "m.gguf", TinyModel("mamba"))
-    started: list[threading.Thread] = []
-    monkeypatch.setattr(threading.Thread, "start", lambda self: started.append(self))
-    cache = DiskCache(tmp_path / "cache")
-    convert_ahead(tmp_path / name, cache)
-    started[0].run()
-    with pytest.raises(ConfigurationError, match="mamba is not supported"):
-        model_directory(tmp_path / "m.gguf", cache, tmp_path)
 
 
 def test_templates_and_defaults_of_sampling_are_kept(tmp_path: Path) -> None:

@@ -299,20 +299,14 @@ class PagedBackend:
         model: ModelInfo,
         config: EngineConfig,
         cache: DiskCache | None = None,
-        prefixes: PrefixDirectory | None = None,
-        cores: SharedCores | None = None,
-    ) -> Callable[[int], PagedBackend]:
+    ) -> Callable[..., PagedBackend]:
         """Compiles the model and its draft model, if any; takes seconds, so call it in a thread.
 
         Args:
             cache: stores the tuning results; None = not stored.
-            prefixes: the directory of cached prompts; None = no disk cache.
-            cores: the cores shared with the other models; None = not shared.
 
         Returns:
-            The function that reserves the caches. Its argument is the bytes of free memory that the
-                model may count as its own, which is known when all models are compiled. It raises
-                ConfigurationError when no cache block fits.
+            The function that reserves the caches; see `choice.Reserve`.
 
         Raises:
             ConfigurationError: the device cannot run the model.
@@ -355,13 +349,16 @@ class PagedBackend:
         draft_model = None if draft is None else load_draft_model(draft, model_dir, model, config)
         if kernels is not None:
             kernels.join()
-        stored = None
-        if prefixes is not None and config.enable_prefix_caching:
-            stored = prefix_files(prefixes, paged_model, model_dir, model)
-
         has_adapters = adapters is not None
 
-        def reserve(available: int) -> PagedBackend:
+        def reserve(
+            available: int,
+            prefixes: PrefixDirectory | None = None,
+            cores: SharedCores | None = None,
+        ) -> PagedBackend:
+            stored = None
+            if prefixes is not None and config.enable_prefix_caching:
+                stored = prefix_files(prefixes, paged_model, model_dir, model)
             if paged_model.is_on_gpu:
                 available = paged_model.available_memory()
             return cls.from_model(

@@ -1,0 +1,197 @@
+"""Compiles models from their directories or GGUF files. It imports nothing of the API, so that a
+model can be compiled while the rest of the server is imported."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import openvino as ov
+
+from fastovms.backends.choice import Reserve, compile_backend
+from fastovms.backends.model_files import (
+    count_weights,
+    fingerprint_of,
+    limit_context,
+    log_missing,
+    read_encoder_info,
+    read_model_info,
+    read_speech_info,
+)
+from fastovms.backends.model_task import find_task
+from fastovms.config import EngineConfig, ModelConfig
+from fastovms.encoding import Task
+from fastovms.engine.model.devices import AUTO, choose_device, read_devices
+from fastovms.errors import ConfigurationError
+from fastovms.gguf.model_directory import find_gguf, model_directory
+from fastovms.params import ModelInfo
+from fastovms.system.disk import DiskCache, cache_root
+from fastovms.system.memory import make_binding_tables
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+def task_of(model: ModelConfig) -> Task:
+    """Returns the task of a model.
+
+    Raises:
+        ConfigurationError: its graph does not fit any task.
+    """
+    if find_gguf(model.path) is not None:
+        return Task.TEXT_GENERATION
+    return find_task(model.path, model.encoder.task)
+
+
+def read_info(model: ModelConfig) -> ModelInfo:
+    """Returns the facts from the model's files and the operator's settings. Takes milliseconds.
+
+    Raises:
+        ConfigurationError: a file is missing or broken.
+    """
+    task = task_of(model)
+    if task is Task.SPEECH:
+        return read_speech_info(model.path, name=model.name)
+    if task is not Task.TEXT_GENERATION:
+        info = read_encoder_info(model.path, name=model.name)
+        return limit_context(info, model.engine.max_model_len)
+    info = read_model_info(
+        model.path,
+        name=model.name,
+        generation_config=model.generation_config,
+        override_generation_config=model.override_generation_config,
+        has_defaults=model.has_defaults,
+    )
+    return limit_context(info, model.engine.max_model_len)
+
+
+def identified(model: ModelConfig) -> ModelInfo:
+    """Like `read_info`, with the facts from the files of a loaded model."""
+    return replace(
+        read_info(model),
+        fingerprint=fingerprint_of(model.path),
+        weights=count_weights(model.path),
+    )
+
+
+def cache_of(model: ModelConfig) -> DiskCache:
+    return DiskCache(cache_root(model.engine.cache_dir, os.environ))
+
+
+def on_device(model: ModelConfig, core: ov.Core | None = None) -> ModelConfig:
+    """Returns the configuration with the device that AUTO chooses, which is logged. A device that
+    the operator names stays.
+
+    Args:
+        core: None = a new one.
+    """
+    engine = model.engine
+    if engine.device.upper() != AUTO:
+        return model
+    choice = choose_device(read_devices(core or ov.Core()), engine.why_cpu)
+    logger.info("%s: AUTO chooses %s: %s", model.name, choice.name, choice.reason)
+    return replace(model, engine=replace(engine, device=choice.name))
+
+
+def load_on_device(model: ModelConfig, load: Callable[[EngineConfig], T]) -> tuple[ModelConfig, T]:
+    """Loads a model on its device, or on the CPU if AUTO has chosen a device that refuses it.
+    Returns the configuration with the device, and what `load` returns."""
+    chosen = on_device(model)
+    try:
+        return chosen, load(chosen.engine)
+    except ConfigurationError as error:
+        if chosen.engine.device in ("CPU", model.engine.device):
+            raise
+        logger.warning("%s: AUTO takes the CPU, because %s", model.name, error)
+    chosen = replace(model, engine=replace(model.engine, device="CPU"))
+    return chosen, load(chosen.engine)
+
+
+def as_directories(model: ModelConfig, cache: DiskCache, scratch: Path) -> ModelConfig:
+    """Returns the configuration with GGUF files replaced by the model directories that are
+    converted from them."""
+    engine = model.engine
+    if engine.draft_model is not None:
+        draft_model = model_directory(engine.draft_model, cache, scratch)
+        engine = replace(engine, draft_model=draft_model)
+    return replace(model, path=model_directory(model.path, cache, scratch), engine=engine)
+
+
+class CompiledModel(NamedTuple):
+    """A compiled model.
+
+    Attributes:
+        config: of the model, with its device.
+        reserve: reserves its KV cache.
+    """
+
+    config: ModelConfig
+    reserve: Reserve
+
+
+def compile_model(model: ModelConfig, cache: DiskCache) -> CompiledModel:
+    """Compiles a model that generates; takes seconds.
+
+    Raises:
+        ConfigurationError: the model cannot be compiled on its device.
+    """
+    info = identified(model)
+    log_missing(info)
+    return CompiledModel(
+        *load_on_device(model, partial(compile_backend, model.path, info, cache=cache))
+    )
+
+
+class CompileAhead:
+    """Compiles a model in a thread, beside the imports of the rest of the server.
+
+    Args:
+        find: returns the model; an error is left to the server, which finds the model itself.
+    """
+
+    def __init__(self, find: Callable[[], ModelConfig]) -> None:
+        self._find = find
+        self._model: ModelConfig | None = None
+        self._compiled: Future[CompiledModel] | None = Future()
+        threading.Thread(
+            target=self._run, args=(self._compiled,), name="compile", daemon=True
+        ).start()
+
+    def take(self, model: ModelConfig) -> CompiledModel | None:
+        """Waits for the compiled model, and returns it once; None = it is another model.
+
+        Args:
+            model: its path is a directory, as `as_directories` returns it.
+
+        Raises:
+            ConfigurationError: as `compile_model` does.
+        """
+        compiled, self._compiled = self._compiled, None
+        if compiled is None:
+            return None
+        error = compiled.exception()
+        if self._model != model:
+            return None
+        if error is not None:
+            raise error
+        return compiled.result()
+
+    def _run(self, compiled: Future[CompiledModel]) -> None:
+        try:
+            make_binding_tables()
+            model = self._find()
+            cache = cache_of(model)
+            if task_of(model) is not Task.TEXT_GENERATION or not cache.is_kept:
+                raise ConfigurationError("only models that generate are compiled ahead")
+            self._model = as_directories(model, cache, Path(os.devnull))
+            compiled.set_result(compile_model(self._model, cache))
+        except BaseException as error:
+            compiled.set_exception(error)

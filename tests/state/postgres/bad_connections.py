@@ -169,6 +169,7 @@ class _Run:
         self._most = most
         self._writer = EventWriter(log, replica.store, key, keeps_outputs=False)
         self._lost = asyncio.Event()
+        self.is_accepted = False
 
     def lose(self) -> None:
         self._replica.told.count("lost")
@@ -287,7 +288,7 @@ class _Replica:
         return None
 
     def leased(self) -> list[_Run]:
-        return list(self._runs.values())
+        return [run for run in self._runs.values() if run.is_accepted]
 
     def find(self, tenant: str, id: str) -> _Run | None:
         return self._runs.get(ResponseKey(tenant, id))
@@ -312,18 +313,15 @@ class _Replica:
             log = EventLog()
             for pack in cut.packs:
                 log.extend(pack)
-            self.run(_Run(self, response.key, log, int(cut.job)))
+            run = self._runs[response.key] = _Run(self, response.key, log, int(cut.job))
+            self.spawn(self._drive(run))
 
-    def run(self, run: _Run) -> None:
-        self._runs[run.key] = run
-
-        async def drive() -> None:
-            try:
-                await run.drive()
-            finally:
-                del self._runs[run.key]
-
-        self.spawn(drive())
+    async def _drive(self, run: _Run) -> None:
+        run.is_accepted = True
+        try:
+            await run.drive()
+        finally:
+            del self._runs[run.key]
 
     # Clients
 
@@ -334,10 +332,16 @@ class _Replica:
             is_resumable = self.chance.random() < 0.6
             job = Resumption(_MODEL, b"%d" % most) if is_resumable else None
             running = StoredResponse(id, b"{}", progress=ResponseProgress.RUNNING, resumption=job)
+            key = ResponseKey(_TENANT, id)
+            run = self._runs[key] = _Run(self, key, EventLog(), most)
             with suppress(StateFailed):
-                await self.store.run(Operations.add_response, _TENANT, running)
+                try:
+                    await self.store.run(Operations.add_response, _TENANT, running)
+                except BaseException:
+                    del self._runs[key]
+                    raise
                 self.told.responses.append(id)
-                self.run(_Run(self, ResponseKey(_TENANT, id), EventLog(), most))
+                self.spawn(self._drive(run))
 
     async def talk(self) -> None:
         for number in range(10**6):

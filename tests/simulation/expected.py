@@ -183,8 +183,9 @@ def faults_of(
     Args:
         most_cached: how many tokens of the prompt may have been cached; None = all but the last.
     """
-    if not _most_tokens(action, settings) and answer.status == 400:
-        return []
+    if not _most_tokens(action, settings):
+        is_refused = answer.status == 400 or len(_errors(answer)) == 1  # behind a ping
+        return [] if is_refused else [f"status {answer.status} of a request that cannot run"]
     if action.prompt.startswith(chr(NAN)) and len(prompt_tokens(action)) > 12:
         return _faults_of_failure(action, answer)
     expected = samples_of(action, settings)
@@ -316,5 +317,9 @@ def _faults_of_failure(action: Action, answer: Answer) -> list[str]:
     """Returns what is wrong with the answer to a prompt of which the model says NaN."""
     if not action.streams or answer.status != 200:
         return [] if answer.status == 500 else [f"status {answer.status} where logits are NaN"]
-    errors = [frame for frame in answer.frames if frame != "[DONE]" and "error" in frame]
-    return [] if len(errors) == 1 else [f"{len(errors)} errors where logits are NaN"]
+    num_errors = len(_errors(answer))
+    return [] if num_errors == 1 else [f"{num_errors} errors where logits are NaN"]
+
+
+def _errors(answer: Answer) -> list[Any]:
+    return [frame for frame in answer.frames if frame != "[DONE]" and "error" in frame]

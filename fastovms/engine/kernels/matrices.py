@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +21,12 @@ _SIGNED: Final = frozenset({ov.Type.i4, ov.Type.i8})
 
 _MAX_GROUP: Final = {16: 256, 8: 128}
 """The most columns that share a scale, by the bits of activations: sums fit 32 bits then."""
+
+_FLIPS: Final = {4: 0x88, 6: 0x20, 8: 0x80}
+"""The bits of a byte whose inversion makes signed integers unsigned, by the bits of an integer."""
+
+_SCANNED: Final = 256 * 1024
+"""Integers whose range is looked at together: as many as a core's cache holds."""
 
 _LARGEST_F16: Final = 65504.0
 
@@ -151,24 +157,34 @@ def group_columns(weights: CompressedWeights, activation_bits: int) -> int | Non
 
 
 def packed_kind(weights: CompressedWeights, instructions: str) -> ProductKind | None:
-    """Returns the code that multiplies weights; None = there is none."""
+    """Returns the code that multiplies weights; None = there is none. Integers of 8 bits are packed
+    with 6 if all of them fit, as those of GGUF's Q6_K and Q5 types do."""
     kind = ProductKind(instructions, weights.bits, has_zero_points=False)
     if group_columns(weights, kind.activation_bits) is None:
         return None
+    if weights.bits == 8 and _fit_six_bits(weights):
+        kind = replace(kind, weight_bits=6)
     limit = np.abs(weights.scales).max(initial=0.0)
     zero_points = _stored_zero_points(weights, kind)
     if zero_points is not None:
         limit = max(limit, np.abs(zero_points).max(initial=0.0))
-    if not limit <= _LARGEST_F16:
-        return None
-    return ProductKind(instructions, weights.bits, has_zero_points=zero_points is not None)
+    return replace(kind, has_zero_points=zero_points is not None) if limit <= _LARGEST_F16 else None
+
+
+def _fit_six_bits(weights: CompressedWeights) -> bool:
+    """Returns whether integers of 8 bits fit 6."""
+    middle = MIDDLE[6]
+    lowest, highest = (-middle, middle - 1) if weights.is_signed else (0, 2 * middle - 1)
+    integers = weights.integers.view(np.int8) if weights.is_signed else weights.integers
+    parts = (integers[start : start + _SCANNED] for start in range(0, len(integers), _SCANNED))
+    return all(lowest <= part.min() and part.max() <= highest for part in parts)
 
 
 def _stored_zero_points(
     weights: CompressedWeights, kind: ProductKind
 ) -> NDArray[np.float32] | None:
     """Returns the zero points of integers as they are stored; None = all are in the middle."""
-    middle = MIDDLE[weights.bits]
+    middle = MIDDLE[kind.weight_bits]
     zero_points = weights.zero_points
     if zero_points is None:
         zero_points = np.zeros((1, 1), np.float32)
@@ -211,15 +227,13 @@ def _pack_into(
     lanes = kind.num_lanes
     num_groups = weights.num_columns // columns
     num_blocks = -(-weights.num_rows // lanes)
-    flip = 0
-    if kind.is_unsigned == weights.is_signed:
-        flip = 0x88 if weights.bits == 4 else 0x80
+    flip = _FLIPS[kind.weight_bits] if kind.is_unsigned == weights.is_signed else 0
     kernels.pack(
         np.ascontiguousarray(weights.integers),
         weights.num_rows,
         weights.num_columns,
         columns,
-        weights.bits,
+        kind.weight_bits,
         kind.activation_bits,
         lanes,
         flip,

@@ -33,6 +33,29 @@ def _pack_fours(source, at, target, place, lanes, activation_bits, flip):
 
 
 @_helper
+def _pack_sixes(source, at, target, place, lanes, activation_bits, flip):
+    """Packs 16 columns of 6 bits of a row, given in 8 bits: 12 columns, and the last 4 in the bits
+    that these leave free."""
+    size = 4 * lanes
+    if activation_bits == 16:
+        for k in range(2):
+            high = (source[at + 12 + k] ^ flip) & 63
+            last = (source[at + 14 + k] ^ flip) & 63
+            rests = (high & 15, last & 15, high >> 4 | last >> 4 << 2)
+            for number in range(3):
+                first = (source[at + 4 * number + k] ^ flip) & 63
+                second = (source[at + 4 * number + k + 2] ^ flip) & 63
+                target[place + size * number + 2 * k] = first | second << 6
+                target[place + size * number + 2 * k + 1] = second >> 2 | rests[number] << 4
+        return
+    for k in range(4):
+        last = (source[at + 12 + k] ^ flip) & 63
+        for number in range(3):
+            one = (source[at + 4 * number + k] ^ flip) & 63
+            target[place + size * number + k] = one | last >> 2 * number << 6
+
+
+@_helper
 def _pack_eights(source, at, target, place, lanes, activation_bits, flip):
     """Packs 16 columns of 8 bits of a row, as many at a time as are multiplied at once."""
     together = 2 if activation_bits == 16 else 4
@@ -47,9 +70,11 @@ def pack_rows(source, rows, columns, group, bits, activation_bits, lanes, flip, 
     """Lays integers out as `products` reads them.
 
     Args:
-        source: uint8, row by row, two integers of 4 bits in a byte, the first one in its low half.
+        source: uint8, row by row, two integers of 4 bits in a byte, the first one in its low half;
+            others have a byte each.
         group: the columns that share a scale.
         flip: bits of a byte to be inverted, which adds half of their range to its integers.
+        bits: of a packed integer: 4, 6 or 8.
         header: bytes before a group of a block.
         target: uint8, all zeros.
     """
@@ -57,16 +82,19 @@ def pack_rows(source, rows, columns, group, bits, activation_bits, lanes, flip, 
     group_bytes = header + lanes * group * bits // 8
     num_groups = columns // group
     flipped = np.uint8(flip)
-    lane_bytes = 4 if bits == 4 or activation_bits == 8 else 2
+    lane_bytes = 2 if bits == 8 and activation_bits == 16 else 4
+    unit_bytes = unit * bits // 8
     for row in range(rows):
         block, lane = row // lanes, row % lanes
-        at = row * columns * bits // 8
+        at = row * columns * 16 // unit
         for g in range(num_groups):
             place = (block * num_groups + g) * group_bytes + header + lane_bytes * lane
             for _ in range(group // unit):
                 if bits == 4:
                     _pack_fours(source, at, target, place, lanes, activation_bits, flipped)
+                elif bits == 6:
+                    _pack_sixes(source, at, target, place, lanes, activation_bits, flipped)
                 else:
                     _pack_eights(source, at, target, place, lanes, activation_bits, flipped)
                 at += 16
-                place += 16 * lanes
+                place += unit_bytes * lanes

@@ -31,14 +31,11 @@ INSTRUCTION_SETS: Final = ("avx2", "avx_vnni", "avx512_vnni")
 MAX_TILE: Final = 4
 """The most rows of activations that are multiplied with a block at once."""
 
-MIDDLE: Final = {4: 8, 8: 128}
+MIDDLE: Final = {4: 8, 6: 32, 8: 128}
 """What is added to signed weights that are stored as unsigned ones, by their bits."""
 
 _AHEAD: Final = 2048
 _CACHE_LINE: Final = 64
-
-_UNIT_SIZE: Final = 16
-"""Bytes of a unit of columns, of each lane."""
 
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _F16, _F32 = ir.HalfType(), ir.FloatType()
@@ -53,7 +50,7 @@ class ProductKind:
 
     Attributes:
         instructions: one of `INSTRUCTION_SETS`.
-        weight_bits: 8 or 4.
+        weight_bits: 8, 6 or 4.
         has_zero_points: whether each group has one.
     """
 
@@ -76,9 +73,14 @@ class ProductKind:
         return 32 if self.weight_bits == 4 else 16
 
     @property
+    def unit_size(self) -> int:
+        """The bytes of a unit of columns, of each lane."""
+        return self.columns_of_unit * self.weight_bits // 8
+
+    @property
     def is_unsigned(self) -> bool:
         """Whether weights are stored as unsigned integers, with `MIDDLE` added to signed ones."""
-        return self.weight_bits == 4 or self.activation_bits == 8
+        return self.weight_bits != 8 or self.activation_bits == 8
 
     @property
     def header_size(self) -> int:
@@ -164,7 +166,7 @@ class _Emitter:
             first = builder.add(given.activations, builder.mul(group, group_bytes))
             with _Loop(builder, given.num_units) as unit:
                 at = builder.load(weights)
-                builder.store(builder.add(at, _i64(_UNIT_SIZE * kind.num_lanes)), weights)
+                builder.store(builder.add(at, _i64(kind.unit_size * kind.num_lanes)), weights)
                 offset = builder.mul(unit, _i64(kind.columns_of_unit * activation_size))
                 columns_at = [
                     builder.add(builder.add(first, offset), builder.mul(row_bytes, _i64(row)))
@@ -224,7 +226,7 @@ class _Emitter:
         """Requests what follows by `_AHEAD` bytes. Beyond the end that does nothing."""
         address = ir.PointerType(_I8)
         function = self._function("llvm.prefetch.p0", ir.VoidType(), [address, _I32, _I32, _I32])
-        for line in range(0, _UNIT_SIZE * self.kind.num_lanes, _CACHE_LINE):
+        for line in range(0, self.kind.unit_size * self.kind.num_lanes, _CACHE_LINE):
             place = self._pointer(self.builder.add(at, _i64(_AHEAD + line)), _I8)
             read, near, data = (ir.Constant(_I32, value) for value in (0, 3, 1))
             self.builder.call(function, [place, read, near, data])
@@ -233,34 +235,38 @@ class _Emitter:
         """Loads a unit's weights, as vectors of two columns of 16 bits, or of four of 8 bits."""
         builder, kind = self.builder, self.kind
         lanes = kind.num_lanes
-        parts: list[Value] = []
         if kind.weight_bits == 8:
-            if kind.activation_bits == 16:
-                for number in range(kind.columns_of_unit // 2):
-                    place = builder.add(at, _i64(2 * lanes * number))
-                    parts.append(builder.sext(self._load(place, self._half_i8, 1), self._i16))
-                return parts
-            return [
-                self._load(builder.add(at, _i64(4 * lanes * number)), self._i8, 1)
-                for number in range(kind.columns_of_unit // 4)
-            ]
-        for number in range(kind.columns_of_unit // 8):
-            place = builder.add(at, _i64(4 * lanes * number))
-            both = self._load(place, self._i16, 1)
-            if kind.activation_bits == 16:
-                for shift in (0, 4, 8, 12):
-                    shifted = both
-                    if shift:
-                        shifted = builder.lshr(both, ir.Constant(self._i16, [shift] * 2 * lanes))
-                    if shift != 12:
-                        shifted = builder.and_(shifted, ir.Constant(self._i16, [15] * 2 * lanes))
-                    parts.append(shifted)
-                continue
-            low = ir.Constant(self._i8, [15] * 4 * lanes)
-            high = builder.lshr(both, ir.Constant(self._i16, [4] * 2 * lanes))
-            parts.append(builder.and_(builder.bitcast(both, self._i8), low))
-            parts.append(builder.and_(builder.bitcast(high, self._i8), low))
-        return parts
+            if kind.activation_bits == 8:
+                places = [builder.add(at, _i64(4 * lanes * number)) for number in range(4)]
+                return [self._load(place, self._i8, 1) for place in places]
+            places = [builder.add(at, _i64(2 * lanes * number)) for number in range(8)]
+            halves = [self._load(place, self._half_i8, 1) for place in places]
+            return [builder.sext(half, self._i16) for half in halves]
+        places = [builder.add(at, _i64(4 * lanes * i)) for i in range(kind.unit_size // 4)]
+        packed = [self._load(place, self._i16, 1) for place in places]
+        if kind.activation_bits == 16:
+            if kind.weight_bits == 4:
+                return [self._bits(one, shift, 0xF) for one in packed for shift in (0, 4, 8, 12)]
+            parts = [self._bits(one, shift, 0x3F) for one in packed for shift in (0, 6)]
+            for one, shift in ((packed[0], 8), (packed[1], 10)):
+                high = self._bits(packed[2], shift, 0x30)
+                parts.append(builder.or_(self._bits(one, 12, 0xF), high))
+            return parts
+        if kind.weight_bits == 4:
+            parts = [self._bits(one, shift, 0x0F0F) for one in packed for shift in (0, 4)]
+        else:
+            parts = [self._bits(one, 0, 0x3F3F) for one in packed]
+            masks = ((6, 0x0303), (4, 0x0C0C), (2, 0x3030))
+            low, middle, high = (self._bits(one, *m) for one, m in zip(packed, masks, strict=True))
+            parts.append(builder.or_(builder.or_(low, middle), high))
+        return [builder.bitcast(part, self._i8) for part in parts]
+
+    def _bits(self, vector: Value, shift: int, mask: int) -> Value:
+        """Returns some bits of integers of 16 bits, after a shift to the right."""
+        if shift:
+            shifts = ir.Constant(self._i16, [shift] * self._i16.count)
+            vector = self.builder.lshr(vector, shifts)
+        return self.builder.and_(vector, ir.Constant(self._i16, [mask] * self._i16.count))
 
     def _add_pairs(self, total: Value, weights: Value, activations: Value) -> Value:
         """Returns `total` with products of pairs of 16-bit integers added."""
@@ -344,7 +350,7 @@ def _i64(value: int) -> Value:
 
 _FORMS: Final = tuple(
     (weight_bits, has_zero_points, num_rows)
-    for weight_bits in (4, 8)
+    for weight_bits in MIDDLE
     for has_zero_points in (False, True)
     for num_rows in range(1, MAX_TILE + 1)
 )
@@ -413,7 +419,8 @@ def _multiply_blocks(
 ) -> None:
     columns = 32 if weight_bits == 4 else 16
     row_size = num_groups * num_units * columns * activation_size
-    block_size = num_groups * lanes * (2 + 2 * has_zero_points + 16 * num_units)
+    unit_size = columns * weight_bits // 8
+    block_size = num_groups * lanes * (2 + 2 * has_zero_points + unit_size * num_units)
     for block in range(first, end):
         for row in range(0, num_rows, 4):
             _block(

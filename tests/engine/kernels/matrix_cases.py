@@ -15,6 +15,11 @@ Floats = NDArray[np.float32]
 SHAPES = ((8, 64, 1), (24, 576, 1), (40, 256, 8), (16, 512, 4), (13, 128, 2), (8, 2048, 64))
 """Rows, columns and groups. Rows do not always fill blocks."""
 
+BITS = (4, 6, 8)
+
+SMALLEST_GROUPS = (13, 256, 16)
+"""A shape with the fewest columns that integers of more than 4 bits can share a scale of."""
+
 EXTREMES = ("random", "lowest", "highest")
 
 
@@ -24,35 +29,37 @@ def random_weights(
     """Returns weights whose scales and zero points f16 holds exactly.
 
     Args:
+        bits: 6 = integers of 8 bits that would fit 6.
         zeros: of zero points: "none", "integers" or "fractions".
         values: "lowest" and "highest" = all integers are the one or the other.
     """
     rows, columns, groups = shape
     rng = np.random.default_rng(rows + columns)
-    size = rows * columns * bits // 8
-    lowest = (0x88 if bits == 4 else 0x80) if is_signed else 0
-    highest = (0x77 if bits == 4 else 0x7F) if is_signed else 0xFF
+    size, lowest = rows * columns, -(2 ** (bits - 1)) if is_signed else 0
+    highest = lowest + 2**bits - 1
     integers = {
-        "random": rng.integers(0, 256, size, np.uint8),
-        "lowest": np.full(size, lowest, np.uint8),
-        "highest": np.full(size, highest, np.uint8),
-    }[values]
+        "random": rng.integers(lowest, highest, size, endpoint=True),
+        "lowest": np.full(size, lowest),
+        "highest": np.full(size, highest),
+    }[values].astype(np.uint8)
+    if bits == 4:
+        integers = integers[::2] & 15 | integers[1::2] << 4
     scales = rng.uniform(0.5, 2, (rows, groups)).astype(np.float16).astype(np.float32)
     zero_points = {
         "none": None,
         "integers": rng.integers(0, 2**bits, (rows, groups)).astype(np.float32),
         "fractions": rng.integers(-64, 64, (rows, groups)).astype(np.float32) / 4,
     }[zeros]
-    return CompressedWeights(integers, bits, is_signed, scales, zero_points, rows, columns)
+    held = 4 if bits == 4 else 8
+    return CompressedWeights(integers, held, is_signed, scales, zero_points, rows, columns)
 
 
 def all_weights() -> Iterator[CompressedWeights]:
     """Yields weights of all forms."""
-    for bits, is_signed, zeros, shape in product(
-        (4, 8), (False, True), ("none", "integers", "fractions"), SHAPES
-    ):
-        yield random_weights(bits, is_signed=is_signed, zeros=zeros, shape=shape)
-    for bits, is_signed, values in product((4, 8), (False, True), EXTREMES[1:]):
+    for bits, is_signed, zeros in product(BITS, (False, True), ("none", "integers", "fractions")):
+        for shape in SHAPES if bits == 4 else (*SHAPES, SMALLEST_GROUPS):
+            yield random_weights(bits, is_signed=is_signed, zeros=zeros, shape=shape)
+    for bits, is_signed, values in product(BITS, (False, True), EXTREMES[1:]):
         for zeros in ("none", "integers"):
             yield random_weights(
                 bits, is_signed=is_signed, zeros=zeros, shape=(16, 256, 1), values=values

@@ -10,7 +10,14 @@ import pytest
 from openvino import opset13 as ops
 
 from bench.random_models.weights import QUANTIZATIONS, QuantizedMatrix
-from fastovms.engine.kernels.matrices import group_columns, packed_kind, read_weights
+from fastovms.engine.kernels.matrices import (
+    CompressedWeights,
+    group_columns,
+    packed_kind,
+    packed_size,
+    read_weights,
+)
+from fastovms.engine.kernels.products import INSTRUCTION_SETS
 from tests.engine.kernels.matrix_cases import dense, random_weights
 
 
@@ -73,6 +80,8 @@ def test_weights_of_other_forms_are_left_alone(node: Any) -> None:
         (8, (8, 2048, 1), "avx2", 256),
         (8, (8, 2048, 1), "avx512_vnni", 128),
         (8, (8, 64, 4), "avx2", 16),
+        (6, (8, 64, 4), "avx512_vnni", 16),
+        (6, (8, 64, 8), "avx2", None),
         (4, (8, 64, 4), "avx2", None),
         (8, (8, 100, 1), "avx2", None),
     ],
@@ -86,13 +95,47 @@ def test_columns_that_share_a_scale_divide_groups(
     assert (packed_kind(weights, instructions) is None) == (expected is None)
 
 
+LENGTH = 2 * 256 * 1024
+"""Integers of more than one part of those that are looked at."""
+
+
+@pytest.mark.parametrize(
+    ("is_signed", "lowest", "highest", "bits"),
+    [
+        (True, -32, 31, 6),
+        (True, -33, 31, 8),
+        (True, -32, 32, 8),
+        (True, -128, 127, 8),
+        (False, 0, 63, 6),
+        (False, 0, 64, 8),
+        (False, 1, 255, 8),
+        (False, 0, 0, 6),
+    ],
+)
+@pytest.mark.parametrize("place", [0, LENGTH // 2, LENGTH - 2])
+def test_integers_of_8_bits_that_fit_6_are_packed_with_6(
+    is_signed: bool, lowest: int, highest: int, bits: int, place: int
+) -> None:
+    integers = np.full(LENGTH, 7)
+    integers[place : place + 2] = lowest, highest
+    scales = np.ones((64, LENGTH // 64 // 16), np.float32)
+    weights = CompressedWeights(
+        integers.astype(np.uint8), 8, is_signed, scales, None, 64, LENGTH // 64
+    )
+    for instructions in INSTRUCTION_SETS:
+        kind = packed_kind(weights, instructions)
+        assert kind is not None
+        assert kind.weight_bits == bits
+        assert packed_size(weights, kind) == LENGTH * (bits + 1 + kind.has_zero_points) // 8
+
+
 def test_scales_beyond_f16_are_left_to_openvino() -> None:
     weights = random_weights(8, is_signed=True, zeros="none", shape=(8, 64, 1))
     weights.scales[3] = 1e5
     assert packed_kind(weights, "avx2") is None
 
 
-@pytest.mark.parametrize(("bits", "middle"), [(4, 8), (8, 128)])
+@pytest.mark.parametrize(("bits", "middle"), [(4, 8), (6, 32), (8, 128)])
 def test_zero_points_in_the_middle_cost_nothing(bits: int, middle: int) -> None:
     weights = random_weights(bits, is_signed=False, zeros="integers", shape=(8, 64, 1))
     assert weights.zero_points is not None

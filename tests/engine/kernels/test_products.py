@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -12,9 +13,16 @@ import pytest
 from llvmlite import binding, ir
 
 from fastovms.engine.kernels.compiler import Kernels, find_instructions
-from fastovms.engine.kernels.matrices import pack, packed_kind
+from fastovms.engine.kernels.matrices import PackedMatrix, pack, packed_kind
 from fastovms.engine.kernels.products import BlockArguments, ProductKind, emit_block
-from tests.engine.kernels.matrix_cases import activations, all_weights, dense, quantized
+from tests.engine.kernels.matrix_cases import (
+    BITS,
+    Floats,
+    activations,
+    all_weights,
+    dense,
+    quantized,
+)
 
 CPUS = {"avx2": "haswell", "avx_vnni": "alderlake", "avx512_vnni": "icelake-server"}
 TRIPLE = "x86_64-unknown-linux-gnu"
@@ -67,7 +75,7 @@ def code_of(kind: ProductKind, num_rows: int) -> str:
 def test_other_cpus_are_compiled_for(instructions: str, instruction: str) -> None:
     target = binding.Target.from_triple(TRIPLE)
     machine = target.create_target_machine(cpu=CPUS[instructions], opt=3)
-    for bits, has_zero_points, num_rows in product((4, 8), (False, True), (1, 4)):
+    for bits, has_zero_points, num_rows in product(BITS, (False, True), (1, 4)):
         kind = ProductKind(instructions, bits, has_zero_points)
         module = binding.parse_assembly(code_of(kind, num_rows))
         module.verify()
@@ -99,6 +107,31 @@ def with_plain_dot(code: str, lanes: int) -> str:
     )
 
 
+def multiplied(
+    engine: binding.ExecutionEngine, matrix: PackedMatrix, integers: Floats, scales: Floats
+) -> Floats:
+    """Returns the products of a matrix with activations, by a function `block`."""
+    kind, num_rows, num_groups = matrix.kind, *scales.shape
+    packed = integers.astype(np.int8)
+    sums = integers.reshape(num_rows, num_groups, -1).sum(-1).astype(np.int32)
+    width = matrix.num_blocks * kind.num_lanes
+    found = np.full((num_rows, width), np.nan, np.float32)
+    address = engine.get_function_address("block")
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 8)(address)
+    for block in range(matrix.num_blocks):
+        function(
+            matrix.data.ctypes.data + block * kind.block_size(num_groups, matrix.columns),
+            packed.ctypes.data,
+            sums.ctypes.data,
+            scales.ctypes.data,
+            found[:, block * kind.num_lanes :].ctypes.data,
+            num_groups,
+            matrix.columns // kind.columns_of_unit,
+            width,
+        )
+    return found[:, : matrix.num_rows]
+
+
 @pytest.mark.parametrize("instructions", ["avx_vnni", "avx512_vnni"])
 @pytest.mark.parametrize("num_rows", [1, 3])
 def test_the_layout_for_vnni_fits_the_code(
@@ -106,7 +139,7 @@ def test_the_layout_for_vnni_fits_the_code(
 ) -> None:
     target = binding.Target.from_triple(TRIPLE)
     engines = {}
-    for bits, has_zero_points in product((4, 8), (False, True)):
+    for bits, has_zero_points in product(BITS, (False, True)):
         kind = ProductKind(instructions, bits, has_zero_points)
         code = with_plain_dot(code_of(kind, num_rows), kind.num_lanes)
         machine = target.create_target_machine(
@@ -123,31 +156,16 @@ def test_the_layout_for_vnni_fits_the_code(
         matrix = pack([weights], kind, kernels)
         rows = activations(num_rows, weights.num_columns)
         integers, scales = quantized(rows, matrix.columns, 127)
-        num_groups = scales.shape[1]
-        packed = integers.astype(np.int8)
-        sums = integers.reshape(num_rows, num_groups, -1).sum(-1).astype(np.int32)
-        scales = scales.astype(np.float32)
-        width = matrix.num_blocks * kind.num_lanes
-        found = np.full((num_rows, width), np.nan, np.float32)
-        function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 8)(
-            engines[kind].get_function_address("block")
-        )
-        for block in range(matrix.num_blocks):
-            function(
-                matrix.data.ctypes.data + block * kind.block_size(num_groups, matrix.columns),
-                packed.ctypes.data,
-                sums.ctypes.data,
-                scales.ctypes.data,
-                found[:, block * kind.num_lanes :].ctypes.data,
-                num_groups,
-                matrix.columns // kind.columns_of_unit,
-                width,
-            )
-        seen = integers * scales.repeat(matrix.columns, -1)
+        found = multiplied(engines[kind], matrix, integers, scales.astype(np.float32))
+        seen = integers * scales.astype(np.float32).repeat(matrix.columns, -1)
         matrix_values = dense(weights).astype(np.float64)
         size = np.abs(seen) @ np.abs(matrix_values).T
-        found = found[:, : weights.num_rows]
         assert np.all(np.abs(found - seen @ matrix_values.T) <= 1e-5 * size + 1e-6), weights
+        if kind.weight_bits == 6:
+            eight = replace(kind, weight_bits=8)
+            matrix = pack([weights], eight, kernels)
+            same = multiplied(engines[eight], matrix, integers, scales.astype(np.float32))
+            assert np.array_equal(found, same), weights
 
 
 @pytest.mark.parametrize(

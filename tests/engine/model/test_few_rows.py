@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import openvino as ov
 import pytest
+from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 from openvino import opset13
 
@@ -44,6 +45,9 @@ from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.model import ExportedModel, PagedModel, RunnerFactory, as_float32
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.engine.model.step_program import AdaptedStepRunner, StepProgramRunner
+from fastovms.gguf.converter import convert
+from tests.gguf.tiny_models import HIDDEN, TinyModel
+from tests.gguf.tiny_models import write_model as write_gguf
 
 TEXT = array("q", range(40, 100))
 COMPRESSED = {
@@ -147,6 +151,23 @@ def test_logits_and_likeliest_tokens_are_openvinos(
     found = decode(ours, num_sequences, num_tokens)
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.01 * expected.std())
     assert np.array_equal(found.argmax(-1), expected.argmax(-1))
+
+
+@pytest.mark.parametrize("kind", [Type.Q5_0, Type.Q5_1, Type.Q5_K, Type.Q6_K])
+def test_types_of_gguf_that_fit_6_bits_are_packed_with_6(
+    kind: Type, kernels: Kernels, tmp_path: Path
+) -> None:
+    write_gguf(tmp_path / "model.gguf", TinyModel(types=(kind,)))
+    convert(tmp_path / "model.gguf", tmp_path)
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f16"}
+    plain = PagedModel.load(tmp_path, properties=properties)
+    found = compile_few_rows(plain, kernels)
+    assert found is not None
+    long = [matrix for matrix in found.store.matrices if matrix.num_columns == HIDDEN]
+    assert {matrix.kind.weight_bits for matrix in long} == {6}  # shorter rows are in Q8_0
+    expected = decode(plain.twin(), 2, 1)
+    logits = decode(with_kernels(plain, found.whole), 2, 1)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=0.03 * expected.std())
 
 
 def generate(model: PagedModel, num_tokens: int) -> list[int]:

@@ -263,7 +263,10 @@ class Simulation:
             settings = self._scenario.settings
             for one in action.lines:
                 self._texts.add_prompt(replace(one, key=action.key))
-            await BatchClient(world, self._port, action, settings, self._kept).run()
+            may_fail = any(accident.kind == "nan" for accident in self._scenario.accidents)
+            await BatchClient(
+                world, self._port, action, settings, self._kept, may_fail=may_fail
+            ).run()
             return
         connection = connect(world, self._port, action.line, action.sip)
         request = _request(action)

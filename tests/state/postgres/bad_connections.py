@@ -212,9 +212,15 @@ class _Replica:
         proxy: FaultProxy,
         told: _Told,
         chance: random.Random,
+        resumable: float,
     ) -> None:
+        """
+        Args:
+            resumable: the share of responses that others resume when this replica is lost.
+        """
         self.id = id
         self.proxy = proxy
+        self._resumable = resumable
         self.told = told
         self.chance = chance
         rate, offset = chance.uniform(0.9, 1.1), chance.uniform(-1e4, 1e4)
@@ -329,7 +335,7 @@ class _Replica:
         for number in range(10**6):
             await asyncio.sleep(self.chance.uniform(0.05, 0.4))
             id, most = f"{self.id}-{number}", self.chance.choice((3, 10, 20))
-            is_resumable = self.chance.random() < 0.6
+            is_resumable = self.chance.random() < self._resumable
             job = Resumption(_MODEL, b"%d" % most) if is_resumable else None
             running = StoredResponse(id, b"{}", progress=ResponseProgress.RUNNING, resumption=job)
             key = ResponseKey(_TENANT, id)
@@ -380,6 +386,7 @@ class _World:
         self._replicas: list[_Replica] = []
         self._ending: list[asyncio.Task[None]] = []
         self._num_replicas = 0
+        self._resumable = self._chance.choice((0.0, 0.6, 1.0))
 
     async def run(self) -> Report:
         address = ServerAddress(_parameters(self._url))
@@ -411,7 +418,9 @@ class _World:
             "application_name": name,
             "connect_timeout": "2",
         }
-        replica = _Replica(name, ServerAddress(parameters), proxy, self._told, self._chance)
+        replica = _Replica(
+            name, ServerAddress(parameters), proxy, self._told, self._chance, self._resumable
+        )
         proxy.is_active = True
         proxy.on_takeover = self._end_outages
         self._replicas.append(replica)

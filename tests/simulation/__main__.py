@@ -21,6 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="how many worlds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--these", help="the seeds to run in place of a range, such as 7,12")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count(), help="how many processes run many worlds"
     )
@@ -71,7 +72,8 @@ def run_one_by_one(arguments: argparse.Namespace) -> Totals:
     signal.signal(signal.SIGINT, interrupt)
     start = _clock()
     totals = Totals()
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    for seed in map(int, arguments.these.split(",")) if arguments.these else seeds:
         if interrupts or _clock() - start > arguments.seconds:
             break
         scenario = simulate.make_scenario(seed)

@@ -34,6 +34,17 @@ def test_worlds_are_in_order_and_repeat_themselves() -> None:
     assert last.stdout.splitlines()[0] == traces[5]
 
 
+FAILED_BEFORE = "146,259,321,344,522,1123,1158,1406,1421,1809,1828,2277,2442,3072,3300,3535"
+"""Seeds that a fault of the server (1123) or of the simulation has had fail."""
+
+
+@pytest.mark.slow
+def test_worlds_that_failed_before_are_in_order() -> None:
+    done = simulate("--these", FAILED_BEFORE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert Totals.parse(done.stdout).num_worlds == FAILED_BEFORE.count(",") + 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",

@@ -61,7 +61,7 @@ def test_planted_faults_are_found_and_replayed(name: str) -> None:
     assert replay is not None
     again = simulate(*replay[1].split(), "--fault", name)
     assert again.returncode == 1
-    [kind] = re.findall(r"fails:\n  (\w+):", found.stdout)
+    kind, *_ = re.findall(r"fails:\n  (\w+):", found.stdout)
     assert f"FAILURE {kind} " in again.stdout
 
 

@@ -150,6 +150,10 @@ def compile_model(model: ModelConfig, cache: DiskCache) -> CompiledModel:
     )
 
 
+class _NotAheadError(Exception):
+    """The model is not compiled ahead: it does not generate, or a conversion cannot be kept."""
+
+
 class CompileAhead:
     """Compiles a model in a thread, beside the imports of the rest of the server.
 
@@ -190,7 +194,7 @@ class CompileAhead:
             model = self._find()
             cache = cache_of(model)
             if task_of(model) is not Task.TEXT_GENERATION or not cache.is_kept:
-                raise ConfigurationError("only models that generate are compiled ahead")
+                raise _NotAheadError
             self._model = as_directories(model, cache, Path(os.devnull))
             compiled.set_result(compile_model(self._model, cache))
         except BaseException as error:

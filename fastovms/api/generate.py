@@ -243,7 +243,8 @@ class RequestProgress:
         """Records an output of a sample.
 
         Args:
-            num_tokens: the sample's number of tokens now.
+            num_tokens: the sample's number of tokens now. It decreases where a stop string was
+                completed before text that was held back.
         """
         position = sample.position
         if output.queue_time is not None:
@@ -261,11 +262,11 @@ class RequestProgress:
             self._num_accepted_tokens += output.num_accepted_tokens
             self._log_fields["accepted_draft_tokens"] = self._num_accepted_tokens
         num_new = num_tokens - sample.num_tokens
-        if num_new <= 0:
-            return
         sample.num_tokens = num_tokens
         self.num_completion_tokens += num_new
         self._log_fields["completion_tokens"] = self.num_completion_tokens
+        if num_new <= 0:
+            return
         now = self._clock()
         if sample.last_token_at is None:
             sample.first_token_at = now

@@ -254,13 +254,15 @@ class ModelSupply:
         self._open_blocks = open_blocks
         self._keeps_salted = keeps_salted
         self._prefixes: PrefixDirectory | None = None
-        self._list_path = list_path
         self._read_list = read_list
         self._residency = Residency(residency)
         self._configs: list[ModelConfig] | None = None
         self._plans: list[ModelPlan] = []
         self._pool: ModelPool | None = None
         self._watch: FileWatch | None = None
+        if list_path is not None:  # from now on, as loading may take minutes
+            self._watch = FileWatch(list_path, residency.poll_interval, self.reload_soon)
+        self._is_outdated = False
         self._reading = asyncio.Lock()
         self._next_reload: asyncio.Task[ReloadOutcome] | None = None
         self._reloads: set[asyncio.Task[ReloadOutcome]] = set()
@@ -315,9 +317,10 @@ class ModelSupply:
             wait_timeout=self._config.wait_timeout,
         )
         pool.start(plans)
-        if self._list_path is not None:
-            self._watch = FileWatch(self._list_path, self._config.poll_interval, self.reload_soon)
+        if self._watch is not None:
             self._watch.start(asyncio.get_running_loop())
+        if self._is_outdated:
+            self.reload_soon()
         return pool
 
     @property
@@ -326,8 +329,11 @@ class ModelSupply:
         return self._read_list is not None
 
     def reload_soon(self) -> None:
-        """Reads the list of models again; the outcome is logged."""
-        if self.has_list and self._pool is not None:
+        """Reads the list of models again, once the initial models are loaded; the outcome is
+        logged."""
+        if self._pool is None:
+            self._is_outdated = True
+        elif self.has_list:
             asyncio.ensure_future(self._reload_and_tell())  # noqa: RUF006
 
     async def reload(self) -> ReloadOutcome:

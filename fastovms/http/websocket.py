@@ -13,6 +13,7 @@ import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable
+from io import StringIO
 from typing import Final, NamedTuple
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
@@ -104,8 +105,8 @@ class WebSocket:
         self._budget = budget
         self._sender = sender
         self._frames = Connection(ConnectionType.SERVER)
-        self._pieces: list[str] = []
-        self._held = 0  # bytes of the budget, of the pieces and the messages
+        self._begun = StringIO()  # the message of which more fragments come
+        self._held = 0  # bytes of the budget, of all messages
         self._messages: deque[str] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
@@ -210,18 +211,17 @@ class WebSocket:
 
     def _take(self, piece: str, is_complete: bool) -> None:
         # A character has at least one byte, and bytes are what a client must pay for.
-        size = sum(map(len, self._pieces)) + len(piece)
-        if size > self.config.largest_body:
+        if self._begun.tell() + len(piece) > self.config.largest_body:
             self.close(TOO_LARGE, f"a message may have {self.config.largest_body} bytes")
             return
         if not self._budget.take(self._sender, len(piece)):
             self.close(OVERLOADED, "too many messages of this client in memory")
             return
         self._held += len(piece)
-        self._pieces.append(piece)
+        self._begun.write(piece)
         if is_complete:
-            self._messages.append("".join(self._pieces))
-            self._pieces.clear()
+            self._messages.append(self._begun.getvalue())
+            self._begun = StringIO()
             self._wake()
 
     def _give_back(self, size: int) -> None:
@@ -238,7 +238,7 @@ class WebSocket:
         self._is_over = True
         self.on_writable = None
         self._messages.clear()
-        self._pieces.clear()
+        self._begun = StringIO()
         self._give_back(self._held)
         if self._timer is not None:
             self._timer.cancel()

@@ -310,6 +310,11 @@ class TrackingDetokenizer:
         # Pushes that began within a character which is not yet certain.
         self._unlocated: deque[tuple[int, TokenLogprobs | None]] = deque()
 
+    @property
+    def starts(self) -> Sequence[str]:
+        """The start positions of the inner detokenizer, if tokens are pushed one at a time."""
+        return self._inner.starts
+
     def expect(self, logprobs: Iterable[TokenLogprobs]) -> None:
         """Adds the log probabilities of the tokens that will be pushed next; there may be more."""
         self._logprobs = iter(logprobs)

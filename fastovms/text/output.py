@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from fastovms.errors import ConfigurationError
 from fastovms.grammar_tree import EMPTY, Answer, Node, in_order, one_of
 from fastovms.params import Grammar, GrammarKind
-from fastovms.text.detokenizer import Detokenizer
+from fastovms.text.detokenizer import LocatingDetokenizer
 from fastovms.text.headed_messages import HeadedMessages, parse_messages
 from fastovms.text.parameters import CallChoice, Tool
 from fastovms.text.reasoning import ReasoningFormat, ThoughtTags, thoughts_before_calls
@@ -30,7 +30,7 @@ from fastovms.text.scanning import (
     Scanner,
     joined,
 )
-from fastovms.text.stop import StopMatcher
+from fastovms.text.stop import StopSearch
 from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat
 
 # Turns the JSON arguments of calls to custom tools into the text that the client gets.
@@ -160,6 +160,10 @@ class CustomCallParser:
     @property
     def in_reasoning(self) -> bool:
         return self._parser.in_reasoning
+
+    @property
+    def content_end(self) -> int:
+        return self._parser.content_end
 
     def push(self, text: str) -> Sequence[Piece]:
         return list(self._told(self._parser.push(text)))
@@ -456,10 +460,10 @@ class TextDelta(NamedTuple):
     """The result of a push.
 
     Attributes:
-        text: new text, often empty.
+        text: new text, often empty; if only content is searched, up to the end of the stop string.
         stop: the stop string that ended the text; pushes after it add nothing.
-        num_tokens: the number of tokens pushed so far, up to the one that completed the stop
-            string.
+        num_tokens: the number of tokens pushed so far, or up to the one that completed the stop
+            string, which may be fewer than were reported before.
         pieces: the pieces found by the parser, if there is one.
     """
 
@@ -487,19 +491,17 @@ class TextStream:
     """
 
     __slots__ = (
-        "_content_matcher",
         "_detokenizer",
-        "_matcher",
-        "_min_tokens",
+        "_is_of_content",
         "_num_tokens",
         "_parser",
-        "_stop",
+        "_search",
         "num_reasoning_tokens",
     )
 
     def __init__(
         self,
-        detokenizer: Detokenizer,
+        detokenizer: LocatingDetokenizer,
         stop: Sequence[str] = (),
         *,
         include_stop: bool = False,
@@ -508,41 +510,35 @@ class TextStream:
         stop_in_reasoning: bool = False,
     ) -> None:
         self._detokenizer = detokenizer
-        matcher = StopMatcher(stop, include_stop) if stop else None
         is_parsed = parser is not None and not isinstance(parser, PlainParser)
-        of_content = is_parsed and not stop_in_reasoning
-        self._matcher = None if of_content else matcher
-        self._content_matcher = matcher if of_content else None
-        self._min_tokens = min_tokens
+        self._is_of_content = is_parsed and not stop_in_reasoning
+        self._search = StopSearch(stop, include_stop, min_tokens) if stop else None
         self._parser = parser
-        self._stop: str | None = None
         self._num_tokens = 0
         self.num_reasoning_tokens = 0
 
     def push(self, token_ids: Sequence[int]) -> TextDelta:
         """Adds tokens, without the end-of-text token."""
-        if self._matcher is None and self._parser is None:
+        search = self._search
+        if search is None and self._parser is None:
             self._num_tokens += len(token_ids)
             return TextDelta(self._detokenizer.push(token_ids), None, self._num_tokens)
         texts: list[str] = []
         pieces: list[Piece] = []
         for token_id in token_ids:
-            if self._stop is not None:
+            if search is not None and search.stop is not None:
                 break
             self._num_tokens += 1
-            text = self._detokenizer.push((token_id,))
-            if self._matcher is not None:
-                ends = self._num_tokens > self._min_tokens
-                text, self._stop = self._matcher.push(text, ends=ends)
+            text = self._searched(self._detokenizer.push((token_id,)))
             texts.append(text)
             if self._parser is not None:
                 pieces += self._cut(self._parser.push(text))
                 self.num_reasoning_tokens += self._parser.in_reasoning
-                if self._stop is not None and self._matcher is not None:
+                if search is not None and search.stop is not None and not self._is_of_content:
                     pieces += self._parser.finish(is_cut=False)
         if len(pieces) > 1:
             pieces = joined(pieces)
-        return TextDelta("".join(texts), self._stop, self._num_tokens, pieces)
+        return self._delta("".join(texts), pieces)
 
     def flush(self, *, is_cut: bool = True) -> TextDelta:
         """Ends the text and returns what was held back, unless it completes a stop string.
@@ -550,37 +546,53 @@ class TextStream:
         Args:
             is_cut: whether a limit ended the text.
         """
-        text = self._detokenizer.flush()
-        if self._matcher is not None:
-            ends = self._num_tokens > self._min_tokens
-            text, self._stop = self._matcher.push(text, ends=ends)
-            text += self._matcher.flush()
+        text = self._searched(self._detokenizer.flush())
+        if self._search is not None and not self._is_of_content:
+            text += self._search.flush()
         pieces: Sequence[Piece] = ()
         if self._parser is not None:
             found = [*self._parser.push(text), *self._parser.finish(is_cut=is_cut)]
             pieces = [*self._cut(found), *self._held()]
-        return TextDelta(text, self._stop, self._num_tokens, pieces)
+        return self._delta(text, pieces)
+
+    def _delta(self, text: str, pieces: Sequence[Piece]) -> TextDelta:
+        search = self._search
+        if search is None or search.stop is None:
+            return TextDelta(text, None, self._num_tokens, pieces)
+        if self._is_of_content:
+            text = text[: max(0, len(text) - (search.num_decoded - search.end))]
+        return TextDelta(text, search.stop, search.num_tokens, pieces)
+
+    def _searched(self, text: str) -> str:
+        """Returns the part of decoded text that may be shown or parsed."""
+        search = self._search
+        if search is None:
+            return text
+        search.add_tokens(text, self._detokenizer.starts)
+        return text if self._is_of_content else search.search(text, search.num_decoded)
 
     def _cut(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         """Returns the pieces up to the first stop string in a content. A stop string does not reach
         over a call or reasoning."""
-        if self._content_matcher is None:
+        search = self._search
+        if search is None or not self._is_of_content:
             return pieces
+        assert self._parser is not None
         found: list[Piece] = []
         for piece in pieces:
-            if self._stop is not None:
+            if search.stop is not None:
                 break
             if not isinstance(piece, Content):
                 found += [*self._held(), piece]
                 continue
-            ends = self._num_tokens > self._min_tokens
-            text, self._stop = self._content_matcher.push(piece.text, ends=ends)
+            text = search.search(piece.text, self._parser.content_end)
             found += [Content(text)] if text else []
         return found
 
     def _held(self) -> Sequence[Piece]:
         """Ends the open content and returns its text that was held back."""
-        if self._content_matcher is None or self._stop is not None:
+        search = self._search
+        if search is None or not self._is_of_content or search.stop is not None:
             return ()
-        text = self._content_matcher.flush()
+        text = search.flush()
         return [Content(text)] if text else ()

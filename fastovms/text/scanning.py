@@ -96,11 +96,16 @@ class OutputParser(Protocol):
         """Whether the text so far ends within reasoning. A token is one of `reasoning_tokens` if
         this holds after it has been pushed."""
 
+    @property
+    def content_end(self) -> int:
+        """The number of characters of the text up to the end of the last content."""
+
 
 class PlainParser:
     """Returns every character as content."""
 
     in_reasoning = False
+    content_end = 0
 
     def push(self, text: str) -> Sequence[Piece]:
         return [Content(text)] if text else []
@@ -356,6 +361,7 @@ class PieceCollector:
     Attributes:
         tools: the functions that may be called.
         in_reasoning: whether the parser is within reasoning.
+        content_end: the number of characters read up to the end of the last content.
         num_calls: the number of calls so far.
         tells_calls: whether tool calls are reported as such; otherwise their arguments are content.
     """
@@ -369,6 +375,7 @@ class PieceCollector:
         self._content = _Space()
         self._reasoning = _Space()
         self.in_reasoning = False
+        self.content_end = 0
         self.num_calls = 0
         self.tells_calls = True
 
@@ -387,7 +394,7 @@ class PieceCollector:
         if self.in_reasoning:
             self.reasoning(text)
         else:
-            self._add(Content, self._content.hold(text))
+            self._add_content(self._content.hold(text), self._content.num_held)
 
     def broken(self, markup: str) -> None:
         """Adds markup that did not begin a call. It counts as content, unless it was cut by the end
@@ -442,7 +449,13 @@ class PieceCollector:
 
     def finish(self) -> None:
         """Ends the text."""
-        self._add(Content, self._content.release())
+        self._add_content(self._content.release(), 0)
+
+    def _add_content(self, text: str, num_held: int) -> None:
+        """Adds content before the last `num_held` characters that were read."""
+        if text:
+            self.content_end = self._scan.position - num_held
+            self._add(Content, text)
 
     def _arguments(self, text: str) -> Piece:
         return CallArguments(self.num_calls - 1, text)
@@ -488,6 +501,10 @@ class _Space:
         self._is_trimmed = False
         return shown
 
+    @property
+    def num_held(self) -> int:
+        return sum(map(len, self.held))
+
     def trim(self) -> None:
         """Records markup at this position. The held white space is shown only between two texts."""
         self._is_trimmed = True
@@ -518,6 +535,10 @@ class IncrementalParser:
     @property
     def in_reasoning(self) -> bool:
         return self._output.in_reasoning
+
+    @property
+    def content_end(self) -> int:
+        return self._output.content_end
 
     def push(self, text: str) -> Sequence[Piece]:
         self._scanner.feed(text)

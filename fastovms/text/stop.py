@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -14,6 +17,9 @@ _MAX_TOKENS_OF_CHARACTER = 4
 _NUM_TOKENS_BEFORE = 32
 """The number of tokens that are read before the last ones that may belong to a stop string. Some
 tokens may have no text, and the first of a text may be written differently than in the middle."""
+
+_MAX_KNOWN = 64
+"""The number of tokens before the searched text whose positions are kept, to drop many at once."""
 
 
 class StopResult(NamedTuple):
@@ -34,9 +40,12 @@ class StopMatcher:
     Args:
         stop: non-empty strings.
         include: keep the stop string at the end of the text. Nothing needs to be held back then.
+
+    Attributes:
+        num_dropped: how many characters follow the stop string in the text that completed it.
     """
 
-    __slots__ = ("_held", "_include", "_searches", "_stop")
+    __slots__ = ("_held", "_include", "_searches", "_stop", "num_dropped")
 
     def __init__(self, stop: Sequence[str], include: bool = False) -> None:
         assert all(stop), "a stop string is empty"
@@ -44,6 +53,7 @@ class StopMatcher:
         self._include = include
         self._held = ""
         self._stop: str | None = None
+        self.num_dropped = 0
 
     def push(self, text: str, *, ends: bool = True) -> StopResult:
         """Adds text. After a stop string everything is dropped and the result repeats the stop.
@@ -69,6 +79,7 @@ class StopMatcher:
                 num_held = search.num_matched
         seen = self._held + text
         if self._stop is not None:
+            self.num_dropped = len(text) - end
             end += len(self._held)
             self._held = ""
             return StopResult(seen[: end if self._include else end - len(self._stop)], self._stop)
@@ -82,6 +93,86 @@ class StopMatcher:
         """Ends the text and returns the text that was held back."""
         held, self._held = self._held, ""
         return held
+
+
+class StopSearch:
+    """Ends the text of one sample at its first stop string, and counts the tokens up to the one
+    that completed the stop string. More tokens may have arrived by then, because a detokenizer or a
+    parser holds text back. Positions are in characters of the decoded text.
+
+    Args:
+        stop: non-empty strings.
+        include: see `StopMatcher`.
+        min_tokens: a stop string that is complete within this number of tokens does not end the
+            text.
+
+    Attributes:
+        stop: the stop string that ended the text; None = none so far.
+        end: the position of its end.
+        num_tokens: the number of tokens up to the one that completed it.
+        num_decoded: the number of characters of all tokens.
+    """
+
+    __slots__ = (
+        "_matcher",
+        "_min_tokens",
+        "_num_before",
+        "_passes_to",
+        "_starts",
+        "end",
+        "num_decoded",
+        "num_tokens",
+        "stop",
+    )
+
+    def __init__(self, stop: Sequence[str], include: bool, min_tokens: int) -> None:
+        self._matcher = StopMatcher(stop, include)
+        self._min_tokens = min_tokens
+        self._passes_to = math.inf  # the start of the first token that may complete a stop string
+        self._starts = array("Q")  # of the last tokens
+        self._num_before = 0  # tokens before those
+        self.num_decoded = 0
+        self.num_tokens = 0
+        self.end = 0
+        self.stop: str | None = None
+
+    def add_tokens(self, text: str, starts: Sequence[str]) -> None:
+        """Adds decoded text that will be searched, now or later.
+
+        Args:
+            starts: the start positions of tokens; see `LocatingDetokenizer`.
+        """
+        for start in starts:
+            self._starts.append(self.num_decoded + len(start))
+            if self._num_before + len(self._starts) == self._min_tokens + 1:
+                self._passes_to = self._starts[-1]
+        self.num_decoded += len(text)
+
+    def search(self, text: str, end: int) -> str:
+        """Searches the next text, and returns the text that may be shown.
+
+        Args:
+            end: the position of the end of `text`.
+        """
+        start = end - len(text)
+        num_passed = int(min(max(self._passes_to - start, 0), len(text)))
+        shown = ""
+        if num_passed:
+            shown = self._matcher.push(text[:num_passed], ends=False).text
+        found = self._matcher.push(text[num_passed:])
+        if found.stop is not None and self.stop is None:
+            self.stop = found.stop
+            self.end = end - self._matcher.num_dropped
+            self.num_tokens = self._num_before + bisect_left(self._starts, self.end)
+        num_known = bisect_left(self._starts, start)  # no later stop string ends before `start`
+        if num_known > _MAX_KNOWN:
+            del self._starts[:num_known]
+            self._num_before += num_known
+        return shown + found.text
+
+    def flush(self) -> str:
+        """Ends the text and returns the text that was held back."""
+        return self._matcher.flush()
 
 
 def completes_stop(

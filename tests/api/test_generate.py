@@ -251,6 +251,50 @@ async def test_stop_string_within_min_tokens_is_passed_over(
     assert answer["choices"][0]["stop_reason"] == ("two" if min_tokens < 11 else None)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("path", "fields", "counted"),
+    [
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 50}, "completion_tokens"),
+        ("/v1/chat/completions", {"messages": MESSAGES}, "completion_tokens"),
+        ("/v3/chat/completions", {"messages": MESSAGES}, "completion_tokens"),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 50}, "output_tokens"),
+        ("/api/chat", {"messages": MESSAGES}, "eval_count"),
+        ("/api/generate", {"prompt": "Hi"}, "eval_count"),
+    ],
+)
+@pytest.mark.parametrize("stop", ["foo ", "o \n ", "a <"])
+async def test_usage_ends_with_the_stop_string_where_a_chat_holds_text_back(
+    make, path, fields, counted, stop, streamed
+):
+    api = make("a foo \n \n bar a <b> foo")
+    end = "a foo \n \n bar a <b> foo".index(stop) + len(stop)
+    body = {"model": "fake", "stream": streamed, **fields}
+    if path.startswith("/api/"):
+        body["options"] = {"stop": [stop]}
+    else:
+        body["stop_sequences" if path == "/v1/messages" else "stop"] = [stop]
+    if "/chat/" in path or path == "/v1/completions":
+        body |= {"stream_options": {"include_usage": True}} if streamed else {}
+    if not streamed:
+        _, answer = await api.post(path, body)
+        answers = [answer]
+    else:
+        stream = FakeStream()
+        assert await api.call("POST", path, body, stream) is None
+        answers = stream.lines if path.startswith("/api/") else stream.events
+    found = [value for one in answers if one != "[DONE]" for value in _find(one, counted)]
+    assert found[-1] == end
+
+
+def _find(value, name):
+    """Yields the values of all members of this name."""
+    if isinstance(value, dict):
+        yield from (member for key, member in value.items() if key == name)
+        for member in value.values():
+            yield from _find(member, name)
+
+
 async def test_stop_string_ends_one_sample_and_not_the_others(make_api):
     api = make_api(lambda request, index: b"one two" if index == 0 else b"three", tokens_per_step=1)
     _, answer = await api.post(V1, {**BODY, "stop": "ne", "n": 2})

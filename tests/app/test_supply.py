@@ -224,6 +224,34 @@ async def test_a_list_that_changes_while_models_are_loaded_is_read_again(later: 
     await supply.close()
 
 
+async def test_a_list_that_changes_while_models_load_is_read_afterwards(tmp_path: Path) -> None:
+    """Told by a signal, or found in the file."""
+    path = tmp_path / "config.json"
+    for interval in (0.0, 0.01):
+        path.write_text("{}")
+        listed = ["a"]
+        supply = ModelSupply(
+            [],
+            lambda source: ModelConfig(DEMO_MODEL, source.names),
+            lambda models, **_: ServedModels(),
+            ResidencyConfig(max_loaded_models=1, poll_interval=interval),
+            open_blocks=lambda: None,
+            list_path=path,
+            read_list=lambda listed=listed: [ModelSource("", (name,)) for name in listed],
+        )
+        models = supply.load()
+        listed[:] = ["b"]
+        if interval:
+            path.write_text("{ }")
+        else:
+            supply.reload_soon()
+        pool = supply.start(models)
+        async with asyncio.timeout(10):
+            while list(pool.configs) != ["b"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await supply.close()
+
+
 def test_models_come_and_go(server: Server) -> None:
     assert server.states() == {"a": "END", "b": "END"}
     assert server.ask("GET", "/v2/models/a/ready")[0] == 503

@@ -134,6 +134,15 @@ async def test_messages_in_all_forms(start: Start) -> None:
         assert await client.reader.read() == b""
 
 
+async def test_a_message_of_many_fragments(start: Start) -> None:
+    running = await start()
+    async with connected(running.port) as client:
+        client.send(frame(TEXT, b"a", final=False))
+        client.send((frame(0, "é".encode(), final=False) + frame(0, final=False)) * 20_000)
+        client.send(frame(0, b"z"))
+        assert await client.read() == (TEXT, f"a{'é' * 20_000}z".encode())
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,6 +13,7 @@ import orjson
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import Line, Link
 from tests.simulation.server import Port
+from tests.simulation.tls import TlsClient
 from tests.simulation.world import World
 
 PATIENCE: Final = 3000.0
@@ -18,6 +21,9 @@ PATIENCE: Final = 3000.0
 
 _FRAME_PATIENCE: Final = 300.0
 """Virtual seconds that it waits for the next event of a stream, comments not counted."""
+
+
+_KEY: Final = re.compile(rb"\r\nAuthorization: Bearer (.*)\r\n")
 
 
 class Gone(Exception):
@@ -33,11 +39,28 @@ class ClientConnection:
 
     Args:
         sip: the most bytes that are read at a time, and the seconds between; None = all at once.
+        tls: the client's side of TLS; None = the connection is plain.
+        on_status: called with the key of a request, the time at which it began to be sent, and the
+            status of its answer.
+
+    Attributes:
+        key: the API key of the last request; "" = none.
+        sent_at: when it began to be sent.
     """
 
     def __init__(
-        self, world: World, link: Link, loop: SimLoop, sip: tuple[int, float] | None = None
+        self,
+        world: World,
+        link: Link,
+        loop: SimLoop,
+        sip: tuple[int, float] | None = None,
+        tls: TlsClient | None = None,
+        on_status: Callable[[str, float, int], None] = lambda *_: None,
     ) -> None:
+        self.tls = tls
+        self.on_status = on_status
+        self.key, self.sent_at = "", world.now
+        self._head = b""
         self._world = world
         self._link = link
         self._sip = sip
@@ -48,32 +71,65 @@ class ClientConnection:
         self.num_read = 0
 
     def _on_change(self) -> None:
-        self._loop.inject(self._changed.set)
+        self._loop.inject(self._look)
+
+    def _look(self) -> None:
+        if self.tls is not None:
+            self.tls.advance()
+        self._changed.set()
 
     def send(self, data: bytes) -> None:
-        if not self._link.is_reset and not self._link.is_client_gone:
+        if self._link.is_reset or self._link.is_client_gone:
+            return
+        if b"\r\n\r\n" not in self._head:
+            self._head += data
+            found = _KEY.search(self._head)
+            self.key = found[1].decode() if found else ""
+        if self.tls is None:
             self._link.up.send(data)
+        else:
+            self.tls.send(data)
 
     def half_close(self) -> None:
+        if self.tls is not None:
+            self.tls.end()
         self._link.up.end()
 
     def close(self) -> None:
         """Closes the socket, as `close` does: with a reset, where something is unread."""
-        if self._link.down.unread or self._link.is_reset:
+        if self._link.down.has_unread or self._link.is_reset:
             self.reset()
         else:
-            self._link.up.end()
+            self.half_close()
             self._link.is_client_gone = True
 
     def reset(self) -> None:
         self._link.client_resets()
 
+    def begin_request(self) -> None:
+        """Is called before a request is sent on a connection that was used."""
+        self._head, self.sent_at = b"", self._world.now
+
     async def _more(self) -> None:
         """Waits for more bytes. Raises Gone."""
-        link = self._link
         if self._sip is not None:
             await asyncio.sleep(self._sip[1])
-        while not link.down.unread:
+        tls = self.tls
+        got = b"" if tls is None else tls.receive()
+        while not got:
+            data = await self._take()
+            got = data if tls is None else tls.receive(data)
+            if tls is not None and tls.error:
+                raise BadAnswer(f"TLS: {tls.error}")
+            if tls is not None and tls.has_ended and not got:
+                raise Gone("end")
+        self.num_read += len(got)
+        self._data += got
+
+    async def _take(self) -> bytes:
+        """Returns what the system holds, when it holds something. Raises Gone."""
+        link = self._link
+        while not link.down.has_unread or (self.tls is not None and self.tls.is_shaking_hands):
             if link.is_reset:
                 raise Gone("reset")
             if link.down.is_ended:
@@ -84,9 +140,7 @@ class ClientConnection:
                     await self._changed.wait()
             except TimeoutError:
                 raise BadAnswer("no answer comes") from None
-        got = link.down.take(*(() if self._sip is None else (self._sip[0],)))
-        self.num_read += len(got)
-        self._data += got
+        return link.down.take(*(() if self._sip is None else (self._sip[0],)))
 
     async def line(self) -> bytes:
         while b"\r\n" not in self._data:
@@ -122,6 +176,7 @@ class Answer:
     """What a client has got.
 
     Attributes:
+        asked_at: when all of its request was sent.
         frames: the data of each event, with the time at which it came; "[DONE]" is a string.
         is_whole: whether the answer has come to its end.
         gone: how the connection ended before that.
@@ -171,6 +226,7 @@ async def read_answer(
     if version != b"HTTP/1.1" or not rest[:3].isdigit():
         raise BadAnswer(f"not a status line: {status[:80]!r}")
     answer.status = int(rest[:3])
+    connection.on_status(connection.key, connection.sent_at, answer.status)
     while line := await connection.line():
         name, colon, value = line.decode("latin-1").partition(": ")
         if not colon:
@@ -261,7 +317,8 @@ async def call(
     body: Any = None,
     headers: dict[str, str] | None = None,
 ) -> Answer:
-    """Asks until there is an answer that is not for a server that starts or ends, and returns it.
+    """Asks until there is an answer that is not for a server that starts or ends, or for a key that
+    does not count at the moment, and returns it.
 
     Raises:
         BadAnswer: see `read_answer`.
@@ -272,7 +329,7 @@ async def call(
             answer = await ask(world, port, line, request)
         except Gone:
             answer = Answer()
-        if answer.is_whole and answer.status not in (500, 503):
+        if answer.is_whole and answer.status not in (401, 500, 503):
             break
         await asyncio.sleep(0.5)
     return answer
@@ -283,4 +340,6 @@ def connect(
 ) -> ClientConnection:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
-    return ClientConnection(world, port.connect(line), loop, sip)
+    link = port.connect(line)
+    tls = None if port.new_context is None else TlsClient(link, port.new_context())
+    return ClientConnection(world, link, loop, sip, tls, port.on_status)

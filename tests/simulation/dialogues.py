@@ -186,7 +186,7 @@ class Dialogue:
                 return None
             if b"is not finished yet" in answer.body and not self._is_strict:
                 return None  # its end was told, but could not be stored, and is made again
-            if answer.status not in (429, 500, 503):
+            if answer.status not in (429, 500, 503, *((401, 404) if action.loses else ())):
                 self._fail("answer", f"status {answer.status}: {answer.body[:300]!r}")
             return None
         if streams:
@@ -213,7 +213,8 @@ class Dialogue:
         is_complete = await self._follow(kept)
         if kept.body is not None:
             self._prompt = f"{prompt}a:{text_of(kept.body)};"
-        if conversation is not None and kept.body is not None and kept.body.get("error") is None:
+        has_said = kept.body is not None and kept.body.get("error") is None
+        if conversation is not None and has_said and kept.body["status"] != "cancelled":
             conversation.texts += [text, text_of(kept.body)]
             conversation.may_have_more = False
         return kept if is_complete else None
@@ -223,7 +224,13 @@ class Dialogue:
         action = self._action
         try:
             return await call(
-                self._world, self._port, action.line, method, path, body, action.headers
+                self._world,
+                self._port,
+                action.line,
+                method,
+                path,
+                body,
+                action.headers,
             )
         except BadAnswer as error:
             self._fail("answer", str(error))
@@ -335,7 +342,11 @@ def faults_of_response(kept: Kept, body: Any) -> list[str]:
     error = body.get("error")
     if error is not None and (not kept.background or "not numbers" in error["message"]):
         return []  # nobody resumes what a client waits for, or what the model itself has failed at
-    if body["status"] == "cancelled" and kept.action.ends == "cancel":
+    if error is not None and kept.action.loses:
+        reasons = ("no longer served", "does not exist", "could not be loaded")
+        if any(reason in error["message"] for reason in reasons):
+            return []
+    if body["status"] == "cancelled" and (kept.action.ends == "cancel" or kept.action.loses):
         # The last character may be whole, or not yet.
         begun = said.removesuffix("\N{REPLACEMENT CHARACTER}")
         if kept.text is None or kept.text.startswith(begun):

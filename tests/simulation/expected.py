@@ -108,7 +108,7 @@ class SentTexts:
 
     def add_prompt(self, action: Action) -> SentText:
         prompt, continuation = prompt_tokens(action), None
-        if is_greedy(action):
+        if is_greedy(action) and not action.varies:
             continuation = continue_greedily(prompt, action.fields["max_tokens"], action.model)
         salt = action.fields.get("cache_salt", "")
         return self.add(action.key, salt, SentText(prompt, continuation))

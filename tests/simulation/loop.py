@@ -7,6 +7,7 @@ import contextvars
 from asyncio import base_events
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tests.simulation.world import Executor, Process, SimThread, current
@@ -43,6 +44,7 @@ class SimLoop(base_events.BaseEventLoop):
         self._is_woken = False
         self._num_made = 0
         self._executor = Executor(8)
+        self._readers: dict[Any, Callable[[], object]] = {}
         self.set_task_factory(self._make_task)
 
     def time(self) -> float:
@@ -66,6 +68,36 @@ class SimLoop(base_events.BaseEventLoop):
     def _write_to_self(self) -> None:
         self._is_woken = True
         self._world.wake(self._sim_thread)
+
+    # Sockets that stand for listening ones
+
+    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+        self._readers[fd] = partial(callback, *args)
+        self.inject(callback, *args)
+
+    def remove_reader(self, fd: Any) -> bool:  # type: ignore[override]
+        return self._readers.pop(fd, None) is not None
+
+    def make_readable(self, fd: Any) -> None:
+        """Has the reader of a socket be called."""
+        self.inject(lambda: self._readers.get(fd, int)())
+
+    async def connect_accepted_socket(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], Any],
+        sock: Any,
+        *,
+        ssl: Any,
+        ssl_handshake_timeout: float,
+        ssl_shutdown_timeout: float,
+    ) -> None:
+        await sock.connect(
+            self,
+            protocol_factory(),
+            ssl,
+            ssl_handshake_timeout=ssl_handshake_timeout,
+            ssl_shutdown_timeout=ssl_shutdown_timeout,
+        )
 
     # Calls of other threads
 

@@ -44,36 +44,45 @@ def checksum_after(before: int, token: int) -> int:
     return zlib.crc32(token.to_bytes(4), before)
 
 
-def next_token(checksum: int, last: int, seventh: int) -> int:
+def seen_after(before: int, checksum: int) -> int:
+    """Returns a checksum of all that the cache holds up to a token, the token's `checksum` being
+    the last. The next token depends on it, as it depends on every position in a real model."""
+    return zlib.crc32(checksum.to_bytes(8, "little"), before)
+
+
+def next_token(seen: int, last: int, seventh: int) -> int:
     """The likeliest token: mostly the one seven before, so that drafts are often right.
 
     Args:
-        checksum: that of the whole text.
+        seen: see `seen_after`.
         last: the last token.
         seventh: the token seven before the one that is drawn; -1 = there is none.
     """
     if last == 0xC3:  # the second byte of a letter that has two
         return 0xA4
-    if seventh >= 0 and checksum % 5:
-        return seventh if 32 <= seventh < 127 else _LETTERS[checksum % len(_LETTERS)]
-    if checksum % 61 == 3:
+    if seventh >= 0 and seen % 5:
+        return seventh if 32 <= seventh < 127 else _LETTERS[seen % len(_LETTERS)]
+    if seen % 61 == 3:
         return EOS
-    if checksum % 13 == 1:
+    if seen % 13 == 1:
         return 0xC3
-    return _LETTERS[checksum % len(_LETTERS)]
+    return _LETTERS[seen % len(_LETTERS)]
 
 
 def continue_greedily(prompt: Sequence[int], most: int, model: str) -> list[int]:
     """The tokens after a prompt, without the end of text."""
-    context, checksum = list(prompt), first_checksum(model)
+    context = list(prompt)
+    checksum, seen = first_checksum(model), 0
     for token in prompt:
         checksum = checksum_after(checksum, token)
+        seen = seen_after(seen, checksum)
     while len(context) < len(prompt) + most:
-        token = next_token(checksum, context[-1], context[-7] if len(context) > 7 else -1)
+        token = next_token(seen, context[-1], context[-7] if len(context) > 7 else -1)
         if token == EOS:
             break
         context.append(token)
         checksum = checksum_after(checksum, token)
+        seen = seen_after(seen, checksum)
     return context[len(prompt) :]
 
 
@@ -139,7 +148,8 @@ class SimModel(FakeModel):
                 if t in sampled:
                     context = self._cache[table].reshape(-1)[: position + 1].tolist()
                     assert -1 not in context, "reads a position that was never written"
-                    logits[sampled[t]] = self._logits(context, checksum)
+                    seen = zlib.crc32(self._checksums[table].reshape(-1)[: position + 1].data)
+                    logits[sampled[t]] = self._logits(context, seen)
         return logits
 
     def allocate_cache(self, num_blocks: int) -> None:
@@ -161,10 +171,10 @@ class SimModel(FakeModel):
         block, offset = divmod(position - 1, self.block_size)
         return int(self._checksums[blocks[block], offset])
 
-    def _logits(self, context: Sequence[int], checksum: int) -> NDArray[np.float32] | float:
+    def _logits(self, context: Sequence[int], seen: int) -> NDArray[np.float32] | float:
         if self.fault() == "nan" or (fault_of(context) == NAN and len(context) > 12):
             return np.nan
-        token = next_token(checksum, context[-1], context[-7] if len(context) > 7 else -1)
+        token = next_token(seen, context[-1], context[-7] if len(context) > 7 else -1)
         return _logits_of(token, len(context) % len(_OTHERS))
 
 

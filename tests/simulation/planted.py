@@ -26,6 +26,12 @@ _SOCKET: Final = "fastovms.api.responses.socket"
 _RUNNING: Final = "fastovms.state.running_responses"
 _POSTGRES: Final = "fastovms.state.postgres.database"
 _WRITERS: Final = "fastovms.http.writers"
+_LISTENERS: Final = "fastovms.http.listeners"
+_LIFECYCLE: Final = "fastovms.service.lifecycle"
+_SERVE: Final = "fastovms.app.serve"
+_SUPPLY: Final = "fastovms.app.supply"
+_POOL: Final = "fastovms.api.model_pool"
+_RESIDENCY: Final = "fastovms.api.residency"
 
 
 class Fault(NamedTuple):
@@ -186,6 +192,12 @@ FAULTS: Final = (
         _GENERATE,
         "            num_tokens = delta.num_tokens",
         "            pass",
+    ),
+    Fault(
+        "tokens count whose text was held back behind a stop string",
+        "fastovms.text.stop",
+        "self._num_before + bisect_left(self._starts, self.end)",
+        "self._num_before + len(self._starts)",
     ),
     Fault(
         "a stop string does not end its sample in the engine",
@@ -427,6 +439,123 @@ FAULTS: Final = (
         "fastovms.grammar.state",
         "            self._num_read = len(token_ids)",
         "            self._num_read = len(token_ids) - (len(token_ids) % 16 == 0)",
+    ),
+    Fault(
+        "keys are not read again",
+        _LIFECYCLE,
+        'the old ones stay in use.\n        """\n        self._keys = self._read_keys()',
+        'the old ones stay in use.\n        """',
+    ),
+    Fault(
+        "keys that cannot be read let everybody in",
+        _LIFECYCLE,
+        "        keys = read_api_keys(",
+        "        try:\n            self._read_keys_of = read_api_keys(\n"
+        "                self._config.api_key_file, self._environ, self._config.api_keys)\n"
+        "        except ConfigurationError:\n            return None\n"
+        "        keys = read_api_keys(",
+    ),
+    Fault(
+        "the requests of a removed key run on",
+        _SERVE,
+        'server.cut(lambda request: request.caller.tenant not in tenants | {""})',
+        "0",
+    ),
+    Fault(
+        "the requests of all keys are cut when one is removed",
+        _SERVE,
+        'server.cut(lambda request: request.caller.tenant not in tenants | {""})',
+        'server.cut(lambda request: request.caller.tenant != "")',
+    ),
+    Fault(
+        "the background responses of all keys are cancelled at a reload",
+        _SERVE,
+        "runs.cancel_all(tenants)",
+        "runs.cancel_all(frozenset())",
+    ),
+    Fault(
+        "the batches of a key that returns stay paused",
+        "fastovms.batches.runner",
+        "            elif record.id not in self._runs:\n                self._drive(record)",
+        "            else:\n                pass",
+    ),
+    Fault(
+        "a list of models that changes while models load is not read",
+        _SUPPLY,
+        "        if self._is_outdated:\n            self.reload_soon()",
+        "        pass",
+    ),
+    Fault(
+        "the file of the list of models is looked at once",
+        _LIFECYCLE,
+        "        self.start(loop)\n        stamp",
+        "        stamp",
+    ),
+    Fault(
+        "a removed model stays in memory",
+        _POOL,
+        "            self._residency.remove(name)\n            self._former",
+        "            self._former",
+    ),
+    Fault(
+        "a removed model is unloaded under its requests",
+        _RESIDENCY,
+        "self.leaves and self.state is ModelState.AVAILABLE and not self.num_uses",
+        "self.leaves and self.state is ModelState.AVAILABLE",
+    ),
+    Fault(
+        "a model whose settings have changed is not loaded again",
+        _RESIDENCY,
+        "model.retry_at = 0, 0.0\n        model.leaves = not model.is_away",
+        "model.retry_at = 0, 0.0",
+    ),
+    Fault(
+        "a model that was broken waits to be tried again when it is mended",
+        _RESIDENCY,
+        "        model.num_failures, model.retry_at = 0, 0.0\n        model.leaves",
+        "        model.leaves",
+    ),
+    Fault(
+        "a model that cannot be loaded any more is gone",
+        _POOL,
+        "                if name in self._former:  # it",
+        "                if False:  # it",
+    ),
+    Fault(
+        "a request that waits for a removed model is forgotten",
+        _POOL,
+        "self._waiters.refuse(name, BackendUnavailable(",
+        "_ = (name, BackendUnavailable(",
+    ),
+    Fault(
+        "a model that returns while it leaves is removed",
+        _RESIDENCY,
+        "            self._models[name].is_removed = False\n",
+        "",
+    ),
+    Fault(
+        "a certificate is not read again",
+        _LISTENERS,
+        "without a usable key\n        self._load(self.context)",
+        "without a usable key",
+    ),
+    Fault(
+        "a key that cannot be read spoils the certificate in use",
+        _LISTENERS,
+        "        self._new_context()  # a failed",
+        "        # a failed",
+    ),
+    Fault(
+        "a handshake that fails still counts",
+        _LISTENERS,
+        "        self._handshakes.pop(task, None)\n        if task.cancelled():",
+        "        if task.cancelled():",
+    ),
+    Fault(
+        "a handshake may take for ever",
+        _LISTENERS,
+        "ssl_handshake_timeout=HANDSHAKE_TIMEOUT",
+        "ssl_handshake_timeout=1e6",
     ),
     *(
         Fault(*fault, program="tests.state.postgres")

@@ -8,6 +8,8 @@ import logging
 import os
 import secrets
 import signal
+import ssl
+import termios
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,16 +37,15 @@ from fastovms.batches import records
 from fastovms.config import (
     EngineConfig,
     ModelConfig,
-    ModelSource,
     PrefixCacheConfig,
     ResidencyConfig,
     StateConfig,
 )
 from fastovms.engine import stored_prefixes
 from fastovms.engine.stored_prefixes import PrefixFiles
-from fastovms.errors import StateFailed
-from fastovms.http import wire
-from fastovms.http.listeners import Listener
+from fastovms.errors import ConfigurationError, StateFailed
+from fastovms.http import listeners, wire
+from fastovms.http.listeners import Listener, TlsCredentials
 from fastovms.http.protocol import Connection
 from fastovms.http.server import HttpServer
 from fastovms.prefix_cache import BlockDirectory, open_block_directory
@@ -64,12 +65,11 @@ from tests.simulation.disk import Disk, cut_off
 from tests.simulation.grammars import COMPILER, SimGrammars
 from tests.simulation.loop import SimLoop
 from tests.simulation.model import Pace, SimModel, model_info
-from tests.simulation.network import Line, Link, ServerTransport
+from tests.simulation.network import Flow, Line, Link, ServerTransport
+from tests.simulation.prompt_cache import PROMPT_CACHE, STATE_DIR, tear_files
+from tests.simulation.reloads import BROKEN, VARIANTS, Operator, weights_name
+from tests.simulation.tls import ListeningSocket, TlsFlow
 from tests.simulation.world import Process, World, current
-
-STATE_DIR: Final = Path(f"/dev/shm/fastovms-simulation-{os.getpid()}")
-_PROMPT_CACHE: Final = STATE_DIR / "prompt-cache"
-
 
 MODELS: Final = ("sim", "other", "third")
 
@@ -86,24 +86,36 @@ class _Connection(Connection):
         return self.number
 
 
-class _Socket:
-    """Stands for a listening socket, and for the server over it."""
+class _SafeConnection(listeners._SafeConnection):
+    number = 0
 
-    def close(self) -> None:
-        pass
+    def __hash__(self) -> int:
+        return self.number
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.number = transport.get_extra_info("link").number
+        super().connection_made(transport)
 
 
 class Port:
-    """Where clients connect: passes connections on to one of the servers that listen."""
+    """Where clients connect: passes connections on to one of the servers that listen.
+
+    Attributes:
+        new_context: returns the context of a client's TLS; None = connections are plain.
+        on_status: see `ClientConnection`.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.links: list[Link] = []
         self.left_open: list[Database] = []
+        self.new_context: Callable[[], ssl.SSLContext] | None = None
+        self.on_status: Callable[[str, float, int], None] = lambda *_: None
         self.accepts: dict[SimServer, Callable[[Link], None]] = {}
 
     def connect(self, line: Line) -> Link:
-        link = Link(self.world, len(self.links) + 1, line, self._arrive)
+        flow = Flow if self.new_context is None else TlsFlow
+        link = Link(self.world, len(self.links) + 1, line, self._arrive, flow)
         self.links.append(link)
         return link
 
@@ -131,14 +143,22 @@ class SimHttpServer(HttpServer):
         self._queued: deque[Link] = deque()
         self.addresses = ["http://127.0.0.1:8000"]
         self.is_local = True
-        self._listeners = [Listener(_Socket(), self.addresses[0])]  # type: ignore[arg-type]
+        self._socket = ListeningSocket(lambda: self._queued.popleft() if self._queued else None)
+        self._listeners = [Listener(self._socket, self.addresses[0])]  # type: ignore[arg-type]
+        if self._config.tls_certificate is not None:
+            self._tls = TlsCredentials(self._config.tls_certificate, self._config.tls_key)
 
     async def _listen(self, sock: Any, state: Any) -> None:
         loop = state.loop
+        if self._acceptor is not None:
+            self._acceptor.listen(sock)
 
         def accept(link: Link) -> None:
             self._queued.append(link)
-            loop.inject(self._accept, state)
+            if self._acceptor is not None:
+                loop.make_readable(sock)
+            else:
+                loop.inject(self._accept, state)
 
         self._port.accepts[self._server] = accept
 
@@ -161,6 +181,8 @@ class SimHttpServer(HttpServer):
     def _stop_listening(self) -> None:
         if self._listeners:
             self._port.accepts.pop(self._server, None)
+        if self._acceptor is not None:
+            self._acceptor.close()
         for link in self._queued:
             link.refuse()
         self._queued.clear()
@@ -215,6 +237,7 @@ def install_server() -> None:
     stored_prefixes.MIN_PROMPT_TOKENS = 16  # type: ignore[misc]
     supply.plan_models = _plan_models
     supply.check_models = lambda configs: None
+    supply._memory_size = lambda *_: 1
     supply.settle_memory = lambda: None
     supply.gc = SimpleNamespace(unfreeze=lambda: None)  # type: ignore[attr-defined]
     supply.find_trim = lambda: lambda: None
@@ -226,6 +249,8 @@ def install_server() -> None:
     location.Database = SimDatabase  # type: ignore[misc]
     for module in (location, files, prefix_cache, records):
         module.lock_file = _lock_file  # type: ignore[attr-defined]
+    listeners._SafeConnection = _SafeConnection  # type: ignore[misc]
+    wire.Wire._num_queued = _num_queued  # type: ignore[method-assign]
     serve.ProcessCollector = _NoCollector  # type: ignore[misc, assignment]
     lifecycle.ProcessorTime = _ProcessorTime  # type: ignore[misc]
 
@@ -239,6 +264,14 @@ def _plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> 
 def _greeting(*_: object, **__: object) -> str:
     _own_server().is_ready = True
     return ""
+
+
+def _num_queued(self: wire.Wire, request: int) -> int | None:
+    transport = self._transport
+    link = None if transport is None else transport.get_extra_info("link")
+    if link is None:
+        return None
+    return link.up.num_unread if request == termios.FIONREAD else link.down.num_queued
 
 
 class _Runs(BackgroundRuns):
@@ -256,7 +289,12 @@ class _Batches(BatchService):
 class SimBackend(PagedBackend):
     """Checks the engine's books after each step."""
 
+    name = ""
     num_vain = num_overheard = 0
+
+    @property
+    def is_live(self) -> bool:
+        return self.failure is None and not self._closing.is_set()
 
     def _publish(self, step: StepReport) -> None:
         if self._prefixes is None or not self._prefixes._restorer.holds_blocks:
@@ -296,6 +334,10 @@ class Settings:
         high_water: the bytes that a connection may buffer before its stream is held back.
         disk_seconds: how long a transaction of the state takes, at most twice.
         prompt_cache: the bytes of its prompt cache on disk; 0 = none.
+        keys: the API keys that clients ever use; none = they need no key.
+        has_files: whether keys and models are in files that an operator changes.
+        has_tls: whether it speaks TLS.
+        poll_interval: seconds after which it looks for a change of the list of models; 0 = never.
     """
 
     block_size: int
@@ -312,7 +354,15 @@ class Settings:
     idle_unload: float = 0.0
     load_seconds: float = 0.0
     prompt_cache: int = 0
+    keys: tuple[str, ...] = ()
+    has_files: bool = False
+    has_tls: bool = False
+    poll_interval: float = 0.0
     config: serve.ServerConfig = field(default_factory=lambda: serve.ServerConfig(models=()))
+
+    @property
+    def loads_on_demand(self) -> bool:
+        return bool(self.max_loaded_models or self.idle_unload)
 
     def described(self) -> str:
         """Returns what differs from the usual, for people."""
@@ -327,6 +377,7 @@ class Settings:
         }
         of_http = {"write_buffer": http.max_write_buffer, "ping": http.ping_interval}
         more = f", {self.prompt_cache} bytes of prompts" if self.prompt_cache else ""
+        more += ", TLS" if self.has_tls else ""
         return (
             f"{self.num_blocks} blocks of {self.block_size}, context {self.max_model_len}, "
             f"{self.pace}, {of_engine | of_http}{more}"
@@ -342,18 +393,27 @@ class SimServer:
     """
 
     def __init__(
-        self, world: World, port: Port, disk: Disk, settings: Settings, name: str, **clock: float
+        self,
+        world: World,
+        port: Port,
+        disk: Disk,
+        settings: Settings,
+        operator: Operator,
+        name: str,
+        **clock: float,
     ) -> None:
         self.world = world
+        self.operator = operator
         self.disk = disk
         self.locks: list[tuple[int, int]] = []
         self.port = port
         self.settings = settings
         self.process = Process(world, name, **clock)
         self.process.server = self  # type: ignore[attr-defined]
-        self.backends: list[PagedBackend] = []
+        self.backends: list[SimBackend] = []
         self.fault = ""
         self.is_cut = self.is_ready = False
+        self.num_reloads = 0
         self.supply: ModelSupply | None = None
         self.runs: list[BackgroundRuns] = []
         self.batches: BatchService | None = None
@@ -369,9 +429,21 @@ class SimServer:
 
     def terminate(self) -> None:
         """Sends SIGTERM."""
-        handler = self.handlers.get(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
+
+    def reload(self) -> None:
+        """Sends SIGHUP. `num_reloads` increases when its handler has run."""
+        self._signal(signal.SIGHUP)
+        if self.loop is not None:
+            self.loop.inject(self.loop.call_soon, self._note_reload)
+
+    def _signal(self, number: int) -> None:
+        handler = self.handlers.get(number)
         if callable(handler) and self.loop is not None:
-            self.loop.inject(handler, signal.SIGTERM, None)
+            self.loop.inject(handler, number, None)
+
+    def _note_reload(self) -> None:
+        self.num_reloads += 1
 
     def kill(self, *, loses_power: bool = False) -> None:
         """Ends the process as SIGKILL does, or a loss of power."""
@@ -384,20 +456,11 @@ class SimServer:
             self.disk.crash(loses_power=loses_power)
         self.process.kill()
         if loses_power and self.settings.prompt_cache:
-            self._tear_blocks()
+            tear_files(self.world.chance)
         for descriptor, inode in self.locks:
             with suppress(OSError):
                 if os.fstat(descriptor).st_ino == inode:
                     os.close(descriptor)
-
-    def _tear_blocks(self) -> None:
-        """Damages some of the files of the prompt cache, which are not synced."""
-        chance = self.world.chance
-        for path in sorted(_PROMPT_CACHE.glob("*/*")):
-            data = bytearray(path.read_bytes())
-            end = chance.choice((len(data), chance.randrange(len(data) + 1)))
-            data[end:] = bytes(chance.choice((0, len(data) - end, len(data) - end)))
-            path.write_bytes(data)
 
     def wake(self, topic: str) -> None:
         """Tells the server of a change of the shared state."""
@@ -418,6 +481,13 @@ class SimServer:
         directory = str(STATE_DIR / self.process.name.replace(" ", "-"))
         if self.settings.num_replicas > 1:
             config = replace(config, state=replace(config.state, state_dir=directory))
+        if self.settings.keys and self.settings.has_files:
+            in_file = replace(config.security, api_keys=(), api_key_file=self.operator.key_file)
+            config = replace(config, security=in_file)
+        if self.settings.has_tls:
+            files = (str(self.operator.certificate_file), str(self.operator.private_key_file))
+            http = replace(config.http, tls_certificate=files[0], tls_key=files[1])
+            config = replace(config, http=http)
         try:
             with asyncio.Runner(loop_factory=new_loop) as runner:
                 if self.settings.num_models > 1:
@@ -438,41 +508,51 @@ class SimServer:
 
     def _open_blocks(self) -> BlockDirectory | None:
         size = self.settings.prompt_cache
-        return open_block_directory(PrefixCacheConfig(_PROMPT_CACHE, size), None)
+        return open_block_directory(PrefixCacheConfig(PROMPT_CACHE, size), None)
 
     def _make_supply(self) -> ModelSupply:
-        configs = {name: ModelConfig(STATE_DIR / name, (name,)) for name in MODELS}
+        settings, operator = self.settings, self.operator
 
         def load_models(
             models: Sequence[ModelConfig], *, prefixes: PrefixDirectory | None, **_: object
         ) -> ServedModels:
-            self.world.sleep(self.settings.load_seconds)
+            self.world.sleep(settings.load_seconds)
             blocks = None if prefixes is None else prefixes.blocks
-            return ServedModels([self.make_model(model.name, blocks) for model in models])
+            if any(model.path.name == BROKEN for model in models):
+                raise ConfigurationError("the model is broken")
+            return ServedModels(
+                [self.make_model(model.name, blocks, model.path.name) for model in models]
+            )
 
-        sources = [ModelSource(name) for name in MODELS[: self.settings.num_models]]
         residency = ResidencyConfig(
-            max_loaded_models=self.settings.max_loaded_models,
-            idle_unload=self.settings.idle_unload,
+            max_loaded_models=settings.max_loaded_models,
+            idle_unload=settings.idle_unload,
+            poll_interval=settings.poll_interval,
         )
         return ModelSupply(
-            sources,
-            lambda source: configs[source.location],
+            operator.read_list(),
+            operator.find,
             load_models,
             residency,
             open_blocks=self._open_blocks,
+            list_path=operator.list_file if settings.has_files else None,
+            read_list=operator.read_list if settings.has_files else None,
         )
 
-    def make_model(self, name: str, blocks: BlockDirectory | None) -> ServedModel:
-        settings = self.settings
-        model = SimModel(settings.block_size, settings.pace, name)
+    def make_model(
+        self, name: str, blocks: BlockDirectory | None, variant: str = VARIANTS[0]
+    ) -> ServedModel:
+        settings, weights = self.settings, weights_name(name, variant)
+        model = SimModel(settings.block_size, settings.pace, weights)
         model.fault = lambda: self.fault
         info = model_info(name, settings.max_model_len)
         engine = replace(settings.engine, cache_size=settings.num_blocks * 1024 / 2**30)
-        stored = None if blocks is None else PrefixFiles(blocks, name, name.encode())
+        stored = None if blocks is None else PrefixFiles(blocks, weights, weights.encode())
         served = SimBackend.from_model(
             model, info, engine, BackendParts(COMPILER), available=1 << 30, prefixes=stored
         )
+        assert isinstance(served, SimBackend)
+        served.name = name
         served._engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
         self.backends.append(served)
         metrics = GenerationMetrics(info.name, served.stats)
@@ -574,6 +654,10 @@ _EXPECTED = (
     "the engine has failed",
     "a step still runs",
     "the engines takes too long",
+    "the model is broken",
+    "the list of models is no JSON",
+    "an API key is visible ASCII",
+    "cannot use the TLS files",
 )
 
 

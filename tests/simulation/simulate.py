@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import shutil
+import ssl
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -20,7 +21,9 @@ from tests.simulation.client import (
     ClientConnection,
     FrameLimit,
     Gone,
+    call,
     connect,
+    get,
     read_answer,
     render,
 )
@@ -37,20 +40,26 @@ from tests.simulation.disk import DISK_FAULTS, Disk, use_disk
 from tests.simulation.expected import SentText, SentTexts, body_of, faults_of
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import FAST
-from tests.simulation.server import STATE_DIR, LogWatch, Port, SimServer
+from tests.simulation.prompt_cache import STATE_DIR, damage_files
+from tests.simulation.reloads import BROKEN, VARIANTS, Operator, Reload, weights_name
+from tests.simulation.scenarios import make_scenario
+from tests.simulation.server import LogWatch, Port, SimServer
 from tests.simulation.sockets import SocketClient
+from tests.simulation.tls import TlsFlow, certificate_number, client_context
 from tests.simulation.workload import (
     PROMPTS,
     Accident,
     Action,
     Scenario,
     headers_of,
-    make_scenario,
 )
 from tests.simulation.world import World
 
 _MOST_SECONDS: Final = 20_000.0
 _MOST_TO_FIRST: Final = 60.0
+_MOST_TO_RELOAD: Final = 60.0
+_MOST_TO_CUT: Final = 0.5
+_MOST_TO_CLOSE: Final = 60.0
 
 _MOST_DRIPS: Final = 500
 """In about how many parts a request is sent at most."""
@@ -84,12 +93,19 @@ class Simulation:
         self._scenario = scenario
         self.world = World(scenario.seed, record=record)
         self._port = Port(self.world)
+        self._port.on_status = self._check_key
+        if scenario.settings.has_tls:
+            versions = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_3)
+            self._port.new_context = lambda: client_context(self.world.chance.choice(versions))
         self._answers: list[Answer] = []
         self._disk = Disk(self.world.chance)
         self._kept: list[Kept | KeptConversation | KeptBatch] = []
         self._servers: dict[int, SimServer] = {}
         self._num_servers = 0
         self._changing = asyncio.Lock()
+        self._operator = Operator(
+            *scenario.files_at_first, keeps=not scenario.settings.loads_on_demand
+        )
         self._texts = SentTexts()
 
     def run(self) -> Outcome:
@@ -104,6 +120,7 @@ class Simulation:
         gc.disable()
         shutil.rmtree(STATE_DIR, ignore_errors=True)
         use_disk(self._disk)
+        self._operator.write()
         try:
             world.run(self._main, _MOST_SECONDS)
             self._port.close()
@@ -135,7 +152,9 @@ class Simulation:
         for slot in range(scenario.settings.num_replicas):
             self._start_server(slot)
         clients = [asyncio.create_task(self._act(action)) for action in scenario.actions]
+        reloading = asyncio.create_task(self._reload_all())
         await self._finish([asyncio.create_task(self._meet(a)) for a in scenario.accidents])
+        await self._finish([reloading])
         await self._finish(clients)
         async with asyncio.timeout(60):
             await until(lambda: all(server.is_ready for server in self._servers.values()))
@@ -166,7 +185,9 @@ class Simulation:
         self._num_servers += 1
         settings = self._scenario.settings
         drift = self.world.chance.choice(settings.drifts)
-        server = SimServer(self.world, self._port, self._disk, settings, name, drift=drift)
+        server = SimServer(
+            self.world, self._port, self._disk, settings, self._operator, name, drift=drift
+        )
         self._servers[slot] = server
 
     async def _stop_server(self, server: SimServer) -> None:
@@ -188,6 +209,10 @@ class Simulation:
                 self._disk.fault = accident.kind
             await asyncio.sleep(accident.pause)
             self._disk.fault = ""
+            return
+        if accident.kind == "rot":
+            self.world.note("accident", accident)
+            damage_files(self.world.chance)
             return
         async with self._changing:
             self.world.note("accident", accident)
@@ -216,7 +241,7 @@ class Simulation:
                 break
             connection = connect(self.world, self._port, FAST)
             body = {"model": "sim", "prompt": "a", "max_tokens": 1}
-            headers = headers_of(next(iter(self._scenario.keys), ""))
+            headers = headers_of(next(iter(self._operator.keys), ""))
             connection.send(render("POST", "/v1/completions", body, headers))
             await asyncio.sleep(1)
             connection.close()
@@ -226,6 +251,73 @@ class Simulation:
         if not (server.outcome or "").startswith("EngineFailed"):
             self.world.fail("end", f"a model has failed by {fault}: {server.outcome!r}")
         server.kill()
+
+    async def _reload_all(self) -> None:
+        start = self.world.now
+        for reload in self._scenario.reloads:
+            await asyncio.sleep(max(0.0, start + reload.at - self.world.now))
+            async with self._changing:
+                await self._reload(reload)
+        if set(self._scenario.keys) - set(self._operator.keys):  # for those who still wait for them
+            await asyncio.sleep(2)
+            async with self._changing:
+                await self._reload(Reload(0, 0.0, self._scenario.keys))
+
+    async def _reload(self, reload: Reload) -> None:
+        """Changes the operator's files, and checks that the servers go by them."""
+        world, operator = self.world, self._operator
+        servers = list(self._servers.values())
+        await until(lambda: all(server.handlers for server in servers))
+        world.note("reload", reload)
+        states = operator.states_after(reload)
+        operator.timeline.begin(world.now, states)
+        operator.change(reload)
+        numbers = [server.num_reloads for server in servers]
+        if reload.by == "request":
+            answer = await call(world, self._port, FAST, "POST", "/v1/config/reload", {})
+            if answer.status not in ((412,) if reload.is_bad else (200, 201, 412)):
+                world.fail("reload", f"{reload}: status {answer.status} {answer.body!r}")
+        elif reload.by == "signal":
+            for server in servers:
+                server.reload()
+            await until(
+                lambda: all(s.num_reloads > n for s, n in zip(servers, numbers, strict=True))
+            )
+        if reload.models:
+            try:
+                async with asyncio.timeout(_MOST_TO_RELOAD):
+                    await until(lambda: all(map(self._goes_by_list, servers)))
+            except TimeoutError:
+                world.fail("reload", f"{reload} has no effect")
+        operator.timeline.end(world.now, states)
+        operator.mend(reload)
+        if not self._scenario.has_losses:
+            await self._probe(reload, states)
+
+    async def _probe(self, reload: Reload, states: dict[str, str]) -> None:
+        """Checks which keys count, and which models are listed."""
+        keys = self._scenario.keys
+        for key in (*keys, "", "another") if keys else ("",):
+            answer = await get(self.world, self._port, FAST, "/v1/models", headers_of(key))
+            status = 401 if keys and states.get(key) != "there" else 200
+            if answer.status != status:
+                self.world.fail("key", f"after {reload}, {key!r} has status {answer.status}")
+            if status == 200 and self._scenario.settings.num_models > 1:
+                names = sorted(model["id"] for model in answer.json["data"])
+                if names != sorted(name for name, _ in self._operator.models):
+                    self.world.fail("model", f"after {reload}, there are {names}")
+
+    def _goes_by_list(self, server: SimServer) -> bool:
+        """Returns whether a server knows the models of the list, and has loaded what it will."""
+        supply = server.supply
+        if server.main.has_ended or supply is None or supply._pool is None:
+            return server.main.has_ended
+        given, configs = dict(self._operator.models), supply._pool.configs
+        # One that cannot be loaded may be served as it was.
+        is_applied = configs.keys() == given.keys() and all(
+            given[name] in (configs[name].path.name, BROKEN) for name in given
+        )
+        return is_applied and all(load.done() for load in supply._loads)
 
     async def _finish(self, clients: Iterable[asyncio.Task[None]]) -> None:
         for client in clients:
@@ -255,8 +347,9 @@ class Simulation:
                 settings.max_model_len,
                 self._kept,
                 self._texts,
-                may_lose=self._may_lose(action),
+                may_lose=action.loses or self._may_lose(action),
                 may_refuse=settings.engine.max_num_queued_requests < 100,
+                is_removed=lambda: self._is_removed(action.key),
             ).run()
             return
         if action.api == "batch":
@@ -268,6 +361,9 @@ class Simulation:
                 world, self._port, action, settings, self._kept, may_fail=may_fail
             ).run()
             return
+        if action.api == "knock":
+            await self._knock(action)
+            return
         connection = connect(world, self._port, action.line, action.sip)
         request = _request(action)
         own = self._texts.add_prompt(action) if action.api in PROMPTS else None
@@ -276,6 +372,7 @@ class Simulation:
                 await self._send(action, connection, request * (1 + action.repeats))
             for _ in range(1 + action.repeats):
                 if not action.pipelines:
+                    connection.begin_request()
                     await self._send(action, connection, request)
                 if not await self._ask(action, connection, own):
                     break
@@ -287,6 +384,33 @@ class Simulation:
                 connection.reset()
             else:
                 connection.close()
+            self._check_certificate(action, connection)
+
+    async def _knock(self, action: Action) -> None:
+        """Connects, and speaks no TLS."""
+        link = self._port.connect(action.line)
+        if action.prompt:
+            assert isinstance(link.up, TlsFlow)
+            link.up.send_raw(action.prompt.encode("latin-1"))
+        await asyncio.sleep(action.after_seconds)
+        if action.leaves == "reset":
+            link.client_resets()
+        elif action.leaves == "close":
+            link.up.end()
+        try:
+            async with asyncio.timeout(_MOST_TO_CLOSE):
+                await until(lambda: link.is_reset or link.is_client_reset or link.down.is_ended)
+        except TimeoutError:
+            self.world.fail("hang", f"{action}: the connection stays open")
+        link.client_resets()
+
+    def _check_certificate(self, action: Action, connection: ClientConnection) -> None:
+        tls = connection.tls
+        if tls is not None and tls.certificate is not None:
+            number = certificate_number(tls.certificate)
+            states = self._operator.timeline.between("certificate", tls.begun_at, tls.done_at)
+            if number not in states:
+                self.world.fail("certificate", f"{action}: {number}, and not of {set(states)}")
 
     async def _send(self, action: Action, connection: ClientConnection, data: bytes) -> None:
         if action.drip is None:
@@ -324,28 +448,66 @@ class Simulation:
                 await reading
         except Gone as gone:
             answer.gone = str(gone)
-            if not self._may_lose(action):
+            may_be_cut = "away" in self._states(action.key, connection.sent_at)
+            if not (may_be_cut or self._may_lose(action)):
                 world.fail("lost", f"{action}: the connection ends: {gone}")
             return False
         except BadAnswer as error:
             world.fail("answer", f"{action}: {error}")
             return False
         world.note("answer", action.number, answer.status, len(answer.body))
-        self._check(action, answer, own)
+        self._check(action, answer, own, connection.sent_at)
         return answer.headers.get("connection") != "close"
 
     def _may_lose(self, action: Action) -> bool:
         # What reads too slowly is cut, and what never was a request is not answered.
         settings = self._scenario.settings
         is_small = settings.config.http.max_write_buffer < 100_000
-        return bool(action.sip or self._scenario.accidents) or is_small or action.api == "garbage"
+        return bool(action.sip or self._scenario.has_losses) or is_small or action.api == "garbage"
 
-    def _check(self, action: Action, answer: Answer, own: SentText | None) -> None:
+    def _states(self, name: str, since: float) -> frozenset[str]:
+        """Returns the states in which a key or a model may have been from some time to now."""
+        return self._operator.timeline.between(name, since, self.world.now)
+
+    def _check_key(self, key: str, sent_at: float, status: int) -> None:
+        """Checks that an answer has status 401 where its key did not count, and nowhere else."""
+        states = self._states(key, sent_at)
+        if key in self._scenario.keys and ("away" if status == 401 else "there") not in states:
+            self.world.fail("key", f"status {status} for {key}, which is {set(states)}")
+
+    def _is_removed(self, key: str) -> bool:
+        """Returns whether a key has not counted for so long that its requests must have ended."""
+        return self._states(key, self.world.now - _MOST_TO_CUT) == {"away"}
+
+    def _is_refused(self, action: Action, answer: Answer, sent_at: float) -> bool:
+        """Returns whether an answer refuses a key, or a model that may be away, and checks that it
+        refuses a model that must be."""
+        if action.api in ("garbage", "health"):
+            return False
+        if answer.status == 401 and action.key:
+            return True  # as `_check_key` has found right
+        states, status = self._states(action.model, sent_at), answer.status
+        # A stream may have begun before its model is there, for the sake of pings.
+        text = str(answer.frames) if answer.frames else answer.body.decode(errors="replace")
+        is_refusal = status in (404, 503) or (len(answer.frames) < 3 and "error" in text)
+        is_away = is_refusal and ("does not exist" in text or "no longer served" in text)
+        is_broken = is_refusal and "could not be loaded" in text
+        if (is_away and "away" in states) or (is_broken and BROKEN in states):
+            return True
+        if status != 400 and states <= {"away", BROKEN}:
+            self.world.fail("model", f"{action}: status {status} for one that is {set(states)}")
+            return True
+        return False
+
+    def _check(self, action: Action, answer: Answer, own: SentText | None, sent_at: float) -> None:
         settings = self._scenario.settings
-        if answer.status == 503 and self._scenario.accidents:
+        if self._is_refused(action, answer, sent_at):
+            return
+        if answer.status == 503 and self._scenario.has_losses:
             return
         if action.api == "garbage":
-            if not 400 <= answer.status <= 501:
+            is_starting = answer.status == 503 and settings.num_models > 1
+            if not (400 <= answer.status <= 501 or is_starting):
                 self.world.fail("garbage", f"{action}: {answer.status}")
             return
         if action.api == "unload" and answer.status == 503:
@@ -356,11 +518,20 @@ class Simulation:
             return
         if settings.engine.max_num_queued_requests < 100 and is_refused(answer):
             return
-        if self._scenario.accidents and ends_by_accident(answer):
+        if self._scenario.has_losses and ends_by_accident(answer):
             return
         most_cached = self._texts.most_cached(action, own)
-        for fault in faults_of(action, answer, settings, most_cached):
+        variants = sorted(self._states(action.model, sent_at) & set(VARIANTS))
+        faults = []
+        for variant in variants:
+            asked = replace(action, model=weights_name(action.model, variant))
+            faults = faults_of(asked, answer, settings, most_cached)
+            if not faults:
+                break
+        for fault in faults:
             self.world.fail("answer", f"{action}: {fault}")
+        if answer.status == 200 and not action.sip and self._is_removed(action.key):
+            self.world.fail("key", f"{action}: an answer for a key that was removed")
         first = (answer.first_at or answer.ended_at) - answer.asked_at
         if first > _MOST_TO_FIRST + (1000 if action.sip else 0):
             self.world.fail("late", f"{action}: first token after {first:.1f} s")
@@ -375,19 +546,12 @@ class Simulation:
         assert isinstance(loop, SimLoop)
 
         def look() -> None:
-            http = server.http
-            if http is not None and http._state is not None:
-                if http._state.connections or http._state.tasks:
-                    kept = (len(http._state.connections), len(http._state.tasks))
-                    self.world.fail("kept", f"{kept} connections and tasks")
-                if http.num_body_bytes:
-                    self.world.fail("kept", f"{http.num_body_bytes} bytes of bodies")
+            self._check_http(server)
             for backend in server.backends:
-                if backend.failure is None and not backend._closing:
+                if backend.is_live:
                     self._check_backend(backend)
-            for resident in () if server.supply is None else server.supply._residency:
-                if resident.num_uses or resident.num_waiting:
-                    self.world.fail("kept", f"the model is in use: {resident}")
+            if server.supply is not None:
+                self._check_supply(server)
             for runs in server.runs:
                 if runs.num_running or runs._places.used:
                     self.world.fail("kept", f"{runs.num_running} responses, {runs._places.used}")
@@ -401,6 +565,31 @@ class Simulation:
             return
         server.loop.inject(look)
         await done.wait()
+
+    def _check_supply(self, server: SimServer) -> None:
+        """Checks that no model is in use, and that only models of the list are in memory."""
+        assert server.supply is not None
+        residents = list(server.supply._residency)
+        for resident in residents:
+            if resident.num_uses or resident.num_waiting:
+                self.world.fail("kept", f"the model is in use: {resident}")
+        given = {name for name, _ in self._operator.models}
+        there = sorted(backend.name for backend in server.backends if backend.is_live)
+        loaded = sorted(r.name for r in residents if not r.is_away)
+        if there != loaded or not given >= set(there):
+            self.world.fail("kept", f"{there} are in memory, {loaded} loaded, {given} in the list")
+
+    def _check_http(self, server: SimServer) -> None:
+        http = server.http
+        if http is None or http._state is None:
+            return
+        if http._state.connections or http._state.tasks:
+            kept = (len(http._state.connections), len(http._state.tasks))
+            self.world.fail("kept", f"{kept} connections and tasks")
+        if http.num_handshakes:
+            self.world.fail("kept", f"{http.num_handshakes} handshakes")
+        if http.num_body_bytes:
+            self.world.fail("kept", f"{http.num_body_bytes} bytes of bodies")
 
     def _check_batches(self, batches: BatchService) -> None:
         runner, store = batches._runner, batches._store
@@ -429,6 +618,7 @@ class Simulation:
     def _check_end(self, server: SimServer) -> None:
         if server.outcome is None or server.outcome:
             self.world.fail("end", f"the server ends with {server.outcome!r}")
+        self._check_http(server)
         threads = [thread.name for thread in server.process.threads]
         left = [name for name in threads if name not in _ABANDONED]
         if left:

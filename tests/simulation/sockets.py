@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import orjson
@@ -35,6 +35,7 @@ class SocketClient:
         texts: where prompts are added.
         may_lose: whether the connection may end, or a response fail, by an accident.
         may_refuse: whether a response may fail because too many requests wait.
+        is_removed: returns whether the client's key does not count any more.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class SocketClient:
         *,
         may_lose: bool,
         may_refuse: bool,
+        is_removed: Callable[[], bool],
     ) -> None:
         self._world = world
         self._port = port
@@ -57,6 +59,7 @@ class SocketClient:
         self._texts = texts
         self._may_lose = may_lose
         self._may_refuse = may_refuse
+        self._is_removed = is_removed
         self._frames = Connection(ConnectionType.CLIENT)
         self._previous: str | None = None
         self._history = ""
@@ -91,7 +94,10 @@ class SocketClient:
             while await connection.line():
                 pass
             return True
-        if not (self._may_lose and b" 503 " in status):
+        is_lost = (self._may_lose and b" 503 " in status) or (
+            self._action.loses and (b" 401 " in status or b" 404 " in status)
+        )
+        if not is_lost:
             self._fail("answer", f"the upgrade is answered by {status!r}")
         return False
 
@@ -100,20 +106,26 @@ class SocketClient:
         turns = [f"turn {turn} {self._action.prompt}" for turn in range(1 + self._action.repeats)]
         if self._action.pipelines:
             for text in turns:
-                self._create(connection, text, None)
+                await self._create(connection, text, None)
         for text in turns:
             if not self._action.pipelines:
-                self._create(connection, text, self._previous)
+                await self._create(connection, text, self._previous)
             if not await self._read(connection, events, text):
                 return
         connection.send(self._frames.send(CloseConnection(code=1000)))
 
-    def _create(self, connection: ClientConnection, text: str, previous: str | None) -> None:
+    async def _create(self, connection: ClientConnection, text: str, previous: str | None) -> None:
         body = {"type": "response.create", "model": self._action.model, "input": text}
         body |= self._action.fields
         if previous is not None:
             body["previous_response_id"] = previous
-        connection.send(self._frames.send(TextMessage(data=orjson.dumps(body).decode())))
+        message = orjson.dumps(body).decode()
+        size, seconds = self._action.drip or (len(message), 0.0)
+        for start in range(0, len(message), size):
+            await asyncio.sleep(seconds)
+            is_last = start + size >= len(message)
+            part = TextMessage(data=message[start : start + size], message_finished=is_last)
+            connection.send(self._frames.send(part))
 
     async def _events(self, connection: ClientConnection) -> AsyncIterator[Any]:
         """Yields the events of the server. Raises Gone at its end."""
@@ -159,6 +171,8 @@ class SocketClient:
                 last = event
                 break
         assert last is not None
+        if self._is_removed():
+            self._fail("key", "a response for a key that was removed")
         self._world.note("socket", action.number, last["type"])
         error = last.get("error") or last.get("response", {}).get("error")
         if error is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -11,7 +12,9 @@ from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceCon
 from tests.simulation.disk import DISK_FAULTS
 from tests.simulation.model import MODEL_FAULTS, Pace, continue_greedily
 from tests.simulation.network import FAST, Line
-from tests.simulation.server import MODELS, STATE_DIR, Settings
+from tests.simulation.prompt_cache import STATE_DIR
+from tests.simulation.reloads import Reload
+from tests.simulation.server import MODELS, Settings
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Action:
     Attributes:
         at: seconds after the server's start.
         api: "completions", "chat", "messages", "responses", "socket" (responses over a WebSocket),
-            "batch", "health", "load", "unload" or "garbage".
+            "batch", "health", "load", "unload", "garbage", or "knock" (at a port of TLS, without).
         prompt: the text of the prompt, or the bytes of garbage.
         fields: further fields of the body.
         leaves: how the client leaves before the end: "reset", "close", "half-close"; "" = it stays.
@@ -34,7 +37,10 @@ class Action:
         lines: the requests of a batch.
         key: the API key that it sends; "" = none.
         converses: whether the turns are kept in a conversation.
-        drip: the bytes that it sends at a time, and the seconds between; None = all at once.
+        loses: whether its key or its model is away for some time.
+        varies: whether its model changes.
+        drip: the bytes that it sends at a time, and the seconds between; None = all at once. Those
+            of a WebSocket message are a fragment each.
     """
 
     number: int
@@ -55,6 +61,8 @@ class Action:
     line: Line = FAST
     lines: tuple[Action, ...] = ()
     key: str = ""
+    loses: bool = False
+    varies: bool = False
 
     @property
     def headers(self) -> dict[str, str]:
@@ -95,6 +103,13 @@ def is_greedy(action: Action) -> bool:
     return action.fields.get("temperature") == 0 and not constrained
 
 
+def greedy_text(action: Action) -> str:
+    """Returns what a greedy request gets when nothing stops it."""
+    prompt = PROMPTS[action.api].format(action.prompt).encode()
+    tokens = continue_greedily(list(prompt), action.fields["max_tokens"], action.model)
+    return bytes(tokens).decode(errors="ignore")
+
+
 def headers_of(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
@@ -106,7 +121,8 @@ class Accident:
     Attributes:
         kind: "kill", "power" (it loses its power), "stop" (it is sent SIGTERM), or what its model
             does: "raise", "hang" or "nan"; or what its disk does for some time: "full" (it takes
-            nothing more), "write" or "sync" (which fail). A replica may be "cut" off the state.
+            nothing more), "write" or "sync" (which fail). A replica may be "cut" off the state. The
+            files of the prompt cache "rot", which clients do not notice.
         slot: which of the replicas it is.
         pause: seconds until it is started again, or its disk is in order.
     """
@@ -125,13 +141,33 @@ class Accident:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A world's settings, its actions and its accidents."""
+    """A world's settings, its actions, its accidents, and what its operator changes.
+
+    Attributes:
+        first: what the operator's files say at first; None = all keys and all models.
+    """
 
     seed: int
     settings: Settings
     actions: tuple[Action, ...]
     accidents: tuple[Accident, ...]
     ends_by: str
+    reloads: tuple[Reload, ...] = ()
+    first: Reload | None = None
+
+    @property
+    def files_at_first(self) -> tuple[Sequence[str], Sequence[tuple[str, str]], Sequence[str]]:
+        """The keys and the models at first, and all that there ever are."""
+        names = MODELS[: self.settings.num_models]
+        keys, models = self.keys, tuple((name, "a") for name in names)
+        if self.first is not None:
+            keys, models = self.first.keys or keys, self.first.models or models
+        return keys, models, (*self.keys, *names)
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether clients may lose a connection, or get an error, by an accident."""
+        return any(accident.kind != "rot" for accident in self.accidents)
 
     @property
     def has_bad_disk(self) -> bool:
@@ -139,20 +175,21 @@ class Scenario:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return self.settings.config.security.api_keys
+        return self.settings.keys
 
     @property
     def numbers(self) -> set[int]:
         return {event.number for event in self.events}
 
     @property
-    def events(self) -> tuple[Action | Accident, ...]:
-        return (*self.actions, *self.accidents)
+    def events(self) -> tuple[Action | Accident | Reload, ...]:
+        return (*self.actions, *self.accidents, *self.reloads)
 
     def only(self, numbers: set[int]) -> Scenario:
         actions = tuple(action for action in self.actions if action.number in numbers)
         accidents = tuple(one for one in self.accidents if one.number in numbers)
-        return Scenario(self.seed, self.settings, actions, accidents, self.ends_by)
+        reloads = tuple(one for one in self.reloads if one.number in numbers)
+        return replace(self, actions=actions, accidents=accidents, reloads=reloads)
 
 
 _APIS = {
@@ -218,9 +255,9 @@ def make_scenario(seed: int) -> Scenario:
             state=StateConfig(state_dir=str(STATE_DIR)),
         ),
     )
-    chunks = [_text(chance, 16).ljust(16, "-") for _ in range(2)]
+    chunks = [make_text(chance, 16).ljust(16, "-") for _ in range(2)]
     stems = [
-        _text(chance, chance.randint(1, max_model_len // 3)),
+        make_text(chance, chance.randint(1, max_model_len // 3)),
         *("".join(chance.choices(chunks, k=chance.randint(1, 4))) for _ in range(3)),
     ]
     hurry = chance.choice((0.0, 0.05) if profile == "engine" else (0.0, 0.05, 1.0))
@@ -269,13 +306,13 @@ def _harden(scenario: Scenario, chance: random.Random, profile: str) -> Scenario
         crowd = chance.choice((30, 50))
         fields = {"temperature": 0, "max_tokens": 1}
         actions += tuple(
-            Action(number + i, at, "completions", _text(chance, chance.randint(1, 20)), fields)
+            Action(number + i, at, "completions", make_text(chance, chance.randint(1, 20)), fields)
             for i in range(crowd)
         )
     settings = scenario.settings
     number = max(number, *(action.number + 1 for action in actions))
     if settings.num_replicas == 1 and chance.random() < (0.05 if profile == "engine" else 0.25):
-        actions += (_make_batch(chance, number, settings),)
+        actions += (make_batch(chance, number, settings),)
     if profile != "engine" and chance.random() < 0.2:
         number = max(number, *(action.number + 1 for action in actions))
         actions += tuple(_make_socket(chance, number + i) for i in range(chance.choice((1, 3))))
@@ -292,15 +329,23 @@ def _harden(scenario: Scenario, chance: random.Random, profile: str) -> Scenario
             number = max(action.number for action in actions) + 1
             accident = Accident(number, chance.uniform(0.3, 1.5), "power", 0.1)
             scenario = replace(scenario, accidents=(accident,))
-    if settings.num_models == 1 and chance.random() < 0.3:
-        security = replace(settings.config.security, api_keys=KEYS)
-        settings = replace(settings, config=replace(settings.config, security=security))
+    has_keys = settings.num_models == 1 and chance.random() < 0.3
+    if has_keys:
         actions = tuple(replace(action, key=chance.choice(KEYS)) for action in actions)
     if any(action.sip for action in actions if action.api == "responses"):
         settings = replace(settings, high_water=1000)
     scenario = replace(scenario, actions=actions, settings=settings)
+    scenario = with_keys(scenario) if has_keys else scenario
     is_steady = profile != "engine" and settings.num_models == settings.num_replicas == 1
     return _interrupt(scenario, chance) if is_steady and chance.random() < 0.4 else scenario
+
+
+def with_keys(scenario: Scenario) -> Scenario:
+    """Returns a scenario whose server takes only requests with one of `KEYS`."""
+    config = scenario.settings.config
+    config = replace(config, security=replace(config.security, api_keys=KEYS))
+    settings = replace(scenario.settings, config=config, keys=KEYS)
+    return replace(scenario, settings=settings)
 
 
 def _interrupt(scenario: Scenario, chance: random.Random) -> Scenario:
@@ -330,7 +375,7 @@ def _make_socket(chance: random.Random, number: int) -> Action:
         number,
         chance.uniform(0.0, 0.3),
         "socket",
-        _text(chance, chance.randint(1, 12)),
+        make_text(chance, chance.randint(1, 12)),
         fields | {"store": chance.random() < 0.5},
         chance.choice(("", "", "", "reset", "close")),
         after_seconds=chance.choice((0.05, 0.5)),
@@ -341,7 +386,7 @@ def _make_socket(chance: random.Random, number: int) -> Action:
     )
 
 
-def _make_batch(chance: random.Random, number: int, settings: Settings) -> Action:
+def make_batch(chance: random.Random, number: int, settings: Settings) -> Action:
     api, model = (
         chance.choice(("completions", "chat")),
         chance.choice(MODELS[: settings.num_models]),
@@ -351,7 +396,7 @@ def _make_batch(chance: random.Random, number: int, settings: Settings) -> Actio
             line,
             0.0,
             api,
-            _text(chance, chance.randint(1, 40)),
+            make_text(chance, chance.randint(1, 40)),
             {"temperature": 0, "max_tokens": chance.choice((1, 5, 30)), "n": chance.choice((1, 2))},
             model=model,
         )
@@ -390,20 +435,15 @@ def _harder(action: Action, chance: random.Random) -> Action:
         rules = {"regex": chance.choice(_RULES)}
         action = replace(action, fields=action.fields | {"structured_outputs": rules})
     if is_greedy(action):
-        prompt = PROMPTS[action.api].format(action.prompt).encode()
-        tokens = continue_greedily(list(prompt), action.fields["max_tokens"], action.model)
-        text, size = bytes(tokens).decode(errors="ignore"), chance.choice((1, 2, 3))
+        text, size = greedy_text(action), chance.choice((1, 2, 3))
         ends = [end for end in range(size, len(text)) if text.find(text[end - size : end]) > 3]
         if ends and chance.random() < 0.5:
             end = chance.choice(ends)
-            stop = text[end - size : end]
-            # A chat's content has blanks only once it is known that no call follows them.
-            if action.api == "completions" or stop == stop.rstrip():
-                action = replace(action, fields=action.fields | {"stop": [stop]})
+            action = replace(action, fields=action.fields | {"stop": [text[end - size : end]]})
     return action
 
 
-def _text(chance: random.Random, size: int) -> str:
+def make_text(chance: random.Random, size: int) -> str:
     words = []
     while sum(map(len, words)) + len(words) < size:
         words.append(chance.choice(_WORDS))
@@ -426,7 +466,7 @@ def _make_action(
         return Action(number, at, api, chance.choice(_GARBAGE), line=line)
     if api == "health":
         return Action(number, at, api, line=line, repeats=chance.choice((0, 2)))
-    prompt = chance.choice(stems) + _text(chance, chance.randint(1, 12))
+    prompt = chance.choice(stems) + make_text(chance, chance.randint(1, 12))
     if api == "responses":
         return Action(
             number,

@@ -13,7 +13,7 @@ from llguidance import LLTokenizer
 
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import Grammar, GrammarKind
-from fastovms.text.detokenizer import TableDetokenizer
+from fastovms.text.detokenizer import TableDetokenizer, WindowDetokenizer
 from fastovms.text.output import (
     CustomCallParser,
     InputReader,
@@ -468,6 +468,90 @@ def test_flush_may_complete_a_stop_string() -> None:
     text = stream("\N{REPLACEMENT CHARACTER}")
     assert text.push(b"a\xe2")[:3] == ("a", None, 2)
     assert text.flush()[:3] == ("", "\N{REPLACEMENT CHARACTER}", 2)
+
+
+def parsed_stream(*stop: str, include_stop: bool = False, min_tokens: int = 0) -> TextStream:
+    """Returns the stream of a chat's answer, whose parser holds text back."""
+    detokenizer = TableDetokenizer(BYTES, strip_leading_space=False)
+    parser = output_parser(HERMES3, QWEN3, prompt="", tools=TOOLS)
+    return TextStream(
+        detokenizer, stop, include_stop=include_stop, min_tokens=min_tokens, parser=parser
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "min_tokens", "content", "num_tokens"),
+    [
+        ("ab foo bar", "foo ", 0, "ab ", 7),
+        ("ab foo \n\n  bar", "foo \n", 0, "ab ", 8),
+        ("ab foo", "b ", 0, "a", 3),
+        ("ab ", "b ", 0, "a", 3),
+        ("ab", "b ", 0, "ab", None),
+        ("a <tool box", "a <", 0, "", 3),
+        ("a </thing>", "</th", 0, "a ", 6),
+        ("a {1: 2}", "{", 0, "a ", 3),
+        ("ä ü ö", "ü ", 0, "ä ", 6),
+        ("ä\u3000ü", "\u3000", 0, "ä", 5),
+        ("<think>why </think>\nok then", "ok ", 0, "", 23),
+        ("<think>ok </think>\nok\tthen", "ok\t", 0, "", 22),
+        ("foo bar", "foo ", 3, "", 4),
+        ("foo bar", "foo ", 4, "foo bar", None),
+        ("foo foo bar", "foo ", 4, "foo ", 8),
+        ("foo  bar", " ", 4, "foo ", 5),
+        (f"foo {CALL}", "foo ", 0, "foo", None),
+        (f"foo {CALL} a b", "a ", 0, "foo  ", len(f"foo {CALL} a ")),
+    ],
+)
+def test_tokens_count_to_the_one_that_completed_a_stop_string(
+    text: str, stop: str, min_tokens: int, content: str, num_tokens: int | None
+) -> None:
+    """However much of the text the parser holds back, and however many tokens come at once."""
+    data = text.encode()
+    for width in (1, 3, len(data)):
+        answer = parsed_stream("absent", stop, min_tokens=min_tokens)
+        deltas = [answer.push(data[at : at + width]) for at in range(0, len(data), width)]
+        if deltas[-1].stop is None:
+            deltas.append(answer.flush(is_cut=False))
+        found = "".join(p.text for d in deltas for p in d.pieces if isinstance(p, Content))
+        expected = (content, None, len(data)) if num_tokens is None else (content, stop, num_tokens)
+        assert (found, *deltas[-1][1:3]) == expected
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(
+    st.text(" a\n<{ä", max_size=12),
+    st.lists(st.text(" a\n<{ä", min_size=1, max_size=4), max_size=3),
+    st.integers(0, 8),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_a_stop_string_is_counted_as_in_text_that_nobody_parses(
+    text: str, stop: list[str], min_tokens: int, width: int, include_stop: bool
+) -> None:
+    data = f"{text}.".encode()
+    outcomes = []
+    for make in (stream, parsed_stream):
+        answer = make(*stop, include_stop=include_stop, min_tokens=min_tokens)
+        deltas = [answer.push(data[at : at + width]) for at in range(0, len(data), width)]
+        if deltas[-1].stop is None:
+            deltas.append(answer.flush(is_cut=False))
+        texts = [delta.text for delta in deltas]
+        if make is parsed_stream:
+            texts = [p.text for d in deltas for p in d.pieces if isinstance(p, Content)]
+        outcomes.append(("".join(texts), *deltas[-1][1:3]))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_tokens_behind_a_stop_string_do_not_count_where_any_text_may_change() -> None:
+    """A `WindowDetokenizer` holds the last characters back."""
+    for stop, shown, num_tokens in (("cd", "ab", 4), ("d", "abc", 4), ("h", "abcdefg", 8)):
+        detokenizer = WindowDetokenizer(lambda token_ids: bytes(token_ids).decode())
+        text = TextStream(detokenizer, [stop])
+        deltas = [text.push([token_id]) for token_id in b"abcdefgh"]
+        deltas.append(text.flush())
+        assert "".join(delta.text for delta in deltas) == shown
+        assert deltas[-1][1:3] == (stop, num_tokens)
 
 
 @pytest.mark.slow

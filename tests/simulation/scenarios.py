@@ -1,0 +1,259 @@
+"""Chooses a world by its seed: one of `workload`, perhaps with more that is hard for one part."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tests.simulation.model import Pace
+from tests.simulation.network import Line
+from tests.simulation.reloads import BROKEN, VARIANTS, Reload
+from tests.simulation.server import MODELS, Settings
+from tests.simulation.workload import (
+    KEYS,
+    PROMPTS,
+    Accident,
+    Action,
+    Scenario,
+    greedy_text,
+    is_greedy,
+    make_batch,
+    make_text,
+    with_keys,
+)
+from tests.simulation.workload import make_scenario as make_common_scenario
+
+
+def make_scenario(seed: int) -> Scenario:
+    scenario = make_common_scenario(seed)
+    chance = random.Random(f"further {seed}")
+    scenario = _interrupt_sockets(scenario, chance)
+    actions = tuple(_stopped_at_blank(action, chance) for action in scenario.actions)
+    scenario = replace(scenario, actions=actions)
+    kind = chance.random()
+    if scenario.settings.num_replicas == 1 and kind < 0.15:
+        scenario = _with_visits(scenario, chance)
+    elif scenario.settings.num_models == 1 and kind < 0.3:
+        scenario = _with_other_keys(scenario, chance)
+    elif scenario.settings.num_models > 1 and kind < 0.6:
+        scenario = _with_other_models(scenario, chance)
+    return _with_tls(scenario, chance) if chance.random() < 0.12 else scenario
+
+
+def _interrupt_sockets(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Returns a scenario in which WebSocket messages may come in fragments, so that clients also
+    leave in the middle of a message."""
+    actions = tuple(
+        replace(action, drip=(chance.choice((1, 7)), chance.choice((0.001, 0.03))))
+        if action.api == "socket" and chance.random() < 0.5
+        else action
+        for action in scenario.actions
+    )
+    return replace(scenario, actions=actions)
+
+
+def _stopped_at_blank(action: Action, chance: random.Random) -> Action:
+    """Returns an action with a stop string that ends in a blank, which chats hold back."""
+    if not (action.api in PROMPTS and is_greedy(action) and chance.random() < 0.2):
+        return action
+    text = greedy_text(action)
+    ends = [end for end in range(3, len(text)) if text.find(text[end - 1 : end + 1]) == end - 1]
+    blanks = [text[end - 1 : end + 1] for end in ends if text[end] == " "]
+    if not blanks:
+        return action
+    return replace(action, fields=action.fields | {"stop": [chance.choice(blanks)]})
+
+
+def _with_visits(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Returns a scenario with a prompt cache on disk and clients that come back with the same
+    prompts: they find them in memory, on disk, damaged on disk, or not at all."""
+    settings = scenario.settings
+    least = -(-settings.max_model_len // settings.block_size)
+    settings = replace(
+        settings,
+        prompt_cache=chance.choice((10_000, 1 << 20, 1 << 20)),
+        num_blocks=least + chance.choice((0, 1, least)),
+        engine=replace(settings.engine, enable_prefix_caching=True, max_num_queued_requests=1024),
+    )
+    scenario = replace(scenario, settings=settings, accidents=())
+    keys: tuple[str, ...] = ("",)
+    if scenario.keys or (settings.num_models == 1 and chance.random() < 0.7):
+        scenario, keys = with_keys(scenario), KEYS
+    longest = settings.max_model_len // 2
+    texts = [make_text(chance, chance.randint(longest // 3, longest)) for _ in range(3)]
+    others = scenario.actions[: chance.choice((0, 3))]
+    others = tuple(replace(action, key=chance.choice(keys)) for action in others)
+    number = _next_number(scenario.events)
+    at, visits = 0.0, []
+    for _ in range(chance.choice((12, 18))):
+        at += chance.choice((0.0, 0.1, 0.5))
+        visits.append(
+            Action(
+                number + len(visits),
+                at,
+                chance.choice(tuple(PROMPTS)),
+                chance.choice(texts) + chance.choice(("", "", "?")),
+                {"temperature": 0, "max_tokens": chance.choice((1, 10))},
+                key=chance.choice(keys),
+            )
+        )
+    number += len(visits)
+    kinds = ("rot", "rot", "power", "kill", "stop")
+    accidents = tuple(
+        Accident(number + i, chance.uniform(0.2, at), chance.choice(kinds), 0.1)
+        for i in range(chance.choice((0, 1, 1, 3)))
+    )
+    return replace(scenario, actions=(*others, *visits), accidents=accidents)
+
+
+def _with_other_keys(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Returns a scenario whose operator removes keys, and adds keys."""
+    scenario = with_keys(scenario)
+    keys = (*KEYS, "key-three")
+    settings = replace(scenario.settings, keys=keys, has_files=True)
+    actions = _repeated(scenario, chance)
+    if settings.num_replicas == 1 and chance.random() < 0.5:
+        batch = make_batch(chance, _next_number((*actions, *scenario.accidents)), settings)
+        long = {"max_tokens": 30}  # so that it runs when its key is removed
+        lines = tuple(replace(line, fields=line.fields | long) for line in batch.lines)
+        actions += (replace(batch, lines=lines, ends=""),)
+    at, number = 0.0, _next_number((*actions, *scenario.accidents))
+    reloads: list[Reload] = []
+    for _ in range(chance.choice((1, 2, 4))):
+        at += chance.uniform(0.05, 1.0)
+        chosen = tuple(chance.sample(keys, chance.choice((1, 2, 2, 3))))
+        is_bad = chance.random() < 0.15
+        reloads.append(Reload(number + len(reloads), at, chosen, is_bad=is_bad))
+    settings, actions = _slowed(settings, actions, chance)
+    always = set(KEYS).intersection(*(reload.keys for reload in reloads if not reload.is_bad))
+    actions = tuple(replace(action, key=chance.choice(keys)) for action in actions)
+    actions = tuple(replace(action, loses=action.key not in always) for action in actions)
+    return replace(
+        scenario,
+        settings=settings,
+        actions=actions,
+        reloads=tuple(reloads),
+        first=Reload(0, 0.0, KEYS),
+    )
+
+
+def _with_other_models(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Returns a scenario whose operator adds, removes, changes and breaks models."""
+    settings = scenario.settings
+    names = MODELS[: settings.num_models]
+    max_loaded_models = chance.choice((None, None, 1, 2))
+    settings = replace(
+        settings,
+        max_loaded_models=max_loaded_models,
+        idle_unload=0.0 if max_loaded_models is None else settings.idle_unload,
+        has_files=True,
+        poll_interval=chance.choice((0.0, 0.5)),
+    )
+    ways = ("signal", "request", "file") if settings.poll_interval else ("signal", "request")
+    settings, actions = _slowed(settings, _repeated(scenario, chance), chance)
+    number = _next_number((*actions, *scenario.accidents))
+    reloads: list[Reload] = []
+    first = Reload(0, 0.0, models=_choose_models(names, VARIANTS[:1], chance))
+    at = 0.0
+    for _ in range(chance.choice((1, 2, 4))):
+        at += chance.uniform(0.05, 1.0)
+        models = _choose_models(names, (*VARIANTS, *VARIANTS, BROKEN), chance)
+        by, is_bad = chance.choice(ways), chance.random() < 0.15
+        reloads.append(Reload(number + len(reloads), at, (), models, by, is_bad))
+    lists = [reload.models for reload in (first, *reloads) if not reload.is_bad]
+    states = {name: {dict(models).get(name, BROKEN) for models in lists} for name in names}
+    lost = {name for name in names if BROKEN in states[name]}
+    varying = {name for name in names if not states[name] <= {VARIANTS[0], BROKEN}}
+    actions = tuple(
+        replace(action, loses=action.model in lost, varies=action.model in varying)
+        for action in actions
+        # The texts of these must be known in advance.
+        if not (
+            (action.api in ("batch", "socket") and action.model in lost | varying)
+            or (action.api == "responses" and action.model in varying)
+        )
+    )
+    return replace(
+        scenario,
+        settings=settings,
+        actions=actions,
+        accidents=scenario.accidents if settings.loads_on_demand else (),
+        reloads=tuple(reloads),
+        first=first,
+    )
+
+
+def _with_tls(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Returns a scenario whose server speaks TLS, with clients that do not, and perhaps with other
+    certificates after some time."""
+    number = _next_number(scenario.events)
+    knocks = [
+        Action(
+            number + i,
+            chance.uniform(0.0, 1.0),
+            "knock",
+            chance.choice(_KNOCKS),
+            leaves=chance.choice(("", "", "reset", "close")),
+            after_seconds=chance.choice((0.0, 0.1, 5.0)),
+            line=Line.choose(chance),
+        )
+        for i in range(chance.choice((0, 2, 4)))
+    ]
+    number += len(knocks)
+    actions = (*scenario.actions, *knocks)
+    reloads = list(scenario.reloads)
+    if chance.random() < 0.5:
+        for i in range(chance.choice((1, 3))):
+            at, is_bad = chance.uniform(0.05, 2.0), chance.random() < 0.3
+            reloads.append(Reload(number + i, at, certificate=chance.choice("01"), is_bad=is_bad))
+        actions = _repeated(replace(scenario, actions=actions, reloads=tuple(reloads)), chance)
+    settings = replace(scenario.settings, has_tls=True)
+    reloads.sort(key=lambda reload: reload.at)
+    return replace(scenario, settings=settings, actions=actions, reloads=tuple(reloads))
+
+
+_KNOCKS = (
+    "",
+    "",
+    "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "\x16\x03\x01\x02",
+    "\x16\x03\x01\x00\x04abcd",
+)
+
+
+def _choose_models(
+    names: Sequence[str], variants: Sequence[str], chance: random.Random
+) -> tuple[tuple[str, str], ...]:
+    chosen = chance.sample(names, chance.randint(1, len(names)))
+    return tuple((name, chance.choice(variants)) for name in chosen)
+
+
+def _slowed(
+    settings: Settings, actions: tuple[Action, ...], chance: random.Random
+) -> tuple[Settings, tuple[Action, ...]]:
+    """Returns settings and actions, half of the time with a slow model and long streams, which are
+    under way when something changes."""
+    if chance.random() < 0.5:
+        return settings, actions
+    long = {"max_tokens": 100, "stream": True, "n": 1}
+    return replace(settings, pace=Pace(0.05, 1e-5)), tuple(
+        replace(action, fields=action.fields | long)
+        if action.api == "completions" and is_greedy(action) and chance.random() < 0.5
+        else action
+        for action in actions
+    )
+
+
+def _repeated(scenario: Scenario, chance: random.Random) -> tuple[Action, ...]:
+    """Returns the actions of a scenario, and some of them once more at later times."""
+    number = _next_number(scenario.events)
+    again = [action for action in scenario.actions if action.api in PROMPTS][:8]
+    return scenario.actions + tuple(
+        replace(action, number=number + i, at=chance.uniform(0.3, 3.0))
+        for i, action in enumerate(again)
+    )
+
+
+def _next_number(events: Iterable[Action | Accident | Reload]) -> int:
+    return max((event.number for event in events), default=0) + 1

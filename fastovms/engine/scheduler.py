@@ -620,6 +620,9 @@ class Scheduler:
             # could otherwise preempt each other in turn, and neither would make progress.
             if owner is None or num_held <= num_blocks:
                 return
+            # A sequence of higher priority would be admitted again before this one, in each step.
+            if self._newest(owner).priority < sequence.priority:
+                return
             self._preempt_newest(owner, Plan())  # nothing is planned yet
 
     def _preempt_for_blocks(self, plan: Plan) -> None:
@@ -638,10 +641,14 @@ class Scheduler:
         owner = max(several, key=held.__getitem__, default=None)
         return owner, 0 if owner is None else held[owner]
 
+    def _newest(self, owner: str) -> Sequence:
+        """Returns the owner's running sequence that was admitted last."""
+        return next(s for s in reversed(self.running) if s.owner == owner)
+
     def _preempt_newest(self, owner: str, plan: Plan) -> None:
         """Preempts the owner's sequence that was admitted last, with its group, and takes them out
         of the plan."""
-        last = next(s for s in reversed(self.running) if s.owner == owner)
+        last = self._newest(owner)
         group = last.group
         sequences = [last] if group is None else [s for s in self.running if s.group is group]
         self._counters.num_preemptions += len(sequences)

@@ -535,7 +535,13 @@ class Connection(asyncio.Protocol):
             raise RuntimeError("a request is answered once, and while its client is there")
         self._status = head.status
         self._stream = stream = ResponseStream(
-            self._wire, self._server, request, head, is_last=self._final, ping=ping
+            self._wire,
+            self._server,
+            request,
+            head,
+            is_last=self._final,
+            ping=ping,
+            has_returned=lambda: self._task is not None and self._task.done(),
         )
         return stream
 

@@ -339,6 +339,8 @@ class ResponseStream:
 
     Args:
         ping: whether to send an SSE comment after some time without an event.
+        has_returned: whether the handler has returned. It may have returned a Response because the
+            stream had not started.
 
     Attributes:
         is_last: whether the connection ends after it; decided when the head is sent.
@@ -346,6 +348,7 @@ class ResponseStream:
 
     __slots__ = (
         "_chunked",
+        "_has_returned",
         "_head",
         "_headers",
         "_is_event_stream",
@@ -373,6 +376,7 @@ class ResponseStream:
         *,
         is_last: bool,
         ping: bool,
+        has_returned: Callable[[], bool],
     ) -> None:
         is_event_stream = head.content_type.startswith("text/event-stream")
         self._is_event_stream = is_event_stream
@@ -380,6 +384,7 @@ class ResponseStream:
         self._server = server
         self._loop = loop = server.loop
         self._request = request
+        self._has_returned = has_returned
         self._head = head
         self.set_headers(head.headers)
         is_sized = head.length is not None
@@ -468,7 +473,7 @@ class ResponseStream:
         `send` only records the time."""
         wait = self._last_sent + self._ping_interval - self._loop.time()
         if wait <= 0:
-            if self.writable:
+            if self.writable and not self._has_returned():
                 self.send(PING)
             wait = self._ping_interval
         if not self.closed:

@@ -246,7 +246,7 @@ class StateWorker:
             Exception: the error of the operation, which changed nothing.
         """
         if self._is_stuck:
-            raise StateFailed("responses cannot be stored: the disk does not respond")
+            raise StateFailed("responses cannot be stored: the store does not respond")
         future: asyncio.Future[object] | None = None
         try:
             async with asyncio.timeout(self._timeout):

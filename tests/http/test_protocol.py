@@ -114,6 +114,23 @@ async def test_a_running_handler_has_no_deadline() -> None:
     assert not transport.closing
 
 
+async def test_a_ping_does_not_start_the_stream_of_a_handler_that_has_returned() -> None:
+    """Both are due in the same pass of the event loop."""
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(get("/stream"))
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+
+    def answer() -> None:
+        loop._clock.now += 1
+        bench.waits[0].set_result(Response(503, b"late"))
+
+    loop.call_later(CONFIG.ping_interval - 0.5, answer)
+    await asyncio.sleep(CONFIG.ping_interval + 2)
+    assert statuses(transport) == [503]
+
+
 async def test_a_half_pipelined_request_times_out_behind_the_running_one() -> None:
     bench = Bench()
     transport = bench.connect()

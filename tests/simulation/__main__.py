@@ -1,14 +1,18 @@
-"""python -m tests.simulation --seeds N: runs N worlds, and tells how to replay those that fail."""
+"""python -m tests.simulation --seeds N: runs N worlds, and prints commands that replay those that
+fail."""
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
+import signal
 import sys
 import time as real_time
 
 from tests.simulation.install import install_clocks, install_threads, plant
 from tests.simulation.planted import FAULTS
+from tests.simulation.several import Totals, num_jobs, run_several
 
 _clock = real_time.process_time
 
@@ -17,7 +21,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="how many worlds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="CPU seconds at most")
+    parser.add_argument("--these", help="the seeds to run in place of a range, such as 7,12")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="how many processes run many worlds"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="CPU seconds of a process at most"
+    )
     parser.add_argument("--only", help="the numbers of the actions to run, such as 1,5")
     parser.add_argument(
         "--having", default="", help="a text that the settings or one of the events must have"
@@ -28,6 +38,15 @@ def main() -> int:
     parser.add_argument("--no-shrink", action="store_true", help="show failures as they are")
     parser.add_argument("--fault", help="the name of a fault of `planted` to plant")
     arguments = parser.parse_args()
+    jobs = num_jobs(arguments.jobs, arguments.seeds)
+    run = run_one_by_one if jobs == 1 else run_several
+    totals = run(arguments)
+    print(totals)
+    return 1 if totals.num_failed else 0
+
+
+def run_one_by_one(arguments: argparse.Namespace) -> Totals:
+    """Runs the worlds in this process, until an interrupt."""
     install_clocks()
     for fault in FAULTS:
         if fault.name == arguments.fault:
@@ -41,11 +60,21 @@ def main() -> int:
     disk.install_disk()
     load_kernels()
     SUFFIX_FUNCTIONS.load()
+    gc.collect()
+    gc.freeze()  # what is loaded by now is not looked through at the end of each world
+    interrupts: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        if interrupts:
+            os._exit(130)
+        interrupts.append(number)  # the world ends in order
+
+    signal.signal(signal.SIGINT, interrupt)
     start = _clock()
-    num_failed = num_answers = num_switches = num_run = 0
-    virtual = 0.0
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
-        if _clock() - start > arguments.seconds:
+    totals = Totals()
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    for seed in map(int, arguments.these.split(",")) if arguments.these else seeds:
+        if interrupts or _clock() - start > arguments.seconds:
             break
         scenario = simulate.make_scenario(seed)
         described = (scenario.settings.described(), *map(str, scenario.events))
@@ -54,28 +83,22 @@ def main() -> int:
         if arguments.only:
             scenario = scenario.only({int(number) for number in arguments.only.split(",")})
         outcome = simulate.simulate(scenario, record=arguments.trace)
-        num_run += 1
-        num_answers += outcome.num_answers
-        num_switches += outcome.num_switches
-        virtual += outcome.seconds - 1000
+        has_failed = bool(outcome.failures)
+        totals += Totals(
+            1, outcome.num_answers, outcome.num_switches, outcome.seconds - 1000, 0.0, has_failed
+        )
         if arguments.trace:
             print("\n".join(outcome.lines))
         if arguments.hash:
             print(seed, outcome.trace, flush=True)
-        if outcome.failures:
-            num_failed += 1
+        if has_failed:
             if not arguments.no_shrink and not arguments.only:
                 scenario = simulate.shrink(scenario, outcome)
                 outcome = simulate.simulate(scenario)
             tell(scenario, outcome)
-            if num_failed >= arguments.failures:
+            if totals.num_failed >= arguments.failures:
                 break
-    seconds = _clock() - start
-    print(
-        f"{num_run} worlds, {num_answers} requests, {num_switches} hand-overs, {virtual:.0f} "
-        f"virtual seconds in {seconds:.1f} s of CPU: {num_failed} failed"
-    )
-    return 1 if num_failed else 0
+    return totals._replace(cpu_seconds=_clock() - start)
 
 
 def tell(scenario, outcome) -> None:  # type: ignore[no-untyped-def]

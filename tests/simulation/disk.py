@@ -309,7 +309,7 @@ def shm_barrier(file: int) -> int:
 @_method(c_int)
 def shm_unmap(file: int, deletes: int) -> int:
     if deletes:
-        _opened(file).file.regions.clear()
+        _opened(file).file.regions = []  # a killed process may still look at the old ones
     return _OK
 
 

@@ -131,16 +131,25 @@ class SentTexts:
         return most
 
 
+def _most_tokens(action: Action, settings: Settings) -> int:
+    """Returns how many tokens a sample has at most; 0 = the request must be refused."""
+    size, n = len(prompt_tokens(action)), action.fields.get("n", 1)
+    most: int = max(0, min(action.fields["max_tokens"], settings.max_model_len - size))
+    if "use_beam_search" not in action.fields:
+        return most
+    if n > min(settings.engine.max_num_seqs, settings.engine.token_budget):
+        return 0
+    blocks = BlockManager(settings.num_blocks, settings.block_size)
+    return max(0, min(most, beam_token_limit(size, n, blocks) - size))
+
+
 def samples_of(action: Action, settings: Settings) -> list[Sample]:
     """Returns what each choice must be; none = the request must be refused."""
     prompt, fields = prompt_tokens(action), action.fields
     n, stops = fields.get("n", 1), fields.get("stop", [])
-    most = min(fields["max_tokens"], settings.max_model_len - len(prompt))
-    if "use_beam_search" in fields:
-        blocks = BlockManager(settings.num_blocks, settings.block_size)
-        most = min(most, beam_token_limit(len(prompt), n, blocks) - len(prompt))
-        if n > min(settings.engine.max_num_seqs, settings.engine.token_budget) or most <= 0:
-            return []
+    most = _most_tokens(action, settings)
+    if not most:
+        return []
     if is_greedy(action):
         return [_cut(continue_greedily(prompt, most, action.model), most, stops)] * n
     names = ("temperature", "top_p", "seed", "n", "use_beam_search")
@@ -174,11 +183,12 @@ def faults_of(
     Args:
         most_cached: how many tokens of the prompt may have been cached; None = all but the last.
     """
+    if not _most_tokens(action, settings):
+        is_refused = answer.status == 400 or len(_errors(answer)) == 1  # behind a ping
+        return [] if is_refused else [f"status {answer.status} of a request that cannot run"]
     if action.prompt.startswith(chr(NAN)) and len(prompt_tokens(action)) > 12:
         return _faults_of_failure(action, answer)
     expected = samples_of(action, settings)
-    if not expected and answer.status == 400:
-        return []
     if answer.status != 200:
         return [f"status {answer.status}: {answer.body[:200]!r}"]
     prompt = prompt_tokens(action)
@@ -307,5 +317,9 @@ def _faults_of_failure(action: Action, answer: Answer) -> list[str]:
     """Returns what is wrong with the answer to a prompt of which the model says NaN."""
     if not action.streams or answer.status != 200:
         return [] if answer.status == 500 else [f"status {answer.status} where logits are NaN"]
-    errors = [frame for frame in answer.frames if frame != "[DONE]" and "error" in frame]
-    return [] if len(errors) == 1 else [f"{len(errors)} errors where logits are NaN"]
+    num_errors = len(_errors(answer))
+    return [] if num_errors == 1 else [f"{num_errors} errors where logits are NaN"]
+
+
+def _errors(answer: Answer) -> list[Any]:
+    return [frame for frame in answer.frames if frame != "[DONE]" and "error" in frame]

@@ -70,7 +70,11 @@ def _chosen(name: str, real: Any) -> Callable[..., Any]:
 
 def install_threads(package: str = "fastovms") -> None:
     """Has the loaded modules of a package make simulated threads, locks and queues."""
+    import asyncio
     import queue
+
+    # Coroutines of killed processes make no loop when they are collected, which would keep them.
+    asyncio.set_event_loop(None)
 
     fake_threading = SimpleNamespace(**vars(threading))
     for name in _NAMES:

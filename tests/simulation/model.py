@@ -6,6 +6,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -129,17 +130,21 @@ class SimModel(FakeModel):
             thread.world.note("step", *inputs.past_lens, "tokens", *inputs.input_ids)
         if self.fault() == "raise":
             raise RuntimeError("the device is gone")
-        tables, begins = inputs.block_indices, inputs.subsequence_begins
+        begins = inputs.subsequence_begins.tolist()
+        bounds = inputs.block_indices_begins.tolist()
+        positions, tokens = inputs.position_ids.tolist(), inputs.input_ids.tolist()
         sampled = {int(t): row for row, t in enumerate(inputs.sampled_token_indices)}
-        logits = np.zeros((len(sampled), self.vocab_size), np.float32)
+        logits = np.empty((len(sampled), self.vocab_size), np.float32)
         for s in range(len(inputs.past_lens)):
-            table = tables[inputs.block_indices_begins[s] : inputs.block_indices_begins[s + 1]]
+            table = inputs.block_indices[bounds[s] : bounds[s + 1]]
+            blocks = table.tolist()
+            checksum = self._checksum_before(blocks, positions[begins[s]])
             for t in range(begins[s], begins[s + 1]):
-                position, token = int(inputs.position_ids[t]), int(inputs.input_ids[t])
-                before = self._checksum_at(table, position - 1)
-                block, offset = divmod(position, self.block_size)
-                self._cache[table[block], offset] = token
-                self._checksums[table[block], offset] = checksum_after(before, token)
+                position, token = positions[t], tokens[t]
+                checksum = checksum_after(checksum, token)
+                block, offset = blocks[position // self.block_size], position % self.block_size
+                self._cache[block, offset] = token
+                self._checksums[block, offset] = checksum
                 if t in sampled:
                     context = self._cache[table].reshape(-1)[: position + 1].tolist()
                     assert -1 not in context, "reads a position that was never written"
@@ -160,23 +165,31 @@ class SimModel(FakeModel):
     def block_rows(self, block_id: int) -> list[NDArray[np.uint8]]:
         return [rows[block_id].view(np.uint8) for rows in (self._cache, self._checksums)]
 
-    def _checksum_at(self, table: NDArray[np.int32], position: int) -> int:
-        if position < 0:
+    def _checksum_before(self, blocks: Sequence[int], position: int) -> int:
+        if position == 0:
             return first_checksum(self._name)
-        block, offset = divmod(position, self.block_size)
-        return int(self._checksums[table[block], offset])
+        block, offset = divmod(position - 1, self.block_size)
+        return int(self._checksums[blocks[block], offset])
 
-    def _logits(self, context: Sequence[int], seen: int) -> NDArray[np.float32]:
-        logits = np.full(self.vocab_size, -30, np.float32)
-        token = next_token(seen, context[-1], context[-7] if len(context) > 7 else -1)
-        logits[token] = 3
-        others = np.array(
-            [97 + (token * 7 + len(context) * step) % 26 for step in (1, 3, 5)], np.int64
-        )
-        logits[others] = np.maximum(logits[others], [2.5, 2.0, 1.5])
+    def _logits(self, context: Sequence[int], seen: int) -> NDArray[np.float32] | float:
         if self.fault() == "nan" or (fault_of(context) == NAN and len(context) > 12):
-            logits[:] = np.nan
-        return logits
+            return np.nan
+        token = next_token(seen, context[-1], context[-7] if len(context) > 7 else -1)
+        return _logits_of(token, len(context) % len(_OTHERS))
+
+
+_OTHERS: Final = b"abcdefghijklmnopqrstuvwxyz"
+"""Tokens that may be nearly as likely as the likeliest."""
+
+
+@cache
+def _logits_of(token: int, shift: int) -> NDArray[np.float32]:
+    logits = np.full(VOCAB_SIZE, -30, np.float32)
+    logits[token] = 3
+    for step, logit in ((1, 2.5), (3, 2.0), (5, 1.5)):
+        other = _OTHERS[(token * 7 + shift * step) % len(_OTHERS)]
+        logits[other] = max(logits[other], logit)
+    return logits
 
 
 def model_info(name: str, max_model_len: int) -> ModelInfo:

@@ -15,6 +15,9 @@ from tests.simulation.world import World
 
 MAX_READ: Final = 256 * 1024
 
+_MOST_PIECES: Final = 100
+"""Into about how many pieces data are split that are sent at once: each takes time."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -126,7 +129,8 @@ class Flow:
     def _next_piece(self, room: int) -> tuple[bytes, int]:
         """Returns the next bytes that travel together, and the number for which they count."""
         line = self._line
-        size = self._world.chance.randint(1, line.piece) if line.piece < 60000 else line.piece
+        most = max(line.piece, len(self._unsent) // _MOST_PIECES)
+        size = self._world.chance.randint(1, most) if most < 60000 else most
         size = min(size, room)
         piece, self._unsent = self._unsent[:size], self._unsent[size:]
         return piece, len(piece)

@@ -23,6 +23,8 @@ _PROTOCOL: Final = "fastovms.http.protocol"
 _STORED: Final = "fastovms.api.responses.stored"
 _OPERATIONS: Final = "fastovms.state.operations"
 _SOCKET: Final = "fastovms.api.responses.socket"
+_RUNNING: Final = "fastovms.state.running_responses"
+_POSTGRES: Final = "fastovms.state.postgres.database"
 _WRITERS: Final = "fastovms.http.writers"
 _LISTENERS: Final = "fastovms.http.listeners"
 _LIFECYCLE: Final = "fastovms.service.lifecycle"
@@ -33,12 +35,17 @@ _RESIDENCY: Final = "fastovms.api.residency"
 
 
 class Fault(NamedTuple):
-    """A text of a module that is replaced by another one."""
+    """A text of a module that is replaced by another one.
+
+    Attributes:
+        program: the module whose worlds are to find it.
+    """
 
     name: str
     module: str
     old: str
     new: str
+    program: str = "tests.simulation"
 
 
 FAULTS: Final = (
@@ -550,6 +557,69 @@ FAULTS: Final = (
         "ssl_handshake_timeout=HANDSHAKE_TIMEOUT",
         "ssl_handshake_timeout=1e6",
     ),
+    *(
+        Fault(*fault, program="tests.state.postgres")
+        for fault in (
+            (
+                "events are added without a check of the owner",
+                _OPERATIONS,
+                "        key = self._key_of_own(tenant, id)\n        if key is None:\n"
+                "            return False\n        self._running.add_events(key, pack)",
+                "        key = self._key_for_change(tenant, id)\n        if key is None:\n"
+                "            return False\n        self._running.add_events(key, pack)",
+            ),
+            (
+                "a response is finished without a check of the owner",
+                _OPERATIONS,
+                "if self._key_of_own(tenant, response.id) is None:",
+                "if self._key_for_change(tenant, response.id) is None:",
+            ),
+            (
+                "a lease that was renewed in the meantime is taken over",
+                _RUNNING,
+                '            "WHERE object = ? AND lease_until < unix_time() "\n'
+                '            "RETURNING cancel',
+                '            "WHERE object = ? "\n            "RETURNING cancel',
+            ),
+            (
+                "a response whose lease was just renewed is interrupted",
+                _RUNNING,
+                "DELETE FROM runs WHERE object = ? AND lease_until < unix_time() RETURNING",
+                "DELETE FROM runs WHERE object = ? RETURNING",
+            ),
+            (
+                "the expired lease of another replica is renewed",
+                _RUNNING,
+                "SET lease_until = unix_time() + ? WHERE owner = ? RETURNING",
+                "SET lease_until = unix_time() + ? "
+                "WHERE owner = ? OR lease_until < unix_time() RETURNING",
+            ),
+            (
+                "a commit of unknown outcome is repeated",
+                _POSTGRES,
+                "            raise CommitUnknown(",
+                "            raise ConnectionLost(",
+            ),
+            (
+                "a commit of unknown outcome counts as done",
+                _POSTGRES,
+                "            raise CommitUnknown(",
+                "            return\n            raise CommitUnknown(",
+            ),
+            (
+                "a lost connection is kept",
+                _POSTGRES,
+                "            if session.is_lost:\n                self._disconnect()\n",
+                "            if session.is_lost:\n",
+            ),
+            (
+                "no reconnection is attempted",
+                _POSTGRES,
+                "        if self.seconds_left() or not",
+                "        if True or not",
+            ),
+        )
+    ),
 )
 
 
@@ -564,8 +634,10 @@ class Found(NamedTuple):
 
 def find(fault: Fault, seconds: float) -> Found:
     """Runs worlds with a fault until one fails."""
-    command = [sys.executable, "-m", "tests.simulation", "--seeds", "1000000", "--no-shrink"]
+    command = [sys.executable, "-m", fault.program, "--seeds", "1000000"]
     command += ["--fault", fault.name, "--seconds", f"{seconds:g}"]
+    if fault.program == "tests.simulation":
+        command += ["--no-shrink", "--jobs", "1"]
     done = subprocess.run(command, capture_output=True, text=True)
     taken = re.search(r" in ([\d.]+) s of CPU", done.stdout)
     seconds = float(taken[1]) if taken else 0.0

@@ -108,7 +108,7 @@ class Port:
     def __init__(self, world: World) -> None:
         self.world = world
         self.links: list[Link] = []
-        self.graveyard: list[object] = []
+        self.left_open: list[Database] = []
         self.new_context: Callable[[], ssl.SSLContext] | None = None
         self.on_status: Callable[[str, float, int], None] = lambda *_: None
         self.accepts: dict[SimServer, Callable[[Link], None]] = {}
@@ -118,6 +118,11 @@ class Port:
         link = Link(self.world, len(self.links) + 1, line, self._arrive, flow)
         self.links.append(link)
         return link
+
+    def close(self) -> None:
+        """Closes the databases of killed servers, whose callbacks hold the world in memory."""
+        for database in self.left_open:
+            database._connection.close()
 
     def _arrive(self, link: Link) -> None:
         if not self.accepts:
@@ -234,6 +239,7 @@ def install_server() -> None:
     supply.check_models = lambda configs: None
     supply._memory_size = lambda *_: 1
     supply.settle_memory = lambda: None
+    supply.gc = SimpleNamespace(unfreeze=lambda: None)  # type: ignore[attr-defined]
     supply.find_trim = lambda: lambda: None
     supply.OneModelLoader._available = lambda *_: 1 << 30  # type: ignore[method-assign]
     serve.greeting = _greeting
@@ -571,7 +577,8 @@ class SimDatabase(Database):
 
     def close(self) -> None:
         if _own_server().process.is_dead:
-            _own_server().port.graveyard.append(self)  # as what is shared must not be closed
+            # Closed at the end of the world: SQLite would write to what others still use.
+            _own_server().port.left_open.append(self)
         else:
             super().close()
 

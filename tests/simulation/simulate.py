@@ -61,6 +61,9 @@ _MOST_TO_RELOAD: Final = 60.0
 _MOST_TO_CUT: Final = 0.5
 _MOST_TO_CLOSE: Final = 60.0
 
+_MOST_DRIPS: Final = 500
+"""In about how many parts a request is sent at most."""
+
 _ABANDONED: Final = ("executor", "load")
 """Threads that a server which ends does not wait for: a model may take minutes to load."""
 
@@ -120,6 +123,7 @@ class Simulation:
         self._operator.write()
         try:
             world.run(self._main, _MOST_SECONDS)
+            self._port.close()
             gc.collect()  # what a killed process leaves behind
         finally:
             sys.unraisablehook = hook
@@ -169,7 +173,8 @@ class Simulation:
             else:
                 await look_again(world, self._port, kept)
         if scenario.ends_by == "idle":
-            await asyncio.sleep(30)
+            # What a bad disk has cut off is resumed within half a minute.
+            await asyncio.sleep(45 if scenario.has_bad_disk else 30)
             for server in self._servers.values():
                 await self._check_idle(server)
         for server in self._servers.values():
@@ -197,8 +202,11 @@ class Simulation:
         """Has the server meet with an accident, and starts it again."""
         await asyncio.sleep(accident.at)
         if accident.kind in DISK_FAULTS:
-            self.world.note("accident", accident)
-            self._disk.fault = accident.kind
+            # A server that starts on a bad disk does not find stored data until the disk is usable.
+            async with self._changing:
+                await until(lambda: all(server.is_ready for server in self._servers.values()))
+                self.world.note("accident", accident)
+                self._disk.fault = accident.kind
             await asyncio.sleep(accident.pause)
             self._disk.fault = ""
             return
@@ -221,6 +229,7 @@ class Simulation:
             else:
                 await self._break_model(server, accident.kind)
             await asyncio.sleep(accident.pause)
+            await until(lambda: not self._disk.fault)
             self._start_server(accident.slot)
 
     async def _break_model(self, server: SimServer, fault: str) -> None:
@@ -347,7 +356,10 @@ class Simulation:
             settings = self._scenario.settings
             for one in action.lines:
                 self._texts.add_prompt(replace(one, key=action.key))
-            await BatchClient(world, self._port, action, settings, self._kept).run()
+            may_fail = any(accident.kind == "nan" for accident in self._scenario.accidents)
+            await BatchClient(
+                world, self._port, action, settings, self._kept, may_fail=may_fail
+            ).run()
             return
         if action.api == "knock":
             await self._knock(action)
@@ -405,6 +417,7 @@ class Simulation:
             connection.send(data)
             return
         size, seconds = action.drip
+        size = max(size, len(data) // _MOST_DRIPS)
         for start in range(0, len(data), size):
             connection.send(data[start : start + size])
             await asyncio.sleep(seconds)

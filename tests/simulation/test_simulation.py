@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.planted import FAULTS, Fault
+from tests.simulation.several import Totals
 
 
 def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
@@ -33,6 +36,17 @@ def test_worlds_are_in_order_and_repeat_themselves() -> None:
     assert last.stdout.splitlines()[0] == traces[5]
 
 
+FAILED_BEFORE = "146,259,321,344,522,1123,1158,1406,1421,1809,1828,2277,2442,3072,3300,3535,4661"
+"""Seeds that failed by a fault of the server (1123, 4661) or of the simulation."""
+
+
+@pytest.mark.slow
+def test_worlds_that_failed_before_are_in_order() -> None:
+    done = simulate("--these", FAILED_BEFORE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert Totals.parse(done.stdout).num_worlds == FAILED_BEFORE.count(",") + 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
@@ -49,8 +63,28 @@ def test_planted_faults_are_found_and_replayed(name: str) -> None:
     assert replay is not None
     again = simulate(*replay[1].split(), "--fault", name)
     assert again.returncode == 1
-    [kind] = re.findall(r"fails:\n  (\w+):", found.stdout)
+    kind, *_ = re.findall(r"fails:\n  (\w+):", found.stdout)
     assert f"FAILURE {kind} " in again.stdout
+
+
+@pytest.mark.slow
+def test_interrupted_processes_print_their_totals() -> None:
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", "100000", "--jobs", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(10)
+        files = Path(f"/proc/{process.pid}/task").glob("*/children")
+        pids = " ".join(file.read_text() for file in files).split()
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert len(pids) == 2
+    assert Totals.parse(output).num_worlds > 1
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_totals_are_read_from_their_text() -> None:
+    totals = Totals(3, 22, 3956, 411.0, 0.5, 1)
+    assert Totals.parse(str(totals)) == totals
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

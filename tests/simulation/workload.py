@@ -511,7 +511,7 @@ def _make_action(
     if chance.random() < 0.35 and "use_beam_search" not in fields:
         fields["stop"] = [chance.choice(("e", "ox", "and", "\u00e4"))]
     if chance.random() < 0.05:
-        prompt = chance.choice("\x01\x01\x02") + prompt
+        prompt = (chance.choice("\x01\x01\x02") + prompt).ljust(13, "-")  # see `SimModel`
     leaves = chance.choice(("", "", "", "reset", "close", "half-close"))
     if profile == "engine" and chance.random() < 0.7:
         leaves = ""

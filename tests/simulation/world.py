@@ -274,18 +274,21 @@ class World:
 
     def _choose(self) -> SimThread | None:
         """Returns the thread that runs next; None = the world has ended."""
+        events = self._events
         while not self._is_over:
-            while self._events and self._events[0][0] <= self.now:
-                heapq.heappop(self._events)[2]()
-            ready = []
-            next_at = self._events[0][0] if self._events else NEVER
+            while events and events[0][0] <= self.now:
+                heapq.heappop(events)[2]()
+            now, ready = self.now, []
+            next_at = events[0][0] if events else NEVER
             for thread in self.threads:
-                if not thread.is_ready and thread.until <= self.now:
+                if not thread.is_ready:
+                    until = thread.until
+                    if until > now:
+                        if until < next_at:
+                            next_at = until
+                        continue
                     thread.is_ready, thread.until = True, NEVER
-                if thread.is_ready:
-                    ready.append(thread)
-                else:
-                    next_at = min(next_at, thread.until)
+                ready.append(thread)
             if self._is_over:
                 break
             if len(ready) == 1:

@@ -430,6 +430,25 @@ def test_a_stream_alone_with_its_owner_goes_on_beside_a_crowd(
     assert all(of[-1].finish_reason is not None for of in outputs.values())
 
 
+@pytest.mark.parametrize("max_num_seqs", [64, 2])
+def test_requests_of_higher_priority_are_not_preempted_for_one_that_waits(
+    max_num_seqs: int,
+) -> None:
+    """They would be admitted again before it, in every step, and nothing would progress."""
+    engine, _ = make_engine(num_blocks=6, max_model_len=20, max_num_seqs=max_num_seqs)
+    for name in ("a", "b"):
+        engine.add(replace(owned("many", name, [ord(name)] * 6, max_tokens=5), priority=-1))
+        engine.step()
+    engine.add(owned("one", "one", [9] * 9, max_tokens=5))
+    num_steps = 0
+    while engine.has_work:
+        engine.step()
+        engine.check()
+        num_steps += 1
+        assert num_steps < 40
+    assert engine.counters.num_preemptions == 0
+
+
 def test_waiting_requests_take_turns_by_owner() -> None:
     engine, _ = make_engine(max_num_seqs=2)
     for number in range(4):

@@ -369,7 +369,7 @@ class PagedBackend:
                     grammars,
                     measurement,
                     cores,
-                    prepare=partial(prepare, paged_model, has_kernels, has_adapters),
+                    prepare=partial(prepare, paged_model, cache, has_kernels, has_adapters),
                     defer=defer_kernels,
                     adapters=adapters,
                 ),

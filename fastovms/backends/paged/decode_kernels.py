@@ -7,8 +7,11 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import openvino as ov
+
+from fastovms import __version__
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.devices import is_cpu
 from fastovms.engine.model.model import PagedModel, RunnerFactory
@@ -19,6 +22,11 @@ from fastovms.engine.row_functions import (
     use_numpy_for_now,
 )
 from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
+from fastovms.system.disk import DiskCache, file_identity, key_of
+from fastovms.system.memory import find_trim
+
+if TYPE_CHECKING:
+    from fastovms.engine.model.few_rows import FewRowVariants
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +37,9 @@ _MAX_SECONDS: Final = 3.0
 _NUM_ROUNDS: Final = 5
 """How long, and how often, steps of one size are measured at most."""
 
+
+_CHECKED: Final = "kernels"
+"""The kind of the cache's entries for kernels that have passed their check."""
 
 _MIN_GAIN_OF_ONE: Final = 1.35
 """How much faster the kernels must compute steps of one row where the graph for these is not
@@ -61,7 +72,11 @@ def defer_kernels() -> None:
 
 
 def prepare(
-    model: PagedModel, has_kernels: bool, has_adapters: bool, may_go_on: Callable[[float], bool]
+    model: PagedModel,
+    cache: DiskCache,
+    has_kernels: bool,
+    has_adapters: bool,
+    may_go_on: Callable[[float], bool],
 ) -> None:
     """Loads the kernels of sampling, which are compiled at the very first start, and prepares steps
     of few rows; see `prepare_few_rows`. A first request comes before all of it. `may_go_on` is as
@@ -72,14 +87,16 @@ def prepare(
     SUFFIX_FUNCTIONS.try_to_load()
     if has_kernels or model.awaits_single_rows:
         may_go_on_now = partial(may_go_on, 0.0)
-        prepare_few_rows(model, has_kernels, may_go_on_now, has_adapters=has_adapters)
+        prepare_few_rows(model, has_kernels, may_go_on_now, cache, has_adapters=has_adapters)
     forget_compiler()
+    find_trim()()
 
 
 def prepare_few_rows(
     model: PagedModel,
     has_kernels: bool,
     may_go_on: Callable[[], bool],
+    cache: DiskCache | None = None,
     clock: Callable[[], float] = time.perf_counter,
     *,
     has_adapters: bool = False,
@@ -93,6 +110,7 @@ def prepare_few_rows(
         has_kernels: whether to try the kernels.
         may_go_on: waits, before a piece of work, until the engines rest or for some seconds, and
             returns whether the model is still served.
+        cache: keeps that the kernels have passed their check; None = they are checked each time.
         has_adapters: whether adapters are served.
     """
 
@@ -102,7 +120,7 @@ def prepare_few_rows(
 
     try:
         if has_kernels:
-            _prepare_kernels(model, wait_for_rest, clock, has_adapters)
+            _prepare_kernels(model, wait_for_rest, cache or DiskCache(None), clock, has_adapters)
         if model.awaits_single_rows:
             wait_for_rest()
             _compile_single_rows(model)
@@ -113,11 +131,12 @@ def prepare_few_rows(
 def _prepare_kernels(
     model: PagedModel,
     wait_for_rest: Callable[[], None],
+    cache: DiskCache,
     clock: Callable[[], float],
     has_adapters: bool,
 ) -> None:
     try:
-        result = _prepare(model, wait_for_rest, clock, has_adapters=has_adapters)
+        result = _prepare(model, wait_for_rest, cache, clock, has_adapters=has_adapters)
         logger.info("decode kernels: %s", result)
     except _DroppedError:
         raise
@@ -136,6 +155,7 @@ def _compile_single_rows(model: PagedModel) -> None:
 def _prepare(
     model: PagedModel,
     wait_for_rest: Callable[[], None],
+    cache: DiskCache,
     clock: Callable[[], float],
     *,
     has_adapters: bool,
@@ -143,7 +163,7 @@ def _prepare(
     """Prepares the kernels, and returns the result for the log: the largest gain, or the reason why
     they are not used."""
     from fastovms.engine.kernels.compiler import find_instructions
-    from fastovms.engine.model import few_rows, kernel_check
+    from fastovms.engine.model import few_rows
 
     instructions = find_instructions()
     if instructions is None:
@@ -154,9 +174,7 @@ def _prepare(
     if variants is None:
         return "not used: the weights have other precisions, or too little memory is free"
     instructions = variants.store.kernels.instructions
-    wrong = kernel_check.why_wrong(model, variants, wait_for_rest)
-    if wrong is not None:
-        raise _WrongError(wrong)
+    _check(model, variants, cache, wait_for_rest)
     plain = model.twin()
     chosen: dict[int, list[RunnerFactory]] = {}
     speeds: list[str] = []
@@ -196,3 +214,30 @@ def _prepare(
         "; ".join(speeds),
     )
     return f"in use, up to {fastest:.1f} times as fast as OpenVINO in steps of few tokens"
+
+
+def _check(
+    model: PagedModel, variants: FewRowVariants, cache: DiskCache, wait_for_rest: Callable[[], None]
+) -> None:
+    """Checks what the kernels compute, unless they have passed that with these files before.
+
+    Raises:
+        _WrongError: they have not passed.
+    """
+    import numba
+
+    from fastovms.engine.model import kernel_check
+
+    weights = model.graph.weights
+    key = key_of(
+        [__version__, ov.get_version(), numba.__version__, kernel_check.VERSION],
+        [variants.store.kernels.instructions, dict(model.precisions.large)],
+        file_identity([weights.with_suffix(".xml"), weights]),
+    )
+    if cache.find(_CHECKED, key) is not None:
+        return
+    wrong = kernel_check.why_wrong(model, variants, wait_for_rest)
+    find_trim()()  # of the weights that were computed with, malloc keeps a part
+    if wrong is not None:
+        raise _WrongError(wrong)
+    cache.put(_CHECKED, key, lambda entry: (entry / "passed").touch())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from fastovms.engine.kernels.assembler import WeightStore, packed_bytes
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.low_rank import pack_adapter
 from fastovms.engine.kernels.segments import find_segments
-from fastovms.engine.model import few_rows
+from fastovms.engine.model import few_rows, kernel_check
 from fastovms.engine.model.adapters import (
     AdapterStack,
     LowRank,
@@ -44,6 +45,7 @@ from fastovms.engine.model.model import ExportedModel, PagedModel, RunnerFactory
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.engine.model.step_program import AdaptedStepRunner, StepProgramRunner
 from fastovms.gguf.converter import convert
+from fastovms.system.disk import DiskCache
 from tests.gguf.tiny_models import HIDDEN, TinyModel
 from tests.gguf.tiny_models import write_model as write_gguf
 
@@ -159,7 +161,7 @@ def test_types_of_gguf_that_fit_6_bits_are_packed_with_6(
     convert(tmp_path / "model.gguf", tmp_path)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f16"}
     plain = PagedModel.load(tmp_path, properties=properties)
-    found = compile_few_rows(plain, kernels)
+    found = compile_few_rows(plain, WeightStore(kernels))
     assert found is not None
     long = [matrix for matrix in found.store.matrices if matrix.num_columns == HIDDEN]
     assert {matrix.kind.weight_bits for matrix in long} == {6}  # shorter rows are in Q8_0
@@ -350,12 +352,16 @@ def test_kernels_for_adapters_are_used_where_adapters_are_served(
 
 
 def prepared(
-    model: PagedModel, caplog: pytest.LogCaptureFixture, *, has_adapters: bool = False
+    model: PagedModel,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    cache: DiskCache | None = None,
+    has_adapters: bool = False,
 ) -> str:
     """Returns the last line of the log."""
     model.allocate_cache(2)
     with caplog.at_level("INFO"):
-        prepare_few_rows(model, True, lambda: True, has_adapters=has_adapters)
+        prepare_few_rows(model, True, lambda: True, cache, has_adapters=has_adapters)
     return caplog.messages[-1]
 
 
@@ -400,6 +406,25 @@ def test_what_is_wrong_is_off_with_one_line(
     assert line in prepared(served, caplog)
     assert len([one for one in caplog.messages if one.startswith("decode kernels")]) == 1
     assert not served.few_row_numbers
+
+
+def test_only_kernels_that_have_passed_are_not_checked_again(
+    model: PagedModel,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verdicts = iter(["logits differ", None, "other weights"])
+    monkeypatch.setattr(kernel_check, "why_wrong", lambda *_: next(verdicts))
+    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: {1: 1.5})
+    cache = DiskCache(tmp_path)
+    lines = []
+    for changes in (False, False, False, True):
+        if changes:
+            os.utime(model.graph.weights, ns=(1, 1))
+        lines.append(prepared(model.twin(), caplog, cache=cache).removeprefix("decode kernels: "))
+    used = "in use, up to 1.5 times as fast as OpenVINO in steps of few tokens"
+    assert lines == ["not used: logits differ", used, used, "not used: other weights"]
 
 
 @pytest.mark.parametrize(

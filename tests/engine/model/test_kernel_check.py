@@ -71,6 +71,14 @@ def test_exact_kernels_are_right(model: PagedModel, kernels: Kernels) -> None:
     assert why_wrong(model, variants_of(model, kernels)) is None
 
 
+def test_kernels_are_not_used_where_memory_is_too_short_to_check_them(
+    model: PagedModel, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variants = variants_of(model, kernels)
+    monkeypatch.setattr(PagedModel, "available_memory", lambda self: 4 * 300 * 64)
+    assert why_wrong(model, variants) == "too little memory is free to check them"
+
+
 def nodes_of(graph: ov.Model, *kinds: str) -> list[Any]:
     return [node for node in graph.get_ordered_ops() if node.get_type_name() in kinds]
 

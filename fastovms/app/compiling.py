@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -150,20 +151,16 @@ def compile_model(model: ModelConfig, cache: DiskCache) -> CompiledModel:
     )
 
 
-class _NotAheadError(Exception):
-    """The model is not compiled ahead: it does not generate, or a conversion cannot be kept."""
-
-
 class CompileAhead:
     """Compiles a model in a thread, beside the imports of the rest of the server.
 
-    Args:
-        find: returns the model; an error is left to the server, which finds the model itself.
+    Attributes:
+        model: the model, as it was found.
     """
 
-    def __init__(self, find: Callable[[], ModelConfig]) -> None:
-        self._find = find
-        self._model: ModelConfig | None = None
+    def __init__(self, model: ModelConfig) -> None:
+        self.model = model
+        self._converted: ModelConfig | None = None
         self._compiled: Future[CompiledModel] | None = Future()
         threading.Thread(
             target=self._run, args=(self._compiled,), name="compile", daemon=True
@@ -182,7 +179,7 @@ class CompileAhead:
         if compiled is None:
             return None
         error = compiled.exception()
-        if self._model != model:
+        if self._converted != model:
             return None
         if error is not None:
             raise error
@@ -191,11 +188,21 @@ class CompileAhead:
     def _run(self, compiled: Future[CompiledModel]) -> None:
         try:
             make_binding_tables()
-            model = self._find()
-            cache = cache_of(model)
-            if task_of(model) is not Task.TEXT_GENERATION or not cache.is_kept:
-                raise _NotAheadError
-            self._model = as_directories(model, cache, Path(os.devnull))
-            compiled.set_result(compile_model(self._model, cache))
+            cache = cache_of(self.model)
+            log_loading(self.model)
+            self._converted = as_directories(self.model, cache, Path(os.devnull))
+            compiled.set_result(compile_model(self._converted, cache))
         except BaseException as error:
             compiled.set_exception(error)
+
+
+def compile_ahead(model: ModelConfig) -> CompileAhead | None:
+    """Begins to compile a model; None = it does not generate, or a conversion cannot be kept."""
+    with suppress(ConfigurationError):  # which the server reports
+        if task_of(model) is Task.TEXT_GENERATION and cache_of(model).is_kept:
+            return CompileAhead(model)
+    return None
+
+
+def log_loading(model: ModelConfig) -> None:
+    logger.info("loading %s from %s", model.name, model.path)

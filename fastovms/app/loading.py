@@ -30,6 +30,7 @@ from fastovms.app.compiling import (
     compile_model,
     identified,
     load_on_device,
+    log_loading,
     read_info,
     task_of,
 )
@@ -151,7 +152,8 @@ def load_models(
     loaded = []
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in generating:
-            logger.info("loading %s from %s", model.name, model.path)
+            if ahead is None or ahead.model != model:
+                log_loading(model)
             cache = cache_of(model)
             model = as_directories(model, cache, Path(scratch))
             # Compilation uses one core for most of its time.
@@ -184,7 +186,7 @@ def _close_all(closes: Sequence[Callable[[], None]]) -> None:
 
 def _encoder(model: ModelConfig, turn: ComputeTurn, engine: EngineConfig) -> ServedEncoder:
     model = replace(model, engine=engine)
-    logger.info("loading %s from %s", model.name, model.path)
+    log_loading(model)
     if model.engine.serves_adapters:
         raise ConfigurationError(
             f"{model.name} is an encoder, which serves no adapters: leave out --enable-lora and "
@@ -215,7 +217,7 @@ def _speech(
 ) -> ServedSpeech:
     """Loads a model of speech, and adds what closes its decoder to `closes`."""
     model = replace(model, engine=engine)
-    logger.info("loading %s from %s", model.name, model.path)
+    log_loading(model)
     info = identified(model)
     backend = load_whisper(model.path, info, model.engine, turn)
     metrics = _metrics_without_cache(info, backend.stats, model.engine.device)

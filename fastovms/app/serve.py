@@ -280,7 +280,9 @@ def model_supply(
         list_path=config.model_list,
         read_list=config.read_models,
     )
-    if not any(map(finder.needs_network, config.models)):
+    if ahead is not None:
+        supply.find([ahead.model])
+    elif not any(map(finder.needs_network, config.models)):
         supply.find()  # so that the commonest mistakes are found at once
     return supply
 

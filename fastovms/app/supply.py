@@ -268,13 +268,18 @@ class ModelSupply:
         self._reloads: set[asyncio.Task[ReloadOutcome]] = set()
         self._loads: list[asyncio.Future[None]] = []
 
-    def find(self) -> None:
+    def find(self, found: Sequence[ModelConfig] | None = None) -> None:
         """Finds the models and checks their files, which takes long if a model must be downloaded.
+
+        Args:
+            found: the models, if they have been found.
 
         Raises:
             ConfigurationError: a model is missing or broken.
         """
-        self._configs = [self._find(source) for source in self._sources]
+        if found is None:
+            found = [self._find(source) for source in self._sources]
+        self._configs = list(found)
         check_models(self._configs)
 
     def load(self) -> ServedModels:

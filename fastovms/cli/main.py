@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -654,9 +653,9 @@ def _compile_ahead(models: Sequence[ModelSource], settings: Settings) -> Compile
     finder = ModelFinder(Repository(model_root(repository.path, os.environ)), repository)
     with suppress(ConfigurationError):  # which the server reports
         if not finder.needs_network(models[0]):
-            from fastovms.app.compiling import CompileAhead
+            from fastovms.app.compiling import compile_ahead
 
-            return CompileAhead(partial(finder.find, models[0]))
+            return compile_ahead(finder.find(models[0]))
     return None
 
 

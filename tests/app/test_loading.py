@@ -10,7 +10,7 @@ import openvino_tokenizers  # noqa: F401 - it asks the real `ov.Core` when it is
 import pytest
 
 from fastovms.app import compiling, loading
-from fastovms.app.compiling import CompileAhead, on_device, read_info
+from fastovms.app.compiling import compile_ahead, on_device, read_info
 from fastovms.app.loading import check_models, load_models
 from fastovms.config import DEMO_MODEL, EngineConfig, MediaConfig, ModelConfig
 from fastovms.encoding import Task
@@ -136,10 +136,8 @@ def test_the_cpu_takes_over_for_an_encoder(
     assert "m: AUTO takes the CPU, because GPU cannot run the model: no memory" in caplog.messages
 
 
-def compile_ahead(
-    monkeypatch: pytest.MonkeyPatch, asked: ModelConfig | Exception, fault: Exception | None = None
-) -> tuple[CompileAhead, list[Path]]:
-    """Returns what compiles `asked` ahead with a fake backend, and the paths that were compiled."""
+def fake_backend(monkeypatch: pytest.MonkeyPatch, fault: Exception | None = None) -> list[Path]:
+    """Returns the paths that will have been compiled."""
     compiled: list[Path] = []
 
     def compile_backend(path: Path, *_: object, **__: object) -> Any:
@@ -148,35 +146,40 @@ def compile_ahead(
             raise fault
         return lambda *_: FakeBackend(lambda request, index: [], model_info())
 
-    def find() -> ModelConfig:
-        if isinstance(asked, Exception):
-            raise asked
-        return asked
-
     monkeypatch.setattr(compiling, "compile_backend", compile_backend)
-    return CompileAhead(find), compiled
+    return compiled
 
 
-def test_a_model_that_was_compiled_ahead_is_used_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    ahead, compiled = compile_ahead(monkeypatch, model())
-    for count in (1, 2):  # once by the load that takes it, once by a later load
-        load_models([model()], MediaConfig(), ahead=ahead)
-        assert compiled == [DEMO_MODEL] * count
-
-
-@pytest.mark.parametrize(
-    "other", [model(max_num_seqs=2), ConfigurationError("not found"), OSError("no file")]
-)
-def test_another_model_than_the_one_ahead_is_compiled_anew(
-    monkeypatch: pytest.MonkeyPatch, other: ModelConfig | Exception
+def test_a_model_that_was_compiled_ahead_is_used_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ahead, compiled = compile_ahead(monkeypatch, other)
-    load_models([model()], MediaConfig(), ahead=ahead)
-    assert len(compiled) == 1 + isinstance(other, ModelConfig)
+    compiled = fake_backend(monkeypatch)
+    with caplog.at_level(logging.INFO):
+        ahead = compile_ahead(model())
+        for count in (1, 2):  # once by the load that takes it, once by a later load
+            load_models([model()], MediaConfig(), ahead=ahead)
+            assert compiled == [DEMO_MODEL] * count
+    assert caplog.messages[0] == f"loading m from {DEMO_MODEL}"
+    assert len([line for line in caplog.messages if line.startswith("loading m")]) == 1
+
+
+def test_another_model_than_the_one_ahead_is_compiled_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = fake_backend(monkeypatch)
+    load_models([model()], MediaConfig(), ahead=compile_ahead(model(max_num_seqs=2)))
+    assert compiled == [DEMO_MODEL] * 2
 
 
 def test_a_fault_ahead_is_reported_by_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    ahead, compiled = compile_ahead(monkeypatch, model(), ConfigurationError("no memory"))
+    compiled = fake_backend(monkeypatch, ConfigurationError("no memory"))
     with pytest.raises(ConfigurationError, match="no memory"):
-        load_models([model()], MediaConfig(), ahead=ahead)
+        load_models([model()], MediaConfig(), ahead=compile_ahead(model()))
     assert compiled == [DEMO_MODEL]
+
+
+def test_without_a_cache_nothing_is_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = fake_backend(monkeypatch)
+    monkeypatch.setattr(compiling.DiskCache, "is_kept", False)
+    assert compile_ahead(model()) is None
+    assert not compiled

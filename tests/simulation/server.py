@@ -658,6 +658,7 @@ _EXPECTED = (
     "the list of models is no JSON",
     "an API key is visible ASCII",
     "cannot use the TLS files",
+    "since the response was begun",
 )
 
 

@@ -314,6 +314,11 @@ class ModelFinder:
         self._repository = repository
         self._config = config
 
+    @classmethod
+    def of(cls, config: RepositoryConfig, environ: Mapping[str, str]) -> ModelFinder:
+        """Returns the finder for the operator's repository; see `model_root`."""
+        return cls(Repository(model_root(config.path, environ)), config)
+
     @_looking()
     def needs_network(self, source: ModelSource) -> bool:
         """Returns whether `find` has to download something. Raises ConfigurationError like

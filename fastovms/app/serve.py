@@ -51,7 +51,7 @@ from fastovms.backends.paged.backend import SharedCores
 from fastovms.batches.input import InputChecker, LineSlots
 from fastovms.batches.runner import FOLDER as BATCH_FOLDER
 from fastovms.batches.runner import BatchParts, BatchRunner, LineCaller
-from fastovms.catalog import ModelFinder, Repository, model_root
+from fastovms.catalog import ModelFinder
 from fastovms.config import (
     ApiConfig,
     BatchConfig,
@@ -266,8 +266,7 @@ def model_supply(
     Raises:
         ConfigurationError: a model is missing or obviously broken.
     """
-    root = model_root(config.repository.path, os.environ)
-    finder = ModelFinder(Repository(root), config.repository)
+    finder = ModelFinder.of(config.repository, os.environ)
     prefix_cache = config.prefix_cache
     load = partial(load_models, media=config.media, cores=SharedCores.create(), ahead=ahead)
     supply = ModelSupply(

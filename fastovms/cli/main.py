@@ -650,7 +650,7 @@ def _compile_ahead(models: Sequence[ModelSource], settings: Settings) -> Compile
     if len(models) != 1 or settings.section(ResidencyConfig).loads_on_demand:
         return None
     repository = settings.section(RepositoryConfig)
-    finder = ModelFinder(Repository(model_root(repository.path, os.environ)), repository)
+    finder = ModelFinder.of(repository, os.environ)
     with suppress(ConfigurationError):  # which the server reports
         if not finder.needs_network(models[0]):
             from fastovms.app.compiling import compile_ahead

@@ -14,7 +14,7 @@ from typing import Final
 from fastovms.app.compiling import task_of
 from fastovms.app.loading import check_models
 from fastovms.backends.paged.tuning import TuningReport, compare_all, measure_all
-from fastovms.catalog import ModelFinder, Repository, model_root
+from fastovms.catalog import ModelFinder
 from fastovms.config import EngineConfig, ModelSource, RepositoryConfig
 from fastovms.encoding import Task
 from fastovms.engine.model.devices import MemoryReader
@@ -46,8 +46,7 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
         ConfigurationError: the model is unknown, the device cannot run it, or the machine is too
             busy.
     """
-    root = model_root(repository.path, os.environ)
-    model = ModelFinder(Repository(root), repository).find(source)
+    model = ModelFinder.of(repository, os.environ).find(source)
     check_models([model])
     if task_of(model) is not Task.TEXT_GENERATION:
         raise ConfigurationError(f"{model.path} generates no text, and needs no tuning")

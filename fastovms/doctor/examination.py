@@ -17,7 +17,7 @@ import openvino as ov
 
 from fastovms.backends.model_files import read_encoder_info
 from fastovms.backends.model_task import find_pooling, find_task, weights_file
-from fastovms.catalog import ModelFinder, Repository, model_root
+from fastovms.catalog import ModelFinder
 from fastovms.config import (
     EngineConfig,
     HttpConfig,
@@ -647,7 +647,7 @@ def _examine_model(
     Raises:
         ConfigurationError: the path is not a model, or the device cannot run it.
     """
-    finder = ModelFinder(Repository(model_root(repository.path, os.environ)), repository)
+    finder = ModelFinder.of(repository, os.environ)
     if finder.needs_network(source):
         return None
     config = finder.find(source)

@@ -37,7 +37,7 @@ MAX_TILE: Final = 4
 """The most rows of activations that are multiplied with a block at once."""
 
 MIDDLE: Final = {4: 8, 6: 32, 8: 128}
-"""What is added to signed weights that are stored as unsigned ones, by their bits."""
+"""The number that makes a signed weight unsigned when it is added, by the bits of a weight."""
 
 _AHEAD: Final = 2048
 _CACHE_LINE: Final = 64
@@ -207,7 +207,7 @@ class _Emitter:
             stored.align = 4
 
     def _start(self, address: Value) -> Value:
-        """Returns what a sum begins with: what unsigned weights have too much, taken off."""
+        """Returns the first value of a sum, which cancels the `MIDDLE` in unsigned weights."""
         kind = self.kind
         if not kind.is_unsigned or kind.has_zero_points:
             return self._no_sum

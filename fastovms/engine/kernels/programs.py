@@ -54,11 +54,11 @@ class Opcode(IntEnum):
     COPY = 10
     ATTEND = 11
     """Attends with queries A over the paged cache, to which it adds keys B and values C first. `P0`
-    is the index of the layer's caches in the step, `P1` and `P2` the number and size of heads of
-    keys, `P3` the bits of the f32 scale, `P4` the window (0 = none), `P5` the tokens of a block,
-    and `P6` the bits of a number in the cache. A cache of 8 bits is OpenVINO's: each head of a
-    block of keys begins with an f32 scale and an f32 zero point for each column, each row of values
-    with one of each for itself; a number is scale * (integer - zero point)."""
+    is the index of the layer's caches in the step. `P1` and `P2` are the number and the size of
+    heads of keys. `P3` is the bits of the f32 scale, `P4` the window (0 = none), `P5` the tokens
+    of a block, and `P6` the bits of a number in the cache. A cache of 8 bits is OpenVINO's: each
+    head of a block of keys begins with an f32 scale and an f32 zero point for each column, each row
+    of values with one of each for itself; a number is scale * (integer - zero point)."""
     GATHER = 12
     """Takes the rows of A whose logits are needed. Later instructions compute only these rows."""
     LOW_RANK_DOWN = 13

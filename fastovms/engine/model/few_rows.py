@@ -56,9 +56,9 @@ _EXACT_INSTRUCTIONS: Final = {
     "avx2": "avx2",
 }
 """The instructions that multiply activations of 16 bits, by the fastest ones. With weights that
-have zero points, 8 bits would be less exact than OpenVINO: SmolLM2 in Q4_1 differed from f32 by
-0.03 to 0.09 of the logits' deviation, OpenVINO in bf16 by 0.02 to 0.04, and 16 bits by 0.01, at
-nearly the speed of 8 for few tokens."""
+have zero points, 8 bits would be less exact than OpenVINO. With SmolLM2 in Q4_1, logits differed
+from f32 by 0.03 to 0.09 of their deviation with 8 bits, and by 0.01 with 16, at nearly the same
+speed for few tokens. Those of OpenVINO in bf16 differed by 0.02 to 0.04."""
 
 _BITS: Final = {ov.Type.f16: 16, ov.Type.f32: 32, ov.Type.u8: 8}
 """The bits of a number in a cache, by its type."""

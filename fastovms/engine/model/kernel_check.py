@@ -61,6 +61,12 @@ _MAX_LOSS: Final = 0.3
 """By how much OpenVINO's logit of our likeliest token may be below its own likeliest's, as a share
 of the same."""
 
+_NUM_LOGITS: Final = 8192
+"""How many logits of a token are compared with f32."""
+
+_TOKEN_IDS: Final = (5, 400)
+"""Ids that every vocabulary has."""
+
 Makers = Mapping[int, RunnerFactory]
 
 
@@ -192,13 +198,6 @@ def _logits_after(model: PagedModel, start: int) -> Iterator[Floats]:
                 layout.add(token_ids, first, first + length, table)
             logits = as_float32(model.infer(layout.finish(array("q", range(size)))))
             yield logits[:, :: 1 + logits.shape[1] // _NUM_LOGITS].copy()
-
-
-_NUM_LOGITS: Final = 8192
-"""How many logits of a token are compared with f32."""
-
-_TOKEN_IDS: Final = (5, 400)
-"""Ids that every vocabulary has."""
 
 
 def _differs(model: PagedModel, variants: FewRowVariants) -> bool:

@@ -48,9 +48,15 @@ _LOSSES: Final = ("kill", "refuse", "hang", "slow", "slow")
 """The faults of a whole replica: it is killed, or has an outage of its `FaultProxy`."""
 
 _SECONDS: Final = 7.0
-"""The seconds during which faults are injected."""
+"""The seconds during which faults are injected, at least."""
 
-_PATIENCE: Final = 25.0
+LEAST_ACKNOWLEDGED: Final = 50
+"""The number of acknowledged operations before which the faults do not end."""
+
+_LONGEST: Final = 60.0
+"""The seconds after which the faults end in any case."""
+
+_PATIENCE: Final = 60.0
 """The seconds after the last fault within which all responses must end."""
 
 _LIMITS: Final = TimeLimits(statement=1.2, answer=1.6, idle=2.4)
@@ -432,14 +438,16 @@ class _World:
                 replica.proxy.end_outage()
 
     async def _trouble(self, num_spared: int) -> None:
-        """Injects faults for some seconds.
+        """Injects faults for some seconds, longer on a machine that is busy.
 
         Args:
             num_spared: how many of the replicas stay connected, so that they take over what the
                 others run.
         """
-        chance, ends_at = self._chance, time.monotonic() + _SECONDS
-        while time.monotonic() < ends_at:
+        chance, started, counts = self._chance, time.monotonic(), self._report.counts
+        while (seconds := time.monotonic() - started) < _SECONDS or (
+            counts["acknowledged"] < LEAST_ACKNOWLEDGED and seconds < _LONGEST
+        ):
             await asyncio.sleep(chance.uniform(0.1, 0.8))
             kind, replica = chance.choice(_LOSSES), chance.choice(self._replicas[num_spared:])
             if replica.proxy.outage:
@@ -451,8 +459,8 @@ class _World:
                 await self._add_replica(0.01)
             else:
                 replica.proxy.begin_outage(kind)
-                seconds = _LEASE * chance.uniform(0.6, 3.0)
-                asyncio.get_running_loop().call_later(seconds, replica.proxy.end_outage)
+                outage = _LEASE * chance.uniform(0.6, 3.0)
+                asyncio.get_running_loop().call_later(outage, replica.proxy.end_outage)
         for replica in self._replicas:
             replica.proxy.end_outage()
             replica.proxy.is_active = False

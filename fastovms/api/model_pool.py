@@ -251,7 +251,7 @@ class ModelPool:
         self._wait_timeout = wait_timeout
         self._configs: dict[str, ModelConfig] = {}
         self._known: dict[str, KnownModel] = {}
-        self._former: dict[str, ModelPlan] = {}
+        self._loaded: dict[str, ModelPlan] = {}  # of the last load of each that has succeeded
         self._waiters = ModelWaiters(residency, clock)
         self._move: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -287,17 +287,13 @@ class ModelPool:
             logger.info("models: %s is no longer served", name)
             self._waiters.refuse(name, BackendUnavailable(f"the model {name} is no longer served"))
             self._residency.remove(name)
-            self._former.pop(name, None)
+            self._loaded.pop(name, None)
             del self._configs[name]
         for plan in added:
             logger.info("models: %s is now served", plan.known.name)
             self._adopt(plan, is_loaded=False)
         for plan in changed:
             logger.info("models: the configuration of %s has changed", plan.known.name)
-            known = self._known[plan.known.name]
-            if known.served is not None and not self.loads_on_demand:
-                config = self._configs[known.name]
-                self._former[known.name] = ModelPlan(config, known, known.size, known.file_size)
             self._change(plan)
         self._configs = {name: plan.config for name, plan in given.items()}
         self._tell()
@@ -451,10 +447,11 @@ class ModelPool:
             self._advance()
 
     async def _load(self, name: str) -> None:
-        known = self._known[name]
+        known, config = self._known[name], self._configs[name]
+        plan = ModelPlan(config, known, known.size, known.file_size)
         num_loaded = sum(model.served is not None for model in self._known.values())
         try:
-            loaded = await self._loader.load(self._configs[name], num_loaded)
+            loaded = await self._loader.load(config, num_loaded)
             [model] = loaded
             await _warm_up(model)
         except Exception as error:
@@ -464,14 +461,7 @@ class ModelPool:
             self.num_failures[name] += 1
             self._residency.failed(self._clock())
             if name in self._configs:  # else whoever has waited knows already
-                seconds = self._residency.seconds_to_retry(name, self._clock())
-                refusal = _not_loaded(known, seconds)
-                if name in self._former:  # it was served until its settings have changed
-                    self._waiters.refuse_orders(name, refusal)
-                    self._change(self._former.pop(name))
-                    self._want(name)
-                else:
-                    self._waiters.refuse(name, refusal)
+                self._note_failure(plan)
             return
         if known.metrics is not None:
             model.metrics.continue_from(known.metrics)
@@ -481,8 +471,25 @@ class ModelPool:
         self.num_loads[name] += 1
         self._residency.loaded(self._clock())
         if not self._residency[name].leaves:
-            self._former.pop(name, None)
+            self._loaded[name] = plan
             self._waiters.hand_over(name)
+
+    def _note_failure(self, plan: ModelPlan) -> None:
+        """Has a model that could not be loaded be loaded as it was before its settings changed, or
+        refuses whoever waits for it."""
+        name = plan.known.name
+        if self._configs[name] != plan.config:  # they have changed again: the new ones are tried
+            self._residency.change(name, plan.known.size)
+            return
+        refusal = _not_loaded(plan.known, self._residency.seconds_to_retry(name, self._clock()))
+        former = self._loaded.get(name)
+        if former is None or former.config == plan.config or self.loads_on_demand:
+            self._loaded.pop(name, None)
+            self._waiters.refuse(name, refusal)
+            return
+        self._waiters.refuse_orders(name, refusal)
+        self._change(former)
+        self._want(name)
 
     async def _unload(self, name: str) -> None:
         known = self._known[name]
@@ -511,6 +518,8 @@ class ModelPool:
         self._residency.add(name, plan.size, is_loaded=is_loaded, now=self._clock())
         if known.served is not None:
             known.served = replace(known.served, hold=partial(self._hold_again, name))
+        if is_loaded:
+            self._loaded[name] = plan
 
     def _change(self, plan: ModelPlan) -> None:
         """Changes the configuration of a model for its next load."""

@@ -179,6 +179,11 @@ class Loader:
         await self.may_reclaim.wait()
         self.moves.append("reclaim")
 
+    async def reach(self, num_moves: int) -> None:
+        """Returns once so many moves have begun."""
+        while len(self.moves) < num_moves:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
 
 def plan(name: str, *aliases: str) -> ModelPlan:
     config = ModelConfig(Path(name), (name, *aliases))
@@ -413,14 +418,59 @@ async def test_a_model_that_cannot_be_loaded_as_it_was_changed_is_loaded_as_it_w
     await pool.close()
 
 
+@pytest.mark.parametrize("num_moves", [0, 4, 5])
+async def test_a_list_that_changes_while_a_broken_one_is_applied_keeps_the_model(
+    num_moves: int,
+) -> None:
+    """While a request holds the model, while the broken one is loaded, and while the former is
+    loaded again."""
+    pool = Pool(plan("a"))
+    held = await pool.hold("a")
+    pool.loader.go.clear()
+    [first] = pool.apply([plan("a", "broken")]).loads
+    if num_moves:
+        held()
+    if num_moves == 5:
+        await pool.loader.reach(4)
+        pool.loader.go.set()
+        pool.loader.go.clear()
+    await pool.loader.reach(num_moves)
+    [second] = pool.apply([plan("a", "broken", "again")]).loads
+    pool.loader.go.set()
+    if not num_moves:
+        held()
+    async with asyncio.timeout(20):
+        await asyncio.wait((first, second))
+    for load in (first, second):
+        with pytest.raises(BackendUnavailable, match="it is broken"):
+            load.result()
+    await pool.use("a")
+    assert pool.configs["a"].names == ("a",)
+    await pool.close()
+
+
+async def test_settings_that_are_mended_while_broken_ones_are_loaded_are_tried() -> None:
+    pool = Pool(plan("a"))
+    await pool.use("a")
+    pool.loader.go.clear()
+    [first] = pool.apply([plan("a", "broken")]).loads
+    waiting = asyncio.ensure_future(pool.use("a"))
+    await pool.loader.reach(4)
+    [second] = pool.apply([plan("a", "mended")]).loads
+    pool.loader.go.set()
+    async with asyncio.timeout(20):
+        await asyncio.gather(first, second, waiting)
+    assert pool.configs["a"].names == ("a", "mended")
+    await pool.close()
+
+
 async def test_requests_wait_while_a_model_is_loaded_as_it_was() -> None:
     pool = Pool(plan("a"))
     await pool.use("a")
     pool.loader.go.clear()
     [load] = pool.apply([plan("a", "broken")]).loads
     waiting = asyncio.ensure_future(pool.use("a"))
-    while len(pool.loader.moves) < 4:  # noqa: ASYNC110 - two loads, and an unload in between
-        await asyncio.sleep(0)
+    await pool.loader.reach(4)  # two loads, and an unload in between
     pool.loader.go.set()
     with pytest.raises(BackendUnavailable, match="it is broken"):
         await load

@@ -494,8 +494,8 @@ FAULTS: Final = (
     Fault(
         "a removed model stays in memory",
         _POOL,
-        "            self._residency.remove(name)\n            self._former",
-        "            self._former",
+        "            self._residency.remove(name)\n            self._loaded",
+        "            self._loaded",
     ),
     Fault(
         "a removed model is unloaded under its requests",
@@ -518,8 +518,8 @@ FAULTS: Final = (
     Fault(
         "a model that cannot be loaded any more is gone",
         _POOL,
-        "                if name in self._former:  # it",
-        "                if False:  # it",
+        "        if former is None or former.config",
+        "        if True or former.config",
     ),
     Fault(
         "a request that waits for a removed model is forgotten",

@@ -262,6 +262,12 @@ class Simulation:
             await asyncio.sleep(2)
             async with self._changing:
                 await self._reload(Reload(0, 0.0, self._scenario.keys))
+        models = self._operator.models
+        if self._scenario.has_losses and BROKEN in dict(models).values():  # to resume responses
+            await asyncio.sleep(2)
+            mended = tuple((n, VARIANTS[0] if v == BROKEN else v) for n, v in models)
+            async with self._changing:
+                await self._reload(Reload(0, 0.0, models=mended))
 
     async def _reload(self, reload: Reload) -> None:
         """Changes the operator's files, and checks that the servers go by them."""

@@ -29,7 +29,7 @@ from fastovms.backends.job_thread import Job, JobThread
 from fastovms.backends.model_task import find_pooling, find_task, graph_file
 from fastovms.config import EncoderConfig, EngineConfig
 from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText, Pooling, Task
-from fastovms.errors import ConfigurationError, Overloaded
+from fastovms.errors import ConfigurationError, EngineFailed, Overloaded
 from fastovms.params import ModelInfo
 from fastovms.text.tokenizer import TextEncoder
 
@@ -206,8 +206,11 @@ class _Job(Job[EncodedTexts]):
         """Records that the computation of the first texts begins."""
         self.started_at = min(self.started_at, now)
 
-    def encoded(self, now: float) -> EncodedTexts:
-        """Returns the computed vectors and the seconds that they took."""
+    def outcome(self, now: float) -> EncodedTexts | EngineFailed:
+        """Returns the computed vectors and the seconds that they took, or the error if they are not
+        finite."""
+        if not np.isfinite(self.rows).all():
+            return EngineFailed("the model gave values that are not numbers (NaN or infinite)")
         return EncodedTexts(self.rows, self.started_at - self.queued_at, now - self.started_at)
 
 
@@ -342,7 +345,7 @@ class ThreadedEncoder(JobThread[_Job]):
             job.num_left -= 1
             self._counters.num_prompt_tokens += length
             if not job.num_left:
-                self._link.call(job.settle, job.encoded(self._clock()))
+                self._link.call(job.settle, job.outcome(self._clock()))
 
 
 class LoadedEncoder(NamedTuple):

@@ -134,7 +134,8 @@ TIMEOUT = 10
 
 
 class StoppingModel:
-    """Adds up a text's tokens, in two segments, each of which waits to be let pass."""
+    """Adds up a text's tokens, in two segments, each of which waits to be let pass. Of token 13 it
+    makes NaN."""
 
     info = EncoderInfo(Task.EMBEDDINGS, 1)
     num_segments = 2
@@ -156,8 +157,8 @@ class StoppingModel:
 
     @property
     def rows(self):
-        sums = [[text.token_ids.sum()] for text in self.batches[-1]]
-        return np.array(sums, np.float32)
+        ids = [text.token_ids for text in self.batches[-1]]
+        return np.array([[np.nan if 13 in each else each.sum()] for each in ids], np.float32)
 
     def compute(self, batch, segment: int) -> None:
         self.begun.release()
@@ -255,6 +256,24 @@ async def test_the_queue_is_bounded(made):
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)
+
+
+async def test_values_that_are_not_numbers_fail_their_request_alone():
+    model = StoppingModel()
+    backend = ThreadedEncoder(model, model_info(), max_batch_tokens=64, max_num_queued=3)
+    backend.start()
+    given = ([text(1)], [text(2), text(13)], [text(3)])
+    encoding = [asyncio.ensure_future(backend.encode(texts, "me")) for texts in given]
+    await asyncio.sleep(0)
+    for _ in range(100):
+        model.passes.release()
+    first, broken, other = await asyncio.gather(*encoding, return_exceptions=True)
+    await backend.close()
+    assert (first.rows.tolist(), other.rows.tolist()) == ([[1]], [[3]])
+    assert isinstance(broken, EngineFailed)
+    assert str(broken) == "the model gave values that are not numbers (NaN or infinite)"
+    assert max(map(len, model.batches)) > 1
+    assert backend.failure is None
 
 
 async def test_a_failure_ends_all(made, caplog):

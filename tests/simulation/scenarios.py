@@ -6,6 +6,9 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from fastovms.config import EncoderConfig
+from tests.simulation.encoders import ENCODERS
+from tests.simulation.encoding import make_encoding
 from tests.simulation.model import Pace
 from tests.simulation.network import Line
 from tests.simulation.reloads import BROKEN, VARIANTS, Reload
@@ -38,7 +41,9 @@ def make_scenario(seed: int) -> Scenario:
         scenario = _with_other_keys(scenario, chance)
     elif scenario.settings.num_models > 1 and kind < 0.6:
         scenario = _with_other_models(scenario, chance)
-    return _with_tls(scenario, chance) if chance.random() < 0.12 else scenario
+    scenario = _with_tls(scenario, chance) if chance.random() < 0.12 else scenario
+    chance = random.Random(f"encoders 1286 {seed}")  # no world that failed before has them
+    return _with_encoders(scenario, chance) if chance.random() < 0.15 else scenario
 
 
 def _interrupt_sockets(scenario: Scenario, chance: random.Random) -> Scenario:
@@ -211,6 +216,55 @@ def _with_tls(scenario: Scenario, chance: random.Random) -> Scenario:
     settings = replace(scenario.settings, has_tls=True)
     reloads.sort(key=lambda reload: reload.at)
     return replace(scenario, settings=settings, actions=actions, reloads=tuple(reloads))
+
+
+def _with_encoders(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Returns a scenario with embedding models and rerankers, and clients that ask them."""
+    names = tuple(chance.sample(tuple(ENCODERS), chance.choice((1, 2, 3))))
+    settings = replace(
+        scenario.settings,
+        encoders=names,
+        encoder=EncoderConfig(
+            normalize=chance.random() < 0.7,
+            truncate=chance.random() < 0.3,
+            query_instruction=chance.choice(("", "q: ")),
+            document_instruction=chance.choice(("", "d: ")),
+            max_batch_tokens=chance.choice((16, 64, 256, 1024)),
+        ),
+        num_segments=chance.choice((1, 3, 8)),
+    )
+    number = _next_number(scenario.events)
+    hurry = chance.choice((0.0, 0.05, 1.0, 3.0))
+    asking = (
+        make_encoding(chance, number + i, chance.uniform(0.0, hurry), names)
+        for i in range(chance.choice((4, 8, 16)))
+    )
+    keys = scenario.keys or ("",)
+    actions = [replace(action, key=chance.choice(keys)) for action in asking]
+    accidents, reloads, first = scenario.accidents, scenario.reloads, scenario.first
+    if first is not None and first.models:
+        first = replace(first, models=(*first.models, *((name, "a") for name in names)))
+        reloads = tuple(_with_variants(reload, names, chance) for reload in reloads)
+    is_steady = settings.num_models == settings.num_replicas == 1 and not settings.has_files
+    if is_steady and chance.random() < 0.2:
+        at, kind = chance.uniform(0.05, 1.0), chance.choice(("encoder raise", "encoder hang"))
+        accidents = (Accident(number + len(actions), at, kind, 0.1),)
+    return replace(
+        scenario,
+        settings=settings,
+        actions=(*scenario.actions, *actions),
+        accidents=accidents,
+        reloads=reloads,
+        first=first,
+    )
+
+
+def _with_variants(reload: Reload, names: Sequence[str], chance: random.Random) -> Reload:
+    """Returns a reload of a list of models that has encoders too, some of them changed, broken or
+    away."""
+    variants = [(name, chance.choice(("a", "a", *VARIANTS, BROKEN, ""))) for name in names]
+    there = ((name, variant) for name, variant in variants if variant)
+    return replace(reload, models=(*reload.models, *there)) if reload.models else reload
 
 
 _KNOCKS = (

@@ -11,7 +11,7 @@ import signal
 import ssl
 import termios
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,22 +25,24 @@ from prometheus_client.registry import Collector
 from fastovms import files, prefix_cache
 from fastovms.api.model_pool import ModelPlan
 from fastovms.api.responses.background import BackgroundRuns
-from fastovms.api.served import KnownModel, ServedModel, ServedModels
-from fastovms.app import serve, supply
+from fastovms.api.served import KnownModel, ServedEncoder, ServedModel, ServedModels
+from fastovms.app import loading, serve, supply
 from fastovms.app.serve import BatchService
 from fastovms.app.supply import ModelSupply
 from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.paged import backend
-from fastovms.backends.paged.backend import BackendParts, PagedBackend
+from fastovms.backends.paged.backend import BackendParts, PagedBackend, SharedCores
 from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.batches import records
 from fastovms.config import (
+    EncoderConfig,
     EngineConfig,
     ModelConfig,
     PrefixCacheConfig,
     ResidencyConfig,
     StateConfig,
 )
+from fastovms.encoding import Task
 from fastovms.engine import stored_prefixes
 from fastovms.engine.stored_prefixes import PrefixFiles
 from fastovms.errors import ConfigurationError, StateFailed
@@ -62,6 +64,7 @@ from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.chat_models import chat_model
 from tests.fakes import ByteTokenizer
 from tests.simulation.disk import Disk, cut_off
+from tests.simulation.encoders import ENCODERS, SimEncoderBackend, served_encoder
 from tests.simulation.grammars import COMPILER, SimGrammars
 from tests.simulation.loop import SimLoop
 from tests.simulation.model import Pace, SimModel, model_info
@@ -257,8 +260,13 @@ def install_server() -> None:
 
 def _plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> list[ModelPlan]:
     return [
-        ModelPlan(config, KnownModel(config.name, (), 1_700_000_000), 1, 1) for config in configs
+        ModelPlan(config, KnownModel(config.name, (), 1_700_000_000, task=_task(config.name)), 1, 1)
+        for config in configs
     ]
+
+
+def _task(name: str) -> Task:
+    return ENCODERS[name].task if name in ENCODERS else Task.TEXT_GENERATION
 
 
 def _greeting(*_: object, **__: object) -> str:
@@ -338,6 +346,8 @@ class Settings:
         has_files: whether keys and models are in files that an operator changes.
         has_tls: whether it speaks TLS.
         poll_interval: seconds after which it looks for a change of the list of models; 0 = never.
+        encoders: the names of its encoder models, which are on the list of models if it has one.
+        num_segments: in how many segments an encoder computes.
     """
 
     block_size: int
@@ -358,6 +368,9 @@ class Settings:
     has_files: bool = False
     has_tls: bool = False
     poll_interval: float = 0.0
+    encoders: tuple[str, ...] = ()
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    num_segments: int = 1
     config: serve.ServerConfig = field(default_factory=lambda: serve.ServerConfig(models=()))
 
     @property
@@ -378,6 +391,8 @@ class Settings:
         of_http = {"write_buffer": http.max_write_buffer, "ping": http.ping_interval}
         more = f", {self.prompt_cache} bytes of prompts" if self.prompt_cache else ""
         more += ", TLS" if self.has_tls else ""
+        if self.encoders:
+            more += f", encoders {self.encoders} of {self.num_segments} segments, {self.encoder}"
         return (
             f"{self.num_blocks} blocks of {self.block_size}, context {self.max_model_len}, "
             f"{self.pace}, {of_engine | of_http}{more}"
@@ -388,7 +403,9 @@ class SimServer:
     """A server process, from its start to its end.
 
     Attributes:
-        backends: the backends of all models that it has loaded.
+        backends: the backends of all models that it has loaded, without encoders.
+        encoders: the encoders that it has loaded.
+        fault, encoder_fault: how its models or encoders fail; "" = they do not.
         outcome: None = it runs or was killed; "" = it has ended in order; else the error.
     """
 
@@ -411,7 +428,9 @@ class SimServer:
         self.process = Process(world, name, **clock)
         self.process.server = self  # type: ignore[attr-defined]
         self.backends: list[SimBackend] = []
-        self.fault = ""
+        self.encoders: list[ServedEncoder] = []
+        self.cores: SharedCores | None = None
+        self.fault = self.encoder_fault = ""
         self.is_cut = self.is_ready = False
         self.num_reloads = 0
         self.supply: ModelSupply | None = None
@@ -476,6 +495,8 @@ class SimServer:
 
         log = _AccessLog(self.world)
         config = self.settings.config
+        if self.settings.encoders:
+            self.cores = SharedCores.create()
         wire._HIGH_WATER = self.settings.high_water
         wire._LOW_WATER = self.settings.high_water // 4
         directory = str(STATE_DIR / self.process.name.replace(" ", "-"))
@@ -501,9 +522,9 @@ class SimServer:
 
     def _load(self) -> ServedModels:
         blocks = self._open_blocks()
-        models = ServedModels([self.make_model(MODELS[0], blocks)])
-        if blocks is not None:
-            models.close = blocks.close
+        encoders = map(self.make_encoder, self.settings.encoders)
+        models = _served([self.make_model(MODELS[0], blocks), *encoders])
+        models.close = partial(supply._close, models.close, blocks)
         return models
 
     def _open_blocks(self) -> BlockDirectory | None:
@@ -520,8 +541,12 @@ class SimServer:
             blocks = None if prefixes is None else prefixes.blocks
             if any(model.path.name == BROKEN for model in models):
                 raise ConfigurationError("the model is broken")
-            return ServedModels(
-                [self.make_model(model.name, blocks, model.path.name) for model in models]
+            names = [(model.name, model.path.name) for model in models]
+            return _served(
+                self.make_encoder(*name)
+                if name[0] in ENCODERS
+                else self.make_model(name[0], blocks, name[1])
+                for name in names
             )
 
         residency = ResidencyConfig(
@@ -549,7 +574,12 @@ class SimServer:
         engine = replace(settings.engine, cache_size=settings.num_blocks * 1024 / 2**30)
         stored = None if blocks is None else PrefixFiles(blocks, weights, weights.encode())
         served = SimBackend.from_model(
-            model, info, engine, BackendParts(COMPILER), available=1 << 30, prefixes=stored
+            model,
+            info,
+            engine,
+            BackendParts(COMPILER, cores=self.cores),
+            available=1 << 30,
+            prefixes=stored,
         )
         assert isinstance(served, SimBackend)
         served.name = name
@@ -557,6 +587,35 @@ class SimServer:
         self.backends.append(served)
         metrics = GenerationMetrics(info.name, served.stats)
         return ServedModel(served, ByteTokenizer(), metrics, chat=chat_model())
+
+    def make_encoder(self, name: str, variant: str = VARIANTS[0]) -> ServedEncoder:
+        settings = self.settings
+        assert self.cores is not None
+        served = served_encoder(
+            self.world,
+            name,
+            weights_name(name, variant),
+            settings.encoder,
+            pace=settings.pace,
+            num_segments=settings.num_segments,
+            max_num_queued=settings.engine.max_num_queued_requests,
+            turn=self.cores.turn,
+            fault=lambda: self.encoder_fault,
+        )
+        self.encoders.append(served)
+        return served
+
+    @property
+    def live_encoders(self) -> list[SimEncoderBackend]:
+        backends = [encoder.backend for encoder in self.encoders]
+        return [b for b in backends if isinstance(b, SimEncoderBackend) and b.is_live]
+
+
+def _served(models: Iterable[ServedModel | ServedEncoder]) -> ServedModels:
+    """Returns models that are closed as `load_models` does it."""
+    models = list(models)
+    closes = [model.tokenizing.close for model in models if isinstance(model, ServedEncoder)]
+    return ServedModels(models, close=partial(loading._close_all, closes))
 
 
 def _own_server() -> SimServer:

@@ -37,6 +37,8 @@ from tests.simulation.dialogues import (
     wait_for_resumption,
 )
 from tests.simulation.disk import DISK_FAULTS, Disk, use_disk
+from tests.simulation.encoders import kept_by_turn
+from tests.simulation.encoding import Encoding
 from tests.simulation.expected import SentText, SentTexts, body_of, faults_of
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import FAST
@@ -235,19 +237,28 @@ class Simulation:
     async def _break_model(self, server: SimServer, fault: str) -> None:
         """Has the model of a server fail. The server must notice it at the next step, and end."""
         await until(lambda: bool(server.backends) and server.backends[-1]._warm.is_set())
-        server.fault = fault
+        path, body = "/v1/completions", {"model": "sim", "prompt": "a", "max_tokens": 1}
+        is_encoder, _, how = fault.rpartition("encoder ")
+        if is_encoder:
+            server.encoder_fault = how
+            path, body = "/v1/score", {"text_1": "a", "text_2": "a"}
+            body["model"] = server.settings.encoders[0]
+        else:
+            server.fault = fault
         for _ in range(100):
             if server.main.has_ended:
                 break
             connection = connect(self.world, self._port, FAST)
-            body = {"model": "sim", "prompt": "a", "max_tokens": 1}
             headers = headers_of(next(iter(self._operator.keys), ""))
-            connection.send(render("POST", "/v1/completions", body, headers))
+            connection.send(render("POST", path, body, headers))
             await asyncio.sleep(1)
             connection.close()
             failed = [] if server.main.has_ended else [b for b in server.backends if b.failure]
             if any(backend._requests._requests for backend in failed):
                 self.world.fail("kept", "an engine that has failed still has requests")
+            encoders = [] if server.main.has_ended else server.encoders
+            if any(one.backend.failure and one.backend._jobs for one in encoders):
+                self.world.fail("kept", "an encoder that has failed still has requests")
         if not (server.outcome or "").startswith("EngineFailed"):
             self.world.fail("end", f"a model has failed by {fault}: {server.outcome!r}")
         server.kill()
@@ -498,7 +509,7 @@ class Simulation:
         # A stream may have begun before its model is there, for the sake of pings.
         text = str(answer.frames) if answer.frames else answer.body.decode(errors="replace")
         is_refusal = status in (404, 503) or (len(answer.frames) < 3 and "error" in text)
-        is_away = is_refusal and ("does not exist" in text or "no longer served" in text)
+        is_away = is_refusal and any(reason in text for reason in _AWAY)
         is_broken = is_refusal and "could not be loaded" in text
         if (is_away and "away" in states) or (is_broken and BROKEN in states):
             return True
@@ -530,12 +541,16 @@ class Simulation:
             return
         if self._scenario.has_losses and ends_by_accident(answer):
             return
-        most_cached = self._texts.most_cached(action, own)
+        is_encoding = action.api.startswith("/")
+        most_cached = 0 if is_encoding else self._texts.most_cached(action, own)
         variants = sorted(self._states(action.model, sent_at) & set(VARIANTS))
         faults = []
         for variant in variants:
-            asked = replace(action, model=weights_name(action.model, variant))
-            faults = faults_of(asked, answer, settings, most_cached)
+            weights = weights_name(action.model, variant)
+            if is_encoding:
+                faults = Encoding(action, settings.encoder, weights).faults(answer)
+            else:
+                faults = faults_of(replace(action, model=weights), answer, settings, most_cached)
             if not faults:
                 break
         for fault in faults:
@@ -560,6 +575,13 @@ class Simulation:
             for backend in server.backends:
                 if backend.is_live:
                     self._check_backend(backend)
+            for encoder in server.live_encoders:
+                if kept := encoder.kept():
+                    self.world.fail("kept", f"{kept} in {encoder.model.name}")
+            if server.cores is not None:
+                num_encoders = len(server.live_encoders)
+                if kept := kept_by_turn(server.cores.turn, num_encoders):
+                    self.world.fail("kept", kept)
             if server.supply is not None:
                 self._check_supply(server)
             for runs in server.runs:
@@ -584,7 +606,8 @@ class Simulation:
             if resident.num_uses or resident.num_waiting:
                 self.world.fail("kept", f"the model is in use: {resident}")
         given = {name for name, _ in self._operator.models}
-        there = sorted(backend.name for backend in server.backends if backend.is_live)
+        there = [backend.name for backend in server.backends if backend.is_live]
+        there = sorted([*there, *(encoder.model.name for encoder in server.live_encoders)])
         loaded = sorted(r.name for r in residents if not r.is_away)
         if there != loaded or not given >= set(there):
             self.world.fail("kept", f"{there} are in memory, {loaded} loaded, {given} in the list")
@@ -641,6 +664,9 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
+_AWAY: Final = ("does not exist", "no longer served", "' not found")
+"""What refusals of an unknown model say, in all dialects."""
+
 _REASONS: Final = (
     "shutting down",
     "has failed",
@@ -676,6 +702,9 @@ def _request(action: Action) -> bytes:
         return render("GET", "/health", None)
     if action.api in ("load", "unload"):
         return render("POST", f"/v1/models/{action.model}/{action.api}", {})
+    if action.api.startswith("/"):
+        body = {"model": action.model, **action.fields}
+        return render("POST", action.api, body, action.headers)
     path = "/v1/chat/completions" if action.api == "chat" else f"/v1/{action.api}"
     return render("POST", path, body_of(action), action.headers)
 

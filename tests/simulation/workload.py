@@ -24,7 +24,8 @@ class Action:
     Attributes:
         at: seconds after the server's start.
         api: "completions", "chat", "messages", "responses", "socket" (responses over a WebSocket),
-            "batch", "health", "load", "unload", "garbage", or "knock" (at a port of TLS, without).
+            "batch", "health", "load", "unload", "garbage", "knock" (at a port of TLS, without), or
+            the path of an encoder's endpoint, of whose body `fields` has everything but the model.
         prompt: the text of the prompt, or the bytes of garbage.
         fields: further fields of the body.
         leaves: how the client leaves before the end: "reset", "close", "half-close"; "" = it stays.
@@ -120,9 +121,10 @@ class Accident:
 
     Attributes:
         kind: "kill", "power" (it loses its power), "stop" (it is sent SIGTERM), or what its model
-            does: "raise", "hang" or "nan"; or what its disk does for some time: "full" (it takes
-            nothing more), "write" or "sync" (which fail). A replica may be "cut" off the state. The
-            files of the prompt cache "rot", which clients do not notice.
+            does: "raise", "hang" or "nan", or its encoders: "encoder raise" or "encoder hang"; or
+            what its disk does for some time: "full" (it takes nothing more), "write" or "sync"
+            (which fail). A replica may be "cut" off the state. The files of the prompt cache "rot",
+            which clients do not notice.
         slot: which of the replicas it is.
         pause: seconds until it is started again, or its disk is in order.
     """
@@ -158,7 +160,7 @@ class Scenario:
     @property
     def files_at_first(self) -> tuple[Sequence[str], Sequence[tuple[str, str]], Sequence[str]]:
         """The keys and the models at first, and all that there ever are."""
-        names = MODELS[: self.settings.num_models]
+        names = (*MODELS[: self.settings.num_models], *self.settings.encoders)
         keys, models = self.keys, tuple((name, "a") for name in names)
         if self.first is not None:
             keys, models = self.first.keys or keys, self.first.models or models

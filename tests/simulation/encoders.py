@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from fastovms.api.body import FairThread
 from fastovms.api.served import ServedEncoder
 from fastovms.backends.encoder_backend import QueuedText, ThreadedEncoder
 from fastovms.backends.encoder_model import EncoderBatch, EncoderModel
-from fastovms.backends.engine_thread import ComputeTurn
+from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
 from fastovms.config import EncoderConfig
 from fastovms.encoding import EncoderInfo, Task
 from fastovms.telemetry.metrics import GenerationMetrics
@@ -32,6 +33,9 @@ ENCODERS: Final = {
 
 MAX_LENGTH: Final = 64
 """The tokens of a text at most, with those around it."""
+
+_MOST_STEPS: Final = 8
+"""How many steps of up to three engines begin at most before the next slice of those that wait."""
 
 _MOST_VAIN: Final = 1
 """How many slices are computed of a batch that nobody waits for any more."""
@@ -148,11 +152,65 @@ class SimEncoderBackend(ThreadedEncoder):
         return ", ".join(f"{number} {name}" for name, number in left.items() if number)
 
 
-def kept_by_turn(turn: ComputeTurn, num_encoders: int) -> str:
-    """Returns what is left of slices and steps that have ended, for people; "" = nothing."""
-    found = (turn._num_waiting, turn._num_stepping, turn._is_slicing, turn._num_working)
-    is_right = not any(found) and turn._num_encoders == num_encoders
-    return "" if is_right else f"the turn is {found}, with {turn._num_encoders} encoders"
+class CheckedTurn(ComputeTurn):
+    """Checks that steps and slices take turns, and that a slice comes in time."""
+
+    def __init__(self, world: World, engines: WorkingEngines) -> None:
+        self._num_in_steps = self._num_in_slices = self._num_begun = self._begun_before = 0
+        self._waiting = 0
+        super().__init__(engines)
+        self._world = world
+
+    @property  # type: ignore[override]
+    def _num_waiting(self) -> int:
+        return self._waiting
+
+    @_num_waiting.setter
+    def _num_waiting(self, number: int) -> None:
+        if not self._waiting:
+            self._begun_before = self._num_begun
+        self._waiting = number
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        takes_turns = bool(self._num_encoders)
+        with super().step():
+            self._num_in_steps += takes_turns
+            self._num_begun += takes_turns
+            self._check()
+            try:
+                yield
+            finally:
+                self._num_in_steps -= takes_turns
+
+    @contextmanager
+    def slice(self) -> Iterator[None]:
+        with super().slice():
+            num_steps = self._num_begun - self._begun_before
+            if num_steps > _MOST_STEPS:
+                self._world.fail("late", f"a slice after {num_steps} steps")
+            self._begun_before = self._num_begun
+            self._num_in_slices += 1
+            self._check()
+            try:
+                yield
+            finally:
+                self._num_in_slices -= 1
+
+    def _check(self) -> None:
+        if self._num_in_slices > 1 or (self._num_in_slices and self._num_in_steps):
+            found = f"{self._num_in_slices} slices and {self._num_in_steps} steps at once"
+            self._world.fail("turn", found)
+
+    def kept(self, num_encoders: int) -> str:
+        """Returns what is left of slices and steps that have ended, for people; "" = nothing.
+
+        Args:
+            num_encoders: how many encoders are in memory.
+        """
+        found = (self._num_waiting, self._num_stepping, self._is_slicing, self._num_working)
+        is_right = not any(found) and self._num_encoders == num_encoders
+        return "" if is_right else f"the turn is {found}, with {self._num_encoders} encoders"
 
 
 def served_encoder(

@@ -172,6 +172,9 @@ class Encoding:
 
     Args:
         weights: the name of the weights of its model.
+
+    Attributes:
+        num_tokens: of an answer that was right; 0 = there was none.
     """
 
     def __init__(self, action: Action, config: EncoderConfig, weights: str) -> None:
@@ -180,6 +183,7 @@ class Encoding:
         self._config = config
         self._weights = weights
         self._path = action.api
+        self.num_tokens = 0
 
     def faults(self, answer: Answer) -> list[str]:
         """Returns what is wrong with a whole answer."""
@@ -193,16 +197,23 @@ class Encoding:
             return [] if is_right else [f"status {answer.status} where rows are NaN"]
         if answer.status != 200:
             return [f"status {answer.status}: {answer.body[:200]!r}"]
-        rows = np.array([row_of(self._weights, *text) for text in given])
         num_tokens = sum(len(text.ids) for text in given)
+        faults = self._faults(answer.json, given, owners, num_tokens)
+        self.num_tokens = 0 if faults else num_tokens
+        return faults
+
+    def _faults(
+        self, body: Any, given: Sequence[_Given], owners: list[int], num_tokens: int
+    ) -> list[str]:
+        rows = np.array([row_of(self._weights, *text) for text in given])
         if self._path in OLLAMA:
-            return self._faults_of_ollama(answer.json, self._vectors(rows), num_tokens)
+            return self._faults_of_ollama(body, self._vectors(rows), num_tokens)
         if self._path in EMBEDDINGS:
-            return self._faults_of_vectors(answer.json, self._vectors(rows), num_tokens)
+            return self._faults_of_vectors(body, self._vectors(rows), num_tokens)
         scores = self._scores(rows, owners)
         if self._path in SCORE:
-            return self._faults_of_scores(answer.json, scores, num_tokens)
-        return self._faults_of_ranks(answer.json, scores, num_tokens)
+            return self._faults_of_scores(body, scores, num_tokens)
+        return self._faults_of_ranks(body, scores, num_tokens)
 
     # The tokens
 

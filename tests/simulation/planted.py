@@ -32,6 +32,8 @@ _SERVE: Final = "fastovms.app.serve"
 _SUPPLY: Final = "fastovms.app.supply"
 _POOL: Final = "fastovms.api.model_pool"
 _RESIDENCY: Final = "fastovms.api.residency"
+_JOBS: Final = "fastovms.backends.job_thread"
+_ENCODER: Final = "fastovms.backends.encoder_backend"
 
 
 class Fault(NamedTuple):
@@ -556,6 +558,85 @@ FAULTS: Final = (
         _LISTENERS,
         "ssl_handshake_timeout=HANDSHAKE_TIMEOUT",
         "ssl_handshake_timeout=1e6",
+    ),
+    Fault(
+        "texts are encoded that nobody waits for",
+        _JOBS,
+        "            job.is_given_up = True",
+        "            pass",
+    ),
+    Fault(
+        "a request for vectors ends with the first batch of its texts",
+        _ENCODER,
+        "            if not job.num_left:",
+        "            if True:",
+    ),
+    Fault(
+        "the rows of a batch are those of its texts in the order of a request",
+        _ENCODER,
+        "batch.append(QueuedText(job, index, length))",
+        "batch.append(QueuedText(job, len(waiting.indices), length))",
+    ),
+    Fault(
+        "an encoder that fails ends no request",
+        _JOBS,
+        "            self._end_all(EngineFailed(reason))",
+        "            pass",
+    ),
+    Fault(
+        "closing does not end an encoder's thread",
+        _JOBS,
+        "        self._commands.put(None)",
+        "        pass",
+    ),
+    Fault(
+        "an encoder that is gone still takes turns",
+        _ENCODER,
+        "            self._turn.remove_encoder()",
+        "            pass",
+    ),
+    Fault(
+        "texts of a batch that has ended count as running",
+        _ENCODER,
+        "        self._num_running = 0",
+        "        pass",
+    ),
+    Fault(
+        "a slice does not wait for steps",
+        _THREAD,
+        "while self._is_slicing or self._num_stepping or not self._is_due:",
+        "while self._is_slicing or not self._is_due:",
+    ),
+    Fault(
+        "an encoder waits for a slice without being noticed",
+        _THREAD,
+        "while self._is_slicing or (self._num_waiting and self._is_due):",
+        "while self._is_slicing:",
+    ),
+    Fault(
+        "the last part of a document decides its score",
+        "fastovms.api.rerank",
+        "    np.maximum.at(scores, owners, _relevance(rows, "
+        "uses_activation=options.uses_activation))",
+        "    scores[owners] = _relevance(rows, uses_activation=options.uses_activation)",
+    ),
+    Fault(
+        "texts that wait to be tokenized are forgotten",
+        "fastovms.api.body",
+        "            job.done.set_result(work.result())\n        self._begin_next()",
+        "            job.done.set_result(work.result())",
+    ),
+    Fault(
+        "vectors that are not numbers are answered",
+        _ENCODER,
+        "        if not np.isfinite(self.rows).all():",
+        "        if False:",
+    ),
+    Fault(
+        "tokens that were encoded are not counted",
+        _ENCODER,
+        "            self._counters.num_prompt_tokens += length",
+        "            pass",
     ),
     *(
         Fault(*fault, program="tests.state.postgres")

@@ -64,7 +64,7 @@ from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.chat_models import chat_model
 from tests.fakes import ByteTokenizer
 from tests.simulation.disk import Disk, cut_off
-from tests.simulation.encoders import ENCODERS, SimEncoderBackend, served_encoder
+from tests.simulation.encoders import ENCODERS, CheckedTurn, SimEncoderBackend, served_encoder
 from tests.simulation.grammars import COMPILER, SimGrammars
 from tests.simulation.loop import SimLoop
 from tests.simulation.model import Pace, SimModel, model_info
@@ -430,6 +430,7 @@ class SimServer:
         self.backends: list[SimBackend] = []
         self.encoders: list[ServedEncoder] = []
         self.cores: SharedCores | None = None
+        self.turn: CheckedTurn | None = None
         self.fault = self.encoder_fault = ""
         self.is_cut = self.is_ready = False
         self.num_reloads = 0
@@ -496,7 +497,9 @@ class SimServer:
         log = _AccessLog(self.world)
         config = self.settings.config
         if self.settings.encoders:
-            self.cores = SharedCores.create()
+            cores = SharedCores.create()
+            self.turn = CheckedTurn(self.world, cores.engines)
+            self.cores = replace(cores, turn=self.turn)
         wire._HIGH_WATER = self.settings.high_water
         wire._LOW_WATER = self.settings.high_water // 4
         directory = str(STATE_DIR / self.process.name.replace(" ", "-"))
@@ -590,7 +593,7 @@ class SimServer:
 
     def make_encoder(self, name: str, variant: str = VARIANTS[0]) -> ServedEncoder:
         settings = self.settings
-        assert self.cores is not None
+        assert self.turn is not None
         served = served_encoder(
             self.world,
             name,
@@ -599,7 +602,7 @@ class SimServer:
             pace=settings.pace,
             num_segments=settings.num_segments,
             max_num_queued=settings.engine.max_num_queued_requests,
-            turn=self.cores.turn,
+            turn=self.turn,
             fault=lambda: self.encoder_fault,
         )
         self.encoders.append(served)

@@ -37,7 +37,7 @@ from tests.simulation.dialogues import (
     wait_for_resumption,
 )
 from tests.simulation.disk import DISK_FAULTS, Disk, use_disk
-from tests.simulation.encoders import kept_by_turn
+from tests.simulation.encoders import CheckedTurn
 from tests.simulation.encoding import Encoding
 from tests.simulation.expected import SentText, SentTexts, body_of, faults_of
 from tests.simulation.loop import SimLoop
@@ -103,7 +103,7 @@ class Simulation:
         self._disk = Disk(self.world.chance)
         self._kept: list[Kept | KeptConversation | KeptBatch] = []
         self._servers: dict[int, SimServer] = {}
-        self._num_servers = 0
+        self._num_servers = self._num_encoded = 0
         self._changing = asyncio.Lock()
         self._operator = Operator(
             *scenario.files_at_first, keeps=not scenario.settings.loads_on_demand
@@ -238,9 +238,8 @@ class Simulation:
         """Has the model of a server fail. The server must notice it at the next step, and end."""
         await until(lambda: bool(server.backends) and server.backends[-1]._warm.is_set())
         path, body = "/v1/completions", {"model": "sim", "prompt": "a", "max_tokens": 1}
-        is_encoder, _, how = fault.rpartition("encoder ")
-        if is_encoder:
-            server.encoder_fault = how
+        if fault.startswith("encoder "):
+            server.encoder_fault = fault.removeprefix("encoder ")
             path, body = "/v1/score", {"text_1": "a", "text_2": "a"}
             body["model"] = server.settings.encoders[0]
         else:
@@ -548,7 +547,9 @@ class Simulation:
         for variant in variants:
             weights = weights_name(action.model, variant)
             if is_encoding:
-                faults = Encoding(action, settings.encoder, weights).faults(answer)
+                encoding = Encoding(action, settings.encoder, weights)
+                faults = encoding.faults(answer)
+                self._num_encoded += encoding.num_tokens
             else:
                 faults = faults_of(replace(action, model=weights), answer, settings, most_cached)
             if not faults:
@@ -575,13 +576,8 @@ class Simulation:
             for backend in server.backends:
                 if backend.is_live:
                     self._check_backend(backend)
-            for encoder in server.live_encoders:
-                if kept := encoder.kept():
-                    self.world.fail("kept", f"{kept} in {encoder.model.name}")
-            if server.cores is not None:
-                num_encoders = len(server.live_encoders)
-                if kept := kept_by_turn(server.cores.turn, num_encoders):
-                    self.world.fail("kept", kept)
+            if server.turn is not None:
+                self._check_encoders(server, server.turn)
             if server.supply is not None:
                 self._check_supply(server)
             for runs in server.runs:
@@ -647,6 +643,16 @@ class Simulation:
             engine.check()
         except AssertionError as error:
             fail("books", str(error), error)
+
+    def _check_encoders(self, server: SimServer, turn: CheckedTurn) -> None:
+        for encoder in server.live_encoders:
+            if kept := encoder.kept():
+                self.world.fail("kept", f"{kept} in {encoder.model.name}")
+        if kept := turn.kept(len(server.live_encoders)):
+            self.world.fail("kept", kept)
+        num_tokens = sum(one.backend.stats().counters.num_prompt_tokens for one in server.encoders)
+        if self._num_servers == 1 and num_tokens < self._num_encoded:
+            self.world.fail("usage", f"{num_tokens} tokens, and {self._num_encoded} in answers")
 
     def _check_end(self, server: SimServer) -> None:
         if server.outcome is None or server.outcome:

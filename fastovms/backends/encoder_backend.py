@@ -289,7 +289,9 @@ class ThreadedEncoder(JobThread[_Job]):
             job = self._commands.get()
             if job is None:
                 return False
-            if not job.is_given_up:
+            if job.is_given_up:
+                self._texts.discard(job.client, job, job.priority)
+            else:
                 lengths = [len(text.token_ids) for text in job.texts]
                 self._texts.add(job.client, job, lengths, job.priority)
         return True
@@ -301,10 +303,8 @@ class ThreadedEncoder(JobThread[_Job]):
         return self._costs.max_tokens(seconds, self._max_batch_tokens)
 
     def _compute(self, texts: Sequence[QueuedText[_Job]]) -> None:
-        jobs = {text.job for text in texts}
-        for job in [job for job in jobs if job.is_given_up]:
-            self._texts.discard(job.client, job, job.priority)
         texts = [text for text in texts if not text.job.is_given_up]
+        jobs = {text.job for text in texts}
         if not texts:
             return
         self._num_running = len(texts)

@@ -53,7 +53,8 @@ JobT = TypeVar("JobT", bound=Job[Any])
 
 class JobThread(Generic[JobT]):
     """The life of a backend of which one thread takes jobs. A subclass starts the thread, which
-    takes jobs from `_commands` until None comes.
+    takes jobs from `_commands` until None comes. A job that is cancelled comes a second time, so
+    that the thread drops it from its queue.
 
     Attributes:
         model: the model that it serves.
@@ -109,6 +110,8 @@ class JobThread(Generic[JobT]):
         finally:
             job.is_given_up = True
             self._jobs.discard(job)
+            if job.done.cancelled():
+                self._commands.put(job)
 
     def stats(self) -> BackendStats:
         num_running = self._num_running

@@ -226,7 +226,10 @@ class WhisperBackend(JobThread[_Job]):
             job = self._commands.get()
             if job is None:
                 return False
-            self._waiting.add(job.client, job)
+            if job.is_given_up:
+                self._waiting.discard(job.client, job)
+            else:
+                self._waiting.add(job.client, job)
         return True
 
     def _advance(self, job: _Job) -> None:

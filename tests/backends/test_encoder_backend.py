@@ -247,6 +247,37 @@ async def test_encoder_backend_what_is_given_up_is_not_computed(made):
     assert backend.stats().num_waiting == 0
 
 
+async def test_texts_that_are_given_up_leave_the_queue():
+    model = StoppingModel()
+    backend = ThreadedEncoder(model, model_info(), max_batch_tokens=4, max_num_queued=9)
+    backend.start()
+
+    def send(client: str) -> asyncio.Future:
+        return asyncio.ensure_future(backend.encode([text(1)] * 2, client))
+
+    async def end_segment() -> None:
+        model.passes.release()
+        await begun(model)
+
+    first = send("a")
+    await begun(model)
+    given_up, others = [send("b") for _ in range(3)], [send("c"), send("c")]
+    await asyncio.sleep(0)
+    for _ in range(2):  # the others have arrived by the second text
+        await end_segment()
+    for job in given_up:
+        job.cancel()
+    await asyncio.wait(given_up)
+    for _ in range(2):
+        await end_segment()
+    num_left = backend._texts.num_texts
+    for _ in range(100):
+        model.passes.release()
+    await asyncio.gather(first, *others)
+    await backend.close()
+    assert num_left <= 4  # of the first and the others
+
+
 async def test_the_queue_is_bounded(made):
     _, backend = made
     waiting = [asyncio.ensure_future(backend.encode([text(1)], "a")) for _ in range(3)]

@@ -181,6 +181,23 @@ async def test_a_cancelled_request_is_given_up(backend: WhisperBackend) -> None:
     assert backend.stats().num_waiting == backend.stats().num_running == 0
 
 
+async def test_requests_that_were_cancelled_take_no_places() -> None:
+    backend = await asyncio.to_thread(load, max_num_queued_requests=2)
+    backend.start()
+    audio = Sound(LONG)
+    task = asyncio.create_task(backend.transcribe(audio, SpeechParams(), "a", lambda text: None))
+    await audio.begun.wait()
+    for _ in range(5):
+        waiting = asyncio.create_task(ask(backend, SHORT))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert (await ask(backend, SHORT))[0].text
+    assert (await task).text
+    assert backend.failure is None
+    await backend.close()
+
+
 # What goes wrong.
 
 

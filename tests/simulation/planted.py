@@ -572,10 +572,10 @@ FAULTS: Final = (
         "            if True:",
     ),
     Fault(
-        "the rows of a batch are those of its texts in the order of a request",
+        "rows are returned in the order in which they are computed",
         _ENCODER,
-        "batch.append(QueuedText(job, index, length))",
-        "batch.append(QueuedText(job, len(waiting.indices), length))",
+        "            job.rows[index] = row",
+        "            job.rows[-job.num_left] = row",
     ),
     Fault(
         "an encoder that fails ends no request",

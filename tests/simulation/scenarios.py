@@ -13,6 +13,8 @@ from tests.simulation.model import Pace
 from tests.simulation.network import Line
 from tests.simulation.reloads import BROKEN, VARIANTS, Reload
 from tests.simulation.server import MODELS, Settings
+from tests.simulation.speech import SPEECH
+from tests.simulation.transcribing import make_speech
 from tests.simulation.workload import (
     KEYS,
     PROMPTS,
@@ -219,8 +221,10 @@ def _with_tls(scenario: Scenario, chance: random.Random) -> Scenario:
 
 
 def _with_encoders(scenario: Scenario, chance: random.Random) -> Scenario:
-    """Returns a scenario with embedding models and rerankers, and clients that ask them."""
-    names = tuple(chance.sample(tuple(ENCODERS), chance.choice((1, 2, 3))))
+    """Returns a scenario with embedding models and rerankers, perhaps also a model of speech, and
+    clients that ask them."""
+    texts = tuple(chance.sample(tuple(ENCODERS), chance.choice((1, 2, 3))))
+    names = (*texts, SPEECH) if chance.random() < 0.4 else texts
     settings = replace(
         scenario.settings,
         encoders=names,
@@ -235,10 +239,17 @@ def _with_encoders(scenario: Scenario, chance: random.Random) -> Scenario:
     )
     number = _next_number(scenario.events)
     hurry = chance.choice((0.0, 0.05, 1.0, 3.0))
-    asking = (
-        make_encoding(chance, number + i, chance.uniform(0.0, hurry), names)
+    asking = [
+        make_encoding(chance, number + i, chance.uniform(0.0, hurry), texts)
         for i in range(chance.choice((4, 8, 16)))
-    )
+    ]
+    number += len(asking)
+    if SPEECH in names:
+        asking += [
+            make_speech(chance, number + i, chance.uniform(0.0, hurry))
+            for i in range(chance.choice((4, 8, 16)))
+        ]
+        number += len(asking)
     keys = scenario.keys or ("",)
     actions = [replace(action, key=chance.choice(keys)) for action in asking]
     accidents, reloads, first = scenario.accidents, scenario.reloads, scenario.first
@@ -248,7 +259,7 @@ def _with_encoders(scenario: Scenario, chance: random.Random) -> Scenario:
     is_steady = settings.num_models == settings.num_replicas == 1 and not settings.has_files
     if is_steady and chance.random() < 0.2:
         at, kind = chance.uniform(0.05, 1.0), chance.choice(("encoder raise", "encoder hang"))
-        accidents = (Accident(number + len(actions), at, kind, 0.1),)
+        accidents = (Accident(number, at, kind, 0.1),)
     return replace(
         scenario,
         settings=settings,

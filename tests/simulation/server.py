@@ -25,7 +25,14 @@ from prometheus_client.registry import Collector
 from fastovms import files, prefix_cache
 from fastovms.api.model_pool import ModelPlan
 from fastovms.api.responses.background import BackgroundRuns
-from fastovms.api.served import KnownModel, ServedEncoder, ServedModel, ServedModels
+from fastovms.api.served import (
+    AnyServed,
+    KnownModel,
+    ServedEncoder,
+    ServedModel,
+    ServedModels,
+    ServedSpeech,
+)
 from fastovms.app import loading, serve, supply
 from fastovms.app.serve import BatchService
 from fastovms.app.supply import ModelSupply
@@ -71,6 +78,13 @@ from tests.simulation.model import Pace, SimModel, model_info
 from tests.simulation.network import Flow, Line, Link, ServerTransport
 from tests.simulation.prompt_cache import PROMPT_CACHE, STATE_DIR, tear_files
 from tests.simulation.reloads import BROKEN, VARIANTS, Operator, weights_name
+from tests.simulation.speech import (
+    SPEECH,
+    SimPeer,
+    SimSpeechBackend,
+    install_speech,
+    served_speech,
+)
 from tests.simulation.tls import ListeningSocket, TlsFlow
 from tests.simulation.world import Process, World, current
 
@@ -226,6 +240,7 @@ class _ProcessorTime:
 
 def install_server() -> None:
     """Replaces what a server has of the system and no thread makes."""
+    install_speech()
     serve.HttpServer = SimHttpServer  # type: ignore[misc]
     serve.find_trim = lambda: lambda: None  # type: ignore[assignment]
     serve.load_extensions = lambda group, name=None: []  # type: ignore[assignment]
@@ -266,6 +281,8 @@ def _plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> 
 
 
 def _task(name: str) -> Task:
+    if name == SPEECH:
+        return Task.SPEECH
     return ENCODERS[name].task if name in ENCODERS else Task.TEXT_GENERATION
 
 
@@ -346,7 +363,8 @@ class Settings:
         has_files: whether keys and models are in files that an operator changes.
         has_tls: whether it speaks TLS.
         poll_interval: seconds after which it looks for a change of the list of models; 0 = never.
-        encoders: the names of its encoder models, which are on the list of models if it has one.
+        encoders: the names of its models that encode texts or read speech, which are on the list of
+            models if it has one.
         num_segments: in how many segments an encoder computes.
     """
 
@@ -404,7 +422,8 @@ class SimServer:
 
     Attributes:
         backends: the backends of all models that it has loaded, without encoders.
-        encoders: the encoders that it has loaded.
+        encoders: the models that it has loaded that encode texts or read speech.
+        peers: the processes of its models of speech.
         fault, encoder_fault: how its models or encoders fail; "" = they do not.
         outcome: None = it runs or was killed; "" = it has ended in order; else the error.
     """
@@ -428,7 +447,8 @@ class SimServer:
         self.process = Process(world, name, **clock)
         self.process.server = self  # type: ignore[attr-defined]
         self.backends: list[SimBackend] = []
-        self.encoders: list[ServedEncoder] = []
+        self.encoders: list[ServedEncoder | ServedSpeech] = []
+        self.peers: list[SimPeer] = []
         self.cores: SharedCores | None = None
         self.turn: CheckedTurn | None = None
         self.fault = self.encoder_fault = ""
@@ -547,7 +567,7 @@ class SimServer:
             names = [(model.name, model.path.name) for model in models]
             return _served(
                 self.make_encoder(*name)
-                if name[0] in ENCODERS
+                if name[0] in settings.encoders
                 else self.make_model(name[0], blocks, name[1])
                 for name in names
             )
@@ -591,33 +611,47 @@ class SimServer:
         metrics = GenerationMetrics(info.name, served.stats)
         return ServedModel(served, ByteTokenizer(), metrics, chat=chat_model())
 
-    def make_encoder(self, name: str, variant: str = VARIANTS[0]) -> ServedEncoder:
-        settings = self.settings
+    def make_encoder(self, name: str, variant: str = VARIANTS[0]) -> ServedEncoder | ServedSpeech:
+        settings, weights = self.settings, weights_name(name, variant)
+        max_num_queued = settings.engine.max_num_queued_requests
         assert self.turn is not None
-        served = served_encoder(
-            self.world,
-            name,
-            weights_name(name, variant),
-            settings.encoder,
-            pace=settings.pace,
-            num_segments=settings.num_segments,
-            max_num_queued=settings.engine.max_num_queued_requests,
-            turn=self.turn,
-            fault=lambda: self.encoder_fault,
-        )
+        served: ServedEncoder | ServedSpeech
+        if name == SPEECH:
+            served = served_speech(
+                self.world,
+                weights,
+                pace=settings.pace,
+                max_num_queued=max_num_queued,
+                turn=self.turn,
+                on_start=self.peers.append,
+            )
+        else:
+            served = served_encoder(
+                self.world,
+                name,
+                weights,
+                settings.encoder,
+                pace=settings.pace,
+                num_segments=settings.num_segments,
+                max_num_queued=max_num_queued,
+                turn=self.turn,
+                fault=lambda: self.encoder_fault,
+            )
         self.encoders.append(served)
         return served
 
     @property
-    def live_encoders(self) -> list[SimEncoderBackend]:
+    def live_encoders(self) -> list[SimEncoderBackend | SimSpeechBackend]:
+        kinds = SimEncoderBackend | SimSpeechBackend
         backends = [encoder.backend for encoder in self.encoders]
-        return [b for b in backends if isinstance(b, SimEncoderBackend) and b.is_live]
+        return [b for b in backends if isinstance(b, kinds) and b.is_live]
 
 
-def _served(models: Iterable[ServedModel | ServedEncoder]) -> ServedModels:
+def _served(models: Iterable[AnyServed]) -> ServedModels:
     """Returns models that are closed as `load_models` does it."""
     models = list(models)
     closes = [model.tokenizing.close for model in models if isinstance(model, ServedEncoder)]
+    closes += [model.decoding.close for model in models if isinstance(model, ServedSpeech)]
     return ServedModels(models, close=partial(loading._close_all, closes))
 
 
@@ -721,6 +755,7 @@ _EXPECTED = (
     "an API key is visible ASCII",
     "cannot use the TLS files",
     "since the response was begun",
+    "and is started again",
 )
 
 

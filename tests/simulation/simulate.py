@@ -47,7 +47,9 @@ from tests.simulation.reloads import BROKEN, VARIANTS, Operator, Reload, weights
 from tests.simulation.scenarios import make_scenario
 from tests.simulation.server import LogWatch, Port, SimServer
 from tests.simulation.sockets import SocketClient
+from tests.simulation.speech import SPEECH
 from tests.simulation.tls import TlsFlow, certificate_number, client_context
+from tests.simulation.transcribing import faults_of_speech, render_speech
 from tests.simulation.workload import (
     PROMPTS,
     Accident,
@@ -546,7 +548,9 @@ class Simulation:
         faults = []
         for variant in variants:
             weights = weights_name(action.model, variant)
-            if is_encoding:
+            if action.model == SPEECH and "file" in action.fields:
+                faults = faults_of_speech(action, answer, weights)
+            elif is_encoding:
                 encoding = Encoding(action, settings.encoder, weights)
                 faults = encoding.faults(answer)
                 self._num_encoded += encoding.num_tokens
@@ -658,6 +662,8 @@ class Simulation:
         if server.outcome is None or server.outcome:
             self.world.fail("end", f"the server ends with {server.outcome!r}")
         self._check_http(server)
+        if any(not peer.is_dead for peer in server.peers):
+            self.world.fail("threads", "a process is left")
         threads = [thread.name for thread in server.process.threads]
         left = [name for name in threads if name not in _ABANDONED]
         if left:
@@ -708,6 +714,8 @@ def _request(action: Action) -> bytes:
         return render("GET", "/health", None)
     if action.api in ("load", "unload"):
         return render("POST", f"/v1/models/{action.model}/{action.api}", {})
+    if "file" in action.fields:
+        return render_speech(action)
     if action.api.startswith("/"):
         body = {"model": action.model, **action.fields}
         return render("POST", action.api, body, action.headers)

@@ -153,9 +153,17 @@ class SimEncoderBackend(ThreadedEncoder):
 
 
 class CheckedTurn(ComputeTurn):
-    """Checks that steps and slices take turns, and that a slice comes in time."""
+    """Checks that steps and slices take turns, and that a slice comes in time.
 
-    def __init__(self, world: World, engines: WorkingEngines) -> None:
+    Args:
+        is_beside: returns whether another process computes at the moment, which may only begin in
+            a slice.
+    """
+
+    def __init__(
+        self, world: World, engines: WorkingEngines, is_beside: Callable[[], bool]
+    ) -> None:
+        self._is_beside, self._num_beside = is_beside, 0
         self._num_in_steps = self._num_in_slices = self._num_begun = self._begun_before = 0
         self._waiting = 0
         super().__init__(engines)
@@ -177,6 +185,9 @@ class CheckedTurn(ComputeTurn):
         with super().step():
             self._num_in_steps += takes_turns
             self._num_begun += takes_turns
+            self._num_beside = self._num_beside + 1 if self._is_beside() else 0
+            if self._num_beside > _MOST_STEPS:
+                self._world.fail("turn", f"{self._num_beside} steps beside another process")
             self._check()
             try:
                 yield

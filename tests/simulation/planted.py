@@ -34,6 +34,7 @@ _POOL: Final = "fastovms.api.model_pool"
 _RESIDENCY: Final = "fastovms.api.residency"
 _JOBS: Final = "fastovms.backends.job_thread"
 _ENCODER: Final = "fastovms.backends.encoder_backend"
+_SPEECH: Final = "fastovms.backends.speech_backend"
 
 
 class Fault(NamedTuple):
@@ -637,6 +638,42 @@ FAULTS: Final = (
         _ENCODER,
         "            self._counters.num_prompt_tokens += length",
         "            pass",
+    ),
+    Fault(
+        "audio that nobody waits for keeps its place",
+        _SPEECH,
+        "            if job.is_given_up:\n                self._waiting.discard",
+        "            if False:\n                self._waiting.discard",
+    ),
+    Fault(
+        "audio at which the process dies is forgotten",
+        _SPEECH,
+        "        self._link.call(job.settle, EngineFailed(reason))",
+        "        pass",
+    ),
+    Fault(
+        "the process of speech is not stopped after a slice",
+        _SPEECH,
+        "                    self._signal(is_stopped=True)",
+        "                    pass",
+    ),
+    Fault(
+        "text is sent for audio that nobody waits for",
+        _SPEECH,
+        "    if not job.done.done() and not job.is_given_up:",
+        "    if True:",
+    ),
+    Fault(
+        "each window of an audio detects its language",
+        _SPEECH,
+        "            self.params = replace(params, language=found.language or None",
+        "            self.params = replace(params",
+    ),
+    Fault(
+        "windows of an audio continue its prompt",
+        _SPEECH,
+        'language=found.language or None, prompt="")',
+        "language=found.language or None)",
     ),
     *(
         Fault(*fault, program="tests.state.postgres")

@@ -518,7 +518,9 @@ class SimServer:
         config = self.settings.config
         if self.settings.encoders:
             cores = SharedCores.create()
-            self.turn = CheckedTurn(self.world, cores.engines)
+            self.turn = CheckedTurn(
+                self.world, cores.engines, lambda: any(peer.runs for peer in self.peers)
+            )
             self.cores = replace(cores, turn=self.turn)
         wire._HIGH_WATER = self.settings.high_water
         wire._LOW_WATER = self.settings.high_water // 4

@@ -38,6 +38,7 @@ SPEECH: Final = "whisper"
 RATE: Final = 16
 WINDOW: Final = WINDOW_SECONDS * RATE
 LEAST: Final = RATE // 5
+LANGUAGES: Final = ("en", "de")
 _LETTERS: Final = "abcdefghijklmnop"
 
 # What a file may begin with in place of "audio", to make the model or the decoder fail.
@@ -72,9 +73,10 @@ def read_window(
 ) -> WindowText:
     """Returns what the model hears in a window. All of it is heard, or a part at its end is left
     for the next window."""
-    language = params.language or "en"
+    data = samples[:WINDOW].tobytes()
+    language = params.language or LANGUAGES[zlib.crc32(data) % 2]
     said = (weights, language, params.translates, params.prompt, params.temperature, params.seed)
-    checksum = zlib.crc32(samples[:WINDOW].tobytes(), zlib.crc32(repr(said).encode()))
+    checksum = zlib.crc32(data, zlib.crc32(repr(said).encode()))
     letters = "".join(_LETTERS[checksum >> shift & 15] for shift in range(0, 32, 4))
     texts = [f" {letters[:3]}", f" {letters[3:]}"]
     seconds = min(len(samples), WINDOW) / RATE
@@ -97,6 +99,12 @@ class SimPeer:
         self._is_stopped = self.is_dead = False
         self._since = world.now
         self._reader: SimThread | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it computes."""
+        self._advance()
+        return bool(self._work) and not self._is_stopped and not self.is_dead
 
     # As a process
 
@@ -233,8 +241,7 @@ def served_speech(
         world.sleep(0.01)
         peer = SimPeer(world, weights, pace)
         on_start(peer)
-        languages = frozenset(("en", "de"))
-        info = SpeechInfo(languages, is_multilingual=True, finds_words=False)
+        info = SpeechInfo(frozenset(LANGUAGES), is_multilingual=True, finds_words=False)
         return cast(ChildProcess, peer), info
 
     backend = SimSpeechBackend(

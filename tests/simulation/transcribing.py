@@ -13,6 +13,7 @@ from tests.simulation.speech import (
     BAD,
     BROKEN_FILE,
     DEADLY,
+    LANGUAGES,
     LEAST,
     RATE,
     SLOW,
@@ -43,7 +44,7 @@ def make_speech(chance: random.Random, number: int, at: float) -> Action:
     if form != "verbose_json" and chance.random() < 0.5:
         fields["stream"] = True
     if chance.random() < 0.3:
-        fields["language"] = chance.choice(("en", "de"))
+        fields["language"] = chance.choice(LANGUAGES)
     if chance.random() < 0.3:
         fields["prompt"] = "a prompt"
     if chance.random() < 0.3:
@@ -96,7 +97,7 @@ def faults_of_speech(action: Action, answer: Answer, weights: str) -> list[str]:
         return [f"status {answer.status}: {answer.body[:200]!r}"]
     samples = samples_of(fields["file"])
     is_verbose = fields.get("response_format") == "verbose_json"
-    text, segments = _heard(action, samples, weights, has_segments=is_verbose)
+    text, segments, language = _heard(action, samples, weights, has_segments=is_verbose)
     usage = {"type": "duration", "seconds": -(-len(samples) // RATE)}
     if fields.get("stream"):
         *deltas, done, end = answer.frames
@@ -111,7 +112,7 @@ def faults_of_speech(action: Action, answer: Answer, weights: str) -> list[str]:
     if is_verbose:
         translates = action.api.endswith("translations")
         right["task"] = "translate" if translates else "transcribe"
-        right["language"] = "en" if translates else fields.get("language", "en")
+        right["language"] = "en" if translates else language
         right["duration"] = round(len(samples) / RATE, 2)
         told = [(s["start"], s["end"], s["text"]) for s in body.pop("segments")]
         if told != segments:
@@ -121,8 +122,8 @@ def faults_of_speech(action: Action, answer: Answer, weights: str) -> list[str]:
 
 def _heard(
     action: Action, samples: Samples, weights: str, *, has_segments: bool
-) -> tuple[str, Sequence[tuple[float, float, str]]]:
-    """Returns the text of an audio, and its segments."""
+) -> tuple[str, Sequence[tuple[float, float, str]], str | None]:
+    """Returns the text of an audio, its segments, and its language."""
     fields = action.fields
     language, prompt = fields.get("language"), fields.get("prompt", "")
     has_times = has_segments or len(samples) > WINDOW
@@ -145,4 +146,4 @@ def _heard(
         ]
         is_last = start + len(window) >= len(samples)
         start += len(window) if is_last else round(found.segments[-1].end * RATE)
-    return text.strip(), segments
+    return text.strip(), segments, language

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from tests.simulation.client import Answer, BadAnswer, Gone, call, get
+from tests.simulation.encoding import Encoding
 from tests.simulation.expected import body_of, faults_of
 from tests.simulation.network import FAST
 from tests.simulation.server import Port, Settings
@@ -90,7 +91,7 @@ class BatchClient:
             return
         body = {
             "input_file_id": uploaded.json["id"],
-            "endpoint": f"/v1/{_PATHS[action.lines[0].api]}",
+            "endpoint": _path(action.lines[0]),
             "completion_window": "24h",
         }
         created = await self._call("POST", "/v1/batches", body)
@@ -165,14 +166,20 @@ class BatchClient:
                 continue
             num_right += response["status_code"] == 200
             answer = Answer(response["status_code"], body=orjson.dumps(response["body"]))
-            if not (self._may_fail and answer.status == 500):
-                faults += faults_of(lines[result["custom_id"]], answer, self._settings)
+            line = lines[result["custom_id"]]
+            if line.api.startswith("/"):
+                faults += Encoding(line, self._settings.encoder, line.model).faults(answer)
+            elif not (self._may_fail and answer.status == 500):
+                faults += faults_of(line, answer, self._settings)
         if counts["completed"] != num_right:
             faults.append(f"{counts}, and {num_right} are right")
         return faults
 
 
-_PATHS: Final = {"completions": "completions", "chat": "chat/completions"}
+def _path(line: Action) -> str:
+    return {"completions": "/v1/completions", "chat": "/v1/chat/completions"}.get(
+        line.api, line.api
+    )
 
 
 def _form(action: Action) -> bytes:
@@ -181,7 +188,7 @@ def _form(action: Action) -> bytes:
         {
             "custom_id": f"line-{line.number}",
             "method": "POST",
-            "url": f"/v1/{_PATHS[line.api]}",
+            "url": _path(line),
             "body": body_of(line),
         }
         for line in action.lines

@@ -129,6 +129,10 @@ class SimEncoderBackend(ThreadedEncoder):
 
     def _compute(self, texts: Sequence[QueuedText[Any]]) -> None:
         self._num_vain = 0
+        priorities = {text.job.priority for text in texts}
+        waiting = [priority for priority, _ in self._texts._jobs]
+        if len(priorities) > 1 or any(one < other for one in waiting for other in priorities):
+            self._world.fail("priority", f"{priorities} are computed, and {waiting} wait")
         super()._compute(texts)
         try:
             self._texts.check()

@@ -62,6 +62,24 @@ def make_encoding(chance: random.Random, number: int, at: float, names: Sequence
     )
 
 
+def make_encoding_batch(chance: random.Random, number: int) -> Action:
+    """Returns an action that runs a batch of requests for vectors."""
+    lines = tuple(
+        Action(line, 0.0, EMBEDDINGS[0], fields=_input(chance, _SHORT), model="vectors")
+        for line in range(chance.choice((1, 5, 12)))
+    )
+    return Action(
+        number,
+        chance.uniform(0.0, 0.2),
+        "batch",
+        lines=lines,
+        ends=chance.choice(("", "", "", "cancel")),
+        after_seconds=chance.choice((0.0, 0.05, 1.0)),
+        model="vectors",
+        line=Line.choose(chance),
+    )
+
+
 def _text(chance: random.Random, sizes: Sequence[int]) -> str:
     text = make_text(chance, chance.choice(sizes))
     if chance.random() < 0.02:

@@ -28,6 +28,8 @@ def prompt_tokens(action: Action) -> list[int]:
 def body_of(action: Action) -> dict[str, Any]:
     """Returns the body of an action's request."""
     fields = action.fields
+    if action.api.startswith("/"):
+        return {"model": action.model, **fields}
     if action.api == "completions":
         return {"model": action.model, "prompt": action.prompt, **fields}
     if action.api == "messages" and "stop" in fields:

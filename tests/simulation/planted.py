@@ -640,6 +640,12 @@ FAULTS: Final = (
         "            pass",
     ),
     Fault(
+        "texts of batches are encoded first",
+        _ENCODER,
+        "        first = min(self._jobs, key=itemgetter(0))",
+        "        first = max(self._jobs, key=itemgetter(0))",
+    ),
+    Fault(
         "audio that nobody waits for keeps its place",
         _SPEECH,
         "            if job.is_given_up:\n                self._waiting.discard",

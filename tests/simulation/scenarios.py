@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fastovms.config import EncoderConfig
 from tests.simulation.encoders import ENCODERS
-from tests.simulation.encoding import make_encoding
+from tests.simulation.encoding import make_encoding, make_encoding_batch
 from tests.simulation.model import Pace
 from tests.simulation.network import Line
 from tests.simulation.reloads import BROKEN, VARIANTS, Reload
@@ -250,6 +250,10 @@ def _with_encoders(scenario: Scenario, chance: random.Random) -> Scenario:
             for i in range(chance.choice((4, 8, 16)))
         ]
         number += len(asking)
+    has_batch = settings.num_replicas == 1 and not scenario.reloads and chance.random() < 0.5
+    if has_batch and "vectors" in texts:
+        asking.append(make_encoding_batch(chance, number))
+        number += 1
     keys = scenario.keys or ("",)
     actions = [replace(action, key=chance.choice(keys)) for action in asking]
     accidents, reloads, first = scenario.accidents, scenario.reloads, scenario.first

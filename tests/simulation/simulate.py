@@ -375,7 +375,8 @@ class Simulation:
         if action.api == "batch":
             settings = self._scenario.settings
             for one in action.lines:
-                self._texts.add_prompt(replace(one, key=action.key))
+                if one.api in PROMPTS:
+                    self._texts.add_prompt(replace(one, key=action.key))
             may_fail = any(accident.kind == "nan" for accident in self._scenario.accidents)
             await BatchClient(
                 world, self._port, action, settings, self._kept, may_fail=may_fail
@@ -716,10 +717,8 @@ def _request(action: Action) -> bytes:
         return render("POST", f"/v1/models/{action.model}/{action.api}", {})
     if "file" in action.fields:
         return render_speech(action)
-    if action.api.startswith("/"):
-        body = {"model": action.model, **action.fields}
-        return render("POST", action.api, body, action.headers)
     path = "/v1/chat/completions" if action.api == "chat" else f"/v1/{action.api}"
+    path = action.api if action.api.startswith("/") else path
     return render("POST", path, body_of(action), action.headers)
 
 

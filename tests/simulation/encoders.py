@@ -17,6 +17,7 @@ from fastovms.api.served import ServedEncoder
 from fastovms.backends.encoder_backend import QueuedText, ThreadedEncoder
 from fastovms.backends.encoder_model import EncoderBatch, EncoderModel
 from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
+from fastovms.backends.job_thread import JobThread
 from fastovms.config import EncoderConfig
 from fastovms.encoding import EncoderInfo, Task
 from fastovms.telemetry.metrics import GenerationMetrics
@@ -115,6 +116,21 @@ class SimEncoder(EncoderModel):
         return found
 
 
+def jobs_kept(backend: JobThread[Any], num_queued: int) -> str:
+    """Returns what is left of requests that have ended, for people; "" = nothing.
+
+    Args:
+        num_queued: how many pieces of work its thread has in its queue.
+    """
+    left = {
+        "jobs": len(backend._jobs),
+        "queued": num_queued,
+        "running": backend._num_running,
+        "commands": backend._commands.qsize(),
+    }
+    return ", ".join(f"{number} {name}" for name, number in left.items() if number)
+
+
 class SimEncoderBackend(ThreadedEncoder):
     """Checks its books after each batch, and that it computes for somebody."""
 
@@ -146,14 +162,7 @@ class SimEncoderBackend(ThreadedEncoder):
             self._world.fail("vain", f"{self.model.name} computes what nobody waits for")
 
     def kept(self) -> str:
-        """Returns what is left of requests that have ended, for people; "" = nothing."""
-        left = {
-            "jobs": len(self._jobs),
-            "texts": self._texts.num_texts,
-            "running": self._num_running,
-            "commands": self._commands.qsize(),
-        }
-        return ", ".join(f"{number} {name}" for name, number in left.items() if number)
+        return jobs_kept(self, self._texts.num_texts)
 
 
 class CheckedTurn(ComputeTurn):

@@ -29,6 +29,7 @@ from fastovms.media.audio import OnPiece
 from fastovms.speech import WINDOW_SECONDS, Samples, Segment, SpeechInfo, SpeechParams
 from fastovms.system.disk import UnnamedFile
 from fastovms.telemetry.metrics import GenerationMetrics
+from tests.simulation.encoders import jobs_kept
 from tests.simulation.model import STALL_SECONDS, Pace, model_info
 from tests.simulation.world import SimThread, World, current
 
@@ -218,14 +219,7 @@ class SimSpeechBackend(WhisperBackend):
         return self.failure is None and not self._closing
 
     def kept(self) -> str:
-        """Returns what is left of requests that have ended, for people; "" = nothing."""
-        left = {
-            "jobs": len(self._jobs),
-            "audios": len(self._waiting),
-            "running": self._num_running,
-            "commands": self._commands.qsize(),
-        }
-        return ", ".join(f"{number} {name}" for name, number in left.items() if number)
+        return jobs_kept(self, len(self._waiting))
 
 
 def served_speech(

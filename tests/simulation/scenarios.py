@@ -14,7 +14,7 @@ from tests.simulation.network import Line
 from tests.simulation.reloads import BROKEN, VARIANTS, Reload
 from tests.simulation.server import MODELS, Settings
 from tests.simulation.speech import SPEECH
-from tests.simulation.transcribing import make_speech
+from tests.simulation.transcribing import make_leavers, make_speech
 from tests.simulation.workload import (
     KEYS,
     PROMPTS,
@@ -250,6 +250,11 @@ def _with_encoders(scenario: Scenario, chance: random.Random) -> Scenario:
             for i in range(chance.choice((4, 8, 16)))
         ]
         number += len(asking)
+        if chance.random() < 0.3:
+            engine = replace(settings.engine, max_num_queued_requests=3)
+            settings = replace(settings, engine=engine)
+            asking += make_leavers(chance, number)
+            number += len(asking)
     has_batch = settings.num_replicas == 1 and not scenario.reloads and chance.random() < 0.5
     if has_batch and "vectors" in texts:
         asking.append(make_encoding_batch(chance, number))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from fastovms.speech import Samples, SpeechParams
 from tests.simulation.client import Answer, render
-from tests.simulation.network import Line
+from tests.simulation.network import FAST, Line
 from tests.simulation.speech import (
     BAD,
     BROKEN_FILE,
@@ -61,6 +62,24 @@ def make_speech(chance: random.Random, number: int, at: float) -> Action:
         model=SPEECH,
         line=Line.choose(chance),
     )
+
+
+def make_leavers(chance: random.Random, number: int) -> list[Action]:
+    """Returns actions that send audio and leave, one after the other, while another audio is
+    read."""
+    staying = make_speech(chance, number, 0.0)
+    file = {"file": f"{SLOW} 30.0 {chance.randrange(50)}"}
+    staying = replace(staying, fields=file, leaves="", line=FAST)
+    leaving = (
+        make_speech(chance, number + i, chance.uniform(0.1, 0.3) + i * 0.1) for i in range(1, 13)
+    )
+    return [
+        staying,
+        *(
+            replace(action, leaves=chance.choice(("reset", "close")), repeats=0, after_seconds=0.1)
+            for action in leaving
+        ),
+    ]
 
 
 def render_speech(action: Action) -> bytes:

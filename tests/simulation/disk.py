@@ -122,13 +122,19 @@ class Disk:
 
 
 class _Open:
-    """An open file, of the process that has opened it."""
+    """An open file, of the process that has opened it.
+
+    Attributes:
+        mapped: the shared memory that SQLite has been given, by region. It looks at it until it
+            closes the file, whatever becomes of the file's regions.
+    """
 
     def __init__(self, disk: Disk, name: str, file: DiskFile, *, deletes: bool) -> None:
         self.disk = disk
         self.name = name
         self.file = file
         self.deletes = deletes
+        self.mapped: dict[int, Any] = {}
         thread = current()
         self.owner = None if thread is None else thread.process
 
@@ -274,12 +280,14 @@ def device_characteristics(file: int) -> int:
 
 @_method(c_int, c_int, c_int, POINTER(c_void_p))
 def shm_map(file: int, region: int, size: int, extend: int, address: Any) -> int:
-    regions = _opened(file).file.regions
+    opened = _opened(file)
+    regions = opened.file.regions
     if region >= len(regions) and not extend:
         address[0] = None
         return _OK
     while region >= len(regions):
         regions.append(ctypes.create_string_buffer(size))
+    opened.mapped[region] = regions[region]
     address[0] = ctypes.addressof(regions[region])
     return _OK
 

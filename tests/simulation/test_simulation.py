@@ -89,6 +89,29 @@ def test_interrupted_processes_print_their_totals() -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+def test_shared_memory_lasts_as_long_as_its_file_is_open() -> None:
+    """Also where a crash, or another server, has ended the use of the database."""
+    code = """
+import gc, random, sqlite3, weakref
+from tests.simulation import disk
+disk.install_disk()
+simulated = disk.Disk(random.Random(1))
+disk.use_disk(simulated)
+connection = sqlite3.connect("/state.db")
+connection.execute("PRAGMA journal_mode = WAL")
+connection.execute("CREATE TABLE numbers (number)")
+[kept] = [weakref.ref(each) for each in simulated.files["/state.db"].regions]
+simulated.crash(loses_power=False)
+gc.collect()
+assert kept() is not None
+connection.close()
+gc.collect()
+assert kept() is None
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_totals_are_read_from_their_text() -> None:
     totals = Totals(3, 22, 3956, 411.0, 0.5, 1)
     assert Totals.parse(str(totals)) == totals

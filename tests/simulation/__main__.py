@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time as real_time
+import traceback
 
 from tests.simulation.install import install_clocks, install_threads, plant
 from tests.simulation.planted import FAULTS
@@ -114,6 +115,12 @@ def tell(scenario, outcome) -> None:  # type: ignore[no-untyped-def]
 
 
 if __name__ == "__main__":
-    code = main()
+    code = 1
+    try:
+        code = main()
+    except Exception:
+        traceback.print_exc()
     sys.stdout.flush()
-    os._exit(code)  # not after the ends of tasks whose processes were killed
+    # Not after the ends of tasks whose processes were killed, nor after that of the simulated disk,
+    # which crashes where a connection is still open.
+    os._exit(code)

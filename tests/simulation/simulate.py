@@ -528,6 +528,8 @@ class Simulation:
             return
         if answer.status == 503 and self._scenario.has_losses:
             return
+        if "file" in action.fields and answer.status == 503 and b"is loading" in answer.body:
+            return  # uploads do not wait for a server that starts
         if action.api == "garbage":
             is_starting = answer.status == 503 and settings.num_models > 1
             if not (400 <= answer.status <= 501 or is_starting):

@@ -664,12 +664,6 @@ FAULTS: Final = (
         "                    pass",
     ),
     Fault(
-        "text is sent for audio that nobody waits for",
-        _SPEECH,
-        "    if not job.done.done() and not job.is_given_up:",
-        "    if True:",
-    ),
-    Fault(
         "each window of an audio detects its language",
         _SPEECH,
         "            self.params = replace(params, language=found.language or None",

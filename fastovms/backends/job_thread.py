@@ -77,7 +77,7 @@ class JobThread(Generic[JobT]):
         self._max_num_queued = max_num_queued
         self._clock = clock
         self._commands: queue.SimpleQueue[JobT | None] = queue.SimpleQueue()
-        self._jobs: set[JobT] = set()
+        self._jobs: dict[JobT, None] = {}  # in the order in which they came
         self._num_running = 0
         self._counters = EngineCounters()
         self._steps = Histogram(STEP_BUCKETS)
@@ -103,13 +103,13 @@ class JobThread(Generic[JobT]):
 
     async def _result_of(self, job: JobT) -> Any:
         """Has the thread compute a job, and returns its result."""
-        self._jobs.add(job)
+        self._jobs[job] = None
         self._commands.put(job)
         try:
             return await job.done
         finally:
             job.is_given_up = True
-            self._jobs.discard(job)
+            self._jobs.pop(job, None)
             if job.done.cancelled():
                 self._commands.put(job)
 

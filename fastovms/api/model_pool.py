@@ -251,7 +251,7 @@ class ModelPool:
         self._wait_timeout = wait_timeout
         self._configs: dict[str, ModelConfig] = {}
         self._known: dict[str, KnownModel] = {}
-        self._loaded: dict[str, ModelPlan] = {}  # of the last load of each that has succeeded
+        self._loaded: dict[str, ModelPlan] = {}  # by name, that of the last successful load
         self._waiters = ModelWaiters(residency, clock)
         self._move: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -475,10 +475,10 @@ class ModelPool:
             self._waiters.hand_over(name)
 
     def _note_failure(self, plan: ModelPlan) -> None:
-        """Has a model that could not be loaded be loaded as it was before its settings changed, or
-        refuses whoever waits for it."""
+        """Queues the load of the settings that were loaded last, if those of a failed load are
+        other ones. Otherwise refuses the waiting requests."""
         name = plan.known.name
-        if self._configs[name] != plan.config:  # they have changed again: the new ones are tried
+        if self._configs[name] != plan.config:  # they have changed since: the new ones are tried
             self._residency.change(name, plan.known.size)
             return
         refusal = _not_loaded(plan.known, self._residency.seconds_to_retry(name, self._clock()))

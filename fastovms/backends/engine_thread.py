@@ -8,6 +8,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -169,7 +170,7 @@ class ComputeTurn:
         self._num_steps = 0
         self._steps_at_slice = 0
         self._is_slicing = False
-        self._num_waiting = 0
+        self._waiting: deque[object] = deque()  # a ticket for each encoder that waits
         self._step_seconds = 0.0
         engines.watch(self._set_working)
 
@@ -187,7 +188,7 @@ class ComputeTurn:
             yield
             return
         with self._changed:
-            while self._is_slicing or (self._num_waiting and self._is_due):
+            while self._is_slicing or (self._waiting and self._is_due):
                 self._changed.wait()
             self._num_stepping += 1
         start = self._clock()
@@ -222,15 +223,17 @@ class ComputeTurn:
 
     @contextmanager
     def slice(self) -> Iterator[None]:
-        """The context of an encoder slice. Waits for the engines' steps."""
+        """The context of an encoder slice. Waits for the engines' steps, and for the slices of
+        encoders that came earlier."""
+        ticket = object()
         with self._changed:
-            self._num_waiting += 1
+            self._waiting.append(ticket)
             try:
-                while self._is_slicing or self._num_stepping or not self._is_due:
+                while not self._may_slice(ticket):
                     self._changed.wait()
                 self._is_slicing = True
             finally:
-                self._num_waiting -= 1
+                self._waiting.remove(ticket)
                 self._changed.notify_all()
         try:
             yield
@@ -239,6 +242,10 @@ class ComputeTurn:
                 self._is_slicing = False
                 self._steps_at_slice = self._num_steps
                 self._changed.notify_all()
+
+    def _may_slice(self, ticket: object) -> bool:
+        is_free = not self._is_slicing and not self._num_stepping
+        return is_free and self._is_due and self._waiting[0] is ticket
 
     @property
     def _is_due(self) -> bool:

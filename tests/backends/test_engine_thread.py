@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
@@ -101,6 +102,9 @@ class Worker:
             self.entered.set()
             assert self._leave.wait(TIMEOUT)
 
+    def let_pass(self) -> None:
+        self._leave.set()
+
     def leave(self) -> None:
         assert self.entered.wait(TIMEOUT)
         self._leave.set()
@@ -171,6 +175,19 @@ def test_an_engine_that_goes_to_rest_lets_slices_pass(engines):
     second = Worker(turn.slice())
     engines.end()
     second.leave()
+
+
+def test_an_encoder_that_comes_back_waits_for_those_that_came_before(engines):
+    turn = make(engines, 0)
+    other = None
+    for _ in range(20):
+        with turn.slice():
+            assert other is None or other.entered.is_set()
+            other = Worker(turn.slice())
+            other.let_pass()
+            while not turn._waiting:
+                time.sleep(0.001)
+    other.leave()
 
 
 def test_encoders_exclude_each_other(engines):

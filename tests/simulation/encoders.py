@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,7 +37,10 @@ MAX_LENGTH: Final = 64
 """The tokens of a text at most, with those around it."""
 
 _MOST_STEPS: Final = 8
-"""How many steps of up to three engines begin at most before the next slice of those that wait."""
+"""How many steps of up to three engines begin at most before the next slice."""
+
+_MOST_SLICES: Final = len(ENCODERS)
+"""How many slices others have at most while an encoder, or a model of speech, waits for its own."""
 
 _MOST_VAIN: Final = 1
 """How many slices are computed of a batch that nobody waits for any more."""
@@ -165,6 +169,31 @@ class SimEncoderBackend(ThreadedEncoder):
         return jobs_kept(self, self._texts.num_texts)
 
 
+class _Tickets(deque[object]):
+    """Those of encoders that wait for their slices.
+
+    Args:
+        count: counts something.
+
+    Attributes:
+        begun: the counts when the ticket that was removed last was added.
+    """
+
+    def __init__(self, count: Callable[[], tuple[int, int]]) -> None:
+        super().__init__()
+        self._count = count
+        self._counts: dict[object, tuple[int, int]] = {}
+        self.begun = (0, 0)
+
+    def append(self, ticket: object) -> None:
+        super().append(ticket)
+        self._counts[ticket] = self._count()
+
+    def remove(self, ticket: object) -> None:
+        super().remove(ticket)
+        self.begun = self._counts.pop(ticket)
+
+
 class CheckedTurn(ComputeTurn):
     """Checks that steps and slices take turns, and that a slice comes in time.
 
@@ -177,20 +206,10 @@ class CheckedTurn(ComputeTurn):
         self, world: World, engines: WorkingEngines, is_beside: Callable[[], bool]
     ) -> None:
         self._is_beside, self._num_beside = is_beside, 0
-        self._num_in_steps = self._num_in_slices = self._num_begun = self._begun_before = 0
-        self._waiting = 0
+        self._num_in_steps = self._num_in_slices = self._num_begun = self._num_slices = 0
         super().__init__(engines)
         self._world = world
-
-    @property  # type: ignore[override]
-    def _num_waiting(self) -> int:
-        return self._waiting
-
-    @_num_waiting.setter
-    def _num_waiting(self, number: int) -> None:
-        if not self._waiting:
-            self._begun_before = self._num_begun
-        self._waiting = number
+        self._waiting = _Tickets(lambda: (self._num_begun, self._num_slices))
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -210,10 +229,11 @@ class CheckedTurn(ComputeTurn):
     @contextmanager
     def slice(self) -> Iterator[None]:
         with super().slice():
-            num_steps = self._num_begun - self._begun_before
-            if num_steps > _MOST_STEPS:
-                self._world.fail("late", f"a slice after {num_steps} steps")
-            self._begun_before = self._num_begun
+            num_steps = self._num_begun - self._waiting.begun[0]
+            num_slices = self._num_slices - self._waiting.begun[1]
+            if num_slices > _MOST_SLICES or num_steps > _MOST_STEPS * (1 + num_slices):
+                self._world.fail("late", f"after {num_steps} steps and {num_slices} slices")
+            self._num_slices += 1
             self._num_in_slices += 1
             self._check()
             try:
@@ -232,7 +252,7 @@ class CheckedTurn(ComputeTurn):
         Args:
             num_encoders: how many encoders are in memory.
         """
-        found = (self._num_waiting, self._num_stepping, self._is_slicing, self._num_working)
+        found = (len(self._waiting), self._num_stepping, self._is_slicing, self._num_working)
         is_right = not any(found) and self._num_encoders == num_encoders
         return "" if is_right else f"the turn is {found}, with {self._num_encoders} encoders"
 

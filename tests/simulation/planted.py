@@ -605,14 +605,20 @@ FAULTS: Final = (
     Fault(
         "a slice does not wait for steps",
         _THREAD,
-        "while self._is_slicing or self._num_stepping or not self._is_due:",
-        "while self._is_slicing or not self._is_due:",
+        "is_free = not self._is_slicing and not self._num_stepping",
+        "is_free = not self._is_slicing",
     ),
     Fault(
         "an encoder waits for a slice without being noticed",
         _THREAD,
-        "while self._is_slicing or (self._num_waiting and self._is_due):",
+        "while self._is_slicing or (self._waiting and self._is_due):",
         "while self._is_slicing:",
+    ),
+    Fault(
+        "an encoder computes before others that came earlier",
+        _THREAD,
+        "is_free and self._is_due and self._waiting[0] is ticket",
+        "is_free and self._is_due",
     ),
     Fault(
         "the last part of a document decides its score",

@@ -41,7 +41,8 @@ FAILED_BEFORE = (
     "146,259,321,344,522,523,526,982,1123,1158,1406,1421,1809,1828,2277,2442,3072,3300,3535,4661,"
     "20036,20180,20491,20709,21078,23464,24136,1292,1663"
 )
-"""Seeds that failed by a fault of the server (1123, 1663, 4661, 20036, 20180) or of the simulation."""
+"""Seeds that failed by a fault of the server (1123, 1663, 4661, 20036, 20180), or of the
+simulation."""
 
 
 @pytest.mark.slow

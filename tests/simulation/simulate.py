@@ -667,8 +667,10 @@ class Simulation:
         if server.outcome is None or server.outcome:
             self.world.fail("end", f"the server ends with {server.outcome!r}")
         self._check_http(server)
-        abandoned = _ABANDONED if server.is_ready else (*_ABANDONED, "speech")
-        if server.is_ready and any(not peer.is_dead for peer in server.peers):
+        # A model of speech that was loaded too late is not started, nor closed.
+        is_late = any(not one.backend._link.is_started for one in server.encoders)
+        abandoned = (*_ABANDONED, "speech") if is_late else _ABANDONED
+        if not is_late and any(not peer.is_dead for peer in server.peers):
             self.world.fail("threads", "a process is left")
         threads = [thread.name for thread in server.process.threads]
         left = [name for name in threads if name not in abandoned]

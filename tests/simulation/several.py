@@ -71,8 +71,8 @@ class _Children:
 
     def run(self, first: int, seeds: int) -> tuple[str, int]:
         """Runs a range of seeds. Returns the output and the exit status. A process that crashes in
-        native code is run once more, since it may be the fault of the simulated disk: one crash in
-        about 4,000 worlds did not repeat. A crash of a world itself repeats."""
+        native code is run once more: a crash that does not repeat depends on more than the seeds,
+        such as memory that the simulated disk has freed too early."""
         output, status = self._run(first, seeds)
         if status < 0 and not self.is_over:
             print(f"seeds from {first} crashed with {status}, and run again: {output[-2000:]}")

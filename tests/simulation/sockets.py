@@ -97,6 +97,9 @@ class SocketClient:
         is_lost = (self._may_lose and b" 503 " in status) or (
             self._action.loses and (b" 401 " in status or b" 404 " in status)
         )
+        if not is_lost and b" 503 " in status:  # upgrades do not wait for a server that starts
+            connection.half_close()
+            is_lost = b"the model is loading" in await connection.rest()
         if not is_lost:
             self._fail("answer", f"the upgrade is answered by {status!r}")
         return False

@@ -26,12 +26,9 @@ import numba
 from llvmlite import ir
 from numba.extending import intrinsic
 
-INSTRUCTION_SETS: Final = ("avx2", "avx_vnni", "avx512_vnni", "avx512_vnni16")
-"""The sets of instructions that there is code for. The last one multiplies activations of 16 bits
-by AVX-512 VNNI."""
-
-_OF_16_BITS: Final = ("avx2", "avx512_vnni16")
-_OF_16_LANES: Final = ("avx512_vnni", "avx512_vnni16")
+INSTRUCTION_SETS: Final = ("avx2", "avx_vnni", "avx512_vnni", "avx_vnni16", "avx512_vnni16")
+"""The sets of instructions that there is code for. The last two are those of the same name without
+16, used for activations of 16 bits, but for symmetric weights of 4 bits."""
 
 MAX_TILE: Final = 4
 """The most rows of activations that are multiplied with a block at once."""
@@ -47,11 +44,6 @@ _F16, _F32 = ir.HalfType(), ir.FloatType()
 
 Value = Any
 """A value of LLVM's; the package has no types."""
-
-
-def activation_bits(instructions: str) -> int:
-    """Returns the bits of an activation that these instructions multiply."""
-    return 16 if instructions in _OF_16_BITS else 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +62,15 @@ class ProductKind:
 
     @property
     def activation_bits(self) -> int:
-        return activation_bits(self.instructions)
+        """The bits of an activation."""
+        if self.instructions.endswith("16"):
+            return 8 if self.weight_bits == 4 and not self.has_zero_points else 16
+        return 16 if self.instructions == "avx2" else 8
 
     @property
     def num_lanes(self) -> int:
         """The rows of a block."""
-        return 16 if self.instructions in _OF_16_LANES else 8
+        return 16 if self.instructions.startswith("avx512") else 8
 
     @property
     def columns_of_unit(self) -> int:
@@ -415,7 +410,8 @@ _block: Any = intrinsic(prefer_literal=True)(_multiply_block)
 def _multiply_blocks(
     instructions: int,
     lanes: int,
-    activation_size: int,
+    size: int,
+    size_of_fours: int,
     weights: int,
     activations: int,
     sums: int,
@@ -431,7 +427,9 @@ def _multiply_blocks(
     end: int,
 ) -> None:
     columns = 32 if weight_bits == 4 else 16
-    row_size = num_groups * num_units * columns * activation_size
+    if weight_bits == 4 and not has_zero_points:
+        size = size_of_fours
+    row_size = num_groups * num_units * columns * size
     unit_size = columns * weight_bits // 8
     block_size = num_groups * lanes * (2 + 2 * has_zero_points + unit_size * num_units)
     for block in range(first, end):
@@ -461,13 +459,13 @@ def _multiply_blocks(
 
 def multiply_avx2(w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end):
     _multiply_blocks(
-        0, 8, 2, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
+        0, 8, 2, 2, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
     )
 
 
 def multiply_avx_vnni(w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end):
     _multiply_blocks(
-        1, 8, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
+        1, 8, 1, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
     )
 
 
@@ -475,7 +473,15 @@ def multiply_avx512_vnni(
     w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
 ):
     _multiply_blocks(
-        2, 16, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
+        2, 16, 1, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
+    )
+
+
+def multiply_avx_vnni16(
+    w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
+):
+    _multiply_blocks(
+        3, 8, 2, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
     )
 
 
@@ -483,5 +489,5 @@ def multiply_avx512_vnni16(
     w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
 ):
     _multiply_blocks(
-        3, 16, 2, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
+        4, 16, 2, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
     )

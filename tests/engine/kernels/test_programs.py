@@ -52,7 +52,7 @@ def run(
         np.array(program),
         np.array([(one.ctypes.data, one.shape[1]) for one in buffers], np.int64),
         num_rows,
-        np.array([*addresses, 16, aligned], np.int64),
+        np.array([*addresses, aligned], np.int64),
         kernels.product,
         np.zeros(1, np.int64) if step is None else step,
         kernels.num_threads,
@@ -63,7 +63,7 @@ def product_of(kernels: Kernels, matrix: PackedMatrix, rows: Floats, num_parts: 
     num_groups = matrix.num_columns // matrix.columns
     result = np.full((len(rows), matrix.num_blocks * matrix.kind.num_lanes), np.nan, np.float32)
     program = [
-        instruction(Opcode.QUANTIZE, matrix.num_columns, matrix.columns),
+        instruction(Opcode.QUANTIZE, matrix.num_columns, matrix.columns, 16),
         instruction(
             Opcode.PRODUCT,
             result.shape[1],

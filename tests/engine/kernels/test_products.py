@@ -81,7 +81,7 @@ def code_of(kind: ProductKind, num_rows: int) -> str:
     """Returns LLVM's code of a function `block` that multiplies a block."""
     module = ir.Module("products")
     module.triple = TRIPLE
-    arguments = [ir.IntType(64)] * 8
+    arguments = [ir.IntType(64)] * 10
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "block")
     builder = ir.IRBuilder(function.append_basic_block())
     emit_block(builder, kind, num_rows, BlockArguments(*function.args))
@@ -146,7 +146,7 @@ def multiplied(
     width = matrix.num_blocks * kind.num_lanes
     found = np.full((num_rows, width), np.nan, np.float32)
     address = engine.get_function_address("block")
-    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 8)(address)
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 10)(address)
     for block in range(matrix.num_blocks):
         function(
             matrix.data.ctypes.data + block * kind.block_size(num_groups, matrix.columns),
@@ -156,6 +156,8 @@ def multiplied(
             found[:, block * kind.num_lanes :].ctypes.data,
             num_groups,
             matrix.columns // kind.columns_of_unit,
+            0,
+            64,
             width,
         )
     return found[:, : matrix.num_rows]

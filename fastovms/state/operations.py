@@ -20,6 +20,7 @@ from fastovms.state.store import (
     Page,
     ResponseKey,
     ResponseProgress,
+    Resumption,
     RunningResponse,
     StoredItem,
     StoredResponse,
@@ -184,6 +185,15 @@ class Operations:
         if events is not None:
             return found._replace(packs=[EventPack(0, events)])
         return found._replace(packs=self._running.events(key, start))
+
+    def set_resumption(self, tenant: str, id: str, resumption: Resumption | None) -> bool:
+        """Replaces the `Resumption` of a response that runs on this replica; None = it can no
+        longer be resumed. Returns False if this replica does not run it."""
+        key = self._key_of_own(tenant, id)
+        if key is None:
+            return False
+        self._running.set_resumption(key, resumption)
+        return True
 
     def request_cancel(self, tenant: str, id: str) -> bool:
         """Asks the replica that runs a response to cancel it. Returns False if no replica runs

@@ -15,6 +15,7 @@ from fastovms.api.responses.background import BackgroundRun, BackgroundRuns
 from fastovms.api.responses.output import ResponseStatus, failed
 from fastovms.api.responses.resumption import MAX_ATTEMPTS, CannotGoOn, LeaseKeeper, RunRestorer
 from fastovms.errors import BackendUnavailable, Overloaded, StateFailed
+from fastovms.params import LOWEST_PRIORITY
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import (
@@ -519,6 +520,30 @@ async def test_queued_response_that_has_begun_keeps_its_prompt_and_its_model(mak
     await b.renew()
     await wait_for(b.api, id, "completed")
     assert prompts(a) == prompts(b)
+
+
+@pytest.mark.slow
+async def test_queued_response_of_several_samples_is_not_resumed_once_it_has_begun(make_replicas):
+    (a, b), clock = make_replicas("a", "b", resumes=True)
+    holder = Holder(a)
+    id = await start_response(a.api, {**BODY, "best_of": 2, "temperature": 1})
+    holder.may_load.set()
+    await a.api.backend.received.wait()
+    [begun] = await a.store.run(Operations.list_running, 9)
+    assert begun.model == ""
+    await cut_after(a, [id], 3)
+    await take_over(b, clock)
+    await wait_for(b.api, id, "failed")
+
+
+@pytest.mark.slow
+async def test_queued_response_that_may_wait_is_resumed_behind_all_others(make_replicas):
+    (a, b), clock = make_replicas("a", "b", resumes=True)
+    Holder(a)
+    body = {**BODY, "background_options": {"completion_window": "8h"}}
+    await run_elsewhere(a, b, clock, await start_response(a.api, body))
+    [request] = b.api.backend.submitted
+    assert request.priority == LOWEST_PRIORITY - 1
 
 
 # A run is made again of what is kept, or its response fails and says why.

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from fastovms.api.documents import Documents
 from fastovms.api.responses import resumption
 from fastovms.api.responses.background import BackgroundRun, BackgroundRuns
 from fastovms.api.responses.output import ResponseStatus, failed
 from fastovms.api.responses.resumption import MAX_ATTEMPTS, CannotGoOn, LeaseKeeper, RunRestorer
+from fastovms.config import MediaConfig
 from fastovms.errors import BackendUnavailable, Overloaded, StateFailed
 from fastovms.params import LOWEST_PRIORITY
 from fastovms.state.operations import Operations
@@ -480,6 +484,19 @@ async def test_queued_response_sees_its_chain_as_it_was(make_replicas, is_delete
     if is_deleted:
         await delete(b.api, f"{V1}/{previous}")
     assert "first" in await run_elsewhere(a, b, clock, id)
+
+
+@pytest.mark.slow
+async def test_queued_response_sees_the_text_of_its_document(make_replicas):
+    documents = Documents(MediaConfig(), lambda tenant, id: Path(), lambda *given: "")
+    (a, b), clock = make_replicas("a", "b", resumes=True, documents=documents)
+    Holder(a)
+    data = base64.b64encode(b"Once upon a time").decode()
+    part = {"type": "input_file", "filename": "a.txt", "file_data": data}
+    body = {**BODY, "input": [{"role": "user", "content": [part]}]}
+    id = await start_response(a.api, body)
+    assert "File a.txt:\nOnce upon a time" in await run_elsewhere(a, b, clock, id)
+    documents.close()
 
 
 @pytest.mark.slow

@@ -111,6 +111,10 @@ class StateFailed(BackendUnavailable):
     """The stored data of earlier requests cannot be read or written."""
 
 
+class StateUnread(StateFailed):
+    """An object was not found, and may be in stored data that cannot be read yet."""
+
+
 class EngineFailed(BackendError):
     """Inference failed; the request's work is lost."""
 

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from fastovms.config import FilesConfig
-from fastovms.errors import ConfigurationError, RequestError
+from fastovms.errors import ConfigurationError, RequestError, StateUnread
 from fastovms.fair_queue import Shares
 from fastovms.system.disk import lock_file, private_directory
 from fastovms.system.threads import DiskThreads, run_to_end
@@ -70,6 +70,7 @@ class RecordFolder(Generic[Record]):
     def __init__(self, directory: Path, kind: type[Record]) -> None:
         self._directory = directory
         self._kind = kind
+        self._unread: set[str] = set()
         private_directory(directory)
 
     def read_all(self) -> Iterator[Record]:
@@ -79,7 +80,13 @@ class RecordFolder(Generic[Record]):
                 with open(path, "rb", opener=_open_no_link) as file:
                     yield msgspec.json.decode(file.read(), type=self._kind)
             except (OSError, msgspec.DecodeError) as error:
+                self._unread.add(path.stem)
                 logger.error("cannot read the record %s: %s", path, error)
+
+    def check_read(self, id: str) -> None:
+        """Raises StateUnread if there is a record that `read_all` could not read."""
+        if id in self._unread:
+            raise StateUnread(f"the record of {id} cannot be read")
 
     def ids(self) -> set[str]:
         """Returns the ids of all records, including those that cannot be read."""
@@ -232,6 +239,7 @@ class FileStore:
 
     def find(self, tenant: str, id: str) -> FileRecord | None:
         self.drop_expired()
+        self._folder.check_read(id)
         record = self._records.get(id)
         return record if record is not None and record.tenant == tenant else None
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from fastovms.config import FilesConfig
-from fastovms.errors import ConfigurationError, RequestError
+from fastovms.errors import ConfigurationError, RequestError, StateUnread
 from fastovms.files import FileRecord, FileStore, RecordFolder
 from fastovms.system.threads import DiskThreads
 
@@ -140,7 +140,8 @@ async def test_what_has_a_record_that_cannot_be_read_is_kept(
     store.close()
     again = FileStore(tmp_path / "files", CONFIG, clock, store.threads)
     assert "1 files (100 bytes) are stored but not listed" in caplog.text
-    assert again.find("", "file-1") is None
+    with pytest.raises(StateUnread, match="record of file-1 cannot be read"):
+        again.find("", "file-1")
     assert again.num_bytes == 100
     assert not again.bytes.take("", 151)
     again.close()

@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("-r", "--rounds", type=int, default=3)
     parser.add_argument("-g", "--output-tokens", type=int, default=512, help="at most, of a turn")
     parser.add_argument(
-        "--decode-kernels", action="store_true", help="steps of up to 8 tokens by our own kernels"
+        "--decode-kernels", action="store_true", help="steps of up to 32 tokens by our own kernels"
     )
     add_property_flag(parser)
     chosen = parser.parse_args()

@@ -21,13 +21,14 @@ from fastovms.api.endpoint import (
     list_page,
     read_metadata,
 )
-from fastovms.api.files import BATCH_AGE, Files, KeptFiles, seconds_of
+from fastovms.api.files import BATCH_AGE, Files, Kept, seconds_of
 from fastovms.api.served import ServedModels
 from fastovms.api.unread import Members
 from fastovms.batches.input import InputRules
 from fastovms.batches.records import BatchError, BatchRecord, BatchStatus
 from fastovms.batches.runner import BatchRunner
 from fastovms.errors import InvalidField, NotFound, RequestError, StateFailed
+from fastovms.files import FileStore
 from fastovms.http.messages import Request, Response, UploadHandler
 from fastovms.http.routing import Match, Router
 
@@ -131,45 +132,11 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     output_expires_after: Mapping[str, Any] | None = None
 
 
-class KeptBatches:
-    """The batches of this server, or the reason why batches are not available.
-
-    Args:
-        runner: None = batches are not available.
-        reason: the message of the error.
-        is_fault: whether batches are configured but could not be opened.
-    """
-
-    def __init__(
-        self, runner: BatchRunner | None, reason: str = "", *, is_fault: bool = False
-    ) -> None:
-        self._runner = runner
-        self._reason = reason
-        self._is_fault = is_fault
-
-    @property
-    def has_runner(self) -> bool:
-        return self._runner is not None
-
-    @property
-    def runner(self) -> BatchRunner:
-        """Returns the runner.
-
-        Raises:
-            StateFailed: batches could not be opened.
-            RequestError: batches are switched off.
-        """
-        if self._runner is not None:
-            return self._runner
-        message = f"this server does not store batches: {self._reason}"
-        raise StateFailed(message) if self._is_fault else RequestError(message)
-
-
-async def batch_work(kept: KeptBatches) -> list[WorkItem]:
+async def batch_work(kept: Kept[BatchRunner]) -> list[WorkItem]:
     """Returns the running batches of all tenants."""
-    if not kept.has_runner:
+    if not kept.is_open:
         return []
-    runner = kept.runner
+    runner = kept.part
     return [
         WorkItem(
             "batch",
@@ -196,8 +163,8 @@ class Batches:
 
     def __init__(
         self,
-        files: KeptFiles,
-        kept: KeptBatches,
+        files: Kept[FileStore],
+        kept: Kept[BatchRunner],
         endpoints: BatchEndpoints,
         bodies: BodyReader,
         new_id: Callable[[], str],
@@ -213,7 +180,7 @@ class Batches:
     async def create(self, request: Request, dialect: Dialect) -> Response:
         """Creates a batch and starts it."""
         body = await self._bodies.read(request, BatchRequest)
-        runner = self._kept.runner
+        runner = self._kept.part
         runner.check_room(request.sender)
         seconds = _window(body.completion_window)
         now = int(self._unix_time())
@@ -242,7 +209,7 @@ class Batches:
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
         page = UrlQuery(request).page()
-        records = [*self._kept.runner.list(request.caller.tenant)]
+        records = [*self._kept.part.list(request.caller.tenant)]
         return json_response(list_page(records, page, batch_object))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
@@ -254,11 +221,11 @@ class Batches:
         record = self._find(request)
         if record.has_ended and record.cancelled_at is None:
             raise RequestError(f"the batch cannot be cancelled: it is {record.status}")
-        return json_response(batch_object(await _cancel(self._kept.runner, record)))
+        return json_response(batch_object(await _cancel(self._kept.part, record)))
 
     def _find(self, request: Request) -> BatchRecord:
         id = request.path_params["id"]
-        record = self._kept.runner.find(request.caller.tenant, id)
+        record = self._kept.part.find(request.caller.tenant, id)
         if record is None:
             raise NotFound(f"No batch found with id {show(id)}.", param="id")
         return record
@@ -271,7 +238,7 @@ class Batches:
     def _input(self, tenant: str, id: str | None) -> str:
         if id is None:
             raise InvalidField("input_file_id is required", param="input_file_id")
-        file = self._files.store.find(tenant, id)
+        file = self._files.part.find(tenant, id)
         if file is None:
             raise InvalidField(f"input_file_id: there is no file {show(id)}", param="input_file_id")
         if file.purpose != _PURPOSE:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -19,7 +19,14 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from fastovms.api.body import one_of, show, wrong
 from fastovms.api.dialect import AnswerSchema, Dialect, error_response
 from fastovms.api.endpoint import ListPage, UrlQuery, json_response, list_page
-from fastovms.errors import InvalidField, NotFound, Overloaded, RequestError, StateFailed
+from fastovms.errors import (
+    BackendError,
+    InvalidField,
+    NotFound,
+    Overloaded,
+    RequestError,
+    StateFailed,
+)
 from fastovms.fair_queue import Shares
 from fastovms.files import BATCH_OUTPUT, PURPOSES, FileRecord, FileStore
 from fastovms.http.gates import essence
@@ -598,6 +605,8 @@ _MAX_UPLOADS: Final = 16
 _MAX_LISTED: Final = 10_000
 _FORM: Final = "multipart/form-data"
 
+Part = TypeVar("Part")
+
 
 class Uploads:
     """Opens the sinks of uploads, as many at a time as the limit allows."""
@@ -651,30 +660,54 @@ class Uploads:
         return MIN_RATE * (self._places.held(owner) if is_full else 1)
 
 
-class KeptFiles:
-    """The files of this server, or the reason why files are not available.
+class Kept(Generic[Part]):
+    """A part of the state of this server, or the reason why it is not available.
 
     Args:
-        store: None = files are not available.
-        reason: the message of the error.
+        name: the plural of what it stores.
+        part: None = it is not available.
+        is_fault: whether it is configured but could not be opened.
+
+    Attributes:
+        reason: the reason, for clients.
     """
 
-    def __init__(self, store: FileStore | None, reason: str = "") -> None:
-        self._store = store
-        self._reason = reason
+    def __init__(
+        self, name: str, part: Part | None, reason: str = "", *, is_fault: bool = False
+    ) -> None:
+        self._name = name
+        self._part = part
+        self.reason = reason
+        self._is_fault = is_fault
 
     @property
-    def store(self) -> FileStore:
-        """Returns the store. Raises RequestError: files are not available."""
-        if self._store is None:
-            raise RequestError(f"this server does not store files: {self._reason}")
-        return self._store
+    def is_open(self) -> bool:
+        return self._part is not None
 
-    def path_for(self, tenant: str, id: str) -> Path:
-        """Returns the path of a tenant's file. Raises RequestError."""
-        if self.store.find(tenant, id) is None:
-            raise no_such_file(id)
-        return self.store.path_of(id)
+    @property
+    def part(self) -> Part:
+        """Returns the part.
+
+        Raises:
+            StateFailed: it could not be opened.
+            RequestError: it is switched off.
+        """
+        if self._part is not None:
+            return self._part
+        if self._is_fault:
+            raise StateFailed(f"{self._name} are not available yet: {self.reason}")
+        raise RequestError(f"this server does not store {self._name}: {self.reason}")
+
+    def open(self, part: Part) -> None:
+        """Makes the part available."""
+        self._part = part
+
+
+def path_for(files: Kept[FileStore], tenant: str, id: str) -> Path:
+    """Returns the path of a tenant's file. Raises as `Kept.part` does, and NotFound."""
+    if files.part.find(tenant, id) is None:
+        raise no_such_file(id)
+    return files.part.path_of(id)
 
 
 class Files:
@@ -682,7 +715,7 @@ class Files:
     to another tenant."""
 
     def __init__(
-        self, kept: KeptFiles, new_id: Callable[[], str], unix_time: Callable[[], float]
+        self, kept: Kept[FileStore], new_id: Callable[[], str], unix_time: Callable[[], float]
     ) -> None:
         self._kept = kept
         self._new_id = new_id
@@ -693,11 +726,11 @@ class Files:
         """Returns the sink for the body of an upload, or a refusal by its headers."""
         try:
             return self._open_upload(request, dialect)
-        except (RequestError, Overloaded) as error:
+        except (RequestError, BackendError) as error:
             return error_response(error, dialect)
 
     def _open_upload(self, request: Request, dialect: Dialect) -> UploadSink:
-        store, owner = self._kept.store, request.sender
+        store, owner = self._kept.part, request.sender
         if not store.has_room(owner):
             count = store.files.held(owner)
             message = f"you have {count} stored files, which is the limit: delete some of them"
@@ -716,7 +749,7 @@ class Files:
 
     async def create(self, request: Request, dialect: Dialect) -> Response:
         """Makes a file of an upload."""
-        store, sink = self._kept.store, request.sink
+        store, sink = self._kept.part, request.sink
         assert isinstance(sink, UploadSink)
         form = await read_form(sink, dialect)
         if isinstance(form, Response):
@@ -752,7 +785,7 @@ class Files:
         purpose = query.text("purpose")
         if purpose is not None:
             one_of(purpose, (*PURPOSES, BATCH_OUTPUT), "purpose")
-        records = self._kept.store.list(request.caller.tenant)
+        records = self._kept.part.list(request.caller.tenant)
         found = [record for record in records if purpose in (None, record.purpose)]
         return json_response(list_page(found, page, file_object))
 
@@ -762,20 +795,20 @@ class Files:
     async def content(self, request: Request, dialect: Dialect) -> Response | None:
         """Sends the content of a file, or the range that the request asks for."""
         record = self._find(request)
-        store = self._kept.store
+        store = self._kept.part
         return await send_content(request, record, store.path_of(record.id), store.threads)
 
     async def delete(self, request: Request, dialect: Dialect) -> Response:
         record = self._find(request)
         try:
-            await self._kept.store.delete(request.caller.tenant, record.id)
+            await self._kept.part.delete(request.caller.tenant, record.id)
         except OSError as error:
             raise StateFailed(f"the file cannot be deleted: {error.strerror or error}") from None
         return json_response(DeletedFile(id=record.id))
 
     def _find(self, request: Request) -> FileRecord:
         id = request.path_params["id"]
-        record = self._kept.store.find(request.caller.tenant, id)
+        record = self._kept.part.find(request.caller.tenant, id)
         if record is None:
             raise no_such_file(id)
         return record

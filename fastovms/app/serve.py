@@ -25,7 +25,6 @@ from fastovms.api.batches import (
     UPLOAD_ROUTES,
     BatchEndpoints,
     Batches,
-    KeptBatches,
     add_batch_routes,
     batch_work,
     refuse_line,
@@ -35,7 +34,7 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
 from fastovms.api.documents import Documents
 from fastovms.api.endpoint import ApiPaths, Operation
-from fastovms.api.files import Files, KeptFiles
+from fastovms.api.files import Files, Kept, path_for
 from fastovms.api.model_pool import ModelCollector
 from fastovms.api.openapi.page import DocsRoutes, add_docs_routes
 from fastovms.api.responses.background import BackgroundRuns, ResponsesState
@@ -96,11 +95,15 @@ from fastovms.ui.page import add_page_routes, read_page_files
 
 logger = logging.getLogger(__name__)
 
+_FIRST_DELAY: Final = 1.0
+_MAX_DELAY: Final = 60.0
+"""The most seconds between two attempts to open the files; each delay is twice the one before."""
+
 
 class BatchService:
-    """Files and batches of one server. They are stored in its state directory, which is locked. A
-    batch belongs to the server with that directory, even if responses are in a database that
-    several servers share.
+    """Files and batches of one server. They are stored in its state directory, which is locked, at
+    the start or once it is available. A batch belongs to the server with that directory, even if
+    responses are in a database that several servers share.
 
     Args:
         directory: None = files and batches are off.
@@ -121,17 +124,21 @@ class BatchService:
         self._config = batches
         self._clock = clock
         self._threads = DiskThreads("files")
+        self._open_store = partial(FileStore, config=files, clock=clock, threads=self._threads)
         self._store: FileStore | None = None
         self._runner: BatchRunner | None = None
-        self._kept = KeptBatches(None)
-        self._reason = "its state is not in a directory (see --state-dir)"
+        self._opening: asyncio.Task[None] | None = None
+        self._tenants: Collection[str] | None = None
+        reason = "its state is not in a directory (see --state-dir)"
         if directory is not None:
             try:
-                self._store = FileStore(directory / FILE_FOLDER, files, clock, self._threads)
+                self._store = self._open_store(directory / FILE_FOLDER)
             except ConfigurationError as error:
-                self._reason = str(error)
+                reason = str(error)
                 logger.warning("files and batches are not available: %s", error)
-        self.files = KeptFiles(self._store, self._reason)
+        is_fault = directory is not None
+        self.files = Kept("files", self._store, reason, is_fault=is_fault)
+        self._kept = Kept[BatchRunner]("batches", None, reason, is_fault=is_fault)
 
     def start(
         self,
@@ -148,24 +155,25 @@ class BatchService:
         """
         config = self._config
         endpoints = BatchEndpoints(router, context.models, config.max_lines)
-        if self._store is not None and self._directory is not None:
 
-            def limit() -> int:
-                return config.num_beside_others if num_others() else config.num_at_once
+        def limit() -> int:
+            return config.num_beside_others if num_others() else config.num_at_once
 
-            caller = LineCaller(
-                router, context.new_id, refuse_line, lambda: context.models.failure is not None
-            )
-            parts = BatchParts(
-                self._store, caller, LineSlots(limit), InputChecker(), endpoints.rules, self._clock
-            )
+        caller = LineCaller(
+            router, context.new_id, refuse_line, lambda: context.models.failure is not None
+        )
+        slots, checker = LineSlots(limit), InputChecker()
+
+        def open_all(directory: Path) -> BatchRunner:
+            if self._store is None:
+                self._store = self._open_store(directory / FILE_FOLDER)
+            parts = BatchParts(self._store, caller, slots, checker, endpoints.rules, self._clock)
+            folder = directory / BATCH_FOLDER
             try:
-                self._runner = BatchRunner(self._directory / BATCH_FOLDER, config, parts)
+                return BatchRunner(folder, config, parts)
             except OSError as error:
-                self._reason = f"{self._directory / BATCH_FOLDER}: {error.strerror or error}"
-                logger.warning("batches are not available: %s", error)
-        is_fault = self._store is not None
-        self._kept = KeptBatches(self._runner, self._reason, is_fault=is_fault)
+                raise ConfigurationError(f"{folder}: {error.strerror or error}") from None
+
         batches = Batches(
             self.files,
             self._kept,
@@ -175,12 +183,39 @@ class BatchService:
             self._clock,
         )
         add_batch_routes(router, Files(self.files, context.new_id, self._clock), batches)
-        if self._runner is not None and self._store is not None:
-            self._runner.start(tenants)
-            self._store.drop_expired()  # the inputs of unfinished batches are safe by now
+        self._tenants = tenants
+        if self._directory is None:
+            return
+        try:
+            self._begin(open_all(self._directory))
+        except ConfigurationError as error:
+            logger.warning("batches are not available: %s", error)
+            self._kept.reason = str(error)
+            open_later = self._open_later(partial(open_all, self._directory))
+            self._opening = asyncio.ensure_future(open_later)
+
+    async def _open_later(self, open_all: Callable[[], BatchRunner]) -> None:
+        """Opens the files and batches once the disk is available."""
+        delay = _FIRST_DELAY
+        while self._runner is None:
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _MAX_DELAY)
+            with suppress(ConfigurationError):
+                self._begin(await self._threads.run(open_all))
+        logger.warning("files and batches are available from now on")
+
+    def _begin(self, runner: BatchRunner) -> None:
+        """Makes the files and batches available, and resumes the batches."""
+        assert self._store is not None
+        self._runner = runner
+        self.files.open(self._store)
+        self._kept.open(runner)
+        runner.start(self._tenants)
+        self._store.drop_expired()  # the inputs of unfinished batches are safe by now
 
     def set_tenants(self, tenants: Collection[str]) -> int:
         """Pauses the batches of all tenants except these. Returns the number of paused batches."""
+        self._tenants = tenants
         return 0 if self._runner is None else self._runner.set_tenants(tenants)
 
     async def work(self) -> Sequence[WorkItem]:
@@ -189,6 +224,8 @@ class BatchService:
 
     async def stop(self) -> None:
         """Stops all batches. The next process resumes them."""
+        if self._opening is not None:
+            self._opening.cancel()
         if self._runner is not None:
             await self._runner.close()
 
@@ -539,7 +576,7 @@ def api_context(
         documents: None = documents are read, but there are no uploaded files.
     """
     if documents is None:
-        documents = _documents(config, KeptFiles(None, "there is no server"))
+        documents = _documents(config, Kept[FileStore]("files", None, "there is no server"))
     return ApiContext(
         models,
         config.api,
@@ -551,9 +588,9 @@ def api_context(
     )
 
 
-def _documents(config: ServerConfig, files: KeptFiles) -> Documents:
+def _documents(config: ServerConfig, files: Kept[FileStore]) -> Documents:
     processes = PdfProcesses()
-    return Documents(config.media, files.path_for, processes.read, processes.close)
+    return Documents(config.media, partial(path_for, files), processes.read, processes.close)
 
 
 def _describe(

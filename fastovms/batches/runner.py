@@ -645,6 +645,7 @@ class BatchRunner:
         return len(self._runs)
 
     def find(self, tenant: str, id: str) -> BatchRecord | None:
+        self._folder.check_read(id)
         record = self._records.get(id)
         return record if record is not None and record.tenant == tenant else None
 

@@ -53,14 +53,27 @@ class RunningResponses:
         """
         id, lease = self._replica
         self._execute(
-            "INSERT INTO runs (object, owner, lease_until, cancel_requested, model) "
-            "VALUES (?, ?, unix_time() + ?, 0, ?)",
-            (key, id, lease, "" if resumption is None else resumption.model),
+            "INSERT INTO runs (object, owner, lease_until, cancel_requested) "
+            "VALUES (?, ?, unix_time() + ?, 0)",
+            (key, id, lease),
         )
+        self.set_resumption(key, resumption)
+
+    def set_resumption(self, key: int, resumption: Resumption | None) -> None:
+        """Sets or replaces the data to resume a response.
+
+        Raises:
+            TooLarge: the response would exceed the size limit.
+        """
+        old = self._execute("DELETE FROM jobs WHERE object = ? RETURNING length(job)", (key,))
+        growth = -sum(OVERHEAD + length for (length,) in old.fetchall())
         if resumption is not None:
             job = seal(resumption.job)
             self._execute("INSERT INTO jobs (object, job) VALUES (?, ?)", (key, job))
-            self._tables.grow(key, OVERHEAD + len(job))
+            growth += OVERHEAD + len(job)
+        model = "" if resumption is None else resumption.model
+        self._execute("UPDATE runs SET model = ? WHERE object = ?", (model, key))
+        self._tables.grow(key, growth)
 
     def owns(self, key: int) -> bool:
         """Returns whether a response runs on this replica."""

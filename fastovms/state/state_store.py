@@ -16,7 +16,7 @@ from typing import Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fastovms.errors import StateFailed
+from fastovms.errors import StateFailed, StateUnread
 from fastovms.state.operations import Operations
 from fastovms.state.running_responses import ONLY_REPLICA, Replica
 from fastovms.state.store import (
@@ -323,7 +323,11 @@ class StateWorker:
         self, database: StateDatabase, jobs: list[_QueuedOperation]
     ) -> list[OperationOutcome]:
         outcomes = database.transact([job.operation for job in jobs])
-        failures = [error for _, error in outcomes if isinstance(error, StateFailed)]
+        failures = [
+            error
+            for _, error in outcomes
+            if isinstance(error, StateFailed) and not isinstance(error, StateUnread)
+        ]
         reason = str(failures[0]) if failures else ""
         with self._changed:
             self.num_failures += len(failures)

@@ -64,8 +64,9 @@ async def make_state():
     """Makes what outlives requests, in memory."""
     states = []
 
-    def make(*, max_runs: int = 10, max_bytes: int = 10**12) -> ResponsesState:
-        store = StateStore(Database(":memory:", StateBounds(1e9, 10**9, max_bytes), time.time))
+    def make(*, max_runs: int = 10, max_bytes: int = 10**12, unread: str = "") -> ResponsesState:
+        bounds = StateBounds(1e9, 10**9, max_bytes)
+        store = StateStore(Database(":memory:", bounds, time.time, unread=unread))
         states.append(ResponsesState(store, BackgroundRuns(max_runs)))
         return states[-1]
 

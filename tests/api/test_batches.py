@@ -250,6 +250,17 @@ async def test_a_server_without_batches_says_why(make_api, tmp_path, has_directo
     await site.service.close()
 
 
+async def test_batch_whose_record_cannot_be_read_is_not_said_to_be_missing(
+    make_api, tmp_path
+) -> None:
+    (tmp_path / "batches" / "records").mkdir(parents=True, mode=0o700)
+    (tmp_path / "batches" / "records" / "batch_a.json").write_text("{}")
+    site = Site(make_api("x"), tmp_path)
+    assert (await site.ask("GET", "/batch_a"))[0] == 503
+    assert (await site.ask("GET", "/batch_b"))[0] == 404
+    await site.service.close()
+
+
 @pytest.mark.parametrize(
     ("fields", "age"),
     [

@@ -20,7 +20,6 @@ from fastovms.api.batches import (
     UPLOAD_ROUTES,
     BatchEndpoints,
     Batches,
-    KeptBatches,
     add_batch_routes,
 )
 from fastovms.api.body import BodyReader
@@ -28,7 +27,7 @@ from fastovms.api.dialect import OPENAI, render_error
 from fastovms.api.files import (
     Files,
     FormReader,
-    KeptFiles,
+    Kept,
     UploadSink,
     byte_range,
     file_object,
@@ -438,12 +437,17 @@ async def start(tmp_path):
         if keeps:
             config = FilesConfig(**limits)
             store = FileStore(tmp_path / "files", config, time.time, DiskThreads("files"))
-        kept = KeptFiles(store, "no reason")
+        kept = Kept("files", store, "no reason")
         ids = itertools.count()
         files = Files(kept, lambda: f"{next(ids):032x}", time.time)
         endpoints = BatchEndpoints(router, None, 10)
         batches = Batches(
-            kept, KeptBatches(None, "no reason"), endpoints, BodyReader(), lambda: "x", time.time
+            kept,
+            Kept("batches", None, "no reason"),
+            endpoints,
+            BodyReader(),
+            lambda: "x",
+            time.time,
         )
         add_batch_routes(router, files, batches)
         server = HttpServer(

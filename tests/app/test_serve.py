@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from fastovms.app.serve import BatchService, _access_log
 from fastovms.config import BatchConfig, FilesConfig, ServiceConfig
 from fastovms.service.log_writer import LineWriter
+from tests.api.conftest import make_api
+
+__all__ = ["make_api"]  # a fixture
 
 # Files and batches of a server belong to who has its directory.
 
@@ -28,6 +32,36 @@ async def test_one_server_has_the_directory(tmp_path, caplog) -> None:
     assert third._store is not None
     await third.close()
     await service(None).close()
+
+
+async def test_files_are_opened_once_their_directory_is_available(
+    make_api, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("fastovms.app.serve._FIRST_DELAY", 0.001)
+    first, second = service(tmp_path), service(tmp_path)
+    api = make_api()
+    second.start(api.router, api.context, lambda: 0)
+    paths = ("/v1/files", "/v1/files/file-a", "/v1/batches", "/v1/batches/batch_a")
+
+    async def statuses() -> list[int]:
+        return [(await api.call("GET", path)).status for path in paths]
+
+    assert await statuses() == [503] * 4
+    response = await api.call("GET", "/v3/files")
+    assert b"files are not available yet: " in response.body
+    assert ("Retry-After", "1") in response.headers
+    await first.close()
+    async with asyncio.timeout(10):
+        while await statuses() != [200, 404, 200, 404]:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await second.close()
+    third = service(tmp_path)
+    assert third._store is not None
+    third.start(make_api().router, api.context, lambda: 0)
+    fourth = service(tmp_path)
+    fourth.start(make_api().router, api.context, lambda: 0)
+    await fourth.close()  # while it waits for the directory
+    await third.close()
 
 
 # Where the access log goes.

@@ -168,7 +168,7 @@ async def test_clients_take_turns_with_their_windows(backend: WhisperBackend) ->
 
 
 async def test_a_cancelled_request_is_given_up(backend: WhisperBackend) -> None:
-    audio = Sound(sound(3600.0))
+    audio = Sound(sound(600.0))
     task = asyncio.create_task(backend.transcribe(audio, SpeechParams(), "a", lambda text: None))
     await audio.begun.wait()
     task.cancel()
@@ -204,7 +204,7 @@ async def test_requests_that_were_cancelled_take_no_places() -> None:
 async def test_a_process_that_dies_fails_one_request_and_is_replaced(
     backend: WhisperBackend,
 ) -> None:
-    audio = Sound(sound(3600.0))
+    audio = Sound(sound(600.0))
     task = asyncio.create_task(backend.transcribe(audio, SpeechParams(), "a", lambda text: None))
     await audio.begun.wait()
     other = asyncio.create_task(ask(backend, SHORT, "b"))

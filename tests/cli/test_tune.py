@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from fastovms.backends.paged.tuning import TuningReport, TuningResult
+from fastovms.backends.paged.tuning import TuningReport, TuningResult, measure_all
 from fastovms.cli.main import main
 from fastovms.cli.tune import render
 from fastovms.config import DEMO_MODEL
 from fastovms.engine.model.quality import Quality
-from fastovms.engine.model.tuning import BUDGET_CASES, LOAD_CASES
+from fastovms.engine.model.tuning import BUDGET_CASES, LOAD_CASES, MIN_ROUNDS
 from tests.encoder_models import encoder_dir
 
 
@@ -19,6 +20,13 @@ from tests.encoder_models import encoder_dir
 def steady_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds count, whatever else runs on the machine."""
     monkeypatch.setattr("fastovms.cli.tune.MemoryReader", lambda: lambda: 1.0)
+
+
+@pytest.fixture
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A measurement is as short as it may be."""
+    measure = partial(measure_all, num_rounds=MIN_ROUNDS)
+    monkeypatch.setattr("fastovms.cli.tune.measure_all", measure)
 
 
 @pytest.mark.slow
@@ -39,6 +47,7 @@ def test_a_model_is_measured_and_the_result_kept(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_rounds")
 def test_what_a_start_will_not_go_by_is_not_promised(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,6 +57,7 @@ def test_what_a_start_will_not_go_by_is_not_promised(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_rounds")
 def test_without_a_cache_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--cache-dir", "", "--kv-cache-precision", "u8"]
     assert main(["tune", *flags, str(DEMO_MODEL)]) == 0

@@ -22,6 +22,8 @@ def test_the_page_is_current(name: str):
 
 def test_a_stale_page_is_found_and_written_anew(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(generate, "DOCS", tmp_path)
+    pages = {"flags.md": lambda: "# All flags\n", "metrics.md": lambda: "# Metrics\n"}
+    monkeypatch.setattr(generate, "PAGES", pages)
     assert generate.main([]) == 0
     assert generate.main(["--check"]) == 0
     (tmp_path / "flags.md").write_text("# Flags\n")
@@ -31,6 +33,9 @@ def test_a_stale_page_is_found_and_written_anew(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "flags.md").read_text() == "# Flags\n"
     assert generate.main([]) == 0
     assert generate.main(["--check"]) == 0
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        name: make() for name, make in pages.items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,9 @@ PATH: Final = "/v1/responses"
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 _PATIENCE: Final = 600.0
 
+_LATER: Final = "said later"
+"""What a client adds to its conversation once its last response was accepted."""
+
 
 @dataclass
 class Kept:
@@ -132,11 +135,11 @@ class Dialogue:
             self._kept.append(self._conversation)
         for turn in range(1 + self._action.repeats):
             text = self._action.prompt if turn == 0 else f"turn {turn}"
-            previous = await self._ask(text, previous)
+            previous = await self._ask(text, previous, is_last=turn == self._action.repeats)
             if previous is None:
                 return
 
-    async def _ask(self, text: str, previous: Kept | None) -> Kept | None:
+    async def _ask(self, text: str, previous: Kept | None, *, is_last: bool) -> Kept | None:
         """Asks once. Returns the response when it is complete; None = it is not."""
         action, world = self._action, self._world
         prompt = f"{self._prompt}u:{text};"
@@ -206,6 +209,10 @@ class Dialogue:
                 self._note_end(kept, answer.json)
         if kept is None:
             return None
+        if conversation is not None and background and is_last:
+            item = {"role": "user", "content": _LATER}
+            path = f"/v1/conversations/{conversation.id}/items"
+            await self._call("POST", path, {"items": [item]})
         await asyncio.sleep(action.after_seconds)
         if background and action.ends:
             await self._end(kept)
@@ -450,6 +457,7 @@ async def look_at_conversation(
         world.fail("forgotten", f"{kept.id} has status {answer.status} at the end")
         return
     texts = [part["text"] for item in answer.json["data"] for part in item["content"]]
+    texts = [text for text in texts if text != _LATER]
     if not kept.is_strict:  # turns may have been made again, with other texts
         if Counter(kept.texts[::2]) - Counter(texts):
             world.fail("conversation", f"{kept.id} has {texts}, and not all of {kept.texts}")

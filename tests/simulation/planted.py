@@ -305,6 +305,12 @@ FAULTS: Final = (
         "MAX_ATTEMPTS: Final = 0",
     ),
     Fault(
+        "a queued response is resumed with what was said after it was accepted",
+        "fastovms.api.responses.resumption",
+        "fields, model.info, cut.input, job.items,",
+        "fields, model.info, cut.input, None,",
+    ),
+    Fault(
         "a stored response lacks its output",
         _OPERATIONS,
         "(ItemOrigin.OUTPUT, response.output)]",

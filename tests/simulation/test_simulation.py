@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.common.process import ServerProcess
 from tests.simulation.planted import FAULTS, Fault
 from tests.simulation.several import Totals
 
@@ -79,9 +80,14 @@ def test_interrupted_processes_print_their_totals() -> None:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, preexec_fn=listening
     ) as process:
-        time.sleep(10)
-        files = Path(f"/proc/{process.pid}/task").glob("*/children")
-        pids = " ".join(file.read_text() for file in files).split()
+        children: list[ServerProcess] = []
+        # A start takes 2 s to 4 s of a processor, and most worlds take less than 1 s.
+        while len(children) < 2 or min(child.cpu_seconds for child in children) < 6:
+            assert process.poll() is None
+            time.sleep(0.1)
+            files = Path(f"/proc/{process.pid}/task").glob("*/children")
+            pids = " ".join(file.read_text() for file in files).split()
+            children = [ServerProcess("", int(pid)) for pid in pids]
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 0

@@ -223,6 +223,22 @@ def test_one_replica_takes_over_what_another_has_left(cut, b, clock, database):
     assert database.totals == (0, 0)
 
 
+def test_the_data_to_resume_a_response_are_replaced(cut, b, database):
+    new = Resumption("n", b"longer job")
+    assert b.set_resumption("t", "r", new) is False, "it is not its own"
+    assert cut.set_resumption("t", "r", new) is True
+    database.check()
+    assert b.take_over(["m"], 9) == []
+    assert b.take_over(["n"], 9) == [OwnedResponse(KEY, False, "n")]
+    assert b.begin_attempt("t", "r").job == new.job
+    assert b.set_resumption("t", "r", None) is True
+    database.check()
+    assert b.begin_attempt("t", "r") is None
+    b.give_up([KEY])
+    assert find(database, "r").progress is ResponseProgress.INTERRUPTED
+    database.check()
+
+
 def test_attempts_count_until_the_model_says_more(cut, b, database):
     b.take_over(None, 9)
     assert [b.begin_attempt("t", "r").num_attempts for _ in range(3)] == [1, 2, 3]

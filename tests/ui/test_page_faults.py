@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Locator, Route, expect
@@ -53,6 +54,13 @@ def test_line_breaks_of_the_user_stay_and_those_of_the_model_are_spaces(
         opened.open(f"#chat/{chat}")
         assert opened.page.locator(".message.user p").inner_text() == text
         assert opened.page.locator(".answer p").inner_text() == text.replace("\n", " ")
+
+
+@pytest.fixture(scope="module")
+def forgetful_server() -> Iterator[UiServer]:
+    """Takes a while for each token, and keeps nothing."""
+    with ui_server("--no-enable-store", step_seconds=0.05) as server:
+        yield server
 
 
 WORD = "Donaudampfschifffahrtsgesellschaft"
@@ -136,11 +144,11 @@ def test_an_answer_cut_by_its_limit_says_so_and_is_continued(
         expect(cut).to_have_count(0)
 
 
-@pytest.mark.parametrize("flags", [(), ("--no-enable-store",)], ids=["kept", "not kept"])
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "not kept"])
 def test_a_stopped_answer_says_so_and_is_continued(
-    browser: Browser, flags: tuple[str, ...]
+    browser: Browser, slow_server: UiServer, forgetful_server: UiServer, is_kept: bool
 ) -> None:
-    with ui_server(*flags, step_seconds=0.05) as server, window(browser, server) as opened:
+    with window(browser, slow_server if is_kept else forgetful_server) as opened:
         opened.open()
         opened.set(temperature="0")
         opened.say(STORY)
@@ -149,7 +157,7 @@ def test_a_stopped_answer_says_so_and_is_continued(
         opened.wait_for_answers(1)
         cut = opened.page.locator(".cut")
         expect(cut).to_contain_text("You stopped the answer.")
-        if not flags:
+        if is_kept:
             opened.reload()
             expect(cut).to_contain_text("You stopped the answer.")
         [beginning] = opened.answers()
@@ -214,18 +222,18 @@ def test_a_stop_that_fails_is_told_of(browser: Browser, slow_server: UiServer) -
 
 
 @pytest.mark.parametrize(
-    ("flags", "path"),
+    ("is_kept", "path"),
     [
-        ((), "**/v1/conversations"),
-        ((), "**/v1/responses"),
-        (("--no-enable-store",), "**/v1/responses"),
+        (True, "**/v1/conversations"),
+        (True, "**/v1/responses"),
+        (False, "**/v1/responses"),
     ],
     ids=["no conversation", "no response", "not kept"],
 )
 def test_a_stop_before_the_server_has_the_request_stops_the_answer(
-    browser: Browser, flags: tuple[str, ...], path: str
+    browser: Browser, slow_server: UiServer, forgetful_server: UiServer, is_kept: bool, path: str
 ) -> None:
-    with ui_server(*flags, step_seconds=0.05) as server, window(browser, server) as opened:
+    with window(browser, slow_server if is_kept else forgetful_server) as opened:
         opened.open()
         opened.set(temperature="0")
         held: list[Route] = []

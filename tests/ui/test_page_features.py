@@ -137,29 +137,33 @@ def test_all_chats_are_exported_and_imported_with_their_branches(
 GOOD_CHAT = '{"metadata": {"title": "Good"}, "items": [{"role": "user", "content": "x"}]}'
 
 
-@pytest.mark.parametrize(
-    ("chats", "alert"),
-    [
-        ('[{"id": "a", "metadata": null, "items": []}]', "is not a file of chats"),
-        ('[{"id": "a", "metadata": [], "items": []}]', "is not a file of chats"),
-        ('[{"id": "a", "metadata": {}, "items": [null]}]', "is not a file of chats"),
-        ('[{"id": "a", "metadata": {}, "items": {}}]', "is not a file of chats"),
-        ("[null]", "is not a file of chats"),
-        ('[{"metadata": {"title": 5}, "items": []}]', "title"),
-        (f'[{GOOD_CHAT}, {{"metadata": {{}}, "items": [{{"type": "nonsense"}}]}}]', "nonsense"),
-    ],
+BROKEN_CHATS = (
+    ('[{"id": "a", "metadata": null, "items": []}]', "is not a file of chats"),
+    ('[{"id": "a", "metadata": [], "items": []}]', "is not a file of chats"),
+    ('[{"id": "a", "metadata": {}, "items": [null]}]', "is not a file of chats"),
+    ('[{"id": "a", "metadata": {}, "items": {}}]', "is not a file of chats"),
+    ("[null]", "is not a file of chats"),
+    ('[{"metadata": {"title": 5}, "items": []}]', "title"),
+    (f'[{GOOD_CHAT}, {{"metadata": {{}}, "items": [{{"type": "nonsense"}}]}}]', "nonsense"),
 )
-def test_a_file_of_broken_chats_is_refused_with_the_reason(
-    browser: Browser, chats: str, alert: str
-) -> None:
-    content = f'{{"form": "fastovms.chats", "version": 1, "chats": {chats}}}'
-    file = {"name": "<b>x</b>.json", "mimeType": "application/json", "buffer": content.encode()}
-    with ui_server() as server, window(browser, server) as opened:
-        opened.open()
-        opened.page.locator(".archive input").set_input_files(file)  # type: ignore[arg-type]
-        expect(opened.page.get_by_role("alert").filter(has_text=alert)).to_be_visible()
-        # Chats before the one that was refused are there.
-        expect(opened.page.locator(".chat-list a")).to_have_text(["Good"] * ("Good" in chats))
+
+
+def test_files_of_broken_chats_are_refused_with_the_reason(browser: Browser) -> None:
+    with ui_server() as server:
+        for chats, alert in BROKEN_CHATS:
+            content = f'{{"form": "fastovms.chats", "version": 1, "chats": {chats}}}'
+            file = {
+                "name": "<b>x</b>.json",
+                "mimeType": "application/json",
+                "buffer": content.encode(),
+            }
+            with window(browser, server) as opened:
+                opened.open()
+                opened.page.locator(".archive input").set_input_files(file)  # type: ignore[arg-type]
+                expect(opened.page.get_by_role("alert").filter(has_text=alert)).to_be_visible()
+                # Chats before the one that was refused are there.
+                titles = ["Good"] * ("Good" in chats)
+                expect(opened.page.locator(".chat-list a")).to_have_text(titles)
 
 
 def test_colours_are_chosen_and_kept(browser: Browser, quick_server: UiServer) -> None:

@@ -286,9 +286,19 @@ class BackgroundRun:
         try:
             begun = beginning.result()
             self._run.adopt(begun.run)
+            if self._resumption is not None:
+                await self._keep_prompt(begun.resumption)
             await self._submit_when_possible(begun.generation)
         except Exception as error:
             self._end_by(error, cuts=isinstance(error, ServerClosing))
+
+    async def _keep_prompt(self, resumption: Resumption | None) -> None:
+        """Stores the data to resume the response now that its model is known."""
+        try:
+            await self._store.run(Operations.set_resumption, *self.key, resumption)
+        except (StateFailed, TooLarge) as error:
+            logger.warning("the prompt of response %s is not stored: %s", self.id, error)
+        self._resumption = resumption
 
     async def _submit_when_possible(self, generation: TextGeneration) -> None:
         """Submits the response, which was accepted before its model was loaded, once the queue of

@@ -473,11 +473,14 @@ class Responses:
         resumption = None
         if state.resumes:
             key = model_key(known.fingerprint or ANY_FILES, known.name)
-            resumption = queued_resumption(body, key, dialect, envelope.created, id_key)
+            write = partial(
+                queued_resumption, body, key, dialect, envelope.created, id_key, items=history.items
+            )
+            resumption = await offload.run(write, item_cost(history.size))
 
         async def begin_answering() -> Answering:
             task = await begin()
-            return Answering(task.generation, task.run)
+            return Answering(task.generation, task.run, task.resumption)
 
         given = await _stored(history)
         headers = warning_headers((), request)
@@ -530,7 +533,7 @@ class Responses:
         span = context.span_of(
             request, GenerationKind.CHAT, job.preparation, envelope.id, fields.conversation_id
         )
-        generation, run = answering(
+        generation, run, _ = answering(
             context,
             envelope,
             fields,

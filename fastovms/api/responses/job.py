@@ -525,8 +525,10 @@ class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
         created: unix seconds.
         id_key: the key of the item ids; see `numbered_ids`.
         prompt_token_ids, prompt_text: the prompt. A second rendering might differ: templates may
-            contain the date, and items before a request may be deleted in the meantime. Empty where
-            the model was not loaded when the request came; the prompt is then made on resumption.
+            contain the date. Empty until the model is loaded.
+        items: all items that the model is told, until the prompt is there: what came before the
+            request, and its documents, may change or be deleted in the meantime. None = a server
+            that did not write them queued the request.
     """
 
     form: int = _FORM
@@ -537,6 +539,7 @@ class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
     id_key: str
     prompt_token_ids: list[int]
     prompt_text: str | None
+    items: list[msgspec.Raw] | None = None
 
 
 def resumption_of(
@@ -564,8 +567,9 @@ def queued_resumption(
     created: int,
     id_key: str,
     prompt: Prompt | None = None,
+    items: Iterable[Item] | None = None,
 ) -> Resumption | None:
-    """Like `resumption_of`, for a request whose model may not be loaded yet. None if the body
+    """Like `resumption_of`, for a request whose model may not be loaded yet. None if the request
     cannot be encoded, for example because of integers over 64 bits.
 
     Args:
@@ -573,17 +577,19 @@ def queued_resumption(
         created: unix seconds.
         id_key: see `KeptJob`.
         prompt: None = not rendered yet.
+        items: all items that the model is told, if the prompt is not rendered yet.
     """
-    job = KeptJob(
-        model=model,
-        dialect=dialect.name,
-        body=msgspec.structs.replace(body, input=None),
-        created=created,
-        id_key=id_key,
-        prompt_token_ids=[] if prompt is None else list(prompt.token_ids),
-        prompt_text=None if prompt is None else prompt.text,
-    )
     try:
+        job = KeptJob(
+            model=model,
+            dialect=dialect.name,
+            body=msgspec.structs.replace(body, input=None),
+            created=created,
+            id_key=id_key,
+            prompt_token_ids=[] if prompt is None else list(prompt.token_ids),
+            prompt_text=None if prompt is None else prompt.text,
+            items=None if items is None else [msgspec.Raw(orjson.dumps(item)) for item in items],
+        )
         return Resumption(model, msgspec.json.encode(job))
     except (OverflowError, TypeError, UnicodeEncodeError, msgspec.MsgspecError):
         return None
@@ -633,10 +639,11 @@ _CALL_ID_LENGTH: Final = 24
 
 
 class Answering(NamedTuple):
-    """A generation, and the run that receives its deltas."""
+    """A generation, the run that receives its deltas, and the data to resume it."""
 
     generation: TextGeneration
     run: ResponseRun
+    resumption: Resumption | None = None
 
 
 def answering(

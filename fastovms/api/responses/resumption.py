@@ -15,6 +15,7 @@ from typing import Final
 
 import orjson
 
+from fastovms.api import offload
 from fastovms.api.admin import WorkItem
 from fastovms.api.answer import Envelope
 from fastovms.api.context import ApiContext
@@ -36,6 +37,7 @@ from fastovms.api.responses.job import (
     numbered_ids,
     prepare,
     read_job,
+    resumption_of,
 )
 from fastovms.api.responses.output import ResponseStatus, failed, interrupted_events
 from fastovms.api.responses.request import read_fields
@@ -44,6 +46,7 @@ from fastovms.api.responses.stored import (
     History,
     done_items,
     history_again,
+    item_cost,
     to_items,
     unpack_outputs,
 )
@@ -56,7 +59,7 @@ from fastovms.errors import (
     StateFailed,
     TooLarge,
 )
-from fastovms.params import GenerationOutput
+from fastovms.params import LOWEST_PRIORITY, GenerationOutput
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import (
@@ -64,7 +67,6 @@ from fastovms.state.store import (
     EventPack,
     OwnedResponse,
     ResponseKey,
-    Resumption,
     StoredResponse,
 )
 
@@ -138,7 +140,7 @@ class RunRestorer:
             RequestError: the model, or this server, no longer accepts the request.
         """
         try:
-            job = read_job(cut.job)
+            job = await offload.run(partial(read_job, cut.job), item_cost(len(cut.job)))
             outputs = _said(cut.packs)
             log = EventLog()
             _extend(log, cut)
@@ -146,6 +148,8 @@ class RunRestorer:
             raise CannotGoOn(f"the response cannot be resumed: {error}") from error
         context = self._context
         dialect = _DIALECTS[job.dialect]
+        fields = read_fields(job.body, dialect, keeps=True)
+        priority = LOWEST_PRIORITY if fields.may_wait else job.body.priority or 0
         preparation = Preparation(
             job.body,
             len(cut.job),
@@ -154,20 +158,24 @@ class RunRestorer:
             context.config,
             names_of(job.body),
             key.tenant,
-            priority=(job.body.priority or 0) - _EARLIER,
+            priority=priority - _EARLIER,
         )
-        fields = read_fields(job.body, dialect, keeps=True)
         if job.prompt_token_ids:  # what came before the input is in the prompt
             history = History((), (), len(cut.job))
             prompt = Prompt(job.prompt_token_ids, job.prompt_text)
         else:
-            history = await history_again(fields, model.info, cut.input, key.tenant, self._store)
+            history = await history_again(
+                fields, model.info, cut.input, job.items, key.tenant, self._store
+            )
             prompt = None
         prepared = await prepare(preparation, fields, history, prompt)
+        resumption = resumption_of(prepared, dialect, job.created, job.id_key)
+        if prompt is None:
+            await self._store.run(Operations.set_resumption, *key, resumption)
         envelope = Envelope(
             key.id, job.created, model.info.name, context.system_fingerprint, dialect
         )
-        generation, run = answering(
+        generation, run, _ = answering(
             context,
             envelope,
             fields,
@@ -181,7 +189,7 @@ class RunRestorer:
             cut.input,
             KeptFor(key.tenant, fields.conversation_id),
             self._store,
-            Resumption(model_key(model.info.fingerprint, model.info.name), cut.job),
+            resumption,
             log,
             _ahead(cut, log),
         )

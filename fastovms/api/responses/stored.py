@@ -234,23 +234,32 @@ async def history_again(
     fields: ResponseFields,
     model: ModelInfo,
     given: Sequence[StoredItem],
+    told: Sequence[msgspec.Raw] | None,
     tenant: str,
     store: StateStore,
 ) -> History:
-    """Reads the history of a resumed request again; the request's own items are stored.
+    """Returns the history of a resumed request.
+
+    Args:
+        given: the request's own items.
+        told: all items that the model is told, as they were when the request was queued; None =
+            they were not kept, and those before the request are read as they are now.
 
     Raises:
         RequestError: the response or the conversation no longer exists.
         StateFailed: the stored items cannot be read.
     """
     past: Sequence[StoredItem] = ()
-    if fields.previous_id is not None or fields.conversation_id is not None:
+    if told is None and (fields.previous_id is not None or fields.conversation_id is not None):
         past = await _past(fields, tenant, store, model)
-    size = sum(len(item.body) for item in (*past, *given))
+    bodies = [item.body for item in (*past, *given)]
+    kept = [bytes(item) for item in told or ()]
+    size = sum(map(len, (*bodies, *kept)))
 
     def build() -> History:
-        items = [orjson.loads(item.body) for item in (*past, *given)]
-        return History(told_items(items), items[len(past) :], size)
+        items = list(map(orjson.loads, bodies))
+        whole = told_items(items) if told is None else list(map(orjson.loads, kept))
+        return History(whole, items[len(past) :], size)
 
     return await offload.run(build, item_cost(size))
 

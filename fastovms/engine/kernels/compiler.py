@@ -68,6 +68,7 @@ def compile_kernels(instructions: str, num_threads: int) -> Kernels:
         "avx2": products.multiply_avx2,
         "avx_vnni": products.multiply_avx_vnni,
         "avx512_vnni": products.multiply_avx512_vnni,
+        "avx_vnni16": products.multiply_avx_vnni16,
         "avx512_vnni16": products.multiply_avx512_vnni16,
     }[instructions]
     signature = void(*[int64] * programs.PRODUCT_ARGUMENTS)

@@ -165,10 +165,11 @@ def packed_kind(weights: CompressedWeights, instructions: str) -> ProductKind | 
     if weights.bits == 8 and _fit_six_bits(weights):
         kind = replace(kind, weight_bits=6)
     limit = np.abs(weights.scales).max(initial=0.0)
-    zero_points = _stored_zero_points(weights, kind)
+    with_zero_points = replace(kind, has_zero_points=True)
+    zero_points = _stored_zero_points(weights, with_zero_points)
     if zero_points is not None:
-        limit = max(limit, np.abs(zero_points).max(initial=0.0))
-    return replace(kind, has_zero_points=zero_points is not None) if limit <= _LARGEST_F16 else None
+        kind, limit = with_zero_points, max(limit, np.abs(zero_points).max(initial=0.0))
+    return kind if limit <= _LARGEST_F16 else None
 
 
 def _fit_six_bits(weights: CompressedWeights) -> bool:

@@ -13,7 +13,6 @@ import openvino as ov
 
 from fastovms.engine.kernels.assembler import Program, WeightStore, assemble, packed_bytes
 from fastovms.engine.kernels.compiler import Kernels
-from fastovms.engine.kernels.products import activation_bits
 from fastovms.engine.kernels.segments import Port, find_segments, port_of
 
 _NO_STEP: Final = np.zeros(1, np.int64)
@@ -34,7 +33,7 @@ class Workspace:
         self._scales = np.zeros(0, np.float32)
         self._rows = np.zeros(0, np.float32)
         self._agreement = np.zeros(5 * 8, np.int64)
-        self.scratch = np.zeros(5, np.int64)
+        self.scratch = np.zeros(4, np.int64)
 
     def reserve(self, programs: Sequence[Program]) -> None:
         """Makes room for programs."""
@@ -44,10 +43,9 @@ class Workspace:
         self._scales = np.zeros(columns // _FEWEST_COLUMNS, np.float32)
         width = max(program.offsets()[1] for program in programs)
         self._rows = np.zeros(self.max_rows * width, np.float32)
-        bits = activation_bits(self.kernels.instructions)
         addresses = (a.ctypes.data for a in (self._integers, self._sums, self._scales))
         agreement = self._agreement.ctypes.data
-        self.scratch[:] = [*addresses, bits, agreement + -agreement % 64]
+        self.scratch[:] = [*addresses, agreement + -agreement % 64]
 
     def buffers_of(self, program: Program) -> Any:
         """Returns the buffers of a program, int64 [buffers, 2], those of its own with addresses."""

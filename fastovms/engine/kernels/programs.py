@@ -35,7 +35,8 @@ class Opcode(IntEnum):
     `B`) to `OUT`, except as said at an opcode."""
 
     QUANTIZE = 0
-    """Makes integers of A, for the products that follow. `P0` is the columns of a group."""
+    """Makes integers of A, for the products that follow. `P0` is the columns of a group, `P1` the
+    bits of an integer."""
     PRODUCT = 1
     """Multiplies the last integers. `P0` to `P5` are the address of the weights, the number of
     blocks, of groups, of units in a group, the bits of a weight and whether there are zero
@@ -775,7 +776,7 @@ def _quantize(program, buffers, num_rows, scratch, i):
     for row in range(num_rows):
         source = buffers[a, 0] + 4 * (program[i, 2] + row * buffers[a, 1])
         at = 4 * row * (width // columns)
-        if scratch[3] == 8:
+        if program[i, 9] == 8:
             _quantize8(source, width, columns, integers + row * width, sums + at, scales + at)
         else:
             target = integers + 2 * row * width
@@ -836,7 +837,7 @@ def _lead(program, buffers, num_rows, scratch, product, step, agreement):
 def _take_part(program, buffers, num_rows, scratch, product, step):
     """Leads, if this is the first thread, or helps. So nobody ever waits for a thread that has not
     begun, or has been suspended, unless it was in the middle of a chunk."""
-    agreement = scratch[4]
+    agreement = scratch[3]
     if _fetch_add(agreement, 1) == 0:
         _lead(program, buffers, num_rows, scratch, product, step, agreement)
     else:
@@ -851,14 +852,14 @@ def run_program(program, buffers, num_rows, scratch, product, step, num_threads)
         buffers: int64 [buffers, 2]: the address of each, and how many numbers are from one row to
             the next.
         num_rows: of the step.
-        scratch: int64 [5]: addresses of room for integers, their sums over groups and the scales of
-            groups; the bits of an integer; the address of four cache lines by which threads agree.
+        scratch: int64 [4]: addresses of room for integers, their sums over groups and the scales of
+            groups, and of four cache lines by which threads agree.
         product: the address of the function that multiplies.
         step: int64, see `StepField`.
         num_threads: take part.
     """
-    _store(scratch[4], 0)
-    _store(scratch[4] + 64, _NOT_BEGUN << 32)
+    _store(scratch[3], 0)
+    _store(scratch[3] + 64, _NOT_BEGUN << 32)
     for _ in numba.prange(num_threads):
         _take_part(program, buffers, num_rows, scratch, product, step)
 

@@ -334,6 +334,7 @@ class Database:
         clock: returns the Unix time in seconds.
         on_close: called when the file is no longer used.
         on_damage: called once, when the file turns out to be damaged, with SQLite's message.
+        unread: see `Operations`.
 
     Attributes:
         is_on_disk: whether the data survive the process.
@@ -349,6 +350,7 @@ class Database:
         clock: Clock,
         on_close: Callable[[], None] = lambda: None,
         on_damage: Callable[[sqlite3.Error], None] = lambda error: None,
+        unread: str = "",
     ) -> None:
         self._on_close = on_close
         self._on_damage: Callable[[sqlite3.Error], None] | None = on_damage
@@ -365,7 +367,7 @@ class Database:
         except BaseException:
             self._connection.close()
             raise
-        self._operations = Operations(self._tables)
+        self._operations = Operations(self._tables, unread=unread)
 
     @property
     def totals(self) -> Totals:

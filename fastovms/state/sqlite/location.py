@@ -119,7 +119,7 @@ def open_location(
             directory,
             error,
         )
-        memory = Database(IN_MEMORY, bounds, clock)
+        memory = Database(IN_MEMORY, bounds, clock, unread=str(error))
         return MemoryFallback(memory, DiskReturn(open_file, str(error)))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from fastovms.api.responses import stored
+from fastovms.api.responses import background, stored
 from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.api.responses.resumption import LeaseKeeper, Resumer, RunRestorer
 from fastovms.http.messages import Response
@@ -91,6 +91,7 @@ async def make_replicas(request, make, monkeypatch):
     """Makes replicas, which renew their leases when a test tells them to. Returns them, and the
     clock of all."""
     monkeypatch.setattr(stored, "SHARED_INTERVAL", 0.0)
+    monkeypatch.setattr(background, "_RETRY", 0.01)
     clock = Clock()
     shared: SharedState
     if request.param == "sqlite":

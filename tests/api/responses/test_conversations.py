@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.api.responses.conftest import ask
+from tests.api.responses.conftest import ask, paused, resume
+from tests.api.responses.test_background import wait_for
+from tests.fakes import FakeStream
 
 # What is kept of a response, and what is not.
 
@@ -267,3 +269,70 @@ async def test_items_of_a_conversation_have_ids_of_their_own(make, order):
     assert texts == (expected if order == "asc" else expected[::-1])
     await ask(api, "DELETE", f"{place}/msg-0")
     assert await paged(api, place, "asc") == expected[1:]
+
+
+# A state of which only a part could be read since the start: nobody knows what the rest has.
+
+MESSAGE = {"type": "message", "role": "user", "content": "a"}
+REFERENCE = {"type": "item_reference", "id": "msg_a"}
+NAMES_UNREAD = (
+    ("GET", "/responses/resp_a", None),
+    ("GET", "/responses/resp_a?stream=true", None),
+    ("GET", "/responses/resp_a/input_items", None),
+    ("POST", "/responses/resp_a/cancel", {}),
+    ("DELETE", "/responses/resp_a", None),
+    ("POST", "/responses", {"previous_response_id": "resp_a", "input": "a"}),
+    ("POST", "/responses", {"conversation": "conv_a", "input": "a"}),
+    ("POST", "/responses", {"input": [REFERENCE]}),
+    ("POST", "/responses", {"input": "a", "request_id": "resp_a"}),
+    ("POST", "/responses/input_tokens", {"previous_response_id": "resp_a"}),
+    ("POST", "/responses/compact", {"previous_response_id": "resp_a"}),
+    ("GET", "/conversations", None),
+    ("GET", "/conversations/conv_a", None),
+    ("POST", "/conversations/conv_a", {"metadata": {}}),
+    ("DELETE", "/conversations/conv_a", None),
+    ("GET", "/conversations/conv_a/items", None),
+    ("POST", "/conversations/conv_a/items", {"items": [MESSAGE]}),
+    ("GET", "/conversations/conv_a/items/msg_a", None),
+    ("DELETE", "/conversations/conv_a/items/msg_a", None),
+)
+
+
+@pytest.mark.parametrize("prefix", ["/v1", "/v3"])
+@pytest.mark.parametrize(("method", "path", "body"), NAMES_UNREAD)
+async def test_state_that_was_not_read_is_not_said_to_lack_anything(
+    make, make_state, prefix, method, path, body
+):
+    api = make(state=make_state(unread="no luck"))
+    if body is not None and path.startswith("/responses"):
+        body = {"model": "fake", **body}
+    response = await api.call(method, f"{prefix}{path}", body, FakeStream())
+    assert response.status == 503
+    assert ("Retry-After", "1") in response.headers
+    assert b"the stored data cannot be read yet: no luck" in response.body
+
+
+async def test_what_is_new_is_found_in_a_state_that_was_not_read(make, make_state):
+    api = make(state=make_state(unread="no luck"))
+    _, conversation = await ask(api, "POST", "/v1/conversations", {"items": [MESSAGE]})
+    place = f"/v1/conversations/{conversation['id']}"
+    body = {"model": "fake", "input": "a", "conversation": conversation["id"]}
+    status, response = await ask(api, "POST", V1, body)
+    assert (status, response["store"]) == (200, True)
+    assert await ask(api, "GET", f"{V1}/{response['id']}") == (200, response)
+    item = {**MESSAGE, "id": "msg_own"}
+    assert (await ask(api, "POST", f"{place}/items", {"items": [item]}))[0] == 200
+    assert len((await ask(api, "GET", f"{place}/items"))[1]["data"]) == 4
+    assert (await ask(api, "GET", f"{place}/items/msg_other"))[0] == 404, "it is known as a whole"
+
+
+async def test_response_is_kept_that_loses_its_conversation_in_a_state_that_was_not_read(
+    make, make_state
+):
+    api = paused(make, num_steps=0, state=make_state(unread="no luck"))
+    _, conversation = await ask(api, "POST", "/v1/conversations", {})
+    body = {"model": "fake", "input": "a", "conversation": conversation["id"], "background": True}
+    _, response = await ask(api, "POST", V1, body)
+    assert (await ask(api, "DELETE", f"/v1/conversations/{conversation['id']}"))[0] == 200
+    resume(api)
+    await wait_for(api, response["id"], "completed")

@@ -1,13 +1,30 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import openvino as ov
 import pytest
 
-from fastovms.engine.kernels.compiler import Kernels, compile_kernels
+from fastovms.engine.kernels.compiler import Kernels, compile_kernels, find_instructions
+from fastovms.engine.kernels.products import INSTRUCTION_SETS
+
+
+def instructions_here() -> list[str]:
+    """Returns the sets of instructions that this machine has. AVX2 is one, on every machine that
+    runs these tests."""
+    widest = find_instructions()
+    return [name for name in INSTRUCTION_SETS if name in ("avx2", widest, f"{widest}16")]
 
 
 @pytest.fixture(scope="session")
-def kernels() -> Kernels:
-    """Kernels for AVX2, which every machine of the tests has, with two threads."""
+def kernels_for() -> Callable[[str], Kernels]:
+    """Compiles kernels for a set of instructions, with two threads."""
     ov.Core().get_versions("CPU")  # its TBB is the one that numba finds
-    return compile_kernels("avx2", 2)
+    return cache(lambda instructions: compile_kernels(instructions, 2))
+
+
+@pytest.fixture(scope="session")
+def kernels(kernels_for: Callable[[str], Kernels]) -> Kernels:
+    """Kernels for AVX2."""
+    return kernels_for("avx2")

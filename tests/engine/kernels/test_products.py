@@ -14,7 +14,12 @@ from llvmlite import binding, ir
 
 from fastovms.engine.kernels.compiler import Kernels, find_instructions
 from fastovms.engine.kernels.matrices import PackedMatrix, pack, packed_kind
-from fastovms.engine.kernels.products import BlockArguments, ProductKind, emit_block
+from fastovms.engine.kernels.products import (
+    INSTRUCTION_SETS,
+    BlockArguments,
+    ProductKind,
+    emit_block,
+)
 from tests.engine.kernels.matrix_cases import (
     BITS,
     Floats,
@@ -28,14 +33,15 @@ CPUS = {
     "avx2": "haswell",
     "avx_vnni": "alderlake",
     "avx512_vnni": "icelake-server",
+    "avx_vnni16": "alderlake",
     "avx512_vnni16": "icelake-server",
 }
 TRIPLE = "x86_64-unknown-linux-gnu"
 
-DOT = """
-define {result} @{name}({result} %sum, {bytes} %w, {bytes} %x) {{
-  %w32 = zext {bytes} %w to {wide}
-  %x32 = sext {bytes} %x to {wide}
+FOURS = """
+define {result} @{name}({result} %sum, {given} %w, {given} %x) {{
+  %w32 = zext {given} %w to {wide}
+  %x32 = sext {given} %x to {wide}
   %products = mul {wide} %w32, %x32
   %p0 = shufflevector {wide} %products, {wide} undef, {indices} {first}
   %p1 = shufflevector {wide} %products, {wide} undef, {indices} {second}
@@ -50,6 +56,20 @@ define {result} @{name}({result} %sum, {bytes} %w, {bytes} %x) {{
 """
 """What `vpdpbusd` does."""
 
+PAIRS = """
+define {result} @{name}({result} %sum, {given} %w, {given} %x) {{
+  %w32 = sext {given} %w to {wide}
+  %x32 = sext {given} %x to {wide}
+  %products = mul {wide} %w32, %x32
+  %p0 = shufflevector {wide} %products, {wide} undef, {indices} {first}
+  %p1 = shufflevector {wide} %products, {wide} undef, {indices} {second}
+  %s0 = add {result} %p0, %p1
+  %s1 = add {result} %s0, %sum
+  ret {result} %s1
+}}
+"""
+"""What `vpdpwssd` does."""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def targets() -> None:
@@ -61,7 +81,7 @@ def code_of(kind: ProductKind, num_rows: int) -> str:
     """Returns LLVM's code of a function `block` that multiplies a block."""
     module = ir.Module("products")
     module.triple = TRIPLE
-    arguments = [ir.IntType(64)] * 8
+    arguments = [ir.IntType(64)] * 10
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "block")
     builder = ir.IRBuilder(function.append_basic_block())
     emit_block(builder, kind, num_rows, BlockArguments(*function.args))
@@ -69,20 +89,23 @@ def code_of(kind: ProductKind, num_rows: int) -> str:
     return str(module)
 
 
-@pytest.mark.parametrize(
-    ("instructions", "instruction"),
-    [
-        ("avx2", r"vpmaddwd\s.*%ymm"),
-        ("avx_vnni", r"\{vex\}\s+vpdpbusd\s.*%ymm"),
-        ("avx512_vnni", r"vpdpbusd\s.*%zmm"),
-        ("avx512_vnni16", r"vp(dpwss|maddw)d\s.*%zmm"),
-    ],
-)
-def test_other_cpus_are_compiled_for(instructions: str, instruction: str) -> None:
+INSTRUCTIONS = {
+    ("avx2", 16): r"vpmaddwd\s.*%ymm",
+    ("avx_vnni", 8): r"\{vex\}\s+vpdpbusd\s.*%ymm",
+    ("avx_vnni", 16): r"(\{vex\}\s+vpdpwss|vpmaddw)d\s.*%ymm",
+    ("avx512_vnni", 8): r"vpdpbusd\s.*%zmm",
+    ("avx512_vnni", 16): r"vp(dpwss|maddw)d\s.*%zmm",
+}
+"""What products are computed by, by the instructions that a CPU has and the bits of activations."""
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
+def test_other_cpus_are_compiled_for(instructions: str) -> None:
     target = binding.Target.from_triple(TRIPLE)
     machine = target.create_target_machine(cpu=CPUS[instructions], opt=3)
     for bits, has_zero_points, num_rows in product(BITS, (False, True), (1, 4)):
         kind = ProductKind(instructions, bits, has_zero_points)
+        instruction = INSTRUCTIONS[instructions.removesuffix("16"), kind.activation_bits]
         module = binding.parse_assembly(code_of(kind, num_rows))
         module.verify()
         assembly = machine.emit_assembly(module)
@@ -91,25 +114,25 @@ def test_other_cpus_are_compiled_for(instructions: str, instruction: str) -> Non
 
 
 def with_plain_dot(code: str, lanes: int) -> str:
-    """Replaces `vpdpbusd`, which this machine may not have, by what it does."""
-    names = set(re.findall(r'@"?(llvm\.x86\.avx512\.vpdpbusd\.\d+)"?', code))
+    """Replaces an instruction for dot products that this machine may not have by what it does."""
+    names = set(re.findall(r'@"?(llvm\.x86\.avx512\.vpdp\w+\.\d+)"?', code))
+    if not names:  # only AVX2 is needed
+        return code
     (name,) = names
+    template, together = (FOURS, 4) if "vpdpbusd" in name else (PAIRS, 2)
     code = re.sub(rf'declare [^\n]*"{re.escape(name)}"[^\n]*\n', "", code)
     code = code.replace(name, "plain_dot")
     every = [
-        "<" + ", ".join(f"i32 {4 * lane + first}" for lane in range(lanes)) + ">"
-        for first in range(4)
+        "<" + ", ".join(f"i32 {together * lane + first}" for lane in range(lanes)) + ">"
+        for first in range(together)
     ]
-    return code + DOT.format(
+    return code + template.format(
         name="plain_dot",
         result=f"<{lanes} x i32>",
-        bytes=f"<{4 * lanes} x i8>",
-        wide=f"<{4 * lanes} x i32>",
+        given=f"<{together * lanes} x i{32 // together}>",
+        wide=f"<{together * lanes} x i32>",
         indices=f"<{lanes} x i32>",
-        first=every[0],
-        second=every[1],
-        third=every[2],
-        fourth=every[3],
+        **dict(zip(("first", "second", "third", "fourth"), every, strict=False)),
     )
 
 
@@ -118,12 +141,12 @@ def multiplied(
 ) -> Floats:
     """Returns the products of a matrix with activations, by a function `block`."""
     kind, num_rows, num_groups = matrix.kind, *scales.shape
-    packed = integers.astype(np.int8)
+    packed = integers.astype(np.int16 if kind.activation_bits == 16 else np.int8)
     sums = integers.reshape(num_rows, num_groups, -1).sum(-1).astype(np.int32)
     width = matrix.num_blocks * kind.num_lanes
     found = np.full((num_rows, width), np.nan, np.float32)
     address = engine.get_function_address("block")
-    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 8)(address)
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 10)(address)
     for block in range(matrix.num_blocks):
         function(
             matrix.data.ctypes.data + block * kind.block_size(num_groups, matrix.columns),
@@ -133,12 +156,14 @@ def multiplied(
             found[:, block * kind.num_lanes :].ctypes.data,
             num_groups,
             matrix.columns // kind.columns_of_unit,
+            0,
+            64,
             width,
         )
     return found[:, : matrix.num_rows]
 
 
-@pytest.mark.parametrize("instructions", ["avx_vnni", "avx512_vnni"])
+@pytest.mark.parametrize("instructions", INSTRUCTION_SETS[1:])
 @pytest.mark.parametrize("num_rows", [1, 3])
 def test_the_layout_for_vnni_fits_the_code(
     kernels: Kernels, instructions: str, num_rows: int
@@ -161,13 +186,14 @@ def test_the_layout_for_vnni_fits_the_code(
         assert kind is not None
         matrix = pack([weights], kind, kernels)
         rows = activations(num_rows, weights.num_columns)
-        integers, scales = quantized(rows, matrix.columns, 127)
+        largest = 2 ** (kind.activation_bits - 1) - 1
+        integers, scales = quantized(rows, matrix.columns, largest)
         found = multiplied(engines[kind], matrix, integers, scales.astype(np.float32))
         seen = integers * scales.astype(np.float32).repeat(matrix.columns, -1)
         matrix_values = dense(weights).astype(np.float64)
         size = np.abs(seen) @ np.abs(matrix_values).T
         assert np.all(np.abs(found - seen @ matrix_values.T) <= 1e-5 * size + 1e-6), weights
-        if kind.weight_bits == 6:
+        if kind.weight_bits == 6 and not kind.has_zero_points:  # else f32 holds sums inexactly
             eight = replace(kind, weight_bits=8)
             matrix = pack([weights], eight, kernels)
             same = multiplied(engines[eight], matrix, integers, scales.astype(np.float32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.matrices import PackedMatrix, pack, packed_kind
 from fastovms.engine.kernels.programs import NUM_FIELDS, Field, Opcode
+from tests.engine.kernels.conftest import instructions_here
 from tests.engine.kernels.matrix_cases import (
     Floats,
     activations,
@@ -21,7 +23,7 @@ from tests.engine.kernels.matrix_cases import (
     random_weights,
 )
 
-NUM_ROWS = (1, 2, 3, 4, 5, 8)
+NUM_ROWS = (1, 2, 3, 4, 5, 7, 8, 11, 16)
 WIDTH = 70
 
 
@@ -52,7 +54,7 @@ def run(
         np.array(program),
         np.array([(one.ctypes.data, one.shape[1]) for one in buffers], np.int64),
         num_rows,
-        np.array([*addresses, 16, aligned], np.int64),
+        np.array([*addresses, aligned], np.int64),
         kernels.product,
         np.zeros(1, np.int64) if step is None else step,
         kernels.num_threads,
@@ -63,7 +65,9 @@ def product_of(kernels: Kernels, matrix: PackedMatrix, rows: Floats, num_parts: 
     num_groups = matrix.num_columns // matrix.columns
     result = np.full((len(rows), matrix.num_blocks * matrix.kind.num_lanes), np.nan, np.float32)
     program = [
-        instruction(Opcode.QUANTIZE, matrix.num_columns, matrix.columns),
+        instruction(
+            Opcode.QUANTIZE, matrix.num_columns, matrix.columns, matrix.kind.activation_bits
+        ),
         instruction(
             Opcode.PRODUCT,
             result.shape[1],
@@ -80,17 +84,22 @@ def product_of(kernels: Kernels, matrix: PackedMatrix, rows: Floats, num_parts: 
     return result[:, : matrix.num_rows]
 
 
-def test_products_are_those_of_the_decompressed_weights(kernels: Kernels) -> None:
+@pytest.mark.parametrize("instructions", instructions_here())
+def test_products_are_those_of_the_decompressed_weights(
+    kernels_for: Callable[[str], Kernels], instructions: str
+) -> None:
+    kernels = kernels_for(instructions)
     num_cases = 0
     for weights in all_weights():
-        kind = packed_kind(weights, "avx2")
+        kind = packed_kind(weights, instructions)
         assert kind is not None
         matrix = pack([weights], kind, kernels)
         matrix_values = dense(weights).astype(np.float64)
         for num_rows in NUM_ROWS:
             rows = activations(num_rows, weights.num_columns)
             found = product_of(kernels, matrix, rows, 1 + num_rows % 3)
-            integers, scales = quantized(rows, matrix.columns, 32767)
+            largest = 2 ** (kind.activation_bits - 1) - 1
+            integers, scales = quantized(rows, matrix.columns, largest)
             seen = integers * scales.repeat(matrix.columns, -1)
             # Activations that are nearly halfway between two integers may become either.
             size = np.abs(seen) @ np.abs(matrix_values).T

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,23 +12,24 @@ import pytest
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
-from bench.random_models.weights import QuantizedMatrix
+from bench.random_models.weights import QUANTIZATIONS, QuantizedMatrix
 from fastovms.engine.kernels.assembler import WeightStore, assemble, packed_bytes
 from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.operation import use_kernels
 from fastovms.engine.kernels.programs import Field, Opcode
 from fastovms.engine.kernels.segments import find_segments
+from tests.engine.kernels.conftest import instructions_here
 
 WIDTH = 64
 MAX_ROWS = 4
 Node = Any
 
 
-def linear(node: Node, rows: int = WIDTH, name: str = "a") -> Node:
+def linear(node: Node, rows: int = WIDTH, name: str = "a", weights: str = "int8") -> Node:
     columns = node.get_output_partial_shape(0)[-1].get_length()
     rng = np.random.default_rng(len(name) + rows)
-    weights = QuantizedMatrix.random(rng, rows, columns, 1 / 8).node(name)
-    matmul = ops.matmul(node, weights, False, True)
+    matrix = QuantizedMatrix.random(rng, rows, columns, 1 / 8, QUANTIZATIONS[weights])
+    matmul = ops.matmul(node, matrix.node(name), False, True)
     matmul.set_friendly_name(name)
     return matmul
 
@@ -73,6 +76,11 @@ def two_outputs(x: Node) -> Node:
     return ops.concat([ops.tanh(shared), ops.tanh(linear(shared, name="after"))], -1)
 
 
+def mixed(x: Node) -> Node:
+    four, eight = linear(x, name="four", weights="int4-sym-64"), linear(x, name="eight")
+    return linear(ops.add(four, eight), name="after", weights="int4-sym-64")
+
+
 def split_for_openvino(x: Node) -> Node:
     parts = ops.variadic_split(linear(x, 128, "qkv"), np.int64(-1), np.array([64, 64]))
     return ops.concat([ops.tanh(parts.output(0)), ops.sin(parts.output(1))], -1)
@@ -98,23 +106,27 @@ def computed(model: ov.Model, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         (biased, 1),
         (odd_rows, 1),
         (two_outputs, 1),
+        (mixed, 1),
         (split_for_openvino, 1),
     ],
 )
+@pytest.mark.parametrize("instructions", instructions_here())
 def test_graphs_compute_the_same_with_kernels(
-    kernels: Kernels, make: Any, num_segments: int
+    kernels_for: Callable[[str], Kernels], instructions: str, make: Any, num_segments: int
 ) -> None:
-    model = graph(make)
-    rewritten = use_kernels(model.clone(), WeightStore(kernels), max_rows=MAX_ROWS, max_bytes=2**30)
+    model, store = graph(make), WeightStore(kernels_for(instructions))
+    rewritten = use_kernels(model.clone(), store, max_rows=MAX_ROWS, max_bytes=2**30)
     assert rewritten is not None
     assert len(rewritten.operations) == num_segments
     kinds = [node.get_type_name() for node in rewritten.model.get_ordered_ops()]
     assert "MatMul" not in kinds
+    exactness = 1e-3 if all(one.kind.activation_bits == 16 for one in store.matrices) else 5e-2
     for num_rows in (1, 3, 4, 2):
         rows = np.random.default_rng(num_rows).standard_normal((num_rows, 1, WIDTH))
         rows = rows.astype(np.float32)
         expected, found = computed(model, rows), computed(rewritten.model, rows)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3 * np.abs(expected).max())
+        atol = exactness * np.abs(expected).max()
+        np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
 
 
 def test_products_of_the_same_rows_are_one(kernels: Kernels) -> None:
@@ -123,6 +135,14 @@ def test_products_of_the_same_rows_are_one(kernels: Kernels) -> None:
     opcodes = program.instructions[:, Field.OPCODE].tolist()
     assert opcodes.count(Opcode.PRODUCT) == 3
     assert opcodes.count(Opcode.QUANTIZE) == 3
+
+
+def test_activations_have_the_bits_that_weights_need(kernels: Kernels) -> None:
+    (segment,) = find_segments(graph(mixed), "avx512_vnni16")
+    program = assemble(segment, WeightStore(replace(kernels, instructions="avx512_vnni16")))
+    instructions = program.instructions
+    is_quantized = instructions[:, Field.OPCODE] == Opcode.QUANTIZE
+    assert instructions[is_quantized, Field.P0 + 1].tolist() == [8, 16, 8]
 
 
 def test_programs_share_packed_weights(kernels: Kernels) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.config import StateConfig
-from fastovms.errors import ConfigurationError, StateFailed
+from fastovms.errors import ConfigurationError, StateFailed, StateUnread
 from fastovms.state.opening import open_store
 from fastovms.state.operations import Operations
 from fastovms.state.sqlite.database import DiskReturn, UnusableFile
@@ -94,7 +94,9 @@ async def test_two_servers_do_not_share_a_directory(tmp_path, caplog):
     environ = {"STATE_DIRECTORY": str(tmp_path)}
     other = open_at(None, environ)
     assert "in memory" in caplog.text
-    assert await other.run(Operations.find_conversation, "t", "c") is None
+    with pytest.raises(StateUnread, match="another server uses it"):
+        await other.run(Operations.find_conversation, "t", "c")
+    assert other.stats().num_failures == 0
     await store.close()
     await open_at(tmp_path).close()
     await other.close()

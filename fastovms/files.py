@@ -102,12 +102,14 @@ class RecordFolder(Generic[Record]):
             file.flush()
             os.fsync(descriptor)
         draft.replace(path)
+        self._unread.discard(id)
         sync_directory(self._directory)
 
     def delete(self, id: str) -> None:
         """Deletes a record, including the rest of a failed write."""
         path = self._path(id)
         path.unlink(missing_ok=True)
+        self._unread.discard(id)
         _draft(path).unlink(missing_ok=True)
 
     def _path(self, id: str) -> Path:

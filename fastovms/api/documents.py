@@ -11,13 +11,13 @@ from typing import Any, Final, NamedTuple
 
 from fastovms.api.body import FairThread, wrong
 from fastovms.config import MediaConfig
-from fastovms.errors import InvalidField, RequestError
+from fastovms.errors import InvalidField, RequestError, StateFailed
 from fastovms.http.messages import Request
 from fastovms.media.documents import MAX_TEXT, can_read_pdf, decode_text, is_pdf
 from fastovms.media.fetch import decode_base64, decode_data_url, too_large
 
 FindFile = Callable[[str, str], Path]
-"""Returns the path of a tenant's file by its id. Raises RequestError."""
+"""Returns the path of a tenant's file by its id. Raises RequestError or StateFailed."""
 
 ReadPdf = Callable[[bytes, str, int], str]
 """Returns the text of a PDF, given the field that it comes from and the most pages. Called in a
@@ -80,6 +80,7 @@ class Documents:
 
         Raises:
             RequestError: a new document cannot be read, or there are too many.
+            StateFailed: the stored files cannot be read.
             Overloaded: too many documents wait.
         """
         if len(given) > _MAX_DOCUMENTS:
@@ -93,7 +94,7 @@ class Documents:
             try:
                 text = await self._text(request, document)
                 self._check_length(document.place, num_chars + len(text))
-            except RequestError:
+            except (RequestError, StateFailed):
                 if document.is_new:
                     raise
                 continue

@@ -447,7 +447,10 @@ class ModelPool:
             self._advance()
 
     async def _load(self, name: str) -> None:
-        known, config = self._known[name], self._configs[name]
+        known, config = self._known[name], self._configs.get(name)
+        if config is None:  # it was removed from the list after it was chosen
+            self._residency.failed(self._clock())
+            return
         plan = ModelPlan(config, known, known.size, known.file_size)
         num_loaded = sum(model.served is not None for model in self._known.values())
         try:
@@ -475,8 +478,9 @@ class ModelPool:
             self._waiters.hand_over(name)
 
     def _note_failure(self, plan: ModelPlan) -> None:
-        """Queues the load of the settings that were loaded last, if those of a failed load are
-        other ones. Otherwise refuses the waiting requests."""
+        """Queues a load of the current settings, if they have changed during a failed load, or of
+        those that were loaded last, if they are other ones. Otherwise refuses the waiting
+        requests."""
         name = plan.known.name
         if self._configs[name] != plan.config:  # they have changed since: the new ones are tried
             self._residency.change(name, plan.known.size)

@@ -189,8 +189,9 @@ class BatchService:
         try:
             self._begin(open_all(self._directory))
         except ConfigurationError as error:
-            logger.warning("batches are not available: %s", error)
-            self._kept.reason = str(error)
+            if self._store is not None:
+                logger.warning("batches are not available: %s", error)
+            self._note(error)
             open_later = self._open_later(partial(open_all, self._directory))
             self._opening = asyncio.ensure_future(open_later)
 
@@ -200,9 +201,21 @@ class BatchService:
         while self._runner is None:
             await asyncio.sleep(delay)
             delay = min(2 * delay, _MAX_DELAY)
-            with suppress(ConfigurationError):
+            try:
                 self._begin(await self._threads.run(open_all))
+            except ConfigurationError as error:
+                self._note(error)
+            except Exception:
+                logger.exception("files and batches cannot be opened")
         logger.warning("files and batches are available from now on")
+
+    def _note(self, error: ConfigurationError) -> None:
+        """Notes why batches are not available, and files unless they are open by now."""
+        self._kept.reason = str(error)
+        if self._store is None:
+            self.files.reason = str(error)
+        else:
+            self.files.open(self._store)
 
     def _begin(self, runner: BatchRunner) -> None:
         """Makes the files and batches available, and resumes the batches."""

@@ -13,7 +13,7 @@ import pytest
 from fastovms.api import documents as api_documents
 from fastovms.api.documents import Documents
 from fastovms.config import MediaConfig
-from fastovms.errors import NotFound
+from fastovms.errors import NotFound, StateFailed
 from fastovms.media.documents import read_pdf
 from tests.api.chat_models import chat_model, prompt_of
 from tests.fakes import FakeStream, model_info
@@ -164,6 +164,22 @@ async def test_an_older_file_that_cannot_be_read_becomes_a_note(make, path):
     assert response.status == 200
     assert "file a.pdf: this model cannot read it]" in prompt_of(api)
     assert "cannot read" in dict(response.headers)["Warning"]
+
+
+@pytest.mark.parametrize("path", PLACES)
+async def test_stored_files_that_cannot_be_read(make, monkeypatch, path):
+    api = make()
+
+    def fail(tenant: str, id: str) -> Path:
+        raise StateFailed("the disk is broken")
+
+    monkeypatch.setattr(api.context.documents, "_find_file", fail)
+    file = {"file_id": "file-9", "filename": "a.pdf"}
+    response = await api.call("POST", path, FORMS[path](file), FakeStream())
+    assert response.status == 503
+    more = {"role": "assistant", "content": "7"}, {"role": "user", "content": "Sure?"}
+    response = await api.call("POST", path, FORMS[path](file, *more), FakeStream())
+    assert response.status == 200
 
 
 async def test_a_kept_file_is_read_again(make, make_state, make_api):

@@ -397,6 +397,18 @@ async def test_a_list_that_changes() -> None:
     await pool.close()
 
 
+async def test_a_model_that_is_removed_as_its_load_begins_holds_up_no_other() -> None:
+    pool = Pool(plan("a"), plan("b"), max_loaded_models=1)
+    request = asyncio.ensure_future(pool.hold("a"))
+    await asyncio.sleep(0)  # the load is chosen, and has not begun
+    pool.apply([plan("b")])
+    with pytest.raises(BackendUnavailable, match="no longer served"):
+        await request
+    await pool.use("b")
+    assert pool.loader.moves == ["load b beside 0"]
+    await pool.close()
+
+
 async def test_a_model_that_cannot_be_loaded_as_it_was_changed_is_loaded_as_it_was() -> None:
     pool = Pool(plan("a", "old"))
     await pool.use("a")

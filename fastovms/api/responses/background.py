@@ -30,6 +30,7 @@ from fastovms.errors import (
     Overloaded,
     ServerClosing,
     StateFailed,
+    StateUnread,
     TooLarge,
 )
 from fastovms.fair_queue import Shares
@@ -355,7 +356,10 @@ class BackgroundRun:
         Raises:
             StateFailed: the store cannot be read.
         """
-        kept = await self._store.run(Operations.find_response, *self.key)
+        try:
+            kept = await self._store.run(Operations.find_response, *self.key)
+        except StateUnread:  # it was deleted
+            return last
         if kept is None:
             return last
         if kept.progress is not ResponseProgress.INTERRUPTED:

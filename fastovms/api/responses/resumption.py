@@ -67,6 +67,7 @@ from fastovms.state.store import (
     EventPack,
     OwnedResponse,
     ResponseKey,
+    Resumption,
     StoredResponse,
 )
 
@@ -169,9 +170,13 @@ class RunRestorer:
             )
             prompt = None
         prepared = await prepare(preparation, fields, history, prompt)
-        resumption = resumption_of(prepared, dialect, job.created, job.id_key)
+        resumption: Resumption | None
         if prompt is None:
+            write = partial(resumption_of, prepared, dialect, job.created, job.id_key)
+            resumption = await offload.run(write, item_cost(history.size))
             await self._store.run(Operations.set_resumption, *key, resumption)
+        else:
+            resumption = Resumption(model_key(model.info.fingerprint, model.info.name), cut.job)
         envelope = Envelope(
             key.id, job.created, model.info.name, context.system_fingerprint, dialect
         )
@@ -313,11 +318,14 @@ class Resumer:
     def add(self, responses: Iterable[OwnedResponse]) -> None:
         """Queues responses for resumption, unless they are already queued."""
         for response in sorted(responses, key=_by_attempts):
-            model = response.model
+            key, model = response.key, response.model
             if response.cancel_requested:
-                self._lines.get(model, {}).pop(response.key, None)
+                for name in self._lines.keys() - {_CANCELLED}:
+                    self._lines[name].pop(key, None)
                 model = _CANCELLED
-            self._lines.setdefault(model, {})[response.key] = None
+            elif any(key in line for line in self._lines.values()):
+                continue  # perhaps in that of another model: `restored` changes the stored one
+            self._lines.setdefault(model, {})[key] = None
             if model not in self._tasks:
                 self._tasks[model] = asyncio.ensure_future(self._run(model))
 

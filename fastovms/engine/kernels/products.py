@@ -31,7 +31,7 @@ from numba.extending import intrinsic
 
 INSTRUCTION_SETS: Final = ("avx2", "avx_vnni", "avx512_vnni", "avx_vnni16", "avx512_vnni16")
 """The sets of instructions that there is code for. The last two are those of the same name without
-16, used for activations of 16 bits, but for symmetric weights of 4 bits."""
+16, with activations of 16 bits, except where weights are symmetric with 4 bits."""
 
 MAX_TILE: Final = 4
 """The most rows of activations that are multiplied with a block at once."""
@@ -453,6 +453,12 @@ def _multiply_blocks(
     first: int,
     end: int,
 ) -> None:
+    """Multiplies blocks.
+
+    Args:
+        size: the bytes of an activation.
+        size_of_fours: the same, for symmetric weights of 4 bits.
+    """
     columns = 32 if weight_bits == 4 else 16
     if weight_bits == 4 and not has_zero_points:
         size = size_of_fours

@@ -59,9 +59,9 @@ _EXACT_INSTRUCTIONS: Final = {
 bits of activations would be less exact than OpenVINO. With SmolLM2 in Q4_1, logits differed from
 f32 by 0.03 to 0.09 of their deviation with 8 bits, and by 0.01 with 16, at nearly the same speed
 for few tokens. Those of OpenVINO in bf16 differed by 0.02 to 0.04. With 8 bits for its symmetric
-weights of 6 and 8 bits alone, the likeliest token was that of f32 in 97.9 % of positions and not in
-99.5 %. For symmetric weights of 4 bits, 8 bits are more exact than OpenVINO's default: 96.3 and
-94.6 % in Q4_0."""
+weights of 6 and 8 bits alone, the likeliest token was that of f32 in 97.9 instead of 99.5 % of
+positions. For symmetric weights of 4 bits, 8 bits are more exact than OpenVINO's default: in Q4_0,
+the likeliest token was that of f32 in 96.3 % of positions, with OpenVINO in 94.6 %."""
 
 _BITS: Final = {ov.Type.f16: 16, ov.Type.f32: 32, ov.Type.u8: 8}
 """The bits of a number in a cache, by its type."""

@@ -98,7 +98,8 @@ def open_location(
 
     If no directory was chosen and the default one is not available, the state is kept in memory,
     with a warning, until the directory is available. Reasons are another server that uses it, and a
-    disk that is full, read-only or broken.
+    disk that is full, read-only or broken. What is not found until then may be in the directory,
+    unless it is the default one and another server uses it or it has no state.
 
     Raises:
         ConfigurationError: the chosen directory is unusable, is used by another server, or has a
@@ -119,8 +120,20 @@ def open_location(
             directory,
             error,
         )
-        memory = Database(IN_MEMORY, bounds, clock, unread=str(error))
+        is_chosen = config.state_dir is not None or "STATE_DIRECTORY" in environ
+        is_unread = is_chosen or (error.is_fault and _may_exist(directory / STATE_FILE))
+        memory = Database(IN_MEMORY, bounds, clock, unread=str(error) if is_unread else "")
         return MemoryFallback(memory, DiskReturn(open_file, str(error)))
+
+
+def _may_exist(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:

@@ -540,6 +540,33 @@ async def test_queued_response_that_has_begun_keeps_its_prompt_and_its_model(mak
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"best_of": 2, "temperature": 1}], ids=["one", "several"])
+async def test_queued_response_that_waits_for_room_is_resumed_once(
+    make_replicas, monkeypatch, more
+):
+    monkeypatch.setattr("fastovms.api.responses.resumption._RETRY", 0.001)
+    (a, b), clock = make_replicas("a", "b", resumes=True)
+    Holder(a)
+    change_files(b, "f")
+    b.api.backend.submit_error = Overloaded("full")
+    id = await start_response(a.api, {**BODY, **more})
+    a.store.error = StateFailed("gone")
+    for run in a.runs.all():
+        run.lose()
+    resume(b.api)
+    await take_over(b, clock)
+    async with asyncio.timeout(20):
+        while (await b.store.run(Operations.list_running, 9))[0].model == "? fake":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    for _ in range(3):
+        await b.renew()
+        await settle()
+    b.api.backend.submit_error = None
+    await wait_for(b.api, id, "completed")
+    assert len(prompts(b)) == 1
+
+
+@pytest.mark.slow
 async def test_queued_response_of_several_samples_is_not_resumed_once_it_has_begun(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     holder = Holder(a)

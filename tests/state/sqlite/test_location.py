@@ -16,6 +16,7 @@ from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed, StateUnread
 from fastovms.state.opening import open_store
 from fastovms.state.operations import Operations
+from fastovms.state.sqlite import location
 from fastovms.state.sqlite.database import DiskReturn, UnusableFile
 from fastovms.state.sqlite.location import MemoryFallback, default_directory
 from fastovms.state.store import StoredItem
@@ -100,6 +101,30 @@ async def test_two_servers_do_not_share_a_directory(tmp_path, caplog):
     await store.close()
     await open_at(tmp_path).close()
     await other.close()
+
+
+async def test_a_default_directory_without_a_state_lacks_nothing(tmp_path, monkeypatch):
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    refused = OSError(errno.EROFS, "Read-only file system")
+
+    def refuse(path: Path) -> None:
+        raise refused
+
+    monkeypatch.setattr(location, "private_directory", refuse)
+    for directory, is_read in ((None, True), (tmp_path / "chosen", False)):
+        store = open_at(directory, environ)
+        if is_read:
+            assert await store.run(Operations.find_conversation, "t", "c") is None
+        else:
+            with pytest.raises(StateUnread, match="Read-only"):
+                await store.run(Operations.find_conversation, "t", "c")
+        await store.close()
+    (tmp_path / "fastovms").mkdir()
+    (tmp_path / "fastovms" / "state.db").write_text("")
+    store = open_at(None, environ)
+    with pytest.raises(StateUnread, match="Read-only"):
+        await store.run(Operations.find_conversation, "t", "c")
+    await store.close()
 
 
 def test_a_directory_that_cannot_be_had(tmp_path):

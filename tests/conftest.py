@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,15 +41,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr == "slow" and not is_slow(collection_path):
         return True if "mark.slow" not in collection_path.read_text() else None
     return None
-
-
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Returns the number of processes for `-n auto`: one more than there are cores for slow tests,
-    which wait for servers and browsers half of their time."""
-    if config.option.markexpr != "slow":
-        return None
-    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

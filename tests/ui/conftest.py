@@ -20,6 +20,7 @@ def quick_server() -> Iterator[UiServer]:
 
 @pytest.fixture(scope="session")
 def slow_server() -> Iterator[UiServer]:
-    """Takes a while for each token, so that something can be done in the middle of an answer."""
-    with ui_server(step_seconds=0.05) as server:
+    """Takes a while for each token, so that something can be done in the middle of an answer. An
+    answer that repeats an earlier one is not drafted from that."""
+    with ui_server("--no-enable-prompt-lookup", step_seconds=0.05) as server:
         yield server

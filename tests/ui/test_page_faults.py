@@ -58,8 +58,8 @@ def test_line_breaks_of_the_user_stay_and_those_of_the_model_are_spaces(
 
 @pytest.fixture(scope="module")
 def forgetful_server() -> Iterator[UiServer]:
-    """Takes a while for each token, and keeps nothing."""
-    with ui_server("--no-enable-store", step_seconds=0.05) as server:
+    """Takes a while for each token, as `slow_server` does, and keeps nothing."""
+    with ui_server("--no-enable-store", "--no-enable-prompt-lookup", step_seconds=0.05) as server:
         yield server
 
 

@@ -251,14 +251,14 @@ def test_rate_and_use_of_the_context_are_shown_while_an_answer_comes(
 ) -> None:
     with window(browser, slow_server) as opened:
         opened.open()
-        opened.set(temperature="0", maxTokens="110")
+        opened.set(temperature="0", maxTokens="60")
         opened.say(STORY)
         numbers = opened.page.locator(".context-numbers")
         expect(numbers).to_have_text(re.compile(r"\d+ of 2,048 tokens\s*[\d.]+ tokens/s"))
         opened.wait_for_answers(1)
-        expect(numbers).to_have_text("123 of 2,048 tokens", use_inner_text=True)  # 13 of the prompt
+        expect(numbers).to_have_text("73 of 2,048 tokens", use_inner_text=True)  # 13 of the prompt
         opened.reload()
-        expect(numbers).to_have_text("123 of 2,048 tokens", use_inner_text=True)
+        expect(numbers).to_have_text("73 of 2,048 tokens", use_inner_text=True)
         expect(opened.page.locator(".nearly-full")).to_be_hidden()
 
 

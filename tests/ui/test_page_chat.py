@@ -189,7 +189,7 @@ def test_a_refused_request_is_told_and_can_be_mended(
 ) -> None:
     with window(browser, quick_server) as opened:
         opened.open()
-        opened.set(tools='[{"type": "function"}]')
+        opened.set(tools='[{"type": "function"}]', temperature="0")
         opened.say("What is 7 + 5?")
         failure = opened.page.locator(".failure")
         expect(failure).to_contain_text("name")

@@ -37,6 +37,10 @@ ONLY_REPLICA: Final = Replica("", float("inf"))
 """A placeholder for the process where no other one uses the database."""
 
 
+def _model_of(resumption: Resumption | None) -> str:
+    return "" if resumption is None else resumption.model
+
+
 class RunningResponses:
     """The rows of running responses, as one replica sees them."""
 
@@ -53,11 +57,11 @@ class RunningResponses:
         """
         id, lease = self._replica
         self._execute(
-            "INSERT INTO runs (object, owner, lease_until, cancel_requested) "
-            "VALUES (?, ?, unix_time() + ?, 0)",
-            (key, id, lease),
+            "INSERT INTO runs (object, owner, lease_until, cancel_requested, model) "
+            "VALUES (?, ?, unix_time() + ?, 0, ?)",
+            (key, id, lease, _model_of(resumption)),
         )
-        self.set_resumption(key, resumption)
+        self._tables.grow(key, self._add_job(key, resumption))
 
     def set_resumption(self, key: int, resumption: Resumption | None) -> None:
         """Sets or replaces the data to resume a response.
@@ -66,14 +70,17 @@ class RunningResponses:
             TooLarge: the response would exceed the size limit.
         """
         old = self._execute("DELETE FROM jobs WHERE object = ? RETURNING length(job)", (key,))
-        growth = -sum(OVERHEAD + length for (length,) in old.fetchall())
-        if resumption is not None:
-            job = seal(resumption.job)
-            self._execute("INSERT INTO jobs (object, job) VALUES (?, ?)", (key, job))
-            growth += OVERHEAD + len(job)
-        model = "" if resumption is None else resumption.model
-        self._execute("UPDATE runs SET model = ? WHERE object = ?", (model, key))
-        self._tables.grow(key, growth)
+        freed = sum(OVERHEAD + length for (length,) in old.fetchall())
+        self._execute("UPDATE runs SET model = ? WHERE object = ?", (_model_of(resumption), key))
+        self._tables.grow(key, self._add_job(key, resumption) - freed)
+
+    def _add_job(self, key: int, resumption: Resumption | None) -> int:
+        """Stores the data to resume a response. Returns the bytes that they take."""
+        if resumption is None:
+            return 0
+        job = seal(resumption.job)
+        self._execute("INSERT INTO jobs (object, job) VALUES (?, ?)", (key, job))
+        return OVERHEAD + len(job)
 
     def owns(self, key: int) -> bool:
         """Returns whether a response runs on this replica."""

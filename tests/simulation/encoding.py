@@ -17,7 +17,7 @@ from tests.simulation.client import Answer
 from tests.simulation.encoders import ENCODERS, MAX_LENGTH, row_of
 from tests.simulation.model import NAN, STALL
 from tests.simulation.network import Line
-from tests.simulation.workload import Action, make_text
+from tests.simulation.workload import Action, batch_of, make_text
 
 EMBEDDINGS: Final = ("/v1/embeddings", "/v3/embeddings", "/v3/v1/embeddings")
 RERANK: Final = ("/v1/rerank", "/rerank", "/v2/rerank", "/v3/rerank")
@@ -68,16 +68,7 @@ def make_encoding_batch(chance: random.Random, number: int) -> Action:
         Action(line, 0.0, EMBEDDINGS[0], fields=_input(chance, _SHORT), model="vectors")
         for line in range(chance.choice((1, 5, 12)))
     )
-    return Action(
-        number,
-        chance.uniform(0.0, 0.2),
-        "batch",
-        lines=lines,
-        ends=chance.choice(("", "", "", "cancel")),
-        after_seconds=chance.choice((0.0, 0.05, 1.0)),
-        model="vectors",
-        line=Line.choose(chance),
-    )
+    return batch_of(chance, number, "vectors", lines)
 
 
 def _text(chance: random.Random, sizes: Sequence[int]) -> str:

@@ -404,6 +404,11 @@ def make_batch(chance: random.Random, number: int, settings: Settings) -> Action
         )
         for line in range(chance.choice((1, 5, 12)))
     )
+    return batch_of(chance, number, model, lines)
+
+
+def batch_of(chance: random.Random, number: int, model: str, lines: tuple[Action, ...]) -> Action:
+    """Returns an action that runs a batch of lines for a model, and cancels it at times."""
     return Action(
         number,
         chance.uniform(0.0, 0.2),

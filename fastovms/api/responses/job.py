@@ -526,9 +526,9 @@ class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
         id_key: the key of the item ids; see `numbered_ids`.
         prompt_token_ids, prompt_text: the prompt. A second rendering might differ: templates may
             contain the date. Empty until the model is loaded.
-        items: all items that the model is told, until the prompt is there: what came before the
-            request, and its documents, may change or be deleted in the meantime. None = a server
-            that did not write them queued the request.
+        items: all items of the model's input, until the prompt is stored. Items before the
+            request, and its documents, may change or be deleted in the meantime. None = an older
+            server, which did not store them, queued the request.
     """
 
     form: int = _FORM
@@ -577,7 +577,7 @@ def queued_resumption(
         created: unix seconds.
         id_key: see `KeptJob`.
         prompt: None = not rendered yet.
-        items: all items that the model is told, if the prompt is not rendered yet.
+        items: all items of the model's input, if the prompt is not rendered yet.
     """
     try:
         job = KeptJob(

@@ -175,7 +175,7 @@ class History:
     """The model's whole input as items.
 
     Attributes:
-        items: all items that the model is told, oldest first.
+        items: all items of the model's input, oldest first.
         input: the items of this request, the last ones.
         size: the approximate size of all items in bytes.
     """
@@ -242,7 +242,7 @@ async def history_again(
 
     Args:
         given: the request's own items.
-        told: all items that the model is told, as they were when the request was queued; None =
+        told: all items of the model's input, as they were when the request was queued; None =
             they were not kept, and those before the request are read as they are now.
 
     Raises:

@@ -98,8 +98,9 @@ def open_location(
 
     If no directory was chosen and the default one is not available, the state is kept in memory,
     with a warning, until the directory is available. Reasons are another server that uses it, and a
-    disk that is full, read-only or broken. What is not found until then may be in the directory,
-    unless it is the default one and another server uses it or it has no state.
+    disk that is full, read-only or broken. Until then, an operation on an object that is not found
+    raises StateUnread, since the object may be in the directory. A default directory that another
+    server uses, or that has no state, is an exception: such an object does not exist.
 
     Raises:
         ConfigurationError: the chosen directory is unusable, is used by another server, or has a

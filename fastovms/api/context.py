@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastovms.api import offload
 from fastovms.api.answer import SYSTEM_FINGERPRINT, Envelope
@@ -81,29 +81,31 @@ class ApiContext:
         tasks, streams = (Task.TEXT_GENERATION,), is_streamed(body)
         model = await hold_model(request, known, self.models, tasks, streams=streams)
         assert isinstance(model, ServedModel)
-        return self.preparation(request, body, model, dialect, names_of(body))
+        return self.preparation(request, body, model=model, dialect=dialect, names=names_of(body))
 
     def preparation(
         self,
         request: Request,
         body: Body,
+        *,
         model: ServedModel,
         dialect: Dialect,
         names: FieldNames,
+        text_format: Mapping[str, Any] | None = None,
     ) -> Preparation[Body]:
         """Returns the `Preparation` of a decoded request, and records whether the answer is
         streamed."""
         request.log_fields["stream"] = is_streamed(body)
         return Preparation(
-            body,
-            len(request.body),
-            model,
-            dialect,
-            self.config,
-            names,
-            request.sender,
-            request.caller.tenant,
-            priority=request.caller.priority,
+            body=body,
+            size=len(request.body),
+            model=model,
+            dialect=dialect,
+            config=self.config,
+            names=names,
+            caller=request.caller,
+            client=request.sender,
+            text_format=text_format,
         )
 
     def envelope(

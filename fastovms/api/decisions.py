@@ -758,7 +758,7 @@ class Decisions:
     ) -> _Decided:
         """Computes the questions, and notes what that has cost in the log and the metrics."""
         fields = GenerationFields(cache_salt=body.cache_salt, priority=body.priority)
-        queue = queueing(fields, request.caller.tenant, request.caller.priority, request.sender)
+        queue = queueing(fields, request.caller, request.sender)
         kwargs = body.chat_template_kwargs
         make = partial(_make_prompts, model, messages, questions, kwargs, name)
         prompts = await offload.run(make, len(request.body) + _QUESTION_COST * len(questions))

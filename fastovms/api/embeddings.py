@@ -190,22 +190,26 @@ class EncodingCall:
     def __init__(
         self,
         model: ServedEncoder,
+        *,
         client: str,
+        priority: int,
         log_fields: dict[str, object],
         begin_span: BeginSpan | None = None,
     ) -> None:
         """
         Args:
+            priority: lower values are served first.
             log_fields: the access log's fields for the request.
         """
         self.model = model
         self.client = client
+        self._priority = priority
         self._log_fields = log_fields
         self._begin_span = begin_span
         self._now = asyncio.get_running_loop().time
         self._started_at = self._now()
 
-    async def encode(self, texts: Sequence[EncoderText], priority: int) -> NDArray[float32]:
+    async def encode(self, texts: Sequence[EncoderText]) -> NDArray[float32]:
         """Returns a row for each text, as `EncoderBackend.encode` makes them. Call it once: it
         counts the request in the metrics.
 
@@ -220,7 +224,7 @@ class EncodingCall:
         reasons: list[str] = []
         failure: tuple[str, str] | None = None
         try:
-            result = await self.model.backend.encode(texts, self.client, priority)
+            result = await self.model.backend.encode(texts, self.client, self._priority)
         except asyncio.CancelledError:
             reasons = ["abort"]
             raise
@@ -266,8 +270,6 @@ def encoding_call(
         form: the encoding format of the vectors.
     """
     tracer = context.tracer
-    if tracer is None:
-        return EncodingCall(model, request.sender, request.log_fields)
 
     def begin() -> GenerationSpan | None:
         start = GenerationStart(
@@ -282,12 +284,19 @@ def encoding_call(
             trace=request.trace,
             form=form,
         )
+        assert tracer is not None
         span = tracer.begin(start)
         if span is not None:
             request.trace = span.context
         return span
 
-    return EncodingCall(model, request.sender, request.log_fields, begin)
+    return EncodingCall(
+        model,
+        client=request.sender,
+        priority=request.caller.priority or 0,
+        log_fields=request.log_fields,
+        begin_span=None if tracer is None else begin,
+    )
 
 
 # Makes tokens of the texts of a request, a few texts or a slice of one at a time, and cuts or
@@ -547,7 +556,6 @@ class EmbeddingOptions(NamedTuple):
         dimensions: how many numbers of each are kept; None = all.
         adds_special_tokens: whether special tokens are added to each text.
         instruction: the text put before each input.
-        priority: lower values are served first.
     """
 
     limit: TextLimit
@@ -555,7 +563,6 @@ class EmbeddingOptions(NamedTuple):
     dimensions: int | None = None
     adds_special_tokens: bool = True
     instruction: str = ""
-    priority: int = 0
 
 
 class Embeddings(NamedTuple):
@@ -613,7 +620,7 @@ async def embed(
         encloses=options.adds_special_tokens,
     )
     encoded = [EncoderText(token_ids) for token_ids in found]
-    rows = await call.encode(encoded, options.priority)
+    rows = await call.encode(encoded)
     if dimensions is not None:
         rows = rows[:, :dimensions]
     normalizes = model.config.normalize if options.normalizes is None else options.normalizes
@@ -689,7 +696,6 @@ async def answer_embeddings(context: ApiContext, request: Request, dialect: Dial
         body.dimensions,
         adds,
         model.config.document_instruction,
-        request.caller.priority or 0,
     )
     names = input_names(texts, "input", is_list=_is_list(body))
     call = encoding_call(

@@ -24,6 +24,7 @@ from fastovms.api.prompt import (
 from fastovms.api.request_schemas import GenerationFields, StreamOptions
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.errors import InvalidField
+from fastovms.http.messages import Caller
 from fastovms.params import (
     ALL_LOGPROBS,
     BeamSearch,
@@ -63,10 +64,10 @@ class Stopping:
 class Queueing(NamedTuple):
     """The place of a request in the queue and in the prefix cache."""
 
-    priority: int = 0
-    cache_salt: str | None = None
-    tenant: str = ""
-    owner: str = ""
+    priority: int
+    cache_salt: str | None
+    tenant: str
+    owner: str
 
 
 def check_ranges(body: GenerationFields, dialect: Dialect) -> None:
@@ -166,14 +167,12 @@ def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
     raise InvalidField(f"{name} must be {allowed}, not {value}", param=name)
 
 
-def queueing(
-    body: GenerationFields, tenant: str, priority: int | None, owner: str = ""
-) -> Queueing:
+def queueing(body: GenerationFields, caller: Caller, owner: str) -> Queueing:
     """Reads the fields that decide a tenant's place in the queue.
 
     Args:
+        caller: its priority, if set, replaces the body's.
         owner: the key or address of the client.
-        priority: replaces the body's; None = the body's value.
 
     Raises:
         InvalidField: `cache_salt` is invalid.
@@ -187,7 +186,8 @@ def queueing(
             f"NUL, not {show(salt)}",
             param="cache_salt",
         )
-    return Queueing((body.priority or 0) if priority is None else priority, salt, tenant, owner)
+    priority = (body.priority or 0) if caller.priority is None else caller.priority
+    return Queueing(priority=priority, cache_salt=salt, tenant=caller.tenant, owner=owner)
 
 
 def request_id(body: GenerationFields, default: str) -> str:

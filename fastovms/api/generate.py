@@ -425,12 +425,9 @@ class TextGeneration:
                 f"{observed.request_id}-{position}",
                 task.token_ids,
                 task.params,
-                priority=queueing.priority,
-                cache_salt=queueing.cache_salt,
-                tenant=queueing.tenant,
-                owner=queueing.owner,
                 prompt=task.prompt,
                 ends_text=ends_text if task.params.beam_search and stopping.strings else None,
+                **queueing._asdict(),
             )
             for position, task in enumerate(tasks)
         ]

@@ -13,6 +13,7 @@ from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel
 from fastovms.config import ApiConfig
 from fastovms.errors import CONTEXT_EXCEEDED, FieldFault, InvalidField
+from fastovms.http.messages import Caller
 from fastovms.params import ModelInfo
 from fastovms.text.tokenizer import Tokenizer
 
@@ -75,16 +76,15 @@ class FieldNames:
         return fault.named(*names.get(fault.field, (fault.field, fault.field)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation(Generic[Body]):
-    """A decoded request with its model, client and dialect.
+    """A decoded request with its model, sender and dialect.
 
     Attributes:
         body: the decoded body.
         size: the length of the body in bytes.
-        client: the key or address of the client.
-        tenant: the digest of the API key; "" = no key needed.
-        priority: replaces the body's `priority`; None = the body's value.
+        caller: the API key. Its priority, if set, replaces the body's.
+        client: the key or address that shares the engine with others.
         text_format: replaces the body's `response_format`, in Chat Completions form.
     """
 
@@ -94,10 +94,9 @@ class Preparation(Generic[Body]):
     dialect: Dialect
     config: ApiConfig
     names: FieldNames
+    caller: Caller
     client: str
-    tenant: str = ""
     text_format: Mapping[str, Any] | None = None
-    priority: int | None = None
 
     @property
     def response_format(self) -> Mapping[str, Any] | None:

@@ -49,14 +49,11 @@ from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.tokenizer import PairTemplate, TokenIds
 
 
-def read_pair_options(
-    body: EncodingFields, model: ServedEncoder, *, chunks: bool, priority: int | None = None
-) -> PairOptions:
+def read_pair_options(body: EncodingFields, model: ServedEncoder, *, chunks: bool) -> PairOptions:
     """Reads the options for scoring pairs.
 
     Args:
         chunks: whether documents that are too long are scored in parts, not refused.
-        priority: the priority that the server assigns; None = the default.
 
     Raises:
         InvalidField: a value is out of its range.
@@ -86,7 +83,6 @@ def read_pair_options(
         parts,
         model.config.max_allowed_chunks,
         body.use_activation is not False,
-        priority or 0,
         length or None,
     )
 
@@ -124,7 +120,6 @@ class PairOptions:
         max_chunks_per_document: further parts are ignored; None = no limit.
         max_chunks: the limit for all pairs together.
         uses_activation: whether scores are from 0 to 1.
-        priority: lower values are served first.
         max_document_tokens: documents are always cut to this length; None = not cut.
     """
 
@@ -134,7 +129,6 @@ class PairOptions:
     max_chunks_per_document: int | None = None
     max_chunks: int = 10_000
     uses_activation: bool = True
-    priority: int = 0
     max_document_tokens: int | None = None
 
 
@@ -295,7 +289,7 @@ async def score_pairs(
         owners = list(range(len(pairs)))
     else:
         encoded, owners = await _paired(model, template, texts, pairs, options, client)
-    rows = await call.encode(encoded, options.priority)
+    rows = await call.encode(encoded)
     scores = np.full(len(pairs), -np.inf, np.float32)
     np.maximum.at(scores, owners, _relevance(rows, uses_activation=options.uses_activation))
     return PairScores(scores, _num_tokens(encoded))
@@ -331,7 +325,7 @@ async def _alike(
         whole = instructed(given, instruction)
         found += await tokenize(model, whole, names, most, call.client, encloses=True)
     encoded = [EncoderText(token_ids) for token_ids in found]
-    rows = await call.encode(encoded, options.priority)
+    rows = await call.encode(encoded)
     first = len(texts.queries)
 
     def compare() -> Scores:
@@ -478,9 +472,7 @@ async def answer_rerank(context: ApiContext, request: Request, dialect: Dialect)
     body, model = await read_encoding(context, request, RerankRequest, dialect, TASKS)
     texts = _texts(body, model.config.max_allowed_chunks)
     top_n = _top_n(body, len(texts.documents))
-    options = read_pair_options(
-        body, model, chunks=not dialect.has_ids, priority=request.caller.priority
-    )
+    options = read_pair_options(body, model, chunks=not dialect.has_ids)
     name = answer_id(body, "rerank-", context.new_id())
     pairs = [Pair(0, position) for position in range(len(texts.documents))]
     call = encoding_call(
@@ -596,7 +588,7 @@ async def answer_score(context: ApiContext, request: Request, dialect: Dialect) 
     """
     body, model = await read_encoding(context, request, ScoreRequest, dialect, TASKS)
     texts, pairs = _read_pairs(body, model.config.max_inputs)
-    options = read_pair_options(body, model, chunks=False, priority=request.caller.priority)
+    options = read_pair_options(body, model, chunks=False)
     name = answer_id(body, "score-", context.new_id())
     call = encoding_call(
         context, request, model, GenerationKind.SCORE, body.model, response_id=name

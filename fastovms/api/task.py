@@ -97,7 +97,7 @@ def generation_options(
         rules=token_rules(body, model.info, request.config),
         stopping=stopping(body, dialect, request.config, request.names.stop),
         skip_special_tokens=body.skip_special_tokens is not False,
-        queueing=queueing(body, request.tenant, request.priority, request.client),
+        queueing=queueing(body, request.caller, request.client),
         stream_options=stream_options(body, dialect),
     )
 

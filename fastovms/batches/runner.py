@@ -97,7 +97,7 @@ class LineCaller:
     def _request(self, line: BatchLine, tenant: str) -> Request:
         id = self._new_id()
         request = Request("POST", line.url, "", _JSON, line.body, client=_SENDER, id=id)
-        request.caller = Caller(tenant, priority=LOWEST_PRIORITY)
+        request.caller = Caller(tenant=tenant, priority=LOWEST_PRIORITY)
         request.received_at = asyncio.get_running_loop().time()
         return request
 

@@ -69,7 +69,7 @@ class ApiKeys:
             matches = [hmac.compare_digest(digest, known) for known in self._digests]
             if any(matches):
                 tenant = digest.hex()
-                request.caller = Caller(tenant, is_admin=tenant in self._admins)
+                request.caller = Caller(tenant=tenant, is_admin=tenant in self._admins)
                 return None
         return self._refuse(request, "the API key is not valid")
 

@@ -147,23 +147,24 @@ class StreamOpener(Protocol):
     def __call__(self, request: Request, head: StreamHead, ping: bool) -> Stream: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """The sender of a request, as identified by the check of API keys. The HTTP layer carries it
     and does not interpret it, except that requests of one tenant share memory and turns.
 
     Attributes:
-        tenant: identifies the API key; "" = no keys needed.
+        tenant: identifies the API key; "" = no keys needed. Has no default, so that it cannot be
+            forgotten: state, caches and drafts are separated by it.
         is_admin: whether the client may make administrative requests.
         priority: the priority set by the server; None = the body's.
     """
 
-    tenant: str = ""
+    tenant: str
     is_admin: bool = False
     priority: int | None = None
 
 
-ANYBODY: Final = Caller()
+ANYBODY: Final = Caller(tenant="")
 
 
 class Request:

@@ -64,7 +64,7 @@ class Guard:
         if request.path in self._open_paths:
             return None
         if self._keys is None:
-            request.caller = Caller(is_admin=request.is_local)
+            request.caller = Caller(tenant="", is_admin=request.is_local)
         else:
             refusal = self._keys(request)
             if refusal is not None:

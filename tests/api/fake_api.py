@@ -74,14 +74,18 @@ class Api:
         *,
         tenant: str = "",
         is_admin: bool = False,
+        priority: int | None = None,
+        client: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> Response | None:
         raw_path, _, query = path.partition("?")
         match = self.router.match(method, raw_path)
         assert isinstance(match, Match), path
         request = self.last_request = make_request(raw_path, body, method=method, stream=stream)
-        request.query = query
-        request.caller = Caller(tenant, is_admin or request.caller.is_admin)
+        request.query, request.client = query, client
+        request.caller = Caller(
+            tenant=tenant, is_admin=is_admin or request.caller.is_admin, priority=priority
+        )
         request.headers = Headers((headers or {}).items())
         request.path_params = match.path_params
         answer = match.handler(request)

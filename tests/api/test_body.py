@@ -492,7 +492,7 @@ class BodyReaderSchema(msgspec.Struct):
 def request(size: int, tenant: str) -> Request:
     """A request with a body of that size."""
     made = Request("POST", "/", body=b'{"text":"%b"}' % (b"a" * (size - len('{"text":""}'))))
-    made.caller = Caller(tenant)
+    made.caller = Caller(tenant=tenant)
     return made
 
 

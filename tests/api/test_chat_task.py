@@ -17,6 +17,7 @@ from fastovms.api.request_schemas import ChatRequest
 from fastovms.api.served import ServedModel
 from fastovms.config import ApiConfig
 from fastovms.errors import BackendUnavailable, InvalidField
+from fastovms.http.messages import ANYBODY
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.chat_models import (
     PARAMETERS,
@@ -86,7 +87,16 @@ def served() -> ServedModel:
 def preparation(
     model: ServedModel, body: ChatRequest, config: ApiConfig | None = None
 ) -> Preparation[ChatRequest]:
-    return Preparation(body, 0, model, OPENAI, config or ApiConfig(), names_of(body), client="")
+    return Preparation(
+        body=body,
+        size=0,
+        model=model,
+        dialect=OPENAI,
+        config=config or ApiConfig(),
+        names=names_of(body),
+        caller=ANYBODY,
+        client="",
+    )
 
 
 def constraint_of(

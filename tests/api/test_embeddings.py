@@ -146,8 +146,8 @@ async def test_what_the_client_does_not_wait_for_is_aborted():
 
     served.backend.encode = wait
     fields = {}
-    call = EncodingCall(served, "me", fields, lambda: span)
-    task = asyncio.create_task(call.encode(TEXTS, 0))
+    call = EncodingCall(served, client="me", priority=0, log_fields=fields, begin_span=lambda: span)
+    task = asyncio.create_task(call.encode(TEXTS))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -267,7 +267,7 @@ async def test_texts_are_enclosed_and_tokens_are_not(text):
 async def test_what_other_endpoints_do():
     """With the defaults of the operator."""
     served = served_encoder()
-    call = EncodingCall(served, "me", {})
+    call = EncodingCall(served, client="me", priority=0, log_fields={})
     options = EmbeddingOptions(default_limit(served, truncates=True))
     found = await embed(call, ["a", "b" * 100], ["input[0]", "input[1]"], options)
     assert found.num_tokens == 3 + 64

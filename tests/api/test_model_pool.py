@@ -79,7 +79,7 @@ class Holder:
 )
 def test_who_has_a_model_leave(keep_alive, loads_on_demand, is_admin, reason) -> None:
     models, request = ServedModels(), make_request("POST", "/api/chat")
-    request.caller = Caller(is_admin=is_admin)
+    request.caller = Caller(tenant="", is_admin=is_admin)
     holder = None if loads_on_demand is None else Holder(loads_on_demand)
     models.holder = holder
     with departure(keep_alive, request, KnownModel("m"), models) as leaving:

@@ -117,7 +117,7 @@ async def test_texts_are_joined_where_the_tokenizer_knows_no_pairs(is_decoder):
     )
     texts = PairTexts(["q"], ["ab", "c"], ["query"], ["d[0]", "d[1]"])
     options = PairOptions(served.info.max_model_len)
-    call = EncodingCall(served, "me", {})
+    call = EncodingCall(served, client="me", priority=0, log_fields={})
     found = await score_pairs(call, texts, [Pair(0, 0), Pair(0, 1)], options)
     [(encoded, client)] = served.backend.encoded
     assert client == "me"
@@ -132,7 +132,7 @@ async def test_a_long_query_is_not_put_before_many_documents(truncates, monkeypa
     """Which would be a string of gigabytes."""
     monkeypatch.setattr(rerank, "_MAX_JOINED_CHARS", 1000)
     served = served_encoder(Task.RERANK, joins_pairs=True)
-    call = EncodingCall(served, "me", {})
+    call = EncodingCall(served, client="me", priority=0, log_fields={})
     options = PairOptions(served.info.max_model_len, truncates)
 
     async def score(query: str, num_documents: int) -> None:
@@ -157,7 +157,12 @@ async def test_each_text_is_checked_before_pairs_are_joined(query, document, par
     served = served_encoder(Task.RERANK, joins_pairs=True)
     texts = PairTexts([query], [document], ["query"], ["d"])
     with pytest.raises(InvalidField) as caught:
-        await score_pairs(EncodingCall(served, "me", {}), texts, [Pair(0, 0)], PairOptions(64))
+        await score_pairs(
+            EncodingCall(served, client="me", priority=0, log_fields={}),
+            texts,
+            [Pair(0, 0)],
+            PairOptions(64),
+        )
     assert caught.value.param == param
     assert served.texts.calls == []
     served.tokenizing.close()
@@ -177,7 +182,9 @@ async def test_many_pairs_are_joined_in_the_thread_of_the_tokenizer():
     texts = PairTexts(["q"], [chr(48 + i % 64) for i in range(num_pairs)], ["query"], names)
     pairs = [Pair(0, i) for i in range(num_pairs)]
     options = PairOptions(64, uses_activation=False)
-    found = await score_pairs(EncodingCall(served, "me", {}), texts, pairs, options)
+    found = await score_pairs(
+        EncodingCall(served, client="me", priority=0, log_fields={}), texts, pairs, options
+    )
     assert found.scores.tolist() == [(48 + i % 64 + SEP) % 7 for i in range(num_pairs)]
     assert len(threads) == 1
     assert threading.current_thread() not in threads
@@ -191,7 +198,9 @@ async def test_vectors_of_many_pairs_are_compared(num_queries):
     queries = [f"q{i}" for i in range(num_queries)]
     texts = PairTexts(queries, documents, queries, documents)
     pairs = [Pair(i % num_queries, i) for i in range(150)]
-    found = await score_pairs(EncodingCall(served, "me", {}), texts, pairs, PairOptions(64))
+    found = await score_pairs(
+        EncodingCall(served, client="me", priority=0, log_fields={}), texts, pairs, PairOptions(64)
+    )
     [(encoded, _)] = served.backend.encoded
     rows = np.array([served.backend._row(text) for text in encoded])
     rows /= np.linalg.norm(rows, axis=1)[:, None]

@@ -22,5 +22,5 @@ from fastovms.http.messages import Caller, Request
 )
 def test_who_sends_is_told_by_the_key_or_the_address(tenant: str, client: str, sender: str) -> None:
     request = Request("GET", "/", client=client)
-    request.caller = Caller(tenant)
+    request.caller = Caller(tenant=tenant)
     assert request.sender == sender

@@ -365,17 +365,9 @@ def asking(
         response_format="format",
         json_schema="format",
     )
-    request.log_fields["stream"] = fields.stream
-    preparation = Preparation(
-        fields,
-        len(request.body),
-        model,
-        dialect,
-        context.config,
-        names,
-        request.sender,
-        request.caller.tenant,
-        _text_format(body.format),
+    text_format = _text_format(body.format)
+    preparation = context.preparation(
+        request, fields, model=model, dialect=dialect, names=names, text_format=text_format
     )
     return Asking(body, preparation, options.num_predict, _top_logprobs(body), options.warnings)
 

@@ -68,17 +68,17 @@ Begin = Callable[[], Awaitable[Answering]]
 and a run that has told nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeptFor:
     """The tenant that a stored response belongs to, and the conversation it is added to.
 
     Attributes:
-        owner: the key or address that the running response counts for; "" = the tenant.
+        owner: the key or address that the running response counts for.
     """
 
     tenant: str
-    conversation_id: str | None = None
-    owner: str = ""
+    owner: str
+    conversation_id: str | None
 
 
 class BackgroundRun:
@@ -134,7 +134,7 @@ class BackgroundRun:
 
     @property
     def owner(self) -> str:
-        return self._kept_for.owner or self._kept_for.tenant
+        return self._kept_for.owner
 
     @property
     def id(self) -> str:

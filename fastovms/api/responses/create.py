@@ -50,6 +50,7 @@ from fastovms.api.responses.job import (
     prepare,
     queued_resumption,
     queued_run,
+    ranked,
     resumption_of,
     transcript,
     with_seed,
@@ -75,7 +76,7 @@ from fastovms.api.typed_body import hold_model, loaded_model, read_named, try_mo
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, StateFailed, TooLarge
 from fastovms.http.messages import HeaderPairs, Headers, Request, Response
-from fastovms.params import LOWEST_PRIORITY, ModelInfo
+from fastovms.params import ModelInfo
 from fastovms.state.operations import Operations
 from fastovms.state.store import Resumption, StoredItem, UnknownPrevious
 from fastovms.telemetry.tracing import GenerationKind
@@ -474,7 +475,15 @@ class Responses:
         if state.resumes:
             key = model_key(known.fingerprint or ANY_FILES, known.name)
             write = partial(
-                queued_resumption, body, key, dialect, envelope.created, id_key, items=history.items
+                queued_resumption,
+                body,
+                key,
+                dialect,
+                envelope.created,
+                id_key,
+                caller=request.caller,
+                client=request.sender,
+                items=history.items,
             )
             resumption = await offload.run(write, item_cost(history.size))
 
@@ -494,10 +503,10 @@ class Responses:
         fields: ResponseFields,
         dialect: Dialect,
     ) -> Preparation[ResponsesRequest]:
-        made = self._context.preparation(request, body, model, dialect, names_of(body))
-        if fields.may_wait and made.priority is None:
-            return replace(made, priority=LOWEST_PRIORITY)
-        return made
+        made = self._context.preparation(
+            request, body, model=model, dialect=dialect, names=names_of(body)
+        )
+        return replace(made, caller=ranked(made.caller, fields))
 
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the number of tokens that a request's prompt would have.
@@ -545,7 +554,9 @@ class Responses:
         resumption = None
         resumes = self._state is not None and self._state.resumes and first is None
         if fields.background and resumes:
-            resumption = resumption_of(job, dialect, envelope.created, id_key)
+            resumption = resumption_of(
+                job, dialect, envelope.created, id_key, caller=request.caller
+            )
         headers = warning_headers(job.warnings, request)
         return _Task(request, fields, history, job, generation, run, headers, resumption)
 
@@ -679,7 +690,11 @@ class Responses:
         """
         state = self._state
         assert state is not None
-        kept_for = KeptFor(request.caller.tenant, fields.conversation_id, request.sender)
+        kept_for = KeptFor(
+            tenant=request.caller.tenant,
+            owner=request.sender,
+            conversation_id=fields.conversation_id,
+        )
         background = BackgroundRun(run, generation, given, kept_for, state.store, resumption)
         state.runs.start(background)
         state.note_created(request.caller.tenant, background.id)

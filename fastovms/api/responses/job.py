@@ -51,8 +51,15 @@ from fastovms.api.task import (
     kept_images,
 )
 from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
+from fastovms.http.messages import Caller
 from fastovms.media.loader import ImageSource
-from fastovms.params import SamplingDefaults, SamplingFields, SamplingParams, sampling_numbers
+from fastovms.params import (
+    LOWEST_PRIORITY,
+    SamplingDefaults,
+    SamplingFields,
+    SamplingParams,
+    sampling_numbers,
+)
 from fastovms.request_fields import rows_of
 from fastovms.state.store import Resumption
 from fastovms.text.detokenizer import TextToken
@@ -406,6 +413,13 @@ def names_of(body: ResponsesRequest) -> FieldNames:
     return FieldNames("input", "max_output_tokens", "top_logprobs")
 
 
+def ranked(caller: Caller, fields: ResponseFields) -> Caller:
+    """Returns the sender of a response with the lowest priority if the response may wait for
+    hours, unless the server has set another priority."""
+    waits = fields.may_wait and caller.priority is None
+    return replace(caller, priority=LOWEST_PRIORITY) if waits else caller
+
+
 def _with_format(
     request: Preparation[ResponsesRequest], fields: ResponseFields
 ) -> Preparation[ResponsesRequest]:
@@ -526,6 +540,8 @@ class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
         id_key: the key of the item ids; see `numbered_ids`.
         prompt_token_ids, prompt_text: the prompt. A second rendering might differ: templates may
             contain the date. Empty until the model is loaded.
+        client: the address that shares the engine with others; "" = the response's key.
+        priority: the priority set by the server; None = the body's.
         items: all items of the model's input, until the prompt is stored. Items before the
             request, and its documents, may change or be deleted in the meantime. None = an older
             server, which did not store them, queued the request.
@@ -539,11 +555,13 @@ class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
     id_key: str
     prompt_token_ids: list[int]
     prompt_text: str | None
+    client: str = ""
+    priority: int | None = None
     items: list[msgspec.Raw] | None = None
 
 
 def resumption_of(
-    job: ResponsesJob, dialect: Dialect, created: int, id_key: str
+    job: ResponsesJob, dialect: Dialect, created: int, id_key: str, *, caller: Caller
 ) -> Resumption | None:
     """Returns the data that another replica needs to resume a request; None if they cannot be
     stored (requests with images, or with several streamed samples).
@@ -551,13 +569,24 @@ def resumption_of(
     Args:
         created: unix seconds.
         id_key: see `KeptJob`.
+        caller: the sender, with the priority that the server has set.
     """
     prompt, task = job.prompt, job.task
     if job.options.candidates.num_samples > 1 or (task.prompt is not None and task.prompt.images):
         return None
     info = job.preparation.model.info
     model = model_key(info.fingerprint, info.name)
-    return queued_resumption(job.preparation.body, model, dialect, created, id_key, prompt)
+    request = job.preparation
+    return queued_resumption(
+        request.body,
+        model,
+        dialect,
+        created,
+        id_key,
+        caller=caller,
+        client=request.client,
+        prompt=prompt,
+    )
 
 
 def queued_resumption(
@@ -566,6 +595,9 @@ def queued_resumption(
     dialect: Dialect,
     created: int,
     id_key: str,
+    *,
+    caller: Caller,
+    client: str,
     prompt: Prompt | None = None,
     items: Iterable[Item] | None = None,
 ) -> Resumption | None:
@@ -576,6 +608,8 @@ def queued_resumption(
         model: see `model_key`.
         created: unix seconds.
         id_key: see `KeptJob`.
+        caller: see `resumption_of`.
+        client: the key or address that shares the engine with others.
         prompt: None = not rendered yet.
         items: all items of the model's input, if the prompt is not rendered yet.
     """
@@ -588,6 +622,8 @@ def queued_resumption(
             id_key=id_key,
             prompt_token_ids=[] if prompt is None else list(prompt.token_ids),
             prompt_text=None if prompt is None else prompt.text,
+            client="" if client == caller.tenant else client,
+            priority=caller.priority,
             items=None if items is None else [msgspec.Raw(orjson.dumps(item)) for item in items],
         )
         return Resumption(model, msgspec.json.encode(job))

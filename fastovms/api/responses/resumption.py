@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -36,6 +37,7 @@ from fastovms.api.responses.job import (
     names_of,
     numbered_ids,
     prepare,
+    ranked,
     read_job,
     resumption_of,
 )
@@ -59,7 +61,8 @@ from fastovms.errors import (
     StateFailed,
     TooLarge,
 )
-from fastovms.params import LOWEST_PRIORITY, GenerationOutput
+from fastovms.http.messages import Caller
+from fastovms.params import GenerationOutput
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import (
@@ -150,16 +153,19 @@ class RunRestorer:
         context = self._context
         dialect = _DIALECTS[job.dialect]
         fields = read_fields(job.body, dialect, keeps=True)
-        priority = LOWEST_PRIORITY if fields.may_wait else job.body.priority or 0
+        caller = Caller(tenant=key.tenant, priority=job.priority)
+        priority = ranked(caller, fields).priority
+        rank = (job.body.priority or 0) if priority is None else priority
+        client = job.client or key.tenant
         preparation = Preparation(
-            job.body,
-            len(cut.job),
-            model,
-            dialect,
-            context.config,
-            names_of(job.body),
-            key.tenant,
-            priority=priority - _EARLIER,
+            body=job.body,
+            size=len(cut.job),
+            model=model,
+            dialect=dialect,
+            config=context.config,
+            names=names_of(job.body),
+            caller=replace(caller, priority=rank - _EARLIER),
+            client=client,
         )
         if job.prompt_token_ids:  # what came before the input is in the prompt
             history = History((), (), len(cut.job))
@@ -172,7 +178,9 @@ class RunRestorer:
         prepared = await prepare(preparation, fields, history, prompt)
         resumption: Resumption | None
         if prompt is None:
-            write = partial(resumption_of, prepared, dialect, job.created, job.id_key)
+            write = partial(
+                resumption_of, prepared, dialect, job.created, job.id_key, caller=caller
+            )
             resumption = await offload.run(write, item_cost(history.size))
             await self._store.run(Operations.set_resumption, *key, resumption)
         else:
@@ -192,7 +200,7 @@ class RunRestorer:
             run,
             generation,
             cut.input,
-            KeptFor(key.tenant, fields.conversation_id),
+            KeptFor(tenant=key.tenant, owner=client, conversation_id=fields.conversation_id),
             self._store,
             resumption,
             log,

@@ -346,7 +346,7 @@ def admin(is_admin):
 
     def make_admin_request(*args, **kwargs):
         request = make_request(*args, **kwargs)
-        request.caller = Caller(is_admin=is_admin)
+        request.caller = Caller(tenant="", is_admin=is_admin)
         return request
 
     return make_admin_request

@@ -30,6 +30,7 @@ from fastovms.api.responses.job import (
 )
 from fastovms.api.responses.request import ResponsesRequest
 from fastovms.config import ModelLimits
+from fastovms.http.messages import Caller
 from fastovms.params import SamplingDefaults
 from fastovms.text.template import ChatTemplate
 from tests.api.chat_models import prompt_of
@@ -420,6 +421,9 @@ async def test_tokens_are_counted_as_usage_does(make, fields):
 # What was asked for is written without what the store has already, and read again.
 
 
+CALLER = Caller(tenant="key", priority=3)
+
+
 def kept_job(**fields) -> KeptJob:
     return KeptJob(
         model="f m",
@@ -429,12 +433,15 @@ def kept_job(**fields) -> KeptJob:
         id_key="k",
         prompt_token_ids=[1, 2],
         prompt_text=None,
+        priority=3,
     )
 
 
-def written(**fields) -> bytes | None:
+def written(*, client: str = "key", **fields) -> bytes | None:
     body, prompt = kept_job(**fields).body, Prompt([1, 2])
-    resumption = queued_resumption(body, "f m", OPENAI, 7, "k", prompt)
+    resumption = queued_resumption(
+        body, "f m", OPENAI, 7, "k", caller=CALLER, client=client, prompt=prompt
+    )
     return None if resumption is None else resumption.job
 
 
@@ -457,6 +464,10 @@ def test_it_is_read_as_it_was_but_for_the_input():
 def test_what_another_version_has_written(change, message):
     with pytest.raises(ValueError, match=message):
         read_job(change(written()))
+
+
+def test_client_is_written_unless_it_is_the_key():
+    assert [read_job(written(client=client)).client for client in ("key", "::1")] == ["", "::1"]
 
 
 def test_what_cannot_be_written():
@@ -486,7 +497,9 @@ def job(*, num_samples: int = 1, images: Sequence[str] | None = None) -> Any:
         task=SimpleNamespace(prompt=prompt),
         prompt=SimpleNamespace(token_ids=(1, 2), text="Hi"),
         preparation=SimpleNamespace(
-            body=kept_job().body, model=SimpleNamespace(info=replace(model_info(), fingerprint="f"))
+            body=kept_job().body,
+            model=SimpleNamespace(info=replace(model_info(), fingerprint="f")),
+            client="key",
         ),
     )
 
@@ -496,7 +509,7 @@ def job(*, num_samples: int = 1, images: Sequence[str] | None = None) -> Any:
     [({}, True), ({"images": ()}, True), ({"images": ("i",)}, False), ({"num_samples": 2}, False)],
 )
 def test_what_can_be_gone_on_with(fields, is_kept):
-    resumption = resumption_of(job(**fields), OPENAI, 7, "k")
+    resumption = resumption_of(job(**fields), OPENAI, 7, "k", caller=CALLER)
     assert (resumption is not None) == is_kept
     if resumption is not None:
         assert resumption.model == "f fake"

@@ -56,6 +56,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+WINDOW = {"background_options": {"completion_window": "8h"}}
+
+
 async def start_response(api, body: dict[str, Any], path: str = V1) -> str:
     if body.get("conversation") is True:
         _, conversation = await ask(api, "POST", "/v1/conversations", {})
@@ -590,10 +593,44 @@ async def test_queued_response_of_several_samples_is_not_resumed_once_it_has_beg
 async def test_queued_response_that_may_wait_is_resumed_behind_all_others(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     Holder(a)
-    body = {**BODY, "background_options": {"completion_window": "8h"}}
+    body = {**BODY, **WINDOW}
     await run_elsewhere(a, b, clock, await start_response(a.api, body))
     [request] = b.api.backend.submitted
     assert request.priority == LOWEST_PRIORITY - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_queued", [False, True])
+@pytest.mark.parametrize(
+    ("caller", "fields", "expected"),
+    [
+        ({"tenant": "key"}, {}, ("key", "key", -1)),
+        ({"tenant": "key"}, {"priority": 3}, ("key", "key", 2)),
+        ({"tenant": "key"}, WINDOW, ("key", "key", LOWEST_PRIORITY - 1)),
+        ({"tenant": "key", "priority": 7}, {"priority": 3}, ("key", "key", 6)),
+        ({"tenant": "key", "priority": 7}, WINDOW, ("key", "key", 6)),
+        ({"client": "10.0.0.1:80"}, {}, ("", "10.0.0.1", -1)),
+    ],
+)
+async def test_resumed_response_keeps_its_key_its_address_and_its_priority(
+    make_replicas, is_queued, caller, fields, expected
+):
+    (a, b, c), clock = make_replicas("a", "b", "c", resumes=True)
+    if is_queued:
+        Holder(a)
+    body = {**BODY, "background": True, **fields}
+    status, answer = await ask(a.api, "POST", V1, body, **caller)
+    assert status == 200, answer
+    for before, after in ((a, b), (b, c)):
+        before.store.error = StateFailed("gone")
+        for run in before.runs.all():
+            run.lose()
+        await take_over(after, clock)
+        await after.api.backend.received.wait()
+        [request] = after.api.backend.submitted
+        assert (request.tenant, request.owner, request.priority) == expected
+        [run] = after.runs.all()
+        assert run.owner == expected[1]
 
 
 # A run is made again of what is kept, or its response fails and says why.

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import struct
 import threading
 import time
@@ -597,6 +598,9 @@ def open_block_directory(
     try:
         private_directory(directory)
         max_bytes = config.max_bytes or _default_bytes(directory)
+        if config.max_bytes:
+            total = shutil.disk_usage(directory).total
+            max_bytes = min(max_bytes, int((1 - MIN_FREE_SHARE) * total))
         if max_bytes == 0:
             return None
         opened = BlockDirectory(

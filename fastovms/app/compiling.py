@@ -4,6 +4,7 @@ model can be compiled while the rest of the server is imported."""
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import openvino as ov
 
@@ -29,16 +30,27 @@ from fastovms.backends.model_files import (
 from fastovms.backends.model_task import find_task
 from fastovms.config import EngineConfig, ModelConfig
 from fastovms.encoding import Task
-from fastovms.engine.model.devices import AUTO, choose_device, read_devices
+from fastovms.engine.model.devices import (
+    AUTO,
+    GIB,
+    MAX_MEMORY_SHARE,
+    available_memory,
+    choose_device,
+    format_size,
+    is_cpu,
+    read_devices,
+)
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.model_directory import find_gguf, model_directory
+from fastovms.gguf.model_directory import NotStored, find_gguf, model_directory
 from fastovms.params import ModelInfo
 from fastovms.system.disk import DiskCache, cache_root
-from fastovms.system.memory import make_binding_tables
+from fastovms.system.memory import make_binding_tables, memory_left, memory_limit
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+_WEIGHTS: Final = "*.bin"
 
 
 def task_of(model: ModelConfig) -> Task:
@@ -116,9 +128,9 @@ def load_on_device(model: ModelConfig, load: Callable[[EngineConfig], T]) -> tup
     return chosen, load(chosen.engine)
 
 
-def as_directories(model: ModelConfig, cache: DiskCache, scratch: Path) -> ModelConfig:
+def as_directories(model: ModelConfig, cache: DiskCache, scratch: Path | None) -> ModelConfig:
     """Returns the configuration with GGUF files replaced by the model directories that are
-    converted from them."""
+    converted from them. See `model_directory`."""
     engine = model.engine
     if engine.draft_model is not None:
         draft_model = model_directory(engine.draft_model, cache, scratch)
@@ -160,40 +172,46 @@ class CompileAhead:
 
     def __init__(self, model: ModelConfig) -> None:
         self.model = model
-        self._converted: ModelConfig | None = None
-        self._compiled: Future[CompiledModel] | None = Future()
+        self._converted: Future[ModelConfig | None] | None = Future()
+        self._compiled: Future[CompiledModel] = Future()
         threading.Thread(
-            target=self._run, args=(self._compiled,), name="compile", daemon=True
+            target=self._run, args=(self._converted,), name="compile", daemon=True
         ).start()
 
-    def take(self, model: ModelConfig) -> CompiledModel | None:
-        """Waits for the compiled model, and returns it once; None = it is another model.
-
-        Args:
-            model: its path is a directory, as `as_directories` returns it.
+    def take(self, model: ModelConfig) -> ModelConfig | None:
+        """Waits for the conversion of the model, and returns the model once, as `as_directories`
+        does; `compiled` is then to be called. None = it is another model, or its conversion cannot
+        be stored.
 
         Raises:
-            ConfigurationError: as `compile_model` does.
+            ConfigurationError: as `begin_loading` and `as_directories` do.
         """
-        compiled, self._compiled = self._compiled, None
-        if compiled is None:
+        if self._converted is None or model != self.model:
             return None
-        error = compiled.exception()
-        if self._converted != model:
-            return None
-        if error is not None:
-            raise error
-        return compiled.result()
+        converted, self._converted = self._converted, None
+        return converted.result()
 
-    def _run(self, compiled: Future[CompiledModel]) -> None:
+    def compiled(self) -> CompiledModel:
+        """Waits for the compiled model, and returns it. Raises as `compile_model` does."""
+        return self._compiled.result()
+
+    def _run(self, converted: Future[ModelConfig | None]) -> None:
         try:
             make_binding_tables()
             cache = cache_of(self.model)
-            log_loading(self.model)
-            self._converted = as_directories(self.model, cache, Path(os.devnull))
-            compiled.set_result(compile_model(self._converted, cache))
+            begin_loading(self.model)
+            model = as_directories(self.model, cache, None)
+        except NotStored:
+            converted.set_result(None)
+            return
         except BaseException as error:
-            compiled.set_exception(error)
+            converted.set_exception(error)
+            return
+        converted.set_result(model)
+        try:
+            self._compiled.set_result(compile_model(model, cache))
+        except BaseException as error:
+            self._compiled.set_exception(error)
 
 
 def compile_ahead(model: ModelConfig) -> CompileAhead | None:
@@ -204,5 +222,51 @@ def compile_ahead(model: ModelConfig) -> CompileAhead | None:
     return None
 
 
-def log_loading(model: ModelConfig) -> None:
+def begin_loading(model: ModelConfig) -> None:
+    """Logs that a model is loaded, and whether its weights leave too little of the free memory.
+
+    Raises:
+        ConfigurationError: the weights need more memory than there is.
+    """
     logger.info("loading %s from %s", model.name, model.path)
+    weights, free = weights_size(model), available_memory()
+    if weights <= MAX_MEMORY_SHARE * free or not _runs_on_cpu(model):
+        return
+    limited = ", as far as its limits go (cgroup, ulimit -v)" if memory_left() <= free else ""
+    text = (
+        f"{model.name} has {format_size(weights)} of weights, but {format_size(free)} of memory "
+        f"are free for this process{limited}: use weights in 4 bits, a smaller model, or more "
+        "memory"
+    )
+    if weights > available_memory(with_swap=True):
+        raise ConfigurationError(text)
+    logger.warning("%s; the system may end this process", text)
+
+
+def check_cache_size(model: ModelConfig) -> None:
+    """Raises ConfigurationError for a KV cache that is larger than the memory can ever be."""
+    size, most = model.engine.cache_size, memory_limit() / GIB
+    if size > most and _runs_on_cpu(model):
+        raise ConfigurationError(
+            f"--cache-size {size:g} GB is more than the memory that this process may use: at most "
+            f"{math.floor(most * 10) / 10:g}"
+        )
+
+
+def weights_size(model: ModelConfig) -> int:
+    """Returns the size of a model's weights in bytes, including its draft model."""
+    paths = [model.path, *filter(None, [model.engine.draft_model])]
+    return sum(_file_sizes(path) for path in paths)
+
+
+def _file_sizes(path: Path) -> int:
+    gguf = find_gguf(path)
+    files = path.glob(_WEIGHTS) if gguf is None else [gguf]
+    return sum(file.stat().st_size for file in files)
+
+
+def _runs_on_cpu(model: ModelConfig) -> bool:
+    device = model.engine.device.upper()
+    if device == AUTO:
+        device = choose_device(read_devices(ov.Core()), model.engine.why_cpu).name
+    return is_cpu(device)

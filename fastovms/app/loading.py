@@ -26,11 +26,12 @@ from fastovms.api.served import (
 from fastovms.app.compiling import (
     CompileAhead,
     as_directories,
+    begin_loading,
     cache_of,
+    check_cache_size,
     compile_model,
     identified,
     load_on_device,
-    log_loading,
     read_info,
     task_of,
 )
@@ -89,6 +90,7 @@ def check_models(models: Sequence[ModelConfig]) -> None:
             check_exact(model.engine.plugin_config)
         if not is_gpu(model.engine.device.upper()):
             check_cpu_cache(model.engine.plugin_config)
+        check_cache_size(model)
         cache = cache_of(model)
         gguf = find_gguf(model.path)
         if gguf is None:
@@ -152,22 +154,24 @@ def load_models(
     loaded = []
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in generating:
-            if ahead is None or ahead.model != model:
-                log_loading(model)
             cache = cache_of(model)
-            model = as_directories(model, cache, Path(scratch))
+            begun = None if ahead is None else ahead.take(model)
+            if begun is None:
+                begin_loading(model)
+            model = begun or as_directories(model, cache, Path(scratch))
             # Compilation uses one core for most of its time.
             tokenizer = beside.submit(Tokenizer.load, model.path)
             chat = beside.submit(ChatModel.load, model.path, model.chat, cache)
-            compiled = None if ahead is None else ahead.take(model)
+            compiled = begun and ahead and ahead.compiled()
             model, reserve = compiled or compile_model(model, cache)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
         has_vision = any(takes_images(model.path) for model, *_ in loaded)
         loader = _image_loader(media) if has_vision else None
-        share = share_memory([model.engine.cache_size for model in generating], available())
+        sizes = [model.engine.cache_size for model in generating]
+        shares = share_memory(sizes, available(), available_memory())
         found: dict[str, AnyServed] = {
             model.name: _served(model, tokenizer, chat, reserve(share, prefixes, cores), loader)
-            for model, tokenizer, chat, reserve in loaded
+            for (model, tokenizer, chat, reserve), share in zip(loaded, shares, strict=True)
         }
         if loader is not None:
             closes.append(loader.close)
@@ -186,7 +190,7 @@ def _close_all(closes: Sequence[Callable[[], None]]) -> None:
 
 def _encoder(model: ModelConfig, turn: ComputeTurn, engine: EngineConfig) -> ServedEncoder:
     model = replace(model, engine=engine)
-    log_loading(model)
+    begin_loading(model)
     if model.engine.serves_adapters:
         raise ConfigurationError(
             f"{model.name} is an encoder, which serves no adapters: leave out --enable-lora and "
@@ -217,7 +221,7 @@ def _speech(
 ) -> ServedSpeech:
     """Loads a model of speech, and adds what closes its decoder to `closes`."""
     model = replace(model, engine=engine)
-    log_loading(model)
+    begin_loading(model)
     info = identified(model)
     backend = load_whisper(model.path, info, model.engine, turn)
     metrics = _metrics_without_cache(info, backend.stats, model.engine.device)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -52,6 +53,12 @@ from fastovms.batches.runner import FOLDER as BATCH_FOLDER
 from fastovms.batches.runner import BatchParts, BatchRunner, LineCaller
 from fastovms.catalog import ModelFinder
 from fastovms.config import (
+    HTTP,
+    MEDIA,
+    PREFIX_CACHE,
+    RESIDENCY,
+    STATE,
+    UPLOADS,
     ApiConfig,
     BatchConfig,
     FilesConfig,
@@ -65,6 +72,7 @@ from fastovms.config import (
     ServiceConfig,
     StateConfig,
 )
+from fastovms.engine.model.devices import format_size
 from fastovms.errors import ConfigurationError
 from fastovms.extensions import ENDPOINTS, load_extensions
 from fastovms.files import FOLDER as FILE_FOLDER
@@ -84,7 +92,8 @@ from fastovms.state.opening import open_store
 from fastovms.state.sqlite.database import IN_MEMORY
 from fastovms.state.sqlite.location import default_directory
 from fastovms.state.state_store import StateCollector
-from fastovms.system.memory import find_trim
+from fastovms.system.disk import nearest_existing
+from fastovms.system.memory import find_trim, memory_limit
 from fastovms.system.threads import DiskThreads, LastWaits, LeavableExecutor
 from fastovms.telemetry.metrics import GenerationCollector
 from fastovms.telemetry.tracing import Tracer
@@ -300,8 +309,52 @@ def serve(config: ServerConfig, log: LineWriter, ahead: CompileAhead | None = No
         ConfigurationError: the model, the device, an address or a file is not available.
         EngineFailed: the engine has died or hangs.
     """
+    check_sizes(config)
     supply = model_supply(config, log, ahead)
     run(config, log, load=supply.load, supply=supply)
+
+
+def check_sizes(config: ServerConfig) -> None:
+    """Logs a warning for a size that the operator chose beyond that of its disk.
+
+    Raises:
+        ConfigurationError: a size is more than the memory that this process may use.
+    """
+    state, most = _state_dir(config.state), memory_limit()
+    in_memory = {
+        "--max-buffered-bodies": (HTTP.max_buffered_bodies, config.http),
+        "--max-image-memory": (MEDIA.max_image_memory, config.media),
+        "--model-memory": (RESIDENCY.model_memory, config.residency),
+    }
+    on_disk = {
+        "--state-max-size": (STATE.max_bytes, config.state, state),
+        "--max-files-size": (UPLOADS.max_files_size, config.files, state),
+        "--prefix-cache-disk-size": (
+            PREFIX_CACHE.max_bytes,
+            config.prefix_cache,
+            config.prefix_cache.directory or state,
+        ),
+    }
+    for flag, (field_, section) in in_memory.items():
+        size = getattr(section, field_.name)
+        if size != field_.default and size > most:
+            raise ConfigurationError(
+                f"{flag} {format_size(size)} is more than the memory that this process may use: at "
+                f"most {format_size(most)}"
+            )
+    for flag, (field_, section, directory) in on_disk.items():
+        size = getattr(section, field_.name)
+        if directory is None or size in (None, field_.default):
+            continue
+        total = shutil.disk_usage(nearest_existing(directory)).total
+        if size > total:
+            logger.warning(
+                "%s %s is more than the disk of %s holds, which is %s",
+                flag,
+                format_size(size),
+                directory,
+                format_size(total),
+            )
 
 
 def model_supply(

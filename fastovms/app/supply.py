@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from fastovms.api.admin import ReloadOutcome
 from fastovms.api.model_pool import ModelPlan, ModelPool
 from fastovms.api.residency import Residency
 from fastovms.api.served import CAPABILITIES, KnownModel, ServedModels
-from fastovms.app.compiling import read_info, task_of
+from fastovms.app.compiling import read_info, task_of, weights_size
 from fastovms.app.loading import check_models
 from fastovms.backends.model_files import fingerprint_of
 from fastovms.backends.paged.prefixes import PrefixDirectory
@@ -32,9 +32,6 @@ from fastovms.system.memory import find_trim
 from fastovms.system.threads import in_daemon_thread
 
 # Says which models there are, in memory or not, and what each takes; loads one at a time.
-
-
-_WEIGHTS: Final = "*.bin"
 
 
 class FoundModels(NamedTuple):
@@ -110,18 +107,6 @@ def _memory_size(config: ModelConfig, residency: ResidencyConfig, num_models: in
             f"than that, not {memory / GIB:.1f} GB"
         )
     return size
-
-
-def weights_size(config: ModelConfig) -> int:
-    """Returns the size of a model's weights in bytes, including its draft model."""
-    paths = [config.path, *filter(None, [config.engine.draft_model])]
-    return sum(_file_sizes(path) for path in paths)
-
-
-def _file_sizes(path: Path) -> int:
-    gguf = find_gguf(path)
-    files = path.glob(_WEIGHTS) if gguf is None else [gguf]
-    return sum(file.stat().st_size for file in files)
 
 
 def _known(config: ModelConfig) -> KnownModel:

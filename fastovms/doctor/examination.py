@@ -42,8 +42,10 @@ from fastovms.encoding import Task
 from fastovms.engine.model.devices import (
     AUTO,
     GIB,
+    MAX_MEMORY_SHARE,
     DeviceFacts,
     choose_device,
+    format_size,
     is_cpu,
     read_devices,
 )
@@ -157,7 +159,7 @@ def check_limits(facts: MachineFacts) -> Iterator[Finding]:
 def check_memory(facts: MachineFacts) -> Iterator[Finding]:
     text = f"{facts.available_memory / GIB:.1f} GiB are free for weights and cache"
     if facts.memory_limit_left <= facts.available_memory:
-        text += ", as far as the control group's limit goes"
+        text += ", as far as this process's limits go"
     if facts.available_memory < _LITTLE_MEMORY:
         yield Finding(
             Level.WARNING, "memory", text, "end what else takes memory, or raise the limit"
@@ -343,9 +345,6 @@ INSTALLATION_CHECKS: Final[tuple[InstallationCheck, ...]] = (
 # gives.
 
 
-MEMORY_SHARE: Final = 0.9
-"""The fraction of the free memory beyond which weights leave too little for the rest."""
-
 _LOW_SHARE: Final = 0.4
 """Below this share of the ceiling something else than memory holds a large model up."""
 
@@ -393,7 +392,7 @@ ModelCheck = Callable[[ModelOnMachine], Iterator[Finding]]
 def check_fit(facts: ModelOnMachine) -> Iterator[Finding]:
     total, free = facts.model.traffic.total, facts.machine.available_memory
     text = f"{format_size(total)} of weights, contexts of {facts.model.max_model_len} tokens"
-    if is_cpu(facts.model.device) and total > MEMORY_SHARE * free:
+    if is_cpu(facts.model.device) and total > MAX_MEMORY_SHARE * free:
         yield Finding(
             Level.PROBLEM,
             "model",
@@ -491,15 +490,6 @@ def _rate(number: float) -> str:
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def format_size(number: float) -> str:
-    """Returns a number of bytes for people."""
-    for unit in ("B", "KB", "MB"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.3g} GB"
-
-
 @dataclass(frozen=True, slots=True)
 class EncoderFacts:
     """An encoder, as its files and the flags describe it.
@@ -556,7 +546,7 @@ def check_encoder(encoder: EncoderFacts, machine: MachineFacts) -> Iterator[Find
     text = f"{encoder.name}: {format_size(encoder.weights_size)} of weights, "
     text += f"texts of {encoder.max_model_len} tokens"
     free = machine.available_memory
-    if is_cpu(encoder.device) and encoder.weights_size > MEMORY_SHARE * free:
+    if is_cpu(encoder.device) and encoder.weights_size > MAX_MEMORY_SHARE * free:
         yield Finding(
             Level.PROBLEM,
             "model",

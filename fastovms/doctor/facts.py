@@ -36,7 +36,7 @@ from fastovms.errors import FastovmsError, UnsupportedModel
 from fastovms.http.listeners import TcpAddress, parse_address
 from fastovms.state.sqlite.database import IN_MEMORY
 from fastovms.state.sqlite.location import default_directory
-from fastovms.system.disk import DiskCache, cache_root
+from fastovms.system.disk import DiskCache, cache_root, nearest_existing
 from fastovms.system.memory import cpu_quota, memory_left, num_usable_cpus
 
 # Reads what Linux tells of the machine, and of this process's share of it.
@@ -70,7 +70,7 @@ class MachineFacts:
         num_numa_nodes: number of NUMA nodes with memory.
         last_level_cache: size of one processor's last-level cache; 0 = unknown.
         available_memory: memory that this process may still use.
-        memory_limit_left: memory left by the control groups; infinite = no limit.
+        memory_limit_left: memory left by control groups and resource limits; infinite = no limit.
         load: tasks that ran or waited to run, on average over the last minute.
     """
 
@@ -267,7 +267,7 @@ def read_installation(
 def _directory(name: str, path: Path | None, flag: str) -> DirectoryFacts:
     if path is None:
         return DirectoryFacts(name, None, flag)
-    there = next((place for place in (path, *path.parents) if os.path.exists(place)), Path("/"))
+    there = nearest_existing(path)
     is_directory = os.path.isdir(there)
     return DirectoryFacts(
         name,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import openvino as ov
 
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.model_directory import REFUSED
+from fastovms.gguf.model_directory import NOT_WRITTEN, REFUSED
 from fastovms.gguf.reader import (
     GgufFile,
     Hyperparameters,
@@ -131,6 +133,7 @@ def convert(path: Path, directory: Path) -> None:
 
     Raises:
         ConfigurationError: the file is not supported.
+        OSError: the directory cannot be written.
     """
     # Loads a native library, which a process that only reads heads can do without.
     from fastovms.gguf.graph import build_decoder
@@ -146,14 +149,25 @@ def convert(path: Path, directory: Path) -> None:
         raise ConfigurationError(f"{path} cannot be served: {error}") from None
     vocab_size = model.output("logits").get_partial_shape()[-1].get_length()
     tokenizer, detokenizer = tokenizers.result()
-    ov.save_model(tokenizer, directory / "openvino_tokenizer.xml")
-    ov.save_model(detokenizer, directory / "openvino_detokenizer.xml")
+    _save(tokenizer, directory / "openvino_tokenizer.xml")
+    _save(detokenizer, directory / "openvino_detokenizer.xml")
     contents = text_files(file.metadata, parameters, fields, vocab_size)
     for name, content in {**contents, "tokenizer.json": json.dumps(tokenizer_json)}.items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(content, encoding="utf-8")
     # f16 would round scales and norms.
-    ov.save_model(model, directory / "openvino_model.xml", compress_to_fp16=False)
+    _save(model, directory / "openvino_model.xml", compress_to_fp16=False)
+
+
+def _save(model: ov.Model, path: Path, **options: bool) -> None:
+    """Writes a graph. Raises OSError: the disk is full, or fails, which OpenVINO does not say."""
+    try:
+        ov.save_model(model, path, **options)
+    except RuntimeError as error:
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(
+            errno.EIO, f"{path.name} cannot be written, {free / 1e6:.3g} MB are free: {error}"
+        ) from None
 
 
 def main(path: str, directory: str) -> int:
@@ -162,6 +176,9 @@ def main(path: str, directory: str) -> int:
     except ConfigurationError as error:
         print(error, file=sys.stderr)
         return REFUSED
+    except OSError as error:
+        print(" ".join(str(error.strerror or error).split()), file=sys.stderr)
+        return NOT_WRITTEN
     return 0
 
 

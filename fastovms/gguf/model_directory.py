@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,7 +24,14 @@ _BYTES_PER_SECOND: Final = 20e6
 """The speed of a conversion, for the log: two busy cores took 6 s for 98 MB and 15 s for 253 MB."""
 
 REFUSED: Final = 3
-"""The exit status when the file is not supported; the last line on stderr says why."""
+NOT_WRITTEN: Final = 4
+"""The exit statuses when the file is not supported, and when the directory cannot be written; the
+last line on stderr says why."""
+
+_GROWTH: Final = 1.25
+_SMALL_FILES: Final = 16_000_000
+"""The bytes of a directory over those of its file, and beside them. A disk that has less is not
+tried; what takes still more is found when the disk is full."""
 
 _FORMAT: Final = 2
 """The version of converted directories; a new version invalidates cached ones."""
@@ -46,23 +55,47 @@ def find_gguf(path: Path) -> Path | None:
     return files[0] if files else None
 
 
-def model_directory(path: Path, cache: DiskCache, scratch: Path) -> Path:
+class NotStored(Exception):
+    """A conversion cannot be stored in the cache."""
+
+
+def model_directory(path: Path, cache: DiskCache, scratch: Path | None) -> Path:
     """Returns the directory of the model for `path`: itself, or the directory converted from a GGUF
     file. The first conversion takes seconds.
 
     Args:
-        scratch: the directory for the conversion if there is no cache.
+        scratch: the directory for a conversion that the cache cannot store; None = such a model is
+            not converted.
 
     Raises:
-        ConfigurationError: the file is broken, or not supported.
+        ConfigurationError: the file is broken or not supported, or no disk has room for the model.
+        NotStored: the cache cannot store the conversion, and there is no `scratch`.
     """
     file = find_gguf(path)
     if file is None:
         return path
-    directory = _cached(file, cache)
-    if directory is None:
-        directory = Path(tempfile.mkdtemp(dir=scratch))
+    faults: list[OSError] = []
+    directory = _cached(file, cache, faults)
+    if directory is not None:
+        return directory
+    if scratch is None:
+        raise NotStored(*faults)
+    directory = Path(tempfile.mkdtemp(dir=scratch))
+    try:
         _convert(file, directory)
+    except OSError as error:
+        kept = f" (the disk of --cache-dir: {faults[0].strerror})" if faults else ""
+        raise ConfigurationError(
+            f"{file} cannot be converted in {scratch}: {error.strerror}{kept}: free some space, or "
+            "name a directory with more by --cache-dir"
+        ) from None
+    if faults:
+        logger.warning(
+            "%s was converted, but will be again at each start, because it cannot be stored in the "
+            "directory of --cache-dir: %s",
+            file,
+            faults[0].strerror,
+        )
     return directory
 
 
@@ -71,14 +104,23 @@ def is_converted(file: Path, cache: DiskCache) -> bool:
     return cache.find("gguf", _key(file)) is not None
 
 
-def _cached(file: Path, cache: DiskCache) -> Path | None:
-    """Returns the cached directory, which is made if it is missing; None = it cannot be cached."""
+def _cached(file: Path, cache: DiskCache, faults: list[OSError]) -> Path | None:
+    """Returns the cached directory, which is made if it is missing; None = it cannot be cached. The
+    reason is added to `faults`, if there is a cache."""
+
+    def fill(directory: Path) -> None:
+        try:
+            _convert(file, directory)
+        except OSError as error:
+            faults.append(error)
+            raise
+
     key = _key(file)
     found = cache.find("gguf", key)
     if found is not None:
         return found
     with cache.exclusive("gguf", key):
-        return cache.find("gguf", key) or cache.put("gguf", key, lambda to: _convert(file, to))
+        return cache.find("gguf", key) or cache.put("gguf", key, fill)
 
 
 def _key(file: Path) -> str:
@@ -86,8 +128,16 @@ def _key(file: Path) -> str:
 
 
 def _convert(path: Path, target: Path) -> None:
-    """Converts in a separate process, so that the memory of the weights is released."""
+    """Converts in a separate process, so that the memory of the weights is released.
+
+    Raises:
+        OSError: the disk of `target` has no room for the model, or fails.
+    """
     size = path.stat().st_size
+    needed, free = _GROWTH * size + _SMALL_FILES, shutil.disk_usage(target).free
+    if free < needed:
+        reason = f"{free / 1e9:.2g} GB are free on its disk, but the model takes {needed / 1e9:.2g}"
+        raise OSError(errno.ENOSPC, reason, str(target))
     logger.info(
         "first start: converting %s (%.2g GB) to OpenVINO's format, which takes about %d s",
         path,
@@ -107,6 +157,8 @@ def _convert(path: Path, target: Path) -> None:
     reason = " ".join(lines[-1:]) or f"ended with code {child.returncode}"
     if child.returncode == REFUSED:
         raise ConfigurationError(reason)
+    if child.returncode == NOT_WRITTEN:
+        raise OSError(errno.EIO, reason, str(target))
     if child.returncode < 0:
         reason = f"was ended by signal {-child.returncode}, as where memory is short"
     raise ConfigurationError(f"{path} could not be converted: the converter {reason}")

@@ -55,6 +55,11 @@ def _home_in_passwords() -> str:
         return ""
 
 
+def nearest_existing(path: Path) -> Path:
+    """Returns a path, or its nearest parent directory that exists."""
+    return next((place for place in (path, *path.parents) if os.path.exists(place)), Path("/"))
+
+
 def private_directory(path: Path) -> None:
     """Creates a directory for trusted data, or checks the existing one. If it is writable for all
     users, as a Kubernetes `emptyDir` is, that permission is removed; if that fails, a warning is

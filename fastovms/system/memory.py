@@ -21,6 +21,16 @@ import openvino as ov
 
 _ROOT: Final = Path("/")
 
+_RESOURCES: Final = {"Max address space": "VmSize", "Max data size": "VmData"}
+"""Limits in /proc/self/limits (see getrlimit(2)), and what counts for them in /proc/self/status."""
+
+_KEPT_SPACE: Final = 768 * 1024**2
+"""Bytes of address space that threads and libraries reserve while a model is loaded and warmed up,
+beside its weights and its caches. Most of them are never used."""
+
+_NAME_WIDTH: Final = 26
+"""Columns of the names in /proc/self/limits."""
+
 
 def num_usable_cpus(root: Path = _ROOT) -> int:
     """Returns the useful number of computing threads: one per CPU that this process may use,
@@ -39,9 +49,33 @@ def cpu_quota(root: Path = _ROOT) -> float:
 
 
 def memory_left(root: Path = _ROOT) -> float:
-    """Returns the bytes of memory that this process may still allocate within its control groups;
-    infinite = no limit."""
-    return min(map(_memory_left_in, _groups("memory", root)), default=math.inf)
+    """Returns the bytes of memory that this process may still allocate within its control groups
+    and resource limits; infinite = no limit."""
+    return min((limit - used for limit, used in _memory_limits(root)), default=math.inf)
+
+
+def memory_limit(root: Path = _ROOT) -> float:
+    """Returns the bytes of memory that this process may have at most: that of the machine, or a
+    lower limit of its control groups or resources."""
+    total = named_sizes(root / "proc/meminfo")["MemTotal"]
+    return min([total, *(limit for limit, _ in _memory_limits(root))])
+
+
+def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Yields the limits of memory, and how much of each is used, in bytes."""
+    for group in _groups("memory", root):
+        yield from _memory_limit_of(group)
+    used = named_sizes(root / "proc/self/status")
+    for line in _lines(root / "proc/self/limits"):
+        name, soft = line[:_NAME_WIDTH].rstrip(), line[_NAME_WIDTH:].partition(" ")[0]
+        if name in _RESOURCES and soft.isdecimal():
+            yield int(soft), min(int(soft), used.get(_RESOURCES[name], 0) + _KEPT_SPACE)
+
+
+def named_sizes(file: Path) -> dict[str, int]:
+    """Returns the sizes in a file of the kernel such as /proc/meminfo, in bytes by name."""
+    fields = (line.split() for line in _lines(file) if line.endswith(" kB"))
+    return {name.rstrip(":"): int(size) * 1024 for name, size, _ in fields}
 
 
 def _cpu_quota_of(group: Path) -> float:
@@ -54,7 +88,7 @@ def _cpu_quota_of(group: Path) -> float:
     return math.inf
 
 
-def _memory_left_in(group: Path) -> float:
+def _memory_limit_of(group: Path) -> Iterator[tuple[int, int]]:
     for limit_file, usage_file, cached in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -65,8 +99,8 @@ def _memory_left_in(group: Path) -> float:
                 # before the limit hurts. The kubelet leaves them out as well.
                 statistics = _words(group / "memory.stat")
                 named = dict(zip(statistics[::2], statistics[1::2], strict=False))
-                return max(0, int(limit) - int(usage) + int(named.get(cached, 0)))
-    return math.inf
+                used = max(0, int(usage) - int(named.get(cached, 0)))
+                yield int(limit), min(int(limit), used)
 
 
 def _groups(controller: str, root: Path) -> Iterator[Path]:

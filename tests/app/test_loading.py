@@ -10,11 +10,18 @@ import openvino_tokenizers  # noqa: F401 - it asks the real `ov.Core` when it is
 import pytest
 
 from fastovms.app import compiling, loading
-from fastovms.app.compiling import compile_ahead, on_device, read_info
+from fastovms.app.compiling import (
+    begin_loading,
+    compile_ahead,
+    on_device,
+    read_info,
+    weights_size,
+)
 from fastovms.app.loading import check_models, load_models
 from fastovms.config import DEMO_MODEL, EngineConfig, MediaConfig, ModelConfig
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError
+from fastovms.gguf.model_directory import NotStored
 from fastovms.params import SamplingDefaults
 from tests.fakes import FakeBackend, model_info
 
@@ -38,6 +45,7 @@ def test_models_that_can_be_served() -> None:
             "--precision exact cannot be used with plugin_config INFERENCE_PRECISION_HINT bf16",
         ),
         ([model(draft_model=Path("/nope"))], "the draft model cannot be used: .*/nope"),
+        ([model(cache_size=99_999)], r"--cache-size 99999 GB is more than .*: at most [\d.]+$"),
         ([model(plugin_config={"KV_CACHE_PRECISION": "u3"})], "KV_CACHE_PRECISION must be .*u3"),
     ],
 )
@@ -160,7 +168,7 @@ def test_a_model_that_was_compiled_ahead_is_used_once(
             load_models([model()], MediaConfig(), ahead=ahead)
             assert compiled == [DEMO_MODEL] * count
     assert caplog.messages[0] == f"loading m from {DEMO_MODEL}"
-    assert len([line for line in caplog.messages if line.startswith("loading m")]) == 1
+    assert len([line for line in caplog.messages if line.startswith("loading m")]) == 2
 
 
 def test_another_model_than_the_one_ahead_is_compiled_anew(
@@ -175,6 +183,67 @@ def test_a_fault_ahead_is_reported_by_the_load(monkeypatch: pytest.MonkeyPatch) 
     compiled = fake_backend(monkeypatch, ConfigurationError("no memory"))
     with pytest.raises(ConfigurationError, match="no memory"):
         load_models([model()], MediaConfig(), ahead=compile_ahead(model()))
+    assert compiled == [DEMO_MODEL]
+
+
+@pytest.mark.parametrize(
+    ("free", "swap", "device", "expected"),
+    [
+        (10.0, 0.0, "CPU", ""),
+        (1.05, 0.0, "CPU", "warning"),  # it fits, and leaves too little for the rest
+        (0.9, 0.2, "CPU", "warning"),  # it would be swapped
+        (0.9, 0.0, "CPU", "refused"),
+        (0.9, 0.0, "AUTO", "refused"),
+        (0.9, 0.0, "GPU", ""),  # which has memory of its own
+    ],
+)
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    free: float,
+    swap: float,
+    device: str,
+    expected: str,
+) -> None:
+    subject = model(device=device)
+    size = weights_size(subject)
+
+    def available(*, with_swap: bool = False) -> int:
+        return int(size * (free + swap * with_swap))
+
+    monkeypatch.setattr(compiling, "available_memory", available)
+    if expected == "refused":
+        with pytest.raises(ConfigurationError, match=r"m has .* of weights, but .* are free"):
+            begin_loading(subject)
+    else:
+        begin_loading(subject)
+    assert any("of weights" in line for line in caplog.messages) == (expected == "warning")
+
+
+def test_a_model_that_compiles_ahead_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = fake_backend(monkeypatch)
+    monkeypatch.setattr(compiling, "available_memory", lambda **_: 1)
+    with pytest.raises(ConfigurationError, match="of weights"):
+        load_models([model()], MediaConfig(), ahead=compile_ahead(model()))
+    assert not compiled
+
+
+def test_a_conversion_that_cannot_be_stored_ahead_is_made_by_the_load(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiled = fake_backend(monkeypatch)
+    scratches: list[Path | None] = []
+
+    def directory(path: Path, cache: object, scratch: Path | None) -> Path:
+        scratches.append(scratch)
+        if scratch is None:
+            raise NotStored
+        return path
+
+    monkeypatch.setattr(compiling, "model_directory", directory)
+    load_models([model()], MediaConfig(), ahead=compile_ahead(model()))
+    assert scratches[0] is None
+    assert scratches[1] is not None
     assert compiled == [DEMO_MODEL]
 
 

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fastovms.app.serve import BatchService, _access_log
-from fastovms.config import BatchConfig, FilesConfig, ServiceConfig
+from fastovms.app.serve import BatchService, ServerConfig, _access_log, check_sizes
+from fastovms.config import (
+    BatchConfig,
+    FilesConfig,
+    HttpConfig,
+    MediaConfig,
+    PrefixCacheConfig,
+    ResidencyConfig,
+    ServiceConfig,
+    StateConfig,
+)
+from fastovms.errors import ConfigurationError
 from fastovms.service.log_writer import LineWriter
 from tests.api.conftest import make_api
 
@@ -82,3 +94,24 @@ def test_where_the_access_log_goes(
         assert (lines is log) is (place == "log")
     assert (tmp_path / "access").exists() is (place == "file")
     log.close()
+
+
+@pytest.mark.parametrize(
+    ("config", "refusal", "warning"),
+    [
+        ({}, "", ""),
+        ({"http": HttpConfig(max_buffered_bodies=2**60)}, "--max-buffered-bodies", ""),
+        ({"media": MediaConfig(max_image_memory=2**60)}, "--max-image-memory", ""),
+        ({"residency": ResidencyConfig(model_memory=2**60)}, "--model-memory", ""),
+        ({"state": StateConfig(max_bytes=2**60)}, "", "--state-max-size"),
+        ({"files": FilesConfig(max_files_size=2**60)}, "", "--max-files-size"),
+        ({"prefix_cache": PrefixCacheConfig(max_bytes=2**60)}, "", "--prefix-cache-disk-size"),
+    ],
+)
+def test_sizes_beyond_the_machine_are_named(
+    caplog: pytest.LogCaptureFixture, config: dict[str, Any], refusal: str, warning: str
+) -> None:
+    match = f"^{refusal} 1.15e\\+09 GB is more than the memory"
+    with pytest.raises(ConfigurationError, match=match) if refusal else nullcontext():
+        check_sizes(ServerConfig((), **config))
+    assert (f"{warning} 1.15e+09 GB is more than the disk of" in caplog.text) == bool(warning)

@@ -22,7 +22,8 @@ import pytest
 
 from fastovms.api.model_pool import ModelChanges, ModelPlan
 from fastovms.api.served import ServedModels
-from fastovms.app.supply import ModelSupply, find_each, plan_models, weights_size
+from fastovms.app.compiling import weights_size
+from fastovms.app.supply import ModelSupply, find_each, plan_models
 from fastovms.cli.main import main
 from fastovms.config import DEMO_MODEL, EngineConfig, ModelConfig, ModelSource, ResidencyConfig
 from fastovms.engine.model.devices import GIB

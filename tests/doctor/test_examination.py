@@ -104,7 +104,7 @@ def test_a_fine_machine() -> None:
         ({"quota": 1.0, "num_threads": 1}, Level.NOTE, "limits", "1 thread compute"),
         ({"quota": 8.0}, Level.OK, "limits", "8 processors' time"),
         ({"available_memory": GIB // 2}, Level.WARNING, "memory", "0.5 GiB"),
-        ({"memory_limit_left": 2.0 * GIB}, Level.OK, "memory", "control group's limit"),
+        ({"memory_limit_left": 2.0 * GIB}, Level.OK, "memory", "this process's limits"),
         ({"load": 9.25}, Level.NOTE, "load", "9.2 tasks want 8 processors"),
         ({"governors": {"powersave": 8}}, Level.WARNING, "governor", "powersave"),
         ({"governors": {}}, Level.OK, "governor", "none to be seen"),

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import openvino as ov
 import pytest
 
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.converter import REFUSED, main, named_ids, read_contents, text_files
+from fastovms.gguf.converter import NOT_WRITTEN, REFUSED, main, named_ids, read_contents, text_files
 from fastovms.gguf.tokenizer import TokenizerFields
 from tests.gguf.raw_head import entry, head
 from tests.gguf.test_reader import read
@@ -98,3 +99,18 @@ def test_a_refusal_is_one_line_and_a_status(
         f"{tmp_path}/m.gguf cannot be served: the tensor blk.3.attn_norm.weight is missing\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+
+
+def test_a_full_disk_is_told_from_a_file_that_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path / "m.gguf", TinyModel())
+
+    def save_model(*_: object, **__: object) -> None:
+        raise RuntimeError("basic_ios::clear: iostream error")
+
+    monkeypatch.setattr(ov, "save_model", save_model)
+    assert main(str(tmp_path / "m.gguf"), str(tmp_path)) == NOT_WRITTEN
+    [line] = capsys.readouterr().err.splitlines()
+    assert "openvino_tokenizer.xml cannot be written" in line
+    assert "MB are free" in line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import (
+    NotStored,
     find_gguf,
     is_converted,
     model_directory,
@@ -157,6 +159,35 @@ def test_a_conversion_that_has_begun_is_waited_for(
     assert (model_directory(file, cache, tmp_path) / "whole").exists()
     assert is_converted(file, cache)
     assert converted == [file]
+
+
+@pytest.mark.parametrize("place", ["cache", "both"])
+def test_a_conversion_goes_where_there_is_room_and_names_the_disk_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    write_model(tmp_path / "m.gguf", TinyModel())
+    full = tmp_path / "cache" if place == "cache" else tmp_path
+    usage = shutil.disk_usage(tmp_path)
+
+    def disk_usage(path: Path) -> object:
+        return usage._replace(free=4096) if path.is_relative_to(full) else usage
+
+    monkeypatch.setattr("fastovms.gguf.model_directory.shutil.disk_usage", disk_usage)
+    cache = DiskCache(tmp_path / "cache")
+    with pytest.raises(NotStored):
+        model_directory(tmp_path / "m.gguf", cache, None)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    if place == "cache":
+        directory = model_directory(tmp_path / "m.gguf", cache, scratch)
+        assert (directory / "openvino_model.xml").exists()
+        [warning] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        assert "again at each start" in warning
+        assert "--cache-dir" in warning
+    else:
+        message = r"scratch: .* are free on its disk.*--cache-dir: .* are free on its disk"
+        with pytest.raises(ConfigurationError, match=message):
+            model_directory(tmp_path / "m.gguf", cache, scratch)
 
 
 def test_templates_and_defaults_of_sampling_are_kept(tmp_path: Path) -> None:

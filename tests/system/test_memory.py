@@ -14,11 +14,19 @@ import pytest
 from fastovms.app import loading
 from fastovms.config import DEMO_MODEL, MediaConfig, ModelConfig
 from fastovms.system import memory
-from fastovms.system.memory import cpu_quota, find_trim, forget_mapped, memory_left, num_usable_cpus
+from fastovms.system.memory import (
+    cpu_quota,
+    find_trim,
+    forget_mapped,
+    memory_left,
+    memory_limit,
+    num_usable_cpus,
+)
 from fastovms.text.tokenizer import Tokenizer
 from tests.fake_cgroup import write_cgroup2, write_files, write_membership
 
 GIB = 1024**3
+KEPT = 768 * 1024**2
 QUOTA_V1 = {"cpu.cfs_quota_us": "150000", "cpu.cfs_period_us": "100000"}
 MEMORY_V1 = {
     "memory.limit_in_bytes": str(4 * GIB),
@@ -62,6 +70,34 @@ def test_a_quota_of_version_2(tmp_path: Path, files: Mapping[str, str], expected
 def test_memory_of_version_2(tmp_path: Path, files: Mapping[str, str], expected: float) -> None:
     write_cgroup2(tmp_path, files)
     assert memory_left(tmp_path) == expected
+
+
+LIMITS = """\
+Limit                     Soft Limit           Hard Limit           Units
+Max data size             {}           unlimited            bytes
+Max address space         {}           unlimited            bytes
+Max open files            20000                20000                files
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "space", "expected"),
+    [
+        ("unlimited", "unlimited", math.inf),
+        ("unlimited", str(4 * GIB), 3 * GIB - KEPT),
+        (str(4 * GIB), str(8 * GIB), 2 * GIB - KEPT),
+        ("unlimited", str(GIB), 0),
+    ],
+)
+def test_resource_limits_count_as_limits_of_memory(
+    tmp_path: Path, data: str, space: str, expected: float
+) -> None:
+    sizes = f"VmSize: {GIB // 1024} kB\nVmData: {2 * GIB // 1024} kB\nThreads: 1"
+    write_files(tmp_path / "proc/self", {"limits": LIMITS.format(data, space), "status": sizes})
+    assert memory_left(tmp_path) == expected
+    write_files(tmp_path / "proc", {"meminfo": f"MemTotal: {6 * GIB // 1024} kB"})
+    limits = [int(limit) for limit in (data, space) if limit != "unlimited"]
+    assert memory_limit(tmp_path) == min([6 * GIB, *limits])
 
 
 def test_the_tightest_limit_of_the_groups_above_counts(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from fastovms.backends.model_task import weights_file
 from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, exact_properties
 from fastovms.engine.model.devices import (
+    CACHE_TOO_LARGE,
     FREE_MEMORY_SHARE,
     GIB,
     device_memory,
@@ -35,6 +37,8 @@ from fastovms.engine.model.devices import (
 from fastovms.engine.model.paging import reason_of
 from fastovms.errors import ConfigurationError, InvalidField
 from fastovms.params import MAX_DRAFT_TOKENS, GenerationRequest, Image
+
+logger = logging.getLogger(__name__)
 
 
 class PromptReader:
@@ -127,7 +131,10 @@ def load_pipeline(
         return _load_on_npu(model_dir, config, device)
     if is_gpu(device):
         available = device_memory(ov.Core(), device)
-    size = config.cache_size * GIB if config.cache_size else available * FREE_MEMORY_SHARE
+    wanted = config.cache_size * GIB
+    size = min(wanted, available) if wanted else available * FREE_MEMORY_SHARE
+    if size < wanted:
+        logger.warning(CACHE_TOO_LARGE, config.cache_size, size / GIB)
     block_size = _GPU_BLOCK_SIZE if is_gpu(device) else _BLOCK_SIZE
     try:
         if size >= GIB:

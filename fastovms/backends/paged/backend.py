@@ -59,7 +59,14 @@ from fastovms.backends.processes import start_thread
 from fastovms.config import EngineConfig
 from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.devices import GIB, MIB, available_memory, num_cache_blocks
+from fastovms.engine.model.devices import (
+    CACHE_TOO_LARGE,
+    GIB,
+    MIB,
+    available_memory,
+    format_size,
+    num_cache_blocks,
+)
 from fastovms.engine.model.graph_comparison import largest_difference
 from fastovms.engine.model.model import ExportedModel, Model
 from fastovms.engine.model.paging import reason_of
@@ -121,6 +128,8 @@ def reserve_cache(
     Raises:
         ConfigurationError: not even one block fits.
     """
+    if available is None:
+        available = available_memory()
     block_size = paged_model.block_size
     bytes_per_block = paged_model.bytes_per_block
     states = paged_model.states
@@ -133,17 +142,27 @@ def reserve_cache(
         bytes_per_block=bytes_per_block,
         extra_bytes=states.extra_bytes if states is not None else 0,
         max_useful_blocks=max_useful_blocks,
-        available=available_memory() if available is None else available,
+        available=available,
     )
     if num_blocks < 1:
-        size = f"of {config.cache_size:g} GB" if config.cache_size else "in the free memory"
+        wanted = f"of {config.cache_size:g} GB" if config.cache_size else "of automatic size"
         raise ConfigurationError(
-            f"a KV cache {size} holds no block ({bytes_per_block} bytes each): raise "
-            "--cache-size or free memory"
+            f"a KV cache {wanted} holds no block of {bytes_per_block} bytes in the "
+            f"{format_size(available)} that are free: raise --cache-size, or the memory or its "
+            "limits (cgroup, ulimit -v)"
         )
-    paged_model.allocate_cache(num_blocks)
-    if draft_model is not None:
-        draft_model.allocate_cache(num_blocks * block_size)
+    size = num_blocks * bytes_per_block
+    if num_blocks < max_useful_blocks and available < int(config.cache_size * GIB):
+        logger.warning(CACHE_TOO_LARGE, config.cache_size, size / GIB)
+    try:
+        paged_model.allocate_cache(num_blocks)
+        if draft_model is not None:
+            draft_model.allocate_cache(num_blocks * block_size)
+    except MemoryError:
+        raise ConfigurationError(
+            f"the KV cache of {size / GIB:.3g} GB cannot be reserved: lower --cache-size, or raise "
+            "the limit of the address space (ulimit -v)"
+        ) from None
     logger.info(
         "KV cache: %d tokens (%d blocks of %d)", num_blocks * block_size, num_blocks, block_size
     )
@@ -159,7 +178,7 @@ def reserve_cache(
     if num_blocks == max_useful_blocks and config.cache_size:
         logger.info(
             "KV cache: %.3g of %.3g GB are used, because %d sequences of %d tokens need no more",
-            num_blocks * bytes_per_block / GIB,
+            size / GIB,
             config.cache_size,
             max_num_seqs,
             model.max_model_len,

@@ -15,7 +15,7 @@ import numpy as np
 import openvino as ov
 
 from fastovms.errors import ConfigurationError
-from fastovms.system.memory import memory_left, num_usable_cpus
+from fastovms.system.memory import memory_left, named_sizes, num_usable_cpus
 
 GIB = 1024**3
 MIB = 1024**2
@@ -25,12 +25,27 @@ FREE_MEMORY_SHARE = 0.5
 prompts and other programs."""
 
 
-def available_memory(root: Path = Path("/")) -> int:
-    """Returns the bytes of memory that this process can still allocate, within the container's
-    limit if there is one."""
-    meminfo = (root / "proc/meminfo").read_text()
-    fields = dict(line.split(":", 1) for line in meminfo.splitlines())
-    return int(min(int(fields["MemAvailable"].split()[0]) * 1024, memory_left(root)))
+CACHE_TOO_LARGE = "KV cache: --cache-size %g GB is more than fits into the free memory: it has %.3g"
+
+MAX_MEMORY_SHARE = 0.9
+"""The fraction of the free memory beyond which weights or caches leave too little for the rest."""
+
+
+def available_memory(root: Path = Path("/"), *, with_swap: bool = False) -> int:
+    """Returns the bytes of memory that this process can still allocate, within the limits of its
+    container and of its resources (ulimit -v)."""
+    sizes = named_sizes(root / "proc/meminfo")
+    free = sizes["MemAvailable"] + (sizes["SwapFree"] if with_swap else 0)
+    return int(min(free, memory_left(root)))
+
+
+def format_size(number: float) -> str:
+    """Returns a number of bytes for people."""
+    for unit in ("B", "KB", "MB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} GB"
 
 
 def num_cache_blocks(
@@ -41,24 +56,28 @@ def num_cache_blocks(
     max_useful_blocks: int,
     available: int,
 ) -> int:
-    """Returns the number of blocks to reserve for `cache_size` GB, or for a share of `available`
-    bytes if it is 0. `extra_bytes` are subtracted, which the cache needs regardless of the number
-    of blocks. Reserved memory costs nothing until it is used, but at most `max_useful_blocks` are
-    reserved."""
-    size = cache_size * GIB if cache_size else available * FREE_MEMORY_SHARE
+    """Returns the number of blocks to reserve for `cache_size` GB, at most for `available` bytes,
+    or for a share of these if it is 0. `extra_bytes` are subtracted, which the cache needs
+    regardless of the number of blocks. Reserved memory costs nothing until it is used, but at most
+    `max_useful_blocks` are reserved."""
+    size = min(cache_size * GIB, available) if cache_size else available * FREE_MEMORY_SHARE
     return int(max(0, min((size - extra_bytes) / bytes_per_block, max_useful_blocks)))
 
 
-def share_memory(cache_sizes: Sequence[float], available: int) -> int:
-    """Returns the bytes of free memory for each cache of automatic size, after the caches of fixed
-    size.
+def share_memory(cache_sizes: Sequence[float], available: int, free: int) -> list[int]:
+    """Returns the bytes that each cache may take: those of fixed size as much as they ask for, or
+    together most of what is free; those of automatic size share what is left.
 
     Args:
         cache_sizes: the size of every cache, in GB; 0 = automatic.
+        available: the bytes for all caches that have a choice.
+        free: the bytes of free memory.
     """
     given = sum(size * GIB for size in cache_sizes)
+    fits = min(1.0, MAX_MEMORY_SHARE * free / given) if given else 1.0
     num_automatic = max(1, sum(not size for size in cache_sizes))
-    return int(max(0.0, available - given) / num_automatic)
+    rest = int(max(0.0, available - given) / num_automatic)
+    return [int(size * GIB * fits) if size else rest for size in cache_sizes]
 
 
 class DeviceKind(Enum):

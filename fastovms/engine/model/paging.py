@@ -501,9 +501,12 @@ def is_cache(port: Any) -> bool:
 
 def reason_of(error: BaseException) -> str:
     """Returns the line of an OpenVINO message with the error: the last line, after the trace,
-    without build paths."""
+    without build paths, and without the names that C++ has for a lack of memory."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return _SOURCE.sub("", lines[-1]) if lines else type(error).__name__
+    reason = _SOURCE.sub("", lines[-1]) if lines else type(error).__name__
+    if "bad_alloc" in reason or "Failed to allocate" in reason or isinstance(error, MemoryError):
+        return f"memory ends, or a limit of it (cgroup, ulimit -v): {reason}"
+    return reason
 
 
 def attention_layers(model: ov.Model) -> list[Any]:

@@ -66,8 +66,25 @@ def test_it_takes_what_the_operator_gives_or_sequences_can_use() -> None:
 
 
 def test_a_cache_that_holds_no_block_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="1024 bytes each"):
+    with pytest.raises(ConfigurationError, match="no block of 1024 bytes"):
         reserve_cache(FakeModel(), None, INFO, EngineConfig(cache_size=1e-9), None)
+
+
+def test_a_cache_larger_than_the_free_memory_takes_what_is_free(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = EngineConfig(cache_size=1024 * 1024 / 1024**3)
+    assert reserve_cache(FakeModel(), None, INFO, config, 512 * 1024) == 512
+    assert "--cache-size 0.000976562 GB is more than fits" in caplog.text
+
+
+def test_a_limit_of_the_address_space_is_named() -> None:
+    class Limited(FakeModel):
+        def allocate_cache(self, num_blocks: int) -> None:
+            raise MemoryError
+
+    with pytest.raises(ConfigurationError, match=r"cannot be reserved: .*ulimit -v"):
+        reserve_cache(Limited(), None, INFO, EngineConfig(), 2**30)
 
 
 # Memory is seen to in idle moments, a piece at a time, and what is given back rarely.

@@ -49,20 +49,23 @@ def test_available_memory(
     if limit is not None and used is not None:
         write_cgroup2(tmp_path, {"memory.max": limit, "memory.current": used})
     (tmp_path / "proc").mkdir(exist_ok=True)
-    meminfo = f"MemTotal:  9 kB\nMemAvailable:  {4 * GIB // 1024} kB\n"
+    meminfo = f"MemTotal:  9 kB\nMemAvailable:  {4 * GIB // 1024} kB\nSwapFree:  1 kB\n"
     (tmp_path / "proc/meminfo").write_text(meminfo)
     assert available_memory(tmp_path) == expected
+    swap = 1024 if expected == 4 * GIB else 0  # a limit is one with swap, too
+    assert available_memory(tmp_path, with_swap=True) == expected + swap
 
 
 @pytest.mark.parametrize(
     ("cache_size", "available", "expected"),
     [
-        (1, 0, 1024),
-        (0.5, 0, 512),
+        (1, 2 * GIB, 1024),
+        (0.5, 2 * GIB, 512),
+        (4, 2 * GIB, 2048),  # no more than is free
         (0, 2 * GIB, 1024),  # half of what is free
         (0, 100 * GIB, 5000),  # no more than can be used
-        (0.0001, 0, 0),
-        (1e300, 0, 5000),
+        (0.0001, GIB, 0),
+        (1e300, 100 * GIB, 5000),
     ],
 )
 def test_num_cache_blocks(cache_size: float, available: int, expected: int) -> None:
@@ -78,7 +81,7 @@ def test_what_is_beside_the_blocks_is_part_of_the_size() -> None:
         bytes_per_block=GIB // 1024,
         extra_bytes=GIB // 4,
         max_useful_blocks=5000,
-        available=0,
+        available=GIB,
     )
     assert blocks == 768
 
@@ -86,17 +89,17 @@ def test_what_is_beside_the_blocks_is_part_of_the_size() -> None:
 @pytest.mark.parametrize(
     ("cache_sizes", "expected"),
     [
-        ([0.0], 8 * GIB),
-        ([0.0, 0.0], 4 * GIB),
-        ([2.0, 0.0, 0.0], 3 * GIB),  # what is spoken for is nobody else's
-        ([9.0, 0.0], 0),
-        ([1.0], 7 * GIB),
+        ([0.0], [8]),
+        ([0.0, 0.0], [4, 4]),
+        ([2.0, 0.0, 0.0], [2, 3, 3]),  # what is spoken for is nobody else's
+        ([15.0, 0.0], [15, 0]),
+        ([1.0], [1]),
+        ([27.0, 9.0, 0.0], [13.5, 4.5, 0]),  # together nine tenths of what is free
     ],
 )
-def test_caches_of_automatic_size_share_what_is_free(
-    cache_sizes: list[float], expected: int
-) -> None:
-    assert share_memory(cache_sizes, 8 * GIB) == expected
+def test_caches_share_what_is_free(cache_sizes: list[float], expected: list[float]) -> None:
+    shares = share_memory(cache_sizes, 8 * GIB, 20 * GIB)
+    assert [share / GIB for share in shares] == expected
 
 
 # Devices as operators name them, and the GPU's rules, over fakes: no GPU is at hand.

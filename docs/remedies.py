@@ -197,7 +197,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "expected host:port": "Write `127.0.0.1:8000`, `[::1]:8000` or `unix:/run/x.sock`.",
             "IPv6 address in brackets": "Write `[::1]:8000`.",
             "no usable address": "The name does not resolve: check `--host`.",
-            "the limit of open files": "Raise `LimitNOFILE=` of the unit or `ulimit -n`.",
+            "connections: at most": "Raise `LimitNOFILE=` of the unit or `ulimit -n`.",
             "inherited descriptor": "The socket unit must have `ListenStream=` with a stream "
             "socket.",
             "cannot use the TLS files": "The certificate and the key must be PEM and belong "

@@ -36,8 +36,8 @@ class HttpConfig:
         max_buffered_bodies: limit of all request bodies in memory. One client may use at most half
             of what the others leave free; more get 503.
         max_pipelined: requests that wait on one connection after the current one.
-        max_connections: more connections get 503. The same number of TLS handshakes may run in
-            addition; beyond that, the oldest one is ended.
+        max_connections: more connections get 503. It is lower where the limit of open files is.
+            Handshakes of TLS share it: beyond it, the oldest one is ended.
         max_write_buffer: bytes that a stream may queue for a slow client before it is cut.
         head_timeout: limit for receiving a whole head, and for the first byte of a new connection.
         body_timeout: limit for receiving a whole body, plus its size divided by `min_body_rate`

@@ -3,6 +3,7 @@ dialect."""
 
 from __future__ import annotations
 
+import errno
 from typing import Final
 
 from fastovms.quoting import quotable
@@ -124,6 +125,31 @@ class BrokenLogits(EngineFailed):
 
     def __init__(self) -> None:
         super().__init__("the model gave logits that are not numbers (NaN or infinite)")
+
+
+_SHORTAGES: Final = {
+    errno.EMFILE: "too many open files",
+    errno.ENFILE: "too many open files",
+    errno.ENOMEM: "too little memory",
+    errno.ENOBUFS: "too little memory",
+    errno.EAGAIN: "too many processes",
+}
+"""What keeps the system from doing what it was asked for, by the number of the error."""
+
+_NO_THREAD: Final = "can't start new thread"
+
+
+def shortage_of(error: BaseException | None) -> BackendUnavailable | None:
+    """Returns the error for a client whose request failed because the process or the machine has
+    too few descriptors, threads, processes or too little memory; None = another error."""
+    reason = ""
+    if isinstance(error, MemoryError):
+        reason = "too little memory"
+    elif isinstance(error, OSError):
+        reason = _SHORTAGES.get(error.errno or 0, "")
+    elif isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        reason = "too many threads"
+    return BackendUnavailable(f"the server has {reason}: retry later") if reason else None
 
 
 def description_of(error: Exception) -> str:

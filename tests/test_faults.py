@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import resource
+import signal
 import socket
 import struct
 import time
@@ -14,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.forms import CONTENT_TYPE, form
 from tests.controlled_server import NAME
 from tests.server_process import (
     ServerProcess,
@@ -351,3 +355,35 @@ def test_http_metrics(server):
         'fastovms_http_requests_total{method="POST",route="/v1/completions",status="200"}' in text
     )
     assert "/nowhere" not in text
+
+
+def set_file_limit(server: ServerProcess, *, is_short: bool) -> None:
+    """Leaves a server no descriptor, or as many as it had."""
+    pid = server.process.pid
+    hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]
+    taken = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    free = next(number for number in range(hard) if number not in taken)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free if is_short else hard, hard))
+
+
+def test_a_server_without_descriptors_answers_and_recovers(tmp_path):
+    upload = post("/v1/files", form({"purpose": "user_data"}), f"Content-Type: {CONTENT_TYPE}")
+    with server_process("--state-dir", str(tmp_path)) as server, server.connect() as connection:
+        assert ask(connection, upload).status == 200
+        set_file_limit(server, is_short=True)
+        with server.connect() as waiting:
+            waiting.sendall(get("/health"))
+            server.wait_for_log("cannot accept connections")
+            # Takes more than a second, after which the watch looks at statistics.
+            assert ask(connection, completion(max_tokens=200)).status == 200
+            assert ask(connection, post("/v1/conversations", b"{}")).status in (200, 503)
+            refused = ask(connection, upload)
+            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+            assert ask(connection, get("/metrics")).status == 200
+            server.signal(signal.SIGHUP)
+            server.wait_for_log("reloaded")
+            set_file_limit(server, is_short=False)
+            assert read_answer(waiting).status == 200
+        assert ask(connection, upload).status == 200
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0

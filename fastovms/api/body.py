@@ -376,13 +376,14 @@ class FairThread(Generic[Result]):
         self._thread.shutdown(wait=False)
 
     def _begin_next(self) -> None:
-        if self._is_busy:
-            return
-        job = self._queue.take()
-        if job is not None:
-            self._is_busy = True
-            work = asyncio.get_running_loop().run_in_executor(self._thread, job.call)
-            work.add_done_callback(lambda work: self._end(job, work))
+        while not self._is_busy and (job := self._queue.take()) is not None:
+            try:
+                work = asyncio.get_running_loop().run_in_executor(self._thread, job.call)
+            except Exception as error:  # no thread can be started
+                _refuse(job, error)
+            else:
+                self._is_busy = True
+                work.add_done_callback(partial(self._end, job))
 
     def _end(self, job: _QueuedWork[Result], work: asyncio.Future[Result]) -> None:
         self._is_busy = False

@@ -22,6 +22,7 @@ from fastovms.errors import (
     NotFound,
     Overloaded,
     RequestError,
+    shortage_of,
 )
 from fastovms.http.messages import Request, Response
 from fastovms.json_types import on_one_line
@@ -275,7 +276,9 @@ def last_frames(error: Exception, dialect: Dialect, request_id: str = "") -> byt
 def describe(error: Exception) -> tuple[str, str | None, str | None]:
     """Returns the message, the invalid field and the reason's code that a client receives.
     Unexpected errors are logged here, and described to the client without internal details."""
-    if not isinstance(error, (RequestError, BackendError)):
+    if shortage_of(error) is not None:
+        logger.warning("a request failed: %s: %s", type(error).__name__, error)
+    elif not isinstance(error, (RequestError, BackendError)):
         logger.error("a request failed with an internal error", exc_info=error)
     return _words(error)
 
@@ -289,6 +292,7 @@ def render_error(request: Request, status: int, message: str) -> Response:
 
 
 def _status(error: Exception, dialect: Dialect) -> int:
+    error = shortage_of(error) or error
     match error:
         case MalformedBody():
             return dialect.malformed_body_status
@@ -306,6 +310,7 @@ def _status(error: Exception, dialect: Dialect) -> int:
 
 
 def _words(error: Exception) -> tuple[str, str | None, str | None]:
+    error = shortage_of(error) or error
     if isinstance(error, RequestError):
         return error.message, error.param, error.code
     return str(error) if isinstance(error, BackendError) else "internal server error", None, None

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from fastovms.api.body import FairThread, wrong
 from fastovms.config import MediaConfig
-from fastovms.errors import InvalidField, RequestError, StateFailed
+from fastovms.errors import InvalidField, RequestError, StateFailed, shortage_of
 from fastovms.http.messages import Request
 from fastovms.media.documents import MAX_TEXT, can_read_pdf, decode_text, is_pdf
 from fastovms.media.fetch import decode_base64, decode_data_url, too_large
@@ -157,7 +157,8 @@ class Documents:
             with path.open("rb") as file:
                 data = file.read(most + 1)
         except OSError as error:
-            raise InvalidField(f"{name}: the file cannot be read", param=name) from error
+            fault = InvalidField(f"{name}: the file cannot be read", param=name)
+            raise shortage_of(error) or fault from error
         if len(data) > most:
             raise too_large(name, most)
         return self._read(data, name)

@@ -17,7 +17,7 @@ from fastovms.backends.processes import (
     limit_time,
     set_soft_limit,
 )
-from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
+from fastovms.errors import BackendUnavailable, InvalidField
 from fastovms.media.documents import read_pdf
 
 _MAX_MEMORY: Final = 2**30
@@ -43,13 +43,13 @@ class PdfProcesses:
 
         Raises:
             InvalidField: the document cannot be read, or takes too much time or memory.
-            Overloaded: no process can be started.
-            BackendUnavailable: the reader is closed.
+            BackendUnavailable: no process can be started, or the reader is closed.
         """
         try:
             child = self._start()
         except OSError as error:
-            raise Overloaded(f"no document can be read now: {error.strerror or error}") from error
+            reason = error.strerror or error
+            raise BackendUnavailable(f"no document can be read now: {reason}") from error
         try:
             child.connection.send((name, max_pages))
             child.connection.send_bytes(data)

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
 
 from fastovms.backends.processes import ChildProcess
-from fastovms.errors import BackendUnavailable, FastovmsError, InvalidField, Overloaded
+from fastovms.errors import BackendUnavailable, FastovmsError, InvalidField
 
 MAX_PROCESSES: Final = 2
 TIMEOUT: Final = 60.0
@@ -66,8 +66,8 @@ class MediaProcesses:
 
         Raises:
             InvalidField: the file is invalid, crashes the process or takes too long.
-            Overloaded: there is not enough memory, or no process can be started.
-            BackendUnavailable: the pool is closed.
+            Overloaded: there is not enough memory.
+            BackendUnavailable: no process can be started, or the pool is closed.
         """
         try:
             with self._process() as peer:
@@ -83,7 +83,7 @@ class MediaProcesses:
                 param=name,
             ) from error
         except OSError as error:
-            raise Overloaded(
+            raise BackendUnavailable(
                 f"no {self._what} can be decoded now: {error.strerror or error}"
             ) from error
 

@@ -391,7 +391,8 @@ LIMITS_FLAGS: Final = (
     Flag("--max-pipelined", HTTP.max_pipelined, "N", integer(1),
          "number of pipelined requests that wait on one connection"),
     Flag("--max-connections", HTTP.max_connections, "N", count(1),
-         "number of open connections; further connections get 503", show_count),
+         "number of open connections, lowered to what the limit of open files allows; further "
+         "connections get 503", show_count),
     Flag("--max-write-buffer", HTTP.max_write_buffer, "SIZE", size,
          "unread bytes of a stream after which its client is disconnected", show_size),
     Flag("--max-pending-chars", API.max_pending_chars, "N", count(1),

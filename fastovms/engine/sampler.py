@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -212,7 +212,7 @@ class Sampler:
     def __init__(self, num_threads: int | None = None) -> None:
         self._num_threads = min(num_threads or num_usable_cpus(), _MAX_THREADS)
         # The calling thread is one. The others start when there is work for them.
-        self._others = ThreadPoolExecutor(max(1, self._num_threads - 1), "sampler")
+        self._others = _threads(self._num_threads)
         self._copies: Floats = np.empty((0, 0), np.float32)
 
     def draw(self, sampled: Iterable[SampledTokens], logits: RawLogits) -> list[Drawn]:
@@ -344,12 +344,25 @@ class Sampler:
             for start in waiting:  # each of them is for one thread
                 work(*(argument[start : start + size] for argument in arguments))
 
-        running = [self._others.submit(run) for _ in range(num_threads - 1)]
+        running: list[Future[None]] = []
+        is_short = False
+        try:
+            for _ in range(num_threads - 1):
+                running.append(self._others.submit(run))
+        except RuntimeError:  # no thread can be started: those that there are do it
+            is_short = True
         try:
             run()
         finally:  # no thread may still read logits when the next step overwrites them
             for other in running:
                 other.result()
+            if is_short:  # what could not be submitted may have been queued
+                self._others.shutdown()
+                self._others = _threads(self._num_threads)
+
+
+def _threads(number: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, number - 1), "sampler")
 
 
 class _Rows:

@@ -15,7 +15,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
@@ -228,49 +228,60 @@ class TlsCredentials:
             raise ConfigurationError(f"cannot use the TLS files {files}: {reason}") from None
 
 
-# Accepts TLS connections and bounds those that still shake hands.
+# Accepts connections, and bounds those of TLS that still shake hands.
 #
-# `loop.create_server` tells of a TLS connection only when its handshake is over, so that nothing
-# would bound the connections of clients that begin one and leave it at that.
+# uvloop's own servers stop listening for good where accepting fails for lack of descriptors or
+# memory, and tell of a TLS connection only when its handshake is over.
 
 
-_ACCEPTED_AT_ONCE: Final = 32
+_ACCEPTED_AT_ONCE: Final = 8
 """The number of connections that are accepted from a queue before the loop handles other events."""
 
-_PAUSE: Final = 1.0
-"""Seconds without accepting when the process has no descriptors left."""
+_PAUSE: Final = 0.2
+"""Seconds without accepting when the process has no descriptors or memory left."""
 
 
-class _SafeConnection(Connection):
+class _AcceptedConnection(Connection):
     """A connection that reports the end of its handshake at once."""
 
-    def __init__(self, state: ServerState, on_safe: Callable[[], None]) -> None:
+    def __init__(self, state: ServerState, on_made: Callable[[], None]) -> None:
         super().__init__(state)
-        self._on_safe = on_safe
+        self._on_made = on_made
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._on_safe()
+        self._on_made()
         super().connection_made(transport)
 
 
-class TlsAcceptor:
-    """Accepts TLS connections on listening sockets until it is closed.
+class Acceptor:
+    """Accepts connections on listening sockets until it is closed.
 
-    The number of concurrent handshakes is limited to that of connections. One more ends the oldest,
-    which is hardly ever a legitimate client's, since a handshake takes milliseconds.
+    The number of concurrent TLS handshakes is limited: they and the connections share one limit.
+    One more ends the oldest handshake, which is hardly ever a legitimate client's, since a
+    handshake takes milliseconds.
+
+    Args:
+        credentials: None = connections are plain.
     """
 
-    def __init__(self, state: ServerState, credentials: TlsCredentials) -> None:
+    def __init__(self, state: ServerState, credentials: TlsCredentials | None = None) -> None:
         self._state = state
         self._loop = state.loop
-        self._credentials = credentials
+        self._tls: dict[str, Any] = {}
+        if credentials is not None:
+            self._tls = {
+                "ssl": credentials.context,
+                "ssl_handshake_timeout": HANDSHAKE_TIMEOUT,
+                "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT,
+            }
         self._listening: set[socket.socket] = set()
-        self._handshakes: dict[asyncio.Task[None], None] = {}
+        self._beginning: dict[asyncio.Task[None], None] = {}
+        self._has_failed = False
 
     @property
     def num_handshakes(self) -> int:
-        """The number of accepted connections that have not finished their handshake."""
-        return len(self._handshakes)
+        """The number of accepted connections that have not finished their TLS handshake."""
+        return len(self._beginning) if self._tls else 0
 
     def listen(self, sock: socket.socket) -> None:
         """Begins to accept connections on a bound, non-blocking socket.
@@ -290,12 +301,12 @@ class TlsAcceptor:
 
     async def wait_until_done(self) -> None:
         """Returns when no handshake runs."""
-        if self._handshakes:
-            await asyncio.wait(list(self._handshakes))
+        if self._beginning:
+            await asyncio.wait(list(self._beginning))
 
     async def cut(self) -> None:
         """Ends all handshakes."""
-        for task in self._handshakes:
+        for task in self._beginning:
             task.cancel()
         await self.wait_until_done()
 
@@ -305,46 +316,49 @@ class TlsAcceptor:
                 sock, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:
-                logger.error("cannot accept connections: %s", error)
-                self._loop.remove_reader(listening)
-                self._loop.call_later(_PAUSE, self._resume, listening)
+            except (OSError, MemoryError) as error:
+                self._pause(listening, error)
                 return
+            self._has_failed = False
             sock.setblocking(False)
-            if len(self._handshakes) >= self._state.config.max_connections:
-                oldest = next(iter(self._handshakes))
-                del self._handshakes[oldest]
+            if self._tls and len(self._beginning) >= self._state.max_handshakes:
+                oldest = next(iter(self._beginning))
+                del self._beginning[oldest]
                 oldest.cancel()
-            task = self._loop.create_task(self._shake_hands(sock))
-            self._handshakes[task] = None
+            task = self._loop.create_task(self._begin(sock))
+            self._beginning[task] = None
             task.add_done_callback(partial(self._on_done, sock))
+
+    def _pause(self, listening: socket.socket, error: BaseException) -> None:
+        if not self._has_failed:  # not five times a second
+            logger.error("cannot accept connections: %s; they wait", error or "no memory")
+        self._has_failed = True
+        self._loop.remove_reader(listening)
+        self._loop.call_later(_PAUSE, self._resume, listening)
 
     def _resume(self, listening: socket.socket) -> None:
         if listening in self._listening:
             self._loop.add_reader(listening, self._accept, listening)
 
-    async def _shake_hands(self, sock: socket.socket) -> None:
-        """Shakes hands, and calls the protocol's `connection_made` if that succeeds."""
+    async def _begin(self, sock: socket.socket) -> None:
+        """Shakes hands, if there is TLS, and calls the protocol's `connection_made` if that
+        succeeds."""
         task = asyncio.current_task()
         assert task is not None
-        on_safe = partial(self._handshakes.pop, task, None)
+        on_made = partial(self._beginning.pop, task, None)
         try:
             await self._loop.connect_accepted_socket(
-                lambda: _SafeConnection(self._state, on_safe),
-                sock,
-                ssl=self._credentials.context,
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT,
-                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT,
+                lambda: _AcceptedConnection(self._state, on_made), sock, **self._tls
             )
         except OSError as error:  # ssl.SSLError is one too
-            logger.debug("a TLS handshake failed: %s", error)
+            logger.debug("a connection could not be opened: %s", error)
 
     def _on_done(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
-        self._handshakes.pop(task, None)
+        self._beginning.pop(task, None)
         if task.cancelled():
             sock.close()  # no transport has it if that came before the first step of the task
         elif (error := task.exception()) is not None:
-            logger.error("a TLS handshake failed", exc_info=error)
+            logger.error("a connection could not be opened", exc_info=error)
 
 
 # Binds sockets: TCP of both families, Unix sockets that replace only dead ones, and those that
@@ -410,18 +424,33 @@ def bind_all(config: HttpConfig, inherited: Sequence[socket.socket] = ()) -> lis
     return listeners
 
 
-def raise_file_limit(needed: int) -> None:
-    """Raises the limit of open files to the hard limit, and logs a warning if that is too low."""
+_MOST_SPARE: Final = 512
+_LEAST_SPARE: Final = 32
+"""Descriptors that connections leave for other files: models, the state, uploads, child processes
+and logs."""
+
+
+def raise_file_limit(max_connections: int) -> int:
+    """Raises the limit of open files to the hard limit. Returns the number of connections for
+    which that is enough, at most `max_connections`, and logs a warning if it is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        logger.warning(
-            "the limit of open files is %d, but up to %d may be needed: raise it (ulimit -n, or "
-            "LimitNOFILE of systemd)",
-            hard,
-            needed,
-        )
+    if hard == resource.RLIM_INFINITY:
+        return max_connections
+    num_open = len(os.listdir("/proc/self/fd"))
+    num_spare = min(_MOST_SPARE, max(_LEAST_SPARE, (hard - num_open) // 4))
+    most = max(1, hard - num_open - num_spare)
+    if most >= max_connections:
+        return max_connections
+    logger.warning(
+        "connections: at most %d at a time, not %d, because the limit of open files is %d: raise "
+        "it (ulimit -n, or LimitNOFILE of systemd)",
+        most,
+        max_connections,
+        hard,
+    )
+    return most
 
 
 def _bind_tcp(address: TcpAddress, config: HttpConfig, *, tls: bool) -> list[Listener]:

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import httptools
 
 from fastovms.config import HttpConfig
+from fastovms.errors import shortage_of
 from fastovms.fair_queue import Shares
 from fastovms.http.messages import BodySink, HeaderPairs, Headers, Request
 from fastovms.telemetry.tracing import TraceContext
@@ -551,6 +552,8 @@ class RequestParser:
     def _stop(self, error: BaseException) -> None:
         sink, request = self._sink, self.unfinished()
         self.close()
+        if (shortage := shortage_of(error)) is not None:
+            error = Fault(503, str(shortage), headers=(("Retry-After", "1"),))
         if isinstance(error, Fault):
             error.request = error.request or request
             if sink is not None:

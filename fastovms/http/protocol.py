@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from fastovms.config import HttpConfig
+from fastovms.errors import shortage_of
 from fastovms.http.messages import (
     Exchange,
     Handler,
@@ -485,7 +486,9 @@ class Connection(asyncio.Protocol):
             self._final = True
             self._finish(completed=False)
         else:
-            self._respond(self._server.dispatcher.error(request, 500, "internal error"))
+            shortage = shortage_of(error)
+            given = (500, "internal error") if shortage is None else (503, str(shortage))
+            self._respond(self._server.dispatcher.error(request, *given))
 
     def _finish(self, *, completed: bool) -> None:
         """Ends the current request and starts the next one."""

@@ -11,19 +11,15 @@ from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http.gates import is_local
 from fastovms.http.listeners import (
+    Acceptor,
     Listener,
-    TlsAcceptor,
     TlsCredentials,
     bind_all,
     raise_file_limit,
 )
 from fastovms.http.messages import Observer, Request
-from fastovms.http.protocol import Connection
 from fastovms.http.routing import Dispatcher
 from fastovms.http.writers import ServerState
-
-# Files that are open besides connections: the model's, libraries, logs.
-_OTHER_FILES = 512
 
 # Seconds at most for a full listening queue, of which the loop takes thousands a second.
 _ACCEPT_TIMEOUT = 2.0
@@ -56,8 +52,7 @@ class HttpServer:
         self._dispatcher = dispatcher
         self._tls: TlsCredentials | None = None
         self._listeners: list[Listener] = []
-        self._servers: list[asyncio.Server] = []
-        self._acceptor: TlsAcceptor | None = None
+        self._acceptor: Acceptor | None = None
         self._state: ServerState | None = None
         self.addresses: list[str] = []
         self.is_local = False
@@ -106,34 +101,18 @@ class HttpServer:
             ConfigurationError: an address is not available, or a file cannot be used.
         """
         self.bind()
-        raise_file_limit(self._config.max_connections + _OTHER_FILES)
         loop = asyncio.get_running_loop()
         state = ServerState(self._config, self._dispatcher, loop, self._observers)
+        state.max_connections = raise_file_limit(self._config.max_connections)
         self._state = state
-        if self._tls is not None:
-            self._acceptor = TlsAcceptor(state, self._tls)
+        self._acceptor = Acceptor(state, self._tls)
         for listener in self._listeners:
             try:
-                await self._listen(listener.sock, state)
+                self._acceptor.listen(listener.sock)
             except OSError as error:
                 await self.close()
                 reason = error.strerror or error
                 raise ConfigurationError(f"cannot listen on {listener.url}: {reason}") from None
-
-    async def _listen(self, sock: socket.socket, state: ServerState) -> None:
-        """Begins to listen on a socket.
-
-        Raises:
-            OSError: an address is not available.
-        """
-        if self._acceptor is not None:
-            self._acceptor.listen(sock)
-            return
-        create = state.loop.create_server
-        if sock.family == socket.AF_UNIX:
-            create = state.loop.create_unix_server  # type: ignore[assignment]
-        backlog = self._config.backlog
-        self._servers.append(await create(lambda: Connection(state), sock=sock, backlog=backlog))
 
     def requests(self) -> list[Request]:
         """Returns the requests that are being answered, wait, or are still being read."""
@@ -210,9 +189,6 @@ class HttpServer:
             await asyncio.sleep(0)  # a pass of the loop takes one connection from each queue
 
     def _stop_listening(self) -> None:
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
         if self._acceptor is not None:
             self._acceptor.close()
         for listener in self._listeners:

@@ -235,6 +235,7 @@ def clean(value: str) -> str:
 logger = logging.getLogger(__name__)
 
 _MAX_REQUEST_ID = 128
+_MAX_REFUSED = 8
 
 
 class ManagedConnection(Protocol):
@@ -259,6 +260,7 @@ class ServerState:
     Attributes:
         draining: whether every answer from now on is its connection's last.
         connections: the open connections.
+        max_connections: how many may be open that are not refused; at most the configured number.
         tasks: the running handlers, including those of lost connections.
     """
 
@@ -281,6 +283,8 @@ class ServerState:
         self.turnstile = Turnstile(loop, clock)
         self.read_turnstile = Turnstile(loop, clock)
         self.connections: set[ManagedConnection] = set()
+        self.max_connections = config.max_connections
+        self._refused: dict[ManagedConnection, None] = {}
         self.tasks: set[asyncio.Future[Response | None]] = set()
         self.draining = False
         self._id_prefix = secrets.token_hex(6)
@@ -288,12 +292,28 @@ class ServerState:
         self._empty: asyncio.Future[None] | None = None
 
     def add(self, connection: ManagedConnection) -> bool:
-        """Registers a connection; False = the limit is reached."""
+        """Registers a connection; False = the limit is reached, and it is to be refused. Only a
+        few refused ones stay until their clients have closed them: one more cuts the oldest."""
         self.connections.add(connection)
-        return len(self.connections) <= self.config.max_connections
+        if len(self.connections) - len(self._refused) <= self.max_connections:
+            return True
+        if len(self._refused) >= _MAX_REFUSED:
+            oldest = next(iter(self._refused))
+            del self._refused[oldest]
+            oldest.cut()
+        self._refused[connection] = None
+        return False
+
+    @property
+    def max_handshakes(self) -> int:
+        """How many connections may be in their handshake: some even at the limit, for which they
+        are refused after it."""
+        left = self.max_connections - len(self.connections)
+        return max(left, min(_MAX_REFUSED, self.max_connections))
 
     def remove(self, connection: ManagedConnection) -> None:
         self.connections.discard(connection)
+        self._refused.pop(connection, None)
         if not self.connections and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 import httptools
 
-from fastovms.errors import ConfigurationError, InvalidField
+from fastovms.errors import ConfigurationError, InvalidField, shortage_of
 
 _HEAD: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.IGNORECASE)
 _MAX_HEAD: Final = 256
@@ -243,6 +243,7 @@ class Fetcher:
         Raises:
             InvalidField: the domain is not allowed, or the image is not available within the
                 limits.
+            BackendUnavailable: no connection can be opened for lack of descriptors or memory.
         """
         parts = self._check(url, name)
         try:
@@ -253,7 +254,7 @@ class Fetcher:
             raise _cannot_fetch(name) from error
         except (_Failed, OSError, httptools.HttpParserError, ValueError) as error:
             logger.info("image %s was not fetched: %s: %s", name, type(error).__name__, error)
-            raise _cannot_fetch(name) from error
+            raise shortage_of(error) or _cannot_fetch(name) from error
         if answer.is_too_large:
             raise too_large(name, max_bytes)
         return bytes(answer.body)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from fastovms.config import MediaConfig
-from fastovms.errors import ConfigurationError, InvalidField, Overloaded
+from fastovms.errors import ConfigurationError, InvalidField, Overloaded, shortage_of
 from fastovms.media.decode import Decode, PixelBound, decode_image, is_available
 from fastovms.media.fetch import Fetcher, decode_data_url, too_large
 from fastovms.params import Image
@@ -89,10 +89,9 @@ class LocalFiles:
             )
         try:
             data = self._read(path, name, max_bytes + 1)
-        except (OSError, ValueError):
-            raise InvalidField(
-                f"{name}: the file does not exist or cannot be read", param=name
-            ) from None
+        except (OSError, ValueError) as error:
+            fault = InvalidField(f"{name}: the file does not exist or cannot be read", param=name)
+            raise shortage_of(error) or fault from None
         if len(data) > max_bytes:
             raise too_large(name, max_bytes)
         return data

@@ -428,7 +428,7 @@ class Lifecycle:
         for reload in self._hooks.reloads:
             try:
                 reload()
-            except ConfigurationError as error:
+            except (ConfigurationError, OSError, RuntimeError, MemoryError) as error:
                 num_refused += 1
                 logger.error("cannot reload: %s", error)
         but = ", except those with errors" if num_refused else ""

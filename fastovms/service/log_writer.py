@@ -57,15 +57,16 @@ class LineWriter:
                 self._num_dropped += 1
                 return
             self._pending.append(text)
-            if len(self._pending) > 1:
+            if len(self._pending) > 1 and self._thread is not None:
                 return
             self._start()
         self._wake.set()
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="log", daemon=True)
+            thread.start()  # a failure leaves it to the next line
+            self._thread = thread
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -147,8 +148,9 @@ class LineWriter:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except OSError:
-            # A full disk, perhaps. There is no better place to say so, only a later time.
+        except Exception:
+            # A full disk, perhaps, or no memory. There is no better place to say so, only a later
+            # time.
             with self._lock:
                 self._num_dropped += len(lines)
 

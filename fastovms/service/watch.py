@@ -88,22 +88,30 @@ class EngineWatch:
     async def run(self) -> str:
         """Waits for a failure, and returns why an engine can generate no more."""
         # A hang is the absence of events, so there is none to wait for.
-        while (failure := self.look()) is None:  # noqa: ASYNC110
+        has_failed = False
+        while True:
+            try:
+                if (failure := self.look()) is not None:
+                    return failure
+            except Exception:  # a statistic, or the service manager, and not an engine
+                if not has_failed:
+                    logger.exception("engine watch: a check failed; checks continue")
+                has_failed = True
             await asyncio.sleep(self._interval)
-        return failure
 
     def look(self) -> str | None:
         """Checks each engine once. Returns the reason why one has failed, or None. An engine that
         hangs is marked as failed."""
         seconds = self._time.take(self._interval)
         in_order = True
+        observed = []
         for backend in self._backends():
             watch = self._watches.get(backend)
             if watch is None:
                 watch = self._watches[backend] = ProgressWatch()
             stats = backend.stats()
             watch.observe(stats, seconds)
-            self._on_stats(backend, stats)
+            observed.append((backend, stats))
             in_order &= watch.stalled_for < self._patience
             if self._timeout and watch.stalled_for >= self._timeout:
                 backend.fail(f"no step has ended for {watch.stalled_for:.0f} s")
@@ -111,6 +119,8 @@ class EngineWatch:
                 return backend.failure
         if in_order:
             self._on_progress()
+        for backend, stats in observed:
+            self._on_stats(backend, stats)
         return None
 
 
@@ -288,12 +298,16 @@ class MemoryTrimmer:
         self._timer = loop.call_later(seconds, self._begin)
 
     def _begin(self) -> None:
-        if self._loop is not None:
+        if self._loop is None:
+            return
+        try:
             trim = self._loop.run_in_executor(self._thread, self._trim)
-            trim.add_done_callback(self._end)
+        except Exception as error:  # no thread can be started, for which there is a later time
+            self._go_on(error)
+        else:
+            trim.add_done_callback(lambda trim: self._go_on(trim.exception()))
 
-    def _end(self, trim: asyncio.Future[None]) -> None:
-        error = trim.exception()
+    def _go_on(self, error: BaseException | None) -> None:
         if error is not None:
             logger.error(
                 "memory: free heap memory cannot be returned to the system", exc_info=error

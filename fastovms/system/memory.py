@@ -165,7 +165,7 @@ def forget_mapped(
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     num_bytes = 0
-    for line in maps.read_text().splitlines():
+    for line in _lines(maps):
         fields = line.split(None, 5)
         if len(fields) < 6 or fields[5] != path or "w" in fields[1]:
             continue

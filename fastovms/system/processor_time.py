@@ -3,6 +3,7 @@ one that hangs."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -75,9 +76,15 @@ class ProcessorTime:
 
     def _run_delays(self) -> dict[str, float]:
         delays = {}
-        for task in (self._root / "proc/self/task").glob("*/schedstat"):
+        tasks = self._root / "proc/self/task"
+        try:
+            threads = os.listdir(tasks)
+        except OSError:  # there is no such file, or no descriptor to read it with
+            return {}
+        for thread in threads:
             try:
-                delays[task.parent.name] = int(task.read_text().split()[1]) * _NANOSECONDS
+                text = (tasks / thread / "schedstat").read_text()
+                delays[thread] = int(text.split()[1]) * _NANOSECONDS
             except (OSError, IndexError, ValueError):  # the thread has ended, or nothing is counted
                 continue
         return delays

@@ -654,7 +654,9 @@ class _Prepared:
             every.setdefault("datetime", self._now().strftime("%B %d %Y %H:%M:%S"))
         try:
             return self._environment.render(self._template, every)
-        except (Exception, RecursionError, MemoryError) as error:  # whatever its code raises
+        except MemoryError:
+            raise  # for lack of which the request is refused, whatever its template is
+        except Exception as error:  # whatever its code raises
             reason = str(error) or type(error).__name__
             if len(reason) > _MAX_REASON:
                 reason = f"{reason[:_MAX_REASON]}..."

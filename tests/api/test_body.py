@@ -577,3 +577,22 @@ async def test_too_many_bodies(reader: BodyReader, blocked: threading.Event) -> 
         task.cancel()
     await asyncio.wait(waiting)
     blocked.set()
+
+
+async def test_a_thread_that_cannot_be_started_fails_only_its_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start, failures = threading.Thread.start, []
+
+    def fail(thread: threading.Thread) -> None:
+        if not failures:
+            failures.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    thread: FairThread[str] = FairThread("things", per_client=3, total=4)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        await thread.run("a", lambda: "first")
+    assert await thread.run("a", lambda: "second") == "second"
+    thread.close()

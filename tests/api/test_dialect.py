@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import orjson
 import pytest
 
@@ -22,6 +24,7 @@ from fastovms.api.dialect import (
     ErrorForm,
     ToldError,
     dialect_of,
+    error_response,
     frame,
     render_error,
     split_frame,
@@ -179,3 +182,26 @@ def test_errors_of_the_http_layer(paths: tuple[str, ...], body: object) -> None:
         response = render_error(Request("POST", path, id="r-1"), 401, "why")
         assert response.status == 401
         assert orjson.loads(response.body) == body
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), 503, "too many open files"),
+        (OSError(errno.ENFILE, "Too many open files in system"), 503, "too many open files"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 503, "too little memory"),
+        (MemoryError(), 503, "too little memory"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), 503, "processes"),
+        (RuntimeError("can't start new thread"), 503, "too many threads"),
+        (OSError(errno.EIO, "Input/output error"), 500, "internal server error"),
+        (RuntimeError("another"), 500, "internal server error"),
+    ],
+)
+def test_a_shortage_of_resources_is_a_503(
+    error: Exception, status: int, text: str, dialect: Dialect
+) -> None:
+    answer = error_response(error, dialect)
+    assert answer.status == status
+    assert text in answer.body.decode()
+    assert ("Retry-After" in dict(answer.headers)) is (status == 503)

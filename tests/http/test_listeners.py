@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
 import shutil
@@ -15,11 +16,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fastovms.errors import ConfigurationError
-from fastovms.http import Request, Response, listeners
+from fastovms.http import Request, Response, listeners, writers
 from fastovms.http.listeners import (
     Notifier,
     TcpAddress,
@@ -533,11 +535,93 @@ async def test_reuse_port(start: Start) -> None:
     assert first.port == second.port
 
 
-def test_file_limit(caplog: pytest.LogCaptureFixture) -> None:
-    raise_file_limit(1)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert soft == hard
-    assert not caplog.records
-    if hard != resource.RLIM_INFINITY:
-        raise_file_limit(hard + 1)
-        assert "the limit of open files is" in caplog.text
+@pytest.mark.parametrize(
+    ("hard", "wanted", "most"),
+    [
+        pytest.param(resource.RLIM_INFINITY, 16384, 16384, id="no limit"),
+        pytest.param(1 << 20, 16384, 16384, id="high"),
+        pytest.param(1024, 500, 500, id="enough"),
+        pytest.param(1024, 16384, 774 - 24, id="quarter for other files"),
+        pytest.param(4096, 16384, 4096 - 24 - 512, id="at most 512 for other files"),
+        pytest.param(64, 16384, 64 - 24 - 32, id="at least 32 for other files"),
+        pytest.param(32, 16384, 1, id="too low for anything"),
+    ],
+)
+def test_connections_are_limited_by_open_files(
+    hard: int,
+    wanted: int,
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    set_to = []
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: (20, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda limit, value: set_to.append(value))
+    monkeypatch.setattr(os, "listdir", lambda path: ["0"] * 24)
+    assert raise_file_limit(wanted) == most
+    assert set_to == [(hard, hard)]
+    text = f"at most {most} at a time, not {wanted}, because the limit of open files is {hard}"
+    assert (text in caplog.text) is (most < wanted)
+
+
+async def test_only_a_few_refused_connections_stay_open(start: Start) -> None:
+    running = await start(max_connections=2, linger_timeout=60)
+
+    def ask() -> bytes:
+        with connect(running.port) as client:
+            return client.recv(1000)
+
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(connect(running.port)) for _ in range(2)]
+        await until(lambda: running.server.num_connections == 2)
+        # Clients that do not close what is refused.
+        for _ in range(40):
+            stack.enter_context(connect(running.port))
+        assert (await asyncio.to_thread(ask)).startswith(b"HTTP/1.1 503 ")
+        await until(lambda: running.server.num_connections <= 2 + writers._MAX_REFUSED)
+        idle[0].sendall(get())
+        assert b" 200 OK" in await asyncio.to_thread(idle[0].recv, 1000)
+    await until(lambda: running.server.num_connections == 0)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS])
+@pytest.mark.parametrize("kind", ["tcp", "unix", "tls"])
+async def test_a_listener_survives_a_shortage(
+    kind: str,
+    number: int,
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tmp_path / "socket"
+    flags: dict[str, Any] = {"unix": {"listen": (f"unix:{path}",)}, "tls": CREDENTIALS}.get(
+        kind, {}
+    )
+    running = await start(**flags)
+    monkeypatch.setattr(listeners, "_PAUSE", 0.001)
+    accept, failures = socket.socket.accept, []
+
+    def fail(sock: socket.socket) -> object:
+        if len(failures) < 3:
+            failures.append(sock)
+            raise OSError(number, os.strerror(number))
+        return accept(sock)
+
+    def ask() -> bytes:
+        with contextlib.ExitStack() as stack:
+            if kind == "unix":
+                client = stack.enter_context(socket.socket(socket.AF_UNIX))
+                client.settimeout(5)
+                client.connect(str(path))
+            else:
+                client = stack.enter_context(connect(running.port))
+            client = stack.enter_context(secure(client)) if kind == "tls" else client
+            client.sendall(get())
+            return client.recv(1000)
+
+    monkeypatch.setattr(socket.socket, "accept", fail)
+    for _ in range(2):
+        assert b" 200 OK" in await asyncio.to_thread(ask)
+    assert len(failures) == 3
+    assert caplog.text.count("cannot accept connections") == 1

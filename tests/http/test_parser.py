@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import re
 from itertools import pairwise
@@ -472,3 +473,18 @@ def test_awaiting_continue() -> None:
     recorder.feed(b"h")
     assert not recorder.parser.awaiting_continue
     assert recorder.parser.body_size == 1
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOMEM, "Cannot allocate memory"), MemoryError()], ids=["mmap", "bytes"]
+)
+def test_a_body_without_memory_is_refused(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(buffer: BodyBuffer, piece: bytes) -> None:
+        raise error
+
+    monkeypatch.setattr(BodyBuffer, "append", fail)
+    recorder = Recorder()
+    assert recorder.feed(post(b"hello")) == [("fault", 503)]
+    assert recorder.budget.used == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import random
 from typing import Any
 
@@ -373,3 +374,19 @@ async def test_drain_lets_a_stream_end() -> None:
     assert answer.body.startswith(b"data: 1\n\n")
     assert answer.body.endswith(b"data: 2\n\n")
     assert transport.lost
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(OSError(errno.EMFILE, "Too many open files"), 503), (MemoryError(), 503), (OSError(), 500)],
+)
+async def test_a_handler_that_lacks_resources_is_answered_by_503(
+    error: Exception, status: int
+) -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(get("/wait"))
+    await ticks()
+    bench.waits[0].set_exception(error)
+    await ticks()
+    assert statuses(transport) == [status]

@@ -126,3 +126,21 @@ def test_a_file_that_cannot_be_opened(tmp_path):
     writer.write_line("2")
     writer.close()
     assert (tmp_path / "log").read_text() == "1\n2\n"
+
+
+def test_a_thread_that_cannot_be_started_is_started_with_the_next_line(tmp_path, monkeypatch):
+    start, failures = threading.Thread.start, []
+
+    def fail(thread: threading.Thread) -> None:
+        if not failures:
+            failures.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    writer = LineWriter(tmp_path / "log")
+    with pytest.raises(RuntimeError):
+        writer.write_line("first")
+    writer.write_line("second")
+    writer.close(10)
+    assert (tmp_path / "log").read_text() == "first\nsecond\n"

@@ -362,3 +362,49 @@ async def test_nothing_is_trimmed_after_the_end(monkeypatch: pytest.MonkeyPatch)
     trimmer.stop()
     await asyncio.sleep(0.02)
     assert not calls
+
+
+async def test_a_statistic_that_fails_does_not_end_the_watch(engines, clock, caplog):
+    looks: list[float] = []
+
+    def fail(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    watch = EngineWatch(
+        lambda: engines,
+        timeout=3.0,
+        on_progress=lambda: looks.append(clock.now),
+        interval=0.004,
+        time=Process(clock),
+        on_stats=fail,
+    )
+    running = asyncio.ensure_future(watch.run())
+    while len(looks) < 3:  # noqa: ASYNC110 (nothing tells of it)
+        await asyncio.sleep(0.001)
+    engines[0].failure = "out of order"
+    assert await asyncio.wait_for(running, 5) == "out of order"
+    assert [record.message for record in caplog.records] == [
+        "engine watch: a check failed; checks continue"
+    ]
+
+
+async def test_a_trim_without_a_thread_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
+    monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
+    loop, is_trimmed, failures = asyncio.get_running_loop(), asyncio.Event(), []
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if not failures:
+            failures.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    trimmer = MemoryTrimmer(lambda: loop.call_soon_threadsafe(is_trimmed.set) and None)
+    trimmer.start(loop)
+    await asyncio.wait_for(is_trimmed.wait(), 10)
+    trimmer.stop()
+    assert failures

@@ -87,17 +87,10 @@ class SimLoop(base_events.BaseEventLoop):
         protocol_factory: Callable[[], Any],
         sock: Any,
         *,
-        ssl: Any,
-        ssl_handshake_timeout: float,
-        ssl_shutdown_timeout: float,
+        ssl: Any = None,
+        **timeouts: float,
     ) -> None:
-        await sock.connect(
-            self,
-            protocol_factory(),
-            ssl,
-            ssl_handshake_timeout=ssl_handshake_timeout,
-            ssl_shutdown_timeout=ssl_shutdown_timeout,
-        )
+        await sock.connect(self, protocol_factory(), ssl, **timeouts)
 
     # Calls of other threads
 

@@ -55,7 +55,6 @@ from fastovms.engine.stored_prefixes import PrefixFiles
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.http import listeners, wire
 from fastovms.http.listeners import Listener, TlsCredentials
-from fastovms.http.protocol import Connection
 from fastovms.http.server import HttpServer
 from fastovms.prefix_cache import BlockDirectory, open_block_directory
 from fastovms.service import lifecycle
@@ -75,7 +74,7 @@ from tests.simulation.encoders import ENCODERS, CheckedTurn, SimEncoderBackend, 
 from tests.simulation.grammars import COMPILER, SimGrammars
 from tests.simulation.loop import SimLoop
 from tests.simulation.model import Pace, SimModel, model_info
-from tests.simulation.network import Flow, Line, Link, ServerTransport
+from tests.simulation.network import Flow, Line, Link
 from tests.simulation.prompt_cache import PROMPT_CACHE, STATE_DIR, tear_files
 from tests.simulation.reloads import BROKEN, VARIANTS, Operator, weights_name
 from tests.simulation.speech import (
@@ -94,16 +93,9 @@ _MOST_VAIN: Final = 14
 """How many steps the engine may compute for requests that are over: those that were under way."""
 
 
-class _Connection(Connection):
+class _Connection(listeners._AcceptedConnection):
     """Sets of connections have an order that does not depend on addresses."""
 
-    number = 0
-
-    def __hash__(self) -> int:
-        return self.number
-
-
-class _SafeConnection(listeners._SafeConnection):
     number = 0
 
     def __hash__(self) -> int:
@@ -165,31 +157,16 @@ class SimHttpServer(HttpServer):
         if self._config.tls_certificate is not None:
             self._tls = TlsCredentials(self._config.tls_certificate, self._config.tls_key)
 
-    async def _listen(self, sock: Any, state: Any) -> None:
-        loop = state.loop
-        if self._acceptor is not None:
-            self._acceptor.listen(sock)
+    async def start(self) -> None:
+        await super().start()
+        assert self._state is not None
+        loop: Any = self._state.loop
 
         def accept(link: Link) -> None:
             self._queued.append(link)
-            if self._acceptor is not None:
-                loop.make_readable(sock)
-            else:
-                loop.inject(self._accept, state)
+            loop.make_readable(self._socket)
 
         self._port.accepts[self._server] = accept
-
-    def _accept(self, state: Any) -> None:
-        if not self._queued:
-            return
-        link = self._queued.popleft()
-        if link.is_client_reset:
-            return
-        connection = _Connection.__new__(_Connection)
-        connection.number = link.number
-        connection.__init__(state)  # type: ignore[misc]
-        link.transport = ServerTransport(link, state.loop, connection)
-        link.up.on_data()
 
     async def _accept_queued(self, seconds: float) -> None:
         while self._queued:  # noqa: ASYNC110 (as the real one)
@@ -267,7 +244,7 @@ def install_server() -> None:
     location.Database = SimDatabase  # type: ignore[misc]
     for module in (location, files, prefix_cache, records):
         module.lock_file = _lock_file  # type: ignore[attr-defined]
-    listeners._SafeConnection = _SafeConnection  # type: ignore[misc]
+    listeners._AcceptedConnection = _Connection  # type: ignore[misc]
     wire.Wire._num_queued = _num_queued  # type: ignore[method-assign]
     serve.ProcessCollector = _NoCollector  # type: ignore[misc, assignment]
     lifecycle.ProcessorTime = _ProcessorTime  # type: ignore[misc]

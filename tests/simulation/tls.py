@@ -202,7 +202,7 @@ def client_context(version: ssl.TLSVersion) -> ssl.SSLContext:
 
 
 class ListeningSocket:
-    """Stands for a listening socket that `TlsAcceptor` accepts connections from.
+    """Stands for a listening socket that `Acceptor` accepts connections from.
 
     Args:
         take: returns the next connection; None = there is none.
@@ -238,10 +238,21 @@ class AcceptedSocket:
             self.link.server_resets()
 
     async def connect(
-        self, loop: SimLoop, protocol: asyncio.Protocol, context: ssl.SSLContext, **timeouts: float
+        self,
+        loop: SimLoop,
+        protocol: asyncio.Protocol,
+        context: ssl.SSLContext | None,
+        **timeouts: float,
     ) -> None:
-        """Shakes hands. Raises OSError where that fails."""
+        """Shakes hands, if there is TLS. Raises OSError where that fails."""
         link, waiter = self.link, loop.create_future()
+        if context is None:
+            link.transport = ServerTransport(link, loop, protocol)
+            if link.is_client_reset:
+                link.transport.on_reset()
+            else:
+                link.up.on_data()
+            return
         tls = SSLProtocol(loop, protocol, context, waiter, server_side=True, **timeouts)
         link.transport = transport = ServerTransport(link, loop, tls)
         if link.is_client_reset:

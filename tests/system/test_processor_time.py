@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,19 @@ def test_all_time_counts_without_proc(tmp_path):
     time = ProcessorTime(lambda: now, own_clock=lambda: 0.0, root=tmp_path)
     now = 1.0
     assert time.take(1.0) == 1.0
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_all_time_counts_while_no_file_can_be_read(tmp_path, monkeypatch, number):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, "none left")
+
+    process = Process(tmp_path, counts_waits=True)
+    with monkeypatch.context() as shortage:
+        process.now += 1.0
+        for name in ("listdir", "scandir"):
+            shortage.setattr(os, name, fail)
+        shortage.setattr(Path, "read_text", fail)
+        assert process.time.take(1.0) == 1.0
+    process.passed(1.0, used=0.0, waited={}, others=0.0)
+    assert process.passed(1.0, used=0.5, waited={"10": 0.2}, others=0.0) == pytest.approx(0.8)

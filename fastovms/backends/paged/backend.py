@@ -537,7 +537,10 @@ class PagedBackend:
             self._engine.warm_up()
             self._link.call(self._warm.set)
             if self._prepare is not None:
-                start_thread(partial(self._prepare, self._may_go_on), name="prepare")
+                try:
+                    start_thread(partial(self._prepare, self._may_go_on), name="prepare")
+                except RuntimeError as error:
+                    logger.warning("decode kernels: not prepared: %s", error)
             engine: SteppedEngine = self._prefixes or self._engine
             run_engine(
                 engine,

@@ -251,6 +251,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "files.py",
             "prefix_cache.py",
             "engine/stored_prefixes.py",
+            "engine/jit.py",
             "system/",
             "batches/",
             "app/serve.py",

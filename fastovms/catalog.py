@@ -26,7 +26,7 @@ from fastovms.config import (
 )
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.graph import GRAPH_FILE, read_graph, read_plugin_config
-from fastovms.system.disk import NOWHERE, user_directory
+from fastovms.system.disk import NOWHERE, read_file, user_directory
 
 MAIN: Final = "main"
 """The revision that a hub has where none is named."""
@@ -61,7 +61,7 @@ def read_pulled(path: Path) -> PulledRevision | None:
     """Returns the revision of the model at a path; None = unknown, for example because the model
     was copied there."""
     try:
-        found = json.loads(_note(path).read_bytes())
+        found = json.loads(read_file(_note(path)))
     except (OSError, ValueError, RecursionError):
         return None
     match found:

@@ -16,7 +16,7 @@ import msgspec
 from fastovms.config import FilesConfig
 from fastovms.errors import ConfigurationError, RequestError, StateUnread
 from fastovms.fair_queue import Shares
-from fastovms.system.disk import lock_file, private_directory
+from fastovms.system.disk import lock_file, open_file, private_directory, read_file
 from fastovms.system.threads import DiskThreads, run_to_end
 
 PURPOSES: Final = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
@@ -57,8 +57,6 @@ _SUFFIX: Final = ".json"
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
-_DRAFT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-
 
 class RecordFolder(Generic[Record]):
     """A directory with one file per record, by id. Its methods block, so call them in a thread.
@@ -77,8 +75,7 @@ class RecordFolder(Generic[Record]):
         """Yields every record. An unreadable record is skipped and logged."""
         for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
             try:
-                with open(path, "rb", opener=_open_no_link) as file:
-                    yield msgspec.json.decode(file.read(), type=self._kind)
+                yield msgspec.json.decode(read_file(path), type=self._kind)
             except (OSError, msgspec.DecodeError) as error:
                 self._unread.add(path.stem)
                 logger.error("cannot read the record %s: %s", path, error)
@@ -96,11 +93,10 @@ class RecordFolder(Generic[Record]):
         """Writes or replaces a record. Raises OSError; an old record is then unchanged."""
         path = self._path(id)
         draft = _draft(path)
-        descriptor = os.open(draft, _DRAFT_FLAGS, 0o600)
-        with open(descriptor, "wb") as file:
+        with open(open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(msgspec.json.encode(record))
             file.flush()
-            os.fsync(descriptor)
+            os.fsync(file.fileno())
         draft.replace(path)
         self._unread.discard(id)
         sync_directory(self._directory)
@@ -114,10 +110,6 @@ class RecordFolder(Generic[Record]):
 
     def _path(self, id: str) -> Path:
         return self._directory / f"{id}{_SUFFIX}"
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _draft(path: Path) -> Path:
@@ -192,7 +184,8 @@ class FileStore:
                 raise
         except OSError as error:
             raise ConfigurationError(
-                f"files cannot be stored in {directory}: {error.strerror or error}"
+                f"files cannot be stored in {error.filename or directory}: "
+                f"{error.strerror or error}"
             ) from None
 
     def _load(self) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.config import PrefixCacheConfig
-from fastovms.system.disk import lock_file, private_directory
+from fastovms.system.disk import lock_file, open_file, private_directory, read_file
 
 
 @dataclass(slots=True)
@@ -155,9 +155,7 @@ def write_block(path: Path, key: bytes, content: NDArray[np.uint8]) -> int:
     unfinished = path.with_name(UNFINISHED + path.name)
     size = HEAD_SIZE + content.nbytes
     try:
-        descriptor = os.open(
-            unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
-        )
+        descriptor = open_file(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             rest = [memoryview(head), content.data]
             while rest:
@@ -192,7 +190,7 @@ def read_block(path: Path, key: bytes, rows: Rows) -> int:
     """
     expected = sum(row.nbytes for row in rows)
     head = bytearray(HEAD_SIZE)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = open_file(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
         if size != HEAD_SIZE + expected:
@@ -396,7 +394,7 @@ class BlockDirectory:
         self._held: defaultdict[str, Held] = defaultdict(Held)
         self._unkept = 0
         self._guard = threading.Lock()
-        private_directory(directory)
+        private_directory(directory, may_be_link=True)
         try:
             self._lock = lock_file(directory / LOCK_FILE)
         except BlockingIOError:
@@ -471,7 +469,7 @@ class BlockDirectory:
         if not self._make_room(size):
             raise NoRoom("the disk is nearly full")
         path = self.directory / folder / key.hex()
-        path.parent.mkdir(exist_ok=True, mode=0o700)
+        private_directory(path.parent)
         write_block(path, key, content)
         block = _Block(path, size, 0.0)
         with self._guard:
@@ -487,10 +485,8 @@ class BlockDirectory:
         """Stores the number of bytes written today, for the next process."""
         self._unkept = 0
         with suppress(OSError):
-            descriptor = os.open(
-                self.directory / WRITTEN_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
-            )
-            with open(descriptor, "w") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            with open(open_file(self.directory / WRITTEN_FILE, flags), "w") as file:
                 json.dump(self.budget.written._asdict(), file)
 
     def _find_blocks(self) -> None:
@@ -570,7 +566,7 @@ class BlockDirectory:
 def _read_written(path: Path) -> WrittenToday:
     """Returns the stored number of bytes written; zero if the file is damaged or missing."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_file(path))
         return WrittenToday(int(content["day"]), int(content["num_bytes"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return NOTHING_WRITTEN
@@ -596,7 +592,7 @@ def open_block_directory(
     if directory is None or config.max_bytes == 0:
         return None
     try:
-        private_directory(directory)
+        private_directory(directory, may_be_link=config.directory is not None)
         max_bytes = config.max_bytes or _default_bytes(directory)
         if config.max_bytes:
             total = shutil.disk_usage(directory).total

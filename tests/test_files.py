@@ -241,6 +241,23 @@ def test_a_store_that_cannot_be_read_gives_the_directory_back(tmp_path, clock) -
     FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files")).close()
 
 
+@pytest.mark.parametrize("place", ["records", "contents", "partial", "records/file-1.json"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_a_stranger_put_there_is_not_followed(tmp_path, clock, caplog, place, kind) -> None:
+    path = tmp_path / "files" / place
+    path.parent.mkdir(parents=True)
+    if kind == "link":
+        path.symlink_to(tmp_path)
+    else:
+        os.mkfifo(path)
+    if place.endswith(".json"):  # a record that cannot be read is left out
+        FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files")).close()
+        assert "cannot read the record" in caplog.text
+        return
+    with pytest.raises(ConfigurationError, match=f"{path}: "):
+        FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files"))
+
+
 async def test_bounds(store) -> None:
     await add(store, "file-1", size=100)
     assert not store.bytes.take("", 151)

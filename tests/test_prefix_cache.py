@@ -15,6 +15,7 @@ from fastovms import prefix_cache
 from fastovms.config import PrefixCacheConfig
 from fastovms.prefix_cache import (
     HEAD_SIZE,
+    UNFINISHED,
     BlockDirectory,
     DamagedBlock,
     DirectoryInUse,
@@ -287,6 +288,39 @@ def test_what_is_no_file_is_no_block(tmp_path: Path) -> None:
     write(directory, 2)
     assert read(directory, 2) == 2
     directory.close()
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe"])
+def test_what_is_written_goes_through_no_link(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "target"
+    target.write_text("of somebody else")
+    for name in ("cache/written.json", f"cache/m/{UNFINISHED}{key(1).hex()}"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "pipe":
+            os.mkfifo(path)
+        else:
+            (path.symlink_to if kind == "link" else path.hardlink_to)(target)
+    directory = BlockDirectory(tmp_path / "cache", 1000)
+    write(directory, 1)
+    directory.close()
+    assert target.read_text() == "of somebody else"
+    again = BlockDirectory(tmp_path / "cache", 1000)
+    assert read(again, 1) == 1
+    again.close()
+    assert (tmp_path / "cache/written.json").read_bytes().startswith(b'{"day"')
+    assert not (tmp_path / "cache/written.json").is_symlink()
+
+
+def test_a_folder_that_is_a_link_takes_no_blocks(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/m").symlink_to("../elsewhere")
+    directory = BlockDirectory(tmp_path / "cache", 1000)
+    with pytest.raises(OSError, match="symbolic link"):
+        write(directory, 1)
+    directory.close()
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_disk_keeps_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

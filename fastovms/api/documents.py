@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from fastovms.errors import InvalidField, RequestError, StateFailed, shortage_of
 from fastovms.http.messages import Request
 from fastovms.media.documents import MAX_TEXT, can_read_pdf, decode_text, is_pdf
 from fastovms.media.fetch import decode_base64, decode_data_url, too_large
+from fastovms.system.disk import open_file
 
 FindFile = Callable[[str, str], Path]
 """Returns the path of a tenant's file by its id. Raises RequestError or StateFailed."""
@@ -154,7 +156,7 @@ class Documents:
     def _stored(self, path: Path, name: str) -> str:
         most = self._config.max_document_bytes
         try:
-            with path.open("rb") as file:
+            with open(open_file(path, os.O_RDONLY), "rb") as file:
                 data = file.read(most + 1)
         except OSError as error:
             fault = InvalidField(f"{name}: the file cannot be read", param=name)

@@ -31,7 +31,7 @@ from fastovms.fair_queue import Shares
 from fastovms.files import BATCH_OUTPUT, PURPOSES, FileRecord, FileStore
 from fastovms.http.gates import essence
 from fastovms.http.messages import BodySink, HeaderPairs, Request, Response, Stream
-from fastovms.system.disk import UnnamedFile
+from fastovms.system.disk import UnnamedFile, open_file
 from fastovms.system.threads import DiskThreads
 
 
@@ -545,7 +545,7 @@ class _Content:
             if self._is_closed:
                 return b""
             if self._descriptor is None:
-                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                self._descriptor = open_file(self._path, os.O_RDONLY)
             return os.pread(self._descriptor, size, position)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ import orjson
 from fastovms.errors import ConfigurationError, FastovmsError
 from fastovms.files import FileStore
 from fastovms.json_types import on_one_line
-from fastovms.system.disk import lock_file
+from fastovms.system.disk import lock_file, open_file
 from fastovms.system.threads import DiskThreads
 
 # Reads the lines of batches, and writes those of their results.
@@ -111,7 +111,8 @@ def read_lines(
         on_read: called with the number of bytes of each line that is read, and of each buffer of
             blank lines.
     """
-    with BufferedReader(FileIO(path), _BUFFER) as file:
+    descriptor = open_file(path, os.O_RDONLY, any_owner=True)  # an operator's may be anybody's
+    with BufferedReader(FileIO(descriptor), _BUFFER) as file:
         number = 0
         while line := file.readline(MAX_LINE + 2):
             number += 1
@@ -642,10 +643,9 @@ class ResultLog:
                 self._open(path, keeps_foreign)
 
     def _open(self, path: Path, keeps_foreign: bool) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = self._files[path] = os.open(path, flags, 0o600)
+        descriptor = self._files[path] = open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         end = 0
-        with path.open("rb") as file:
+        with open(descriptor, "rb", closefd=False) as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n") or not self._take(line):
                     if keeps_foreign and not self._is_cut(line):

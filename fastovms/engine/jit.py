@@ -11,13 +11,14 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from fastovms.system.disk import user_directory
+from fastovms.system.disk import check_tree, private_directory, user_directory
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,22 @@ def kernel_cache(environ: Mapping[str, str]) -> str:
 numba.config.CACHE_DIR = kernel_cache(os.environ)
 
 
+def _may_cache(directory: str) -> bool:
+    """Returns whether the directory of compiled kernels may be used: they are programs, which no
+    other user may have put there."""
+    try:
+        if directory:
+            private_directory(Path(directory), may_be_link=True)
+            check_tree(Path(directory))
+    except OSError as error:
+        logger.warning("kernels: the cache is not used: %s", error)
+        return False
+    return True
+
+
+_MAY_CACHE = _may_cache(numba.config.CACHE_DIR)
+
+
 inlined = numba.njit(inline="always")
 
 
@@ -53,7 +70,7 @@ def kernel(*signatures: str) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         compiled: Any
         try:
-            compiled = numba.njit(list(signatures), cache=True, **KERNEL_OPTIONS)(function)
+            compiled = numba.njit(list(signatures), cache=_MAY_CACHE, **KERNEL_OPTIONS)(function)
         except Exception:  # the cache cannot be written: then kernels are compiled anew
             compiled = numba.njit(list(signatures), **KERNEL_OPTIONS)(function)
         if any(compiled.stats.cache_misses.values()):

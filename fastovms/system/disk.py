@@ -60,17 +60,30 @@ def nearest_existing(path: Path) -> Path:
     return next((place for place in (path, *path.parents) if os.path.exists(place)), Path("/"))
 
 
-def private_directory(path: Path) -> None:
+# Other users may have put links, pipes or files of their own into a directory that they could once
+# change, or that belongs to them. As in ssh, nothing in a directory of state or of a cache is
+# opened through a link, and files of strangers are refused.
+
+
+def private_directory(path: Path, *, may_be_link: bool = False) -> None:
     """Creates a directory for trusted data, or checks the existing one. If it is writable for all
     users, as a Kubernetes `emptyDir` is, that permission is removed; if that fails, a warning is
     logged.
 
+    Args:
+        may_be_link: whether the operator may have named a link of their own or of root.
+
     Raises:
-        OSError: the directory cannot be created, or belongs to another user than this one or root.
+        OSError: the directory cannot be created, is a link, or belongs to another user than this
+            one or root.
     """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = path.stat()
+    found = path.lstat()
     user = os.geteuid()
+    if stat.S_ISLNK(found.st_mode):
+        if not may_be_link or found.st_uid not in (user, 0):
+            raise OSError(errno.ELOOP, _LINK, str(path))
+        found = path.stat()
     if found.st_uid not in (user, 0):
         if user != 0:
             raise PermissionError(errno.EPERM, f"it belongs to the user {found.st_uid}", str(path))
@@ -82,6 +95,75 @@ def private_directory(path: Path) -> None:
             logger.warning("every user of this machine can change %s", path)
 
 
+_LINK: Final = "it is a symbolic link, which is not followed"
+
+
+def open_file(path: Path, flags: int, *, any_owner: bool = False) -> int:
+    """Opens a file in a directory of state or of a cache, and returns the descriptor. Never blocks,
+    and never opens a link. With `O_TRUNC`, what has the name is deleted first, so that nothing else
+    is overwritten.
+
+    Args:
+        any_owner: whether the file may belong to any user.
+
+    Raises:
+        OSError: the file cannot be opened, is not a regular file, or belongs to another user than
+            this one, root, and the owner of its directory.
+    """
+    if flags & os.O_TRUNC:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        flags |= os.O_EXCL
+    safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags | safe, 0o600)
+    except OSError:
+        check_file(path)  # which says more of a link or a pipe
+        raise
+    try:
+        _check_file(path, os.fstat(descriptor), any_owner=any_owner)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_file(path: Path) -> bytes:
+    """Returns the content of a file that is opened as by `open_file`."""
+    with open(open_file(path, os.O_RDONLY), "rb") as file:
+        return file.read()
+
+
+def check_file(path: Path) -> None:
+    """Raises OSError as `open_file` does, for a file that a library opens. It may be missing."""
+    with suppress(FileNotFoundError):
+        _check_file(path, os.lstat(path))
+
+
+def _check_file(path: Path, found: os.stat_result, *, any_owner: bool = False) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise OSError(errno.ELOOP, _LINK, str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    trusted = (os.geteuid(), 0, os.stat(path.parent).st_uid)
+    if not any_owner and found.st_uid not in trusted:
+        raise PermissionError(errno.EPERM, f"it belongs to the user {found.st_uid}", str(path))
+
+
+def check_tree(directory: Path) -> None:
+    """Raises OSError as `check_file` does, for all files below a directory."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for folder, names, files in os.walk(directory, onerror=fail):
+        for name in names:
+            if os.path.islink(os.path.join(folder, name)):
+                raise OSError(errno.ELOOP, _LINK, os.path.join(folder, name))
+        for name in files:
+            check_file(Path(folder, name))
+
+
 def lock_file(path: Path) -> int:
     """Locks a file, which is created if missing. Returns the descriptor, which holds the lock until
     it is closed or the process ends.
@@ -90,7 +172,7 @@ def lock_file(path: Path) -> int:
         BlockingIOError: another process holds the lock.
         OSError: the file is not readable.
     """
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -155,7 +237,7 @@ class DiskCache:
     def __init__(self, root: Path | None, *, max_size: int = MAX_SIZE) -> None:
         try:
             if root is not None and root.is_dir():
-                private_directory(root)
+                private_directory(root, may_be_link=True)
         except OSError as error:
             logger.warning("cache: not used: %s", error)
             root = None
@@ -171,7 +253,14 @@ class DiskCache:
         if self._root is None:
             return None
         entry = self._root / f"{kind}-{key}"
-        if not os.path.isdir(entry):  # nor where it may not be looked for, which Path.is_dir raises
+        if os.path.islink(entry) or not os.path.isdir(
+            entry
+        ):  # nor where it may not be looked for, which Path.is_dir raises
+            return None
+        try:
+            check_tree(entry)
+        except OSError as error:
+            logger.warning("cache: entry %s is not used: %s", entry, error)
             return None
         with suppress(OSError):  # somebody else's cache may be read
             os.utime(entry)
@@ -191,7 +280,7 @@ class DiskCache:
         entry = self._root / f"{kind}-{key}"
         unfinished: Path | None = None
         try:
-            private_directory(self._root)
+            private_directory(self._root, may_be_link=True)
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
             fill(unfinished)
             if replace:
@@ -216,8 +305,9 @@ class DiskCache:
         path = self._root / f"{_UNFINISHED}{kind}-{key}"
         with ExitStack() as held:
             try:
-                private_directory(self._root)
-                file = held.enter_context(path.open("ab"))
+                private_directory(self._root, may_be_link=True)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+                file = held.enter_context(open(open_file(path, flags), "ab"))
                 fcntl.flock(file, fcntl.LOCK_EX)
                 held.callback(path.unlink, missing_ok=True)
             except OSError as error:

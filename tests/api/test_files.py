@@ -363,7 +363,7 @@ async def test_a_content_that_is_gone(tmp_path) -> None:
 
 
 async def test_a_content_that_cannot_be_read(tmp_path) -> None:
-    with pytest.raises(StateFailed, match="cannot be read: Is a directory"):
+    with pytest.raises(StateFailed, match="cannot be read: it is not a regular file"):
         await ask(tmp_path, 10)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +18,14 @@ from fastovms.state.sqlite.location import default_directory
 from fastovms.system.disk import (
     DiskCache,
     cache_root,
+    check_file,
+    check_tree,
     file_identity,
     key_of,
     lock_file,
+    open_file,
     private_directory,
+    read_file,
     user_directory,
 )
 
@@ -86,6 +91,100 @@ def test_directories_of_other_users_are_not_trusted(tmp_path, monkeypatch) -> No
     with pytest.raises(PermissionError, match="belongs to the user"):
         private_directory(tmp_path)
     assert DiskCache(tmp_path).find("a", "b") is None
+
+
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND
+
+
+def plant(path: Path, kind: str, target: Path) -> None:
+    """Puts something at a path that a stranger could put there in place of a file."""
+    match kind:
+        case "link":
+            path.symlink_to(target)
+        case "dangling link":
+            path.symlink_to(target.with_name("missing"))
+        case "hard link":
+            path.hardlink_to(target)
+        case "pipe":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("link", "symbolic link"),
+        ("dangling link", "symbolic link"),
+        ("pipe", "not a regular file"),
+        ("directory", "not a regular file"),
+        ("socket", "not a regular file"),
+    ],
+)
+@pytest.mark.parametrize("flags", [os.O_RDONLY, _APPEND, os.O_WRONLY])
+def test_what_is_no_file_is_never_opened(tmp_path, kind: str, message: str, flags: int) -> None:
+    target = tmp_path / "target"
+    target.write_text("of somebody else")
+    path = tmp_path / "file"
+    plant(path, kind, target)
+    for attempt in (lambda: open_file(path, flags), lambda: check_file(path)):
+        with pytest.raises(OSError, match=message):
+            attempt()
+    if kind != "directory":
+        with pytest.raises(OSError, match=message):
+            check_tree(tmp_path)
+    assert target.read_text() == "of somebody else"
+    assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "pipe", "socket"])
+def test_a_file_that_is_written_anew_takes_the_place_of_a_link(tmp_path, kind: str) -> None:
+    target = tmp_path / "target"
+    target.write_text("of somebody else")
+    plant(tmp_path / "file", kind, target)
+    with open(open_file(tmp_path / "file", _WRITE), "w") as file:
+        file.write("mine")
+    assert target.read_text() == "of somebody else"
+    assert read_file(tmp_path / "file") == b"mine"
+    check_tree(tmp_path)
+
+
+def test_files_of_strangers_are_not_trusted(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "file"
+    path.write_text("x")
+    found = os.stat(path)
+    stranger = os.stat_result((*found[:4], found.st_uid + 4711, *found[5:]))
+    monkeypatch.setattr("os.fstat", lambda descriptor: stranger)
+    with pytest.raises(PermissionError, match="belongs to the user"):
+        open_file(path, os.O_RDONLY)
+    os.close(open_file(path, os.O_RDONLY, any_owner=True))
+
+
+def test_only_the_operator_may_name_a_link_to_a_directory(tmp_path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    private_directory(tmp_path / "link", may_be_link=True)
+    with pytest.raises(OSError, match="symbolic link"):
+        private_directory(tmp_path / "link")
+    if os.geteuid() == 0:  # one that a stranger has made is not the operator's
+        os.chown(tmp_path / "link", 4711, -1, follow_symlinks=False)
+        with pytest.raises(OSError, match="symbolic link"):
+            private_directory(tmp_path / "link", may_be_link=True)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_an_entry_that_was_changed_is_not_used(cache, tmp_path, caplog, kind: str) -> None:
+    entry = cache.put("gguf", KEYS[0], write("1"))
+    assert cache.find("gguf", KEYS[0]) == entry
+    plant(entry / "other", kind, entry / "file")
+    assert cache.find("gguf", KEYS[0]) is None
+    assert "is not used" in caplog.text
+    (tmp_path / "a/cache" / f"gguf-{KEYS[1]}").symlink_to(entry)
+    assert cache.find("gguf", KEYS[1]) is None
 
 
 def test_one_at_a_time(tmp_path) -> None:

@@ -17,7 +17,14 @@ from fastovms.errors import ConfigurationError
 from fastovms.state.sqlite.database import IN_MEMORY, Database, DiskReturn, UnusableFile
 from fastovms.state.state_store import Operation, OperationOutcome, StateBounds, StateDatabase
 from fastovms.state.tables import Clock, Totals
-from fastovms.system.disk import NOWHERE, lock_file, private_directory, user_directory
+from fastovms.system.disk import (
+    NOWHERE,
+    check_file,
+    lock_file,
+    open_file,
+    private_directory,
+    user_directory,
+)
 
 
 class MemoryFallback:
@@ -80,6 +87,9 @@ logger = logging.getLogger(__name__)
 
 STATE_FILE: Final = "state.db"
 _DAMAGED: Final = ".damaged"
+
+_NO_FILE: Final = (errno.ELOOP, errno.EINVAL)
+"""Errors of `system.disk` about a link or a pipe in place of a file."""
 
 _WRONG_CHOICES: Final = (
     errno.EEXIST,
@@ -159,7 +169,7 @@ def open_directory(
         UnusableFile: the file is not available.
     """
     with _faults_told():
-        private_directory(directory)
+        private_directory(directory, may_be_link=True)
         unlock = partial(os.close, lock_file(directory / f"{STATE_FILE}.lock"))
         try:
             open_it = _open_or_set_aside if sets_aside else _open_database
@@ -178,7 +188,8 @@ def _faults_told() -> Iterator[None]:
         raise UnusableFile("another server uses it") from None
     except OSError as error:
         is_fault = error.errno not in _WRONG_CHOICES
-        raise UnusableFile(error.strerror or str(error), is_fault=is_fault) from None
+        named = "" if error.errno not in _NO_FILE else f"{os.path.basename(error.filename)}: "
+        raise UnusableFile(f"{named}{error.strerror or error}", is_fault=is_fault) from None
     except sqlite3.NotSupportedError as error:
         raise UnusableFile(str(error)) from None
     except sqlite3.Error as error:
@@ -213,7 +224,10 @@ def _open_database(
     on_close: Callable[[], None],
     on_damage: Callable[[sqlite3.Error], None] = lambda error: None,
 ) -> Database:
-    path.touch(mode=0o600)  # SQLite gives its other files the same permissions
+    for suffix in ("-wal", "-shm", "-journal"):
+        check_file(path.with_name(f"{path.name}{suffix}"))
+    # SQLite gives its other files the same permissions.
+    os.close(open_file(path, os.O_RDWR | os.O_CREAT))
     return Database(str(path), bounds, clock, on_close, on_damage)
 
 

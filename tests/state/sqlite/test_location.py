@@ -18,7 +18,8 @@ from fastovms.state.opening import open_store
 from fastovms.state.operations import Operations
 from fastovms.state.sqlite import location
 from fastovms.state.sqlite.database import DiskReturn, UnusableFile
-from fastovms.state.sqlite.location import MemoryFallback, default_directory
+from fastovms.state.sqlite.location import MemoryFallback, default_directory, open_directory
+from fastovms.state.state_store import StateBounds
 from fastovms.state.store import StoredItem
 from tests.state.conftest import Clock
 from tests.state.transactions import add, find
@@ -107,7 +108,7 @@ async def test_a_default_directory_without_a_state_lacks_nothing(tmp_path, monke
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     refused = OSError(errno.EROFS, "Read-only file system")
 
-    def refuse(path: Path) -> None:
+    def refuse(path: Path, **_: bool) -> None:
         raise refused
 
     monkeypatch.setattr(location, "private_directory", refuse)
@@ -140,6 +141,22 @@ async def test_a_usual_directory_that_cannot_be_had(tmp_path, caplog):
     await store.close()
 
 
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal", ".lock"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_database_that_a_stranger_put_there_is_not_opened(tmp_path, suffix, kind) -> None:
+    target = tmp_path / "target"
+    target.write_text("of somebody else")
+    path = tmp_path / "state" / f"{location.STATE_FILE}{suffix}"
+    path.parent.mkdir()
+    if kind == "link":
+        path.symlink_to(target)
+    else:
+        os.mkfifo(path)
+    with pytest.raises(UnusableFile, match=f"^{path.name}: it is (a symbolic|not a)"):
+        open_directory(path.parent, StateBounds(1, 1, 1), time.time)
+    assert target.read_text() == "of somebody else"
+
+
 def sqlite_error(code: int) -> sqlite3.OperationalError:
     error = sqlite3.OperationalError("no luck")
     error.sqlite_errorcode = code
@@ -149,10 +166,10 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
 @pytest.mark.parametrize(
     ("place", "error", "starts"),
     [
-        ("Path.touch", OSError(errno.ENOSPC, "no luck"), True),
+        ("open_file", OSError(errno.ENOSPC, "no luck"), True),
         ("Path.mkdir", OSError(errno.EIO, "no luck"), True),
-        ("Path.touch", OSError(errno.EACCES, "no luck"), True),
-        ("Path.touch", OSError(errno.EROFS, "no luck"), True),
+        ("open_file", OSError(errno.EACCES, "no luck"), True),
+        ("open_file", OSError(errno.EROFS, "no luck"), True),
         ("Path.mkdir", OSError(errno.EROFS, "no luck"), True),
         ("Path.mkdir", OSError(errno.ENOENT, "no luck"), True),  # as of /proc
         ("os.open", OSError(errno.EROFS, "no luck"), True),

@@ -58,8 +58,8 @@ SECTIONS: Final[Sequence[Section]] = (
         (
             "backends/model_task.py",
             "backends/model_files.py",
-            "backends/choice.py",
-            "backends/paged/prefixes.py",
+            "app/choice.py",
+            "parts/prefix_cache/engine.py",
             "engine/model/paging.py",
             "text/",
         ),
@@ -122,7 +122,7 @@ SECTIONS: Final[Sequence[Section]] = (
         "Memory and the device",
         (
             "backends/paged/",
-            "backends/genai/",
+            "parts/genai/",
             "engine/model/",
             "app/supply.py",
             "app/compiling.py",
@@ -249,8 +249,8 @@ SECTIONS: Final[Sequence[Section]] = (
         (
             "state/",
             "files.py",
-            "prefix_cache.py",
-            "engine/stored_prefixes.py",
+            "parts/prefix_cache/directory.py",
+            "parts/prefix_cache/stored_prefixes.py",
             "engine/jit.py",
             "system/",
             "batches/",

@@ -25,8 +25,8 @@ from bench.common.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
-from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
 from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.parts.drafts.suffix_index import SUFFIX_FUNCTIONS
 
 NUM_PROMPT_TOKENS: Final = 128
 MAX_TOKEN_ID: Final = 1000

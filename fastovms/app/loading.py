@@ -43,8 +43,6 @@ from fastovms.backends.engine_thread import ComputeTurn
 from fastovms.backends.image_decoder import ImageDecoder
 from fastovms.backends.model_task import read_optional, takes_images
 from fastovms.backends.paged.backend import PagedBackend, SharedCores
-from fastovms.backends.paged.draft_models import check_draft_files
-from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.backends.processes import ChildProcess
 from fastovms.backends.speech_backend import load_whisper
 from fastovms.config import EngineConfig, MediaConfig, ModelConfig
@@ -61,6 +59,8 @@ from fastovms.gguf.model_directory import find_gguf, is_converted
 from fastovms.media import audio
 from fastovms.media.loader import ImageLoader
 from fastovms.params import ModelInfo
+from fastovms.parts.drafts.files import check_draft_files
+from fastovms.parts.prefix_cache.engine import PrefixDirectory
 from fastovms.system.disk import DiskCache
 from fastovms.system.memory import make_binding_tables
 from fastovms.telemetry.metrics import GenerationMetrics

@@ -83,7 +83,7 @@ from fastovms.http.listeners import Notifier, inherited_sockets
 from fastovms.http.messages import Observer, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
-from fastovms.prefix_cache import open_block_directory
+from fastovms.parts.prefix_cache.directory import open_block_directory
 from fastovms.service.export import OvmsMetrics, span_tracer
 from fastovms.service.lifecycle import Guard, Lifecycle, LifecycleHooks, cors_policy, gates_for
 from fastovms.service.log_writer import LineWriter

@@ -15,12 +15,8 @@ from numpy.typing import NDArray
 
 from fastovms.backend_stats import EngineCounters
 from fastovms.config import EngineConfig
-from fastovms.engine.beams import BeamRequest, beam_token_limit
 from fastovms.engine.blocks import BlockManager
-from fastovms.engine.draft_model import DraftModel
-from fastovms.engine.drafting import Drafting
 from fastovms.engine.model.model import Model, RawLogits, as_float32
-from fastovms.engine.model.tuning import warm_up
 from fastovms.engine.processors import logits_processors
 from fastovms.engine.sampler import (
     Drawn,
@@ -45,6 +41,10 @@ from fastovms.params import (
     SamplingParams,
     TokenLogprobs,
 )
+from fastovms.parts.beams import BeamRequest, beam_token_limit
+from fastovms.parts.drafts.draft_model import DraftModel
+from fastovms.parts.drafts.drafting import Drafting
+from fastovms.parts.tuning.measurement import warm_up
 
 # Makes the sequences of a request: its samples, or the root of its beam search.
 

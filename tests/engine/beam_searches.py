@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from fastovms.config import EngineConfig
-from fastovms.engine.beams import BeamSearcher
 from fastovms.engine.engine import Engine
 from fastovms.engine.processors import logits_processors
 from fastovms.params import BeamSearch, GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.parts.beams import BeamSearcher
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel
 
 EOS = 3

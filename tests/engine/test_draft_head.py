@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/draft_head.py`, over a head that is right if it is fed rightly."""
+"""Tests of `parts/drafts/draft_head.py`, over a head that is right if it is fed rightly."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_head import DraftHead
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.parts.drafts.draft_head import DraftHead
 from tests.engine.fake_head import TOKEN_IDS, FakeHead, FakeTarget, KnownTexts
 from tests.engine.fake_model import continue_greedily
 from tests.engine.random_operations import RandomOperations

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/draft_model.py`."""
+"""Tests of `fastovms/parts/drafts/draft_model.py`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_model import AUTOMATIC_CONFIDENCE, DraftModel, DraftPolicy, WantedDraft
 from fastovms.engine.engine import Engine
 from fastovms.engine.step_costs import StepCosts
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
+from fastovms.parts.drafts.draft_model import (
+    AUTOMATIC_CONFIDENCE,
+    DraftModel,
+    DraftPolicy,
+    WantedDraft,
+)
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily, next_token
 from tests.engine.random_operations import RandomOperations
 from tests.engine.test_draft_lengths import costs

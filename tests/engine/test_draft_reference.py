@@ -12,10 +12,10 @@ import pytest
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.config import DEMO_MODEL, EngineConfig
-from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import SamplingParams
+from fastovms.parts.drafts.draft_model import DraftModel
 from tests.engine.test_reference import EXACT, run, tokens
 
 NUM_BLOCKS = 100

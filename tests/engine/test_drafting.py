@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/drafting.py`."""
+"""Tests of `fastovms/parts/drafts/drafting.py`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_model import DraftModel, SequenceDrafters
-from fastovms.engine.drafting import TextGuesser
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.sequence import Drawing
 from fastovms.engine.sequence import Sequence as EngineSequence
-from fastovms.engine.suffix_index import SuffixIndex
-from fastovms.engine.suffix_layout import MAX_MATCH
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import FinishReason, GenerationRequest, Grammar, GrammarKind, SamplingParams
+from fastovms.parts.drafts.draft_model import DraftModel, SequenceDrafters
+from fastovms.parts.drafts.drafting import TextGuesser
+from fastovms.parts.drafts.suffix_index import SuffixIndex
+from fastovms.parts.drafts.suffix_layout import MAX_MATCH
 from tests.engine.fake_model import FakeModel, continue_greedily
 from tests.engine.test_draft_model import FakeDraft
 from tests.engine.test_draft_model import make_engine as make_draft_engine

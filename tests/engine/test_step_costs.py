@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
-from fastovms.engine.drafting import draft_lengths
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.sequence import Sequence
@@ -25,6 +24,7 @@ from fastovms.engine.step_costs import (
     StepCosts,
 )
 from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.parts.drafts.drafting import draft_lengths
 from tests.engine.fake_model import FakeModel
 
 # What work of a size costs, by noisy measurements of some sizes.

@@ -9,10 +9,10 @@ from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from fastovms.config import EngineConfig
-from fastovms.engine.beams import beam_token_limit
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.engine import Engine
 from fastovms.params import BeamSearch, GenerationRequest, Grammar, GrammarKind, SamplingParams
+from fastovms.parts.beams import beam_token_limit
 from tests.fakes import EOS
 from tests.simulation.client import Answer
 from tests.simulation.grammars import COMPILER

@@ -22,7 +22,7 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from fastovms import files, prefix_cache
+from fastovms import files
 from fastovms.api.model_pool import ModelPlan
 from fastovms.api.responses.background import BackgroundRuns
 from fastovms.api.served import (
@@ -39,7 +39,6 @@ from fastovms.app.supply import ModelSupply
 from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.paged import backend
 from fastovms.backends.paged.backend import BackendParts, PagedBackend, SharedCores
-from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.batches import records
 from fastovms.config import (
     EncoderConfig,
@@ -50,13 +49,15 @@ from fastovms.config import (
     StateConfig,
 )
 from fastovms.encoding import Task
-from fastovms.engine import stored_prefixes
-from fastovms.engine.stored_prefixes import PrefixFiles
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.http import listeners, wire
 from fastovms.http.listeners import Listener, TlsCredentials
 from fastovms.http.server import HttpServer
-from fastovms.prefix_cache import BlockDirectory, open_block_directory
+from fastovms.parts.prefix_cache import directory as prefix_cache
+from fastovms.parts.prefix_cache import stored_prefixes
+from fastovms.parts.prefix_cache.directory import BlockDirectory, open_block_directory
+from fastovms.parts.prefix_cache.engine import PrefixDirectory
+from fastovms.parts.prefix_cache.stored_prefixes import PrefixFiles
 from fastovms.service import lifecycle
 from fastovms.state.opening import open_store
 from fastovms.state.operations import Operations

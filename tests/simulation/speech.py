@@ -20,12 +20,12 @@ from fastovms.api.served import ServedSpeech
 from fastovms.backends import speech_backend
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.backends.engine_thread import ComputeTurn
-from fastovms.backends.genai.worker_messages import WorkerFailed
 from fastovms.backends.processes import ChildProcess
 from fastovms.backends.speech_backend import WhisperBackend
 from fastovms.backends.speech_messages import ReadWindow, WindowText
 from fastovms.errors import InvalidField
 from fastovms.media.audio import OnPiece
+from fastovms.parts.genai.worker_messages import WorkerFailed
 from fastovms.speech import WINDOW_SECONDS, Samples, Segment, SpeechInfo, SpeechParams
 from fastovms.system.disk import UnnamedFile
 from fastovms.telemetry.metrics import GenerationMetrics

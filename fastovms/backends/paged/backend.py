@@ -33,7 +33,6 @@ from fastovms.backends.engine_thread import (
     check_length,
     run_engine,
 )
-from fastovms.backends.grammar_trials import guard_compiler
 from fastovms.backends.model_files import (
     Comparison,
     check_graph,
@@ -41,23 +40,8 @@ from fastovms.backends.model_files import (
     fit_vocabulary,
     load_grammar_compiler,
 )
-from fastovms.backends.paged.adapters import AdapterTable
-from fastovms.backends.paged.decode_kernels import can_use_kernels, defer_kernels, prepare
-from fastovms.backends.paged.draft_models import (
-    fit_draft_files,
-    load_draft_model,
-    read_draft_files,
-)
-from fastovms.backends.paged.prefixes import (
-    PrefixDirectory,
-    PrefixEngine,
-    fit_attention,
-    prefix_files,
-)
-from fastovms.backends.paged.tuning import IdleTuning, Measurement, load_tuned, read_files
 from fastovms.backends.processes import start_thread
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.devices import (
     CACHE_TOO_LARGE,
@@ -67,14 +51,30 @@ from fastovms.engine.model.devices import (
     format_size,
     num_cache_blocks,
 )
-from fastovms.engine.model.graph_comparison import largest_difference
 from fastovms.engine.model.model import ExportedModel, Model
 from fastovms.engine.model.paging import reason_of
 from fastovms.engine.row_functions import forget_compiler, load_kernels_beside
-from fastovms.engine.stored_prefixes import ModelBlocks, PrefixFiles
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, InvalidField
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
+from fastovms.parts.adapters.table import AdapterTable
+from fastovms.parts.comparison.graph_comparison import largest_difference
+from fastovms.parts.decode_kernels.prepare import can_use_kernels, defer_kernels, prepare
+from fastovms.parts.drafts.draft_model import DraftModel
+from fastovms.parts.drafts.files import (
+    fit_draft_files,
+    load_draft_model,
+    read_draft_files,
+)
+from fastovms.parts.grammars.trials import guard_compiler
+from fastovms.parts.prefix_cache.engine import (
+    PrefixDirectory,
+    PrefixEngine,
+    fit_attention,
+    prefix_files,
+)
+from fastovms.parts.prefix_cache.stored_prefixes import ModelBlocks, PrefixFiles
+from fastovms.parts.tuning.idle import IdleTuning, Measurement, load_tuned, read_files
 from fastovms.system.disk import DiskCache
 
 

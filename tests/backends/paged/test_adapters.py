@@ -1,4 +1,4 @@
-"""Tests of `fastovms/backends/paged/adapters.py`."""
+"""Tests of `fastovms/parts/adapters/table.py`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.backends.model_files import read_model_info
-from fastovms.backends.paged import adapters as module
-from fastovms.backends.paged.adapters import AdapterTable
 from fastovms.backends.paged.backend import PagedBackend
 from fastovms.config import EngineConfig
 from fastovms.engine.model.model import PagedModel
 from fastovms.errors import BackendUnavailable, ConfigurationError
 from fastovms.params import Adapter, GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.parts.adapters import table as module
+from fastovms.parts.adapters.table import AdapterTable
 from tests.adapters import SOME_MODULES, write_random_adapter
 
 SHAPE = replace(SHAPES["tiny"], weight_format="fp32")

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/backends/paged/draft_models.py`: what drafts, beside its target."""
+"""Tests of `fastovms/parts/drafts/files.py`: what drafts, beside its target."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from bench.random_models.shapes import SHAPES, Shape
 from bench.random_models.weights import Node
 from fastovms.backends.model_files import read_model_info
 from fastovms.backends.paged.backend import PagedBackend
-from fastovms.backends.paged.draft_models import (
+from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.engine.engine import Engine
+from fastovms.engine.model.paging import read_paged_graph
+from fastovms.engine.step_costs import StepCosts
+from fastovms.errors import ConfigurationError
+from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams
+from fastovms.parts.drafts.draft_head import DraftHead
+from fastovms.parts.drafts.draft_model import DraftModel
+from fastovms.parts.drafts.files import (
     DraftFiles,
     check_draft_files,
     fit_draft_files,
     load_draft_model,
     read_draft_files,
 )
-from fastovms.config import DEMO_MODEL, EngineConfig
-from fastovms.engine.draft_head import DraftHead
-from fastovms.engine.draft_model import DraftModel
-from fastovms.engine.engine import Engine
-from fastovms.engine.model.paging import read_paged_graph
-from fastovms.engine.step_costs import StepCosts
-from fastovms.errors import ConfigurationError
-from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams
 
 LFM2 = Path(__file__).parents[2] / "models" / "architectures" / "lfm2"
 
@@ -87,9 +87,7 @@ def test_another_vocabulary_is_a_configuration_error(
     draft_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vocabularies = {draft_dir: {b"a": 0, b"b": 1}, DEMO_MODEL: {b"a": 0, b"c": 1, b"b": 2}}
-    monkeypatch.setattr(
-        "fastovms.backends.paged.draft_models._read_vocabulary", vocabularies.__getitem__
-    )
+    monkeypatch.setattr("fastovms.parts.drafts.files._read_vocabulary", vocabularies.__getitem__)
     with pytest.raises(ConfigurationError, match="they differ in 2 tokens, such as 'c'"):
         read_draft_files(draft_dir, DEMO_MODEL, read_model_info(DEMO_MODEL))
 

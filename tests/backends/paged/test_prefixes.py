@@ -1,4 +1,4 @@
-"""Tests of `fastovms/backends/paged/prefixes.py`."""
+"""Tests of `fastovms/parts/prefix_cache/engine.py`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 
 import pytest
 
-from fastovms.backends.paged import prefixes
 from fastovms.backends.paged.backend import PagedBackend
-from fastovms.backends.paged.prefixes import (
+from fastovms.config import EngineConfig
+from fastovms.engine.blocks import BlockManager
+from fastovms.engine.engine import Engine
+from fastovms.engine.model.paging import ExactLength
+from fastovms.errors import ConfigurationError
+from fastovms.params import FinishReason, ModelInfo
+from fastovms.parts.prefix_cache import engine as prefixes
+from fastovms.parts.prefix_cache.directory import BlockDirectory
+from fastovms.parts.prefix_cache.engine import (
     PrefixDirectory,
     fit_length,
     fit_window,
     prefix_files,
     sliding_window,
 )
-from fastovms.config import EngineConfig
-from fastovms.engine.blocks import BlockManager
-from fastovms.engine.engine import Engine
-from fastovms.engine.model.paging import ExactLength
-from fastovms.engine.stored_prefixes import ModelBlocks, PrefixFiles, Restoration
-from fastovms.errors import ConfigurationError
-from fastovms.params import FinishReason, ModelInfo
-from fastovms.prefix_cache import BlockDirectory
+from fastovms.parts.prefix_cache.stored_prefixes import ModelBlocks, PrefixFiles, Restoration
 from tests.backends.listener import Listener, idle, request
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
 from tests.engine.stored_engine import request as stored_request

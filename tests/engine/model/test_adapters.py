@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/model/adapters.py`."""
+"""Tests of `fastovms/parts/adapters/graph.py`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from openvino import opset13
 
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
-from fastovms.backends.paged.adapter_files import read_adapter
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.adapters import (
+from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.paging import read_paged_graph
+from fastovms.params import Adapter, BeamSearch, GenerationRequest, SamplingParams
+from fastovms.parts.adapters.files import read_adapter
+from fastovms.parts.adapters.graph import (
     AdapterStack,
     LowRank,
     check_stack,
     compile_adapters,
     module_shapes,
 )
-from fastovms.engine.model.model import PagedModel
-from fastovms.engine.model.paging import read_paged_graph
-from fastovms.params import Adapter, BeamSearch, GenerationRequest, SamplingParams
+from fastovms.parts.drafts.draft_model import DraftModel
 from tests.adapters import (
     ALL_MODULES,
     SOME_MODULES,

@@ -20,31 +20,32 @@ from openvino import opset13
 from bench.models import write_model
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
-from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_few_rows
 from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import WeightStore, packed_bytes
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.low_rank import pack_adapter
 from fastovms.engine.kernels.segments import find_segments
-from fastovms.engine.model import few_rows, kernel_check
-from fastovms.engine.model.adapters import (
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
+from fastovms.engine.model.fusion import fuse_projections
+from fastovms.engine.model.model import ExportedModel, PagedModel, RunnerFactory, as_float32
+from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+from fastovms.gguf.converter import convert
+from fastovms.parts.adapters.graph import (
     AdapterStack,
     LowRank,
     compile_adapters,
     module_shapes,
 )
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
-from fastovms.engine.model.few_rows import (
+from fastovms.parts.decode_kernels import check as kernel_check
+from fastovms.parts.decode_kernels import few_rows
+from fastovms.parts.decode_kernels.few_rows import (
     MAX_ROWS,
     FewRowVariants,
     compile_few_rows,
     served_numbers,
 )
-from fastovms.engine.model.fusion import fuse_projections
-from fastovms.engine.model.model import ExportedModel, PagedModel, RunnerFactory, as_float32
-from fastovms.engine.model.step_inputs import StepInputs, StepLayout
-from fastovms.engine.model.step_program import AdaptedStepRunner, StepProgramRunner
-from fastovms.gguf.converter import convert
+from fastovms.parts.decode_kernels.prepare import can_use_kernels, prepare_few_rows
+from fastovms.parts.decode_kernels.step_program import AdaptedStepRunner, StepProgramRunner
 from fastovms.system.disk import DiskCache
 from tests.gguf.tiny_models import HIDDEN, TinyModel
 from tests.gguf.tiny_models import write_model as write_gguf

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/model/tuning.py`."""
+"""Tests of `fastovms/parts/tuning/measurement.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fastovms.engine.model.kv_cache import BlockCopy
 from fastovms.engine.model.step_inputs import StepInputs
-from fastovms.engine.model.tuning import (
+from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.parts.tuning.measurement import (
     BUDGET_CASES,
     LOAD_CASES,
     MIN_ROUNDS,
@@ -23,7 +24,6 @@ from fastovms.engine.model.tuning import (
     speed_ratios,
     warm_up,
 )
-from fastovms.params import GenerationRequest, SamplingParams
 from tests.engine.fake_model import FakeModel, continue_greedily
 from tests.engine.test_engine import make_engine, run, text
 

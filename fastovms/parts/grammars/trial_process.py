@@ -1,8 +1,8 @@
 """The process that tries grammars.
 
-Start it with `python -m fastovms.parts.grammars.trial_process DESCRIPTOR SECONDS NICENESS`. It loads a
-compiler and forks a worker, which tries one grammar after another. A client's data reach native code
-only in a worker. When one dies, another is forked within milliseconds.
+Run as `python -m fastovms.parts.grammars.trial_process DESCRIPTOR SECONDS NICENESS`. It loads a
+compiler and forks a worker, which tries one grammar after another. A client's data reach native
+code only in a worker. When one dies, another is forked within milliseconds.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from fastovms.api.body import FairThread, show, wrong
 from fastovms.api.dialect import Dialect, model_not_found
 from fastovms.api.residency import ModelState
 from fastovms.backend import EncoderBackend, GenerationBackend, SpeechBackend
+from fastovms.backends.adapter_backend import AdapterBackend
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.config import ChatConfig, EncoderConfig, ModelLimits
 from fastovms.encoding import Task
@@ -19,7 +20,6 @@ from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField
 from fastovms.media.decode import PixelBound
 from fastovms.media.loader import GivenImages, ImageLoader, ImageSource
 from fastovms.params import Adapter, Image, ModelInfo
-from fastovms.parts.adapters.backend import AdapterBackend
 from fastovms.system.disk import DiskCache
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.output import check_formats, kept_tags

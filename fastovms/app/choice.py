@@ -9,10 +9,16 @@ from typing import Protocol
 
 import openvino as ov
 
+from fastovms.app.paged import compile_paged
 from fastovms.backend import GenerationBackend
-from fastovms.backends.model_files import check_graph, load_grammar_compiler, log_gaps
+from fastovms.backends.model_files import (
+    check_graph,
+    fit_length,
+    load_grammar_compiler,
+    log_gaps,
+)
 from fastovms.backends.model_task import graph_file
-from fastovms.backends.paged.backend import PagedBackend, SharedCores
+from fastovms.backends.paged.backend import SharedCores
 from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import is_npu
 from fastovms.engine.model.paging import read_transformed
@@ -20,7 +26,7 @@ from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo
 from fastovms.parts.drafts.files import read_draft_files
 from fastovms.parts.grammars.trials import trial_starter
-from fastovms.parts.prefix_cache.engine import PrefixDirectory, fit_length
+from fastovms.parts.prefix_cache.engine import PrefixDirectory
 from fastovms.system.disk import DiskCache
 
 logger = logging.getLogger(__name__)
@@ -73,7 +79,7 @@ def compile_backend(
             "--backend genai"
         )
     try:
-        return PagedBackend.compile(model_dir, model, config, cache)
+        return compile_paged(model_dir, model, config, cache)
     except UnsupportedModel as error:
         if config.backend == "paged":
             raise

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fastovms.api.body import FairThread
 from fastovms.api.served import (
@@ -35,6 +35,7 @@ from fastovms.app.compiling import (
     read_info,
     task_of,
 )
+from fastovms.app.paged import TunedCores
 from fastovms.backend import GenerationBackend
 from fastovms.backend_stats import BackendStats
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
@@ -65,6 +66,9 @@ from fastovms.system.disk import DiskCache
 from fastovms.system.memory import make_binding_tables
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from fastovms.parts.adapters.table import AdapterTable
 
 T = TypeVar("T")
 
@@ -138,7 +142,7 @@ def load_models(
     check_models(models)
     start = time.perf_counter()
     make_binding_tables()
-    cores = cores or SharedCores.create()
+    cores = cores or TunedCores.share()
     others: dict[str, ServedEncoder | ServedSpeech] = {}
     closes: list[Callable[[], None]] = []
     for model in models:
@@ -273,8 +277,15 @@ def _served(
         chat,
         model.names[1:],
         images,
-        adapters=backend.adapters if isinstance(backend, PagedBackend) else None,
+        adapters=_adapters_of(backend) if model.engine.serves_adapters else None,
     )
+
+
+def _adapters_of(backend: GenerationBackend) -> AdapterTable | None:
+    from fastovms.parts.adapters.table import AdapterTable  # most servers serve no adapters
+
+    extensions = backend.extensions if isinstance(backend, PagedBackend) else ()
+    return next((one for one in extensions if isinstance(one, AdapterTable)), None)
 
 
 def _check_gguf(path: Path, cache: DiskCache) -> None:

@@ -45,9 +45,9 @@ from fastovms.api.served import ServedModels
 from fastovms.app.compiling import CompileAhead
 from fastovms.app.greeting import greeting
 from fastovms.app.loading import load_models
+from fastovms.app.paged import TunedCores
 from fastovms.app.supply import ModelSupply, ReadList, settle_memory
 from fastovms.backends.document_process import PdfProcesses
-from fastovms.backends.paged.backend import SharedCores
 from fastovms.batches.input import InputChecker, LineSlots
 from fastovms.batches.runner import FOLDER as BATCH_FOLDER
 from fastovms.batches.runner import BatchParts, BatchRunner, LineCaller
@@ -371,7 +371,7 @@ def model_supply(
     """
     finder = ModelFinder.of(config.repository, os.environ)
     prefix_cache = config.prefix_cache
-    load = partial(load_models, media=config.media, cores=SharedCores.create(), ahead=ahead)
+    load = partial(load_models, media=config.media, cores=TunedCores.share(), ahead=ahead)
     supply = ModelSupply(
         config.models,
         finder.find,

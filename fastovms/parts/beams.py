@@ -9,20 +9,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastovms.engine import extensions
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.model.model import Floats
 from fastovms.engine.sampler import check_rows, log_sum_exp_and_top, token_logprobs
 from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence, SequenceGroup
-from fastovms.grammar.state import dead_end
+from fastovms.errors import CONTEXT_EXCEEDED, RequestError
 from fastovms.params import (
     BeamSearch,
     EarlyStopping,
     EndsText,
     FinishReason,
     GenerationOutput,
+    GenerationRequest,
     Refusal,
     TokenLogprobs,
+    dead_end,
 )
 
 # Decides, from logits alone, which beams of a group beam search go on and when the search ends.
@@ -260,7 +263,44 @@ def beam_token_limit(num_prompt_tokens: int, num_beams: int, blocks: BlockManage
     return blocks.block_size * (num_shared + (blocks.num_blocks - num_shared) // num_beams)
 
 
-class BeamRequest:
+class BeamSearches(extensions.BeamSearches):
+    """Makes the beam searches of an engine."""
+
+    def token_limit(self, request: GenerationRequest, limit: int, blocks: BlockManager) -> int:
+        search = request.params.beam_search
+        assert search is not None
+        num_prompt_tokens = len(request.prompt_token_ids)
+        return min(limit, beam_token_limit(num_prompt_tokens, search.num_beams, blocks))
+
+    def validate(self, request: GenerationRequest, token_limit: int, max_num_seqs: int) -> None:
+        """Raises RequestError if the beams of a request could never run."""
+        search = request.params.beam_search
+        assert search is not None
+        width = search.num_beams
+        if width > max_num_seqs:
+            raise RequestError(
+                f"a search with {width} beams cannot run: at most {max_num_seqs} sequences do at "
+                "once",
+                param=search.param,
+            )
+        num_prompt_tokens = len(request.prompt_token_ids)
+        if token_limit <= num_prompt_tokens:
+            raise RequestError(
+                f"the cache has no room for {width} beams over a prompt of {num_prompt_tokens} "
+                "tokens",
+                param=search.param,
+                code=CONTEXT_EXCEEDED,
+            )
+
+    def start(self, root: Sequence, request: GenerationRequest) -> BeamRequest:
+        """Starts the search of a valid request at its first sequence."""
+        group, search = root.group, request.params.beam_search
+        assert group is not None
+        assert search is not None
+        return BeamRequest(root, group, search, request.ends_text)
+
+
+class BeamRequest(extensions.BeamSearch):
     """Applies a beam search to the sequences of one group.
 
     Processors apply before the log softmax: the search uses the distribution that sampling would

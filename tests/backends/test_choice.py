@@ -11,7 +11,7 @@ import pytest
 from bench.models import write_draft_head
 from bench.random_models.shapes import SHAPES
 from fastovms.app import choice
-from fastovms.backends.paged import backend as paged_backend
+from fastovms.app import paged as paged_backend
 from fastovms.config import DEMO_MODEL
 from fastovms.engine.model.paging import TransformedGraph
 from fastovms.errors import ConfigurationError

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from fastovms.config import EngineConfig
-from fastovms.engine.engine import Engine
 from fastovms.engine.processors import Penalties
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import (
@@ -36,6 +35,7 @@ from tests.engine.beam_searches import (
     run,
     search_alone,
 )
+from tests.engine.engines import full_engine
 from tests.engine.fake_model import FakeModel
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
@@ -380,7 +380,7 @@ def run_grammar(
 ) -> list[GenerationOutput]:
     model = GrammarModel()
     model.allocate_cache(64)
-    engine = Engine(model, EngineConfig(), num_blocks=64, max_model_len=64, grammars=grammars)
+    engine = full_engine(model, EngineConfig(), num_blocks=64, max_model_len=64, grammars=grammars)
     grammar = Grammar(GrammarKind.REGEX, source)
     request = beam_request(
         "r",

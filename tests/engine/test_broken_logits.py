@@ -23,6 +23,7 @@ from fastovms.params import (
     SamplingParams,
 )
 from fastovms.parts.drafts.draft_model import DraftModel
+from tests.engine.engines import full_engine
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
 from tests.engine.test_engine import run, text
 
@@ -64,7 +65,7 @@ class BreakingModel(FakeModel):
 
 
 def make_engine(model: FakeModel, **settings: Any) -> Engine:
-    return Engine(
+    return full_engine(
         model,
         EngineConfig(max_num_batched_tokens=8),
         num_blocks=64,

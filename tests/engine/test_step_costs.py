@@ -25,6 +25,7 @@ from fastovms.engine.step_costs import (
 )
 from fastovms.params import GenerationRequest, SamplingParams
 from fastovms.parts.drafts.drafting import draft_lengths
+from tests.engine.engines import full_engine
 from tests.engine.fake_model import FakeModel
 
 # What work of a size costs, by noisy measurements of some sizes.
@@ -573,7 +574,7 @@ def run_streams(
     model = TimedModel()
     model.base, model.token_seconds = base, token_seconds
     model.allocate_cache(4096)
-    engine = Engine(
+    engine = full_engine(
         model,
         EngineConfig(enable_prompt_lookup=False, enable_prefix_caching=False),
         num_blocks=4096,

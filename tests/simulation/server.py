@@ -34,6 +34,7 @@ from fastovms.api.served import (
     ServedSpeech,
 )
 from fastovms.app import loading, serve, supply
+from fastovms.app.paged import engine_extensions
 from fastovms.app.serve import BatchService
 from fastovms.app.supply import ModelSupply
 from fastovms.backends.engine_thread import StepReport
@@ -56,7 +57,7 @@ from fastovms.http.server import HttpServer
 from fastovms.parts.prefix_cache import directory as prefix_cache
 from fastovms.parts.prefix_cache import stored_prefixes
 from fastovms.parts.prefix_cache.directory import BlockDirectory, open_block_directory
-from fastovms.parts.prefix_cache.engine import PrefixDirectory
+from fastovms.parts.prefix_cache.engine import PrefixDirectory, StoredPrefixes
 from fastovms.parts.prefix_cache.stored_prefixes import PrefixFiles
 from fastovms.service import lifecycle
 from fastovms.state.opening import open_store
@@ -229,7 +230,6 @@ def install_server() -> None:
         **{**vars(signal), "signal": lambda *given: _own_server().set_handler(*given)}
     )
     backend.forget_compiler = lambda: None
-    backend.guard_compiler = SimGrammars  # type: ignore[assignment]
     stored_prefixes.MIN_PROMPT_TOKENS = 16  # type: ignore[misc]
     supply.plan_models = _plan_models
     supply.check_models = lambda configs: None
@@ -300,9 +300,10 @@ class SimBackend(PagedBackend):
         return self.failure is None and not self._closing.is_set()
 
     def _publish(self, step: StepReport) -> None:
-        if self._prefixes is None or not self._prefixes._restorer.holds_blocks:
+        stored = [one.engine for one in self.extensions if isinstance(one, StoredPrefixes)]
+        if not any(one is not None and one._restorer.holds_blocks for one in stored):
             try:
-                self._engine.check()
+                self.engine.check()
             except AssertionError as error:
                 _own_server().world.fail("books", str(error), error)
         self._check_wanted()
@@ -312,7 +313,7 @@ class SimBackend(PagedBackend):
         """Checks that the engine computes only for requests that are still wanted, and that events
         are logged only for clients that are still connected."""
         server, known = _own_server(), self._requests._requests
-        unknown = self._engine._requests.keys() - known.keys()
+        unknown = self.engine._requests.keys() - known.keys()
         num_wanted = server.http.num_requests + sum(runs.num_running for runs in server.runs)
         if server.batches is not None and server.batches._runner is not None:
             num_wanted += server.batches._runner._parts.slots.num_used
@@ -580,13 +581,17 @@ class SimServer:
             model,
             info,
             engine,
-            BackendParts(COMPILER, cores=self.cores),
+            BackendParts(
+                engine_extensions(model, engine, COMPILER),
+                SimGrammars(COMPILER),
+                [] if stored is None else [StoredPrefixes(model, stored)],
+                cores=self.cores,
+            ),
             available=1 << 30,
-            prefixes=stored,
         )
         assert isinstance(served, SimBackend)
         served.name = name
-        served._engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
+        served.engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
         self.backends.append(served)
         metrics = GenerationMetrics(info.name, served.stats)
         return ServedModel(served, ByteTokenizer(), metrics, chat=chat_model())

@@ -23,9 +23,9 @@ from fastovms.backends.engine_thread import ComputeTurn
 from fastovms.backends.processes import ChildProcess
 from fastovms.backends.speech_backend import WhisperBackend
 from fastovms.backends.speech_messages import ReadWindow, WindowText
+from fastovms.backends.worker_messages import WorkerFailed
 from fastovms.errors import InvalidField
 from fastovms.media.audio import OnPiece
-from fastovms.parts.genai.worker_messages import WorkerFailed
 from fastovms.speech import WINDOW_SECONDS, Samples, Segment, SpeechInfo, SpeechParams
 from fastovms.system.disk import UnnamedFile
 from fastovms.telemetry.metrics import GenerationMetrics

@@ -11,11 +11,12 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from fastovms.backends.paged.backend import BackendExtension, PagedBackend
 from fastovms.engine.model.devices import MIB, available_memory, is_cpu
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.paging import reason_of
 from fastovms.errors import BackendUnavailable, ConfigurationError
-from fastovms.params import Adapter
+from fastovms.params import Adapter, GenerationRequest
 from fastovms.parts.adapters.files import AdapterFiles, read_adapter
 from fastovms.parts.adapters.graph import (
     AdapterRunner,
@@ -44,7 +45,7 @@ class _Change(NamedTuple):
     runner: AdapterRunner | None
 
 
-class AdapterTable:
+class AdapterTable(BackendExtension):
     """The adapters of a model. Belongs to the event loop, but for `load_first`.
 
     Args:
@@ -54,7 +55,7 @@ class AdapterTable:
             their own.
 
     Attributes:
-        switch: calls a function on the engine's thread and returns when it has returned; set when
+        switch: calls a function on the engine's thread and returns when it has returned; set while
             the engine runs.
     """
 
@@ -181,12 +182,21 @@ class AdapterTable:
         if not task.cancelled():
             task.exception()  # the caller has it, if there still is one
 
-    def hold(self, adapter: Adapter) -> Callable[[], None]:
+    def start(self, backend: PagedBackend) -> None:
+        self.switch = backend.call_and_wait
+
+    def close(self) -> None:
+        self.switch = None
+
+    def hold(self, request: GenerationRequest) -> Callable[[], None] | None:
         """Records a request that uses an adapter, and returns what records its end.
 
         Raises:
             BackendUnavailable: the adapter is being unloaded.
         """
+        adapter = request.adapter
+        if adapter is None:
+            return None
         number = adapter.number
         if self._adapters.get(adapter.name) is not adapter:
             raise BackendUnavailable(f"the adapter {adapter.name} is being unloaded")

@@ -1,27 +1,22 @@
-"""Prepares what makes a model faster that is being served already: the kernels of sampling, and for
-steps of few rows our own kernels or OpenVINO's with fixed shapes."""
+"""Prepares kernels of our own for steps of few rows of a model that is being served already."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import openvino as ov
 
 from fastovms import __version__
+from fastovms.backends.paged.backend import BackendExtension
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.devices import is_cpu
 from fastovms.engine.model.model import PagedModel, RunnerFactory
 from fastovms.engine.model.paging import reason_of
-from fastovms.engine.row_functions import (
-    forget_compiler,
-    try_to_load_kernels,
-    use_numpy_for_now,
-)
-from fastovms.parts.drafts.suffix_index import SUFFIX_FUNCTIONS
+from fastovms.engine.row_functions import forget_compiler
 from fastovms.system.disk import DiskCache, file_identity, key_of
 from fastovms.system.memory import find_trim
 
@@ -29,9 +24,6 @@ if TYPE_CHECKING:
     from fastovms.parts.decode_kernels.few_rows import FewRowVariants
 
 logger = logging.getLogger(__name__)
-
-_DELAY: Final = 2.0
-"""Seconds in which a first request may come, which is then answered undisturbed."""
 
 _MAX_SECONDS: Final = 3.0
 _NUM_ROUNDS: Final = 5
@@ -65,67 +57,40 @@ def can_use_kernels(model: PagedModel) -> bool:
     )
 
 
-def defer_kernels() -> None:
-    """Does without the kernels of sampling until `prepare` loads them."""
-    use_numpy_for_now()
-    SUFFIX_FUNCTIONS.defer()
-
-
-def prepare(
-    model: PagedModel,
-    cache: DiskCache,
-    has_kernels: bool,
-    has_adapters: bool,
-    may_go_on: Callable[[float], bool],
-) -> None:
-    """Loads the kernels of sampling, which are compiled at the very first start, and prepares steps
-    of few rows; see `prepare_few_rows`. A first request comes before all of it. `may_go_on` is as
-    in `BackendParts.prepare`."""
-    if not may_go_on(_DELAY):
-        return
-    try_to_load_kernels()
-    SUFFIX_FUNCTIONS.try_to_load()
-    if has_kernels or model.awaits_single_rows:
-        may_go_on_now = partial(may_go_on, 0.0)
-        prepare_few_rows(model, has_kernels, may_go_on_now, cache, has_adapters=has_adapters)
-    forget_compiler()
-    find_trim()()
-
-
-def prepare_few_rows(
-    model: PagedModel,
-    has_kernels: bool,
-    may_go_on: Callable[[], bool],
-    cache: DiskCache | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-    *,
-    has_adapters: bool = False,
-) -> None:
-    """Compiles the kernels, packs the weights, checks logits and measures, and logs in one line how
-    that ended. Compiles the graph for steps of one row, if the model has one, unless the kernels
-    compute these steps: it would take the memory of the weights for nothing. All of it runs beside
-    the engine and takes seconds. The engine then uses what is right and faster.
+class DecodeKernels(BackendExtension):
+    """Prepares steps of few rows beside the engine, which takes seconds: compiles the kernels,
+    packs the weights, checks logits and measures, and logs in one line how that ended. The engine
+    then uses what is right and faster.
 
     Args:
-        has_kernels: whether to try the kernels.
-        may_go_on: waits, before a piece of work, until the engines rest or for some seconds, and
-            returns whether the model is still served.
         cache: keeps that the kernels have passed their check; None = they are checked each time.
         has_adapters: whether adapters are served.
     """
 
-    def wait_for_rest() -> None:
-        if not may_go_on():
-            raise _DroppedError
+    def __init__(
+        self,
+        model: PagedModel,
+        cache: DiskCache | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        has_adapters: bool = False,
+    ) -> None:
+        self._model = model
+        self._cache = cache or DiskCache(None)
+        self._clock = clock
+        self._has_adapters = has_adapters
 
-    try:
-        if has_kernels:
-            _prepare_kernels(model, wait_for_rest, cache or DiskCache(None), clock, has_adapters)
-        if model.awaits_single_rows:
-            wait_for_rest()
-            _compile_single_rows(model)
-    except _DroppedError:
-        pass
+    def prepare(self, may_go_on: Callable[[float], bool]) -> None:
+        def wait_for_rest() -> None:
+            if not may_go_on(0.0):
+                raise _DroppedError
+
+        with suppress(_DroppedError):
+            _prepare_kernels(
+                self._model, wait_for_rest, self._cache, self._clock, self._has_adapters
+            )
+        forget_compiler()
+        find_trim()()
 
 
 def _prepare_kernels(
@@ -142,14 +107,6 @@ def _prepare_kernels(
         raise
     except Exception as error:
         logger.warning("decode kernels: not used: %s", reason_of(error))
-
-
-def _compile_single_rows(model: PagedModel) -> None:
-    try:
-        model.compile_single_rows()
-    except RuntimeError as error:
-        logger.warning("no separate graph is compiled for steps of one token: %s", reason_of(error))
-    model.forget_files()
 
 
 def _prepare(

@@ -6,6 +6,7 @@ import logging
 from array import array
 from collections import abc
 from collections.abc import Hashable
+from functools import partial
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -13,7 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.backend_stats import EngineCounters
-from fastovms.engine.model.model import Floats
+from fastovms.backends.paged.backend import BackendExtension, PagedBackend
+from fastovms.config import EngineConfig
+from fastovms.engine.extensions import Drafter
+from fastovms.engine.model.model import Floats, Model
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.scheduler import Chunk
 from fastovms.engine.sequence import Sequence, SequenceGrammar
@@ -21,7 +25,13 @@ from fastovms.engine.step_costs import StepCosts
 from fastovms.params import MAX_DRAFT_TOKENS
 from fastovms.parts.drafts.draft_head import DraftHead
 from fastovms.parts.drafts.draft_model import DraftModel, DraftPolicy, SequenceDrafters, WantedDraft
-from fastovms.parts.drafts.suffix_index import LEAST_CHANCE, NO_GUESS, Guess, SuffixIndex
+from fastovms.parts.drafts.suffix_index import (
+    LEAST_CHANCE,
+    NO_GUESS,
+    SUFFIX_FUNCTIONS,
+    Guess,
+    SuffixIndex,
+)
 from fastovms.parts.drafts.suffix_layout import MAX_MATCH
 
 _SIZES: Final = (1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63, 95, 127, 191, 255)
@@ -174,7 +184,7 @@ _OWN_TEXT_TOKENS = 64 * 1024
 """How many tokens the index has where no sequence is guessed from the texts of others."""
 
 
-class Drafting:
+class Drafting(Drafter):
     """Makes the drafts of a step, and counts their acceptance.
 
     Guesses come from the suffix index, which includes the sequence's own text, and from its
@@ -396,6 +406,35 @@ class Drafting:
         self._index.check()
         if self._model is not None:
             self._model.check()
+
+
+def drafting_of(
+    model: Model, config: EngineConfig, draft_model: DraftModel | None = None
+) -> abc.Callable[[EngineCounters, StepCosts], Drafting]:
+    """Returns the factory of the drafter of a model's engine.
+
+    Args:
+        draft_model: with its cache reserved; None = there is none.
+    """
+    return partial(
+        Drafting,
+        enable_prompt_lookup=config.enable_prompt_lookup is not False,
+        num_shared_tokens=config.suffix_index_tokens if config.enable_prefix_caching else 0,
+        model=draft_model,
+        rope_switch_len=model.rope_switch_len,
+        max_draft_tokens=None if model.states is None else model.states.max_draft_tokens,
+    )
+
+
+class SuffixKernels(BackendExtension):
+    """Makes no lookups until the kernels of the suffix index are loaded."""
+
+    def start(self, backend: PagedBackend) -> None:
+        SUFFIX_FUNCTIONS.defer()
+
+    def prepare(self, may_go_on: abc.Callable[[float], bool]) -> None:
+        if may_go_on(0.0):
+            SUFFIX_FUNCTIONS.try_to_load()
 
 
 class _Offer(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import openvino as ov
 import openvino_genai
 
-from fastovms.backends.model_files import read_model_info
+from fastovms.backends.model_files import fit_attention, read_model_info
 from fastovms.backends.model_task import check_draft_head_files, first_integer, read_json
 from fastovms.config import EngineConfig
 from fastovms.engine.model.model import PagedModel
@@ -23,7 +23,6 @@ from fastovms.parts.drafts.head_graph import (
     other_head,
     read_draft_head,
 )
-from fastovms.parts.prefix_cache.engine import fit_attention
 
 
 class DraftFiles(NamedTuple):

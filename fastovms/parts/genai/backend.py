@@ -31,6 +31,14 @@ from fastovms.backends.engine_thread import (
 from fastovms.backends.model_files import Comparison, NotComparable, fit_cache
 from fastovms.backends.model_task import graph_file, weights_file
 from fastovms.backends.processes import ChildProcess, receive, send
+from fastovms.backends.worker_messages import (
+    Compare,
+    Compared,
+    EncodingImages,
+    LoadPipeline,
+    PipelineLoaded,
+    WorkerFailed,
+)
 from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import is_npu
 from fastovms.errors import (
@@ -47,14 +55,6 @@ from fastovms.parts.genai.support import (
     check_salt,
     check_supported,
     has_prefix_cache,
-)
-from fastovms.parts.genai.worker_messages import (
-    Compare,
-    Compared,
-    EncodingImages,
-    LoadPipeline,
-    PipelineLoaded,
-    WorkerFailed,
 )
 from fastovms.parts.grammars.trials import (
     LANE_SECONDS,

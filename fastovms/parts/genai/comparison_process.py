@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fastovms.backends.model_task import graph_file
 from fastovms.backends.processes import connect_to_parent, receive, send
+from fastovms.backends.worker_messages import Compare, Compared, WorkerFailed
 from fastovms.engine.model.paging import reason_of
 from fastovms.errors import RequestError
 from fastovms.params import GenerationRequest, ModelInfo, SamplingParams
@@ -25,7 +26,6 @@ from fastovms.parts.comparison.graph_comparison import PROPERTIES, UnknownInput,
 from fastovms.parts.genai.generation_config import generation_config
 from fastovms.parts.genai.pipeline import PromptReader
 from fastovms.parts.genai.support import Assistance
-from fastovms.parts.genai.worker_messages import Compare, Compared, WorkerFailed
 
 _PROMPT: Final = "A quick brown fox jumps over 13 lazy dogs; 'why?' asks {nobody} in the garden."
 

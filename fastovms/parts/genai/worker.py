@@ -24,6 +24,12 @@ import openvino_genai as genai
 from fastovms.backend_stats import BackendStats, EngineCounters
 from fastovms.backends.engine_thread import Close, Command, run_engine
 from fastovms.backends.processes import connect_to_parent, receive, send
+from fastovms.backends.worker_messages import (
+    EncodingImages,
+    LoadPipeline,
+    PipelineLoaded,
+    WorkerFailed,
+)
 from fastovms.config import EngineConfig
 from fastovms.engine.model.paging import reason_of
 from fastovms.engine.scheduler import rank_of
@@ -50,12 +56,6 @@ from fastovms.parts.genai.pipeline import (
     longest_context,
 )
 from fastovms.parts.genai.support import Assistance
-from fastovms.parts.genai.worker_messages import (
-    EncodingImages,
-    LoadPipeline,
-    PipelineLoaded,
-    WorkerFailed,
-)
 from fastovms.system.memory import find_trim
 from fastovms.telemetry.log_format import log_handler, start_log
 

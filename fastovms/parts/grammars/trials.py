@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from fastovms.backend_stats import GrammarStats
+from fastovms.backends.paged.backend import Grammars
 from fastovms.backends.processes import ChildProcess, fate, start_thread
 from fastovms.config import DEMO_MODEL
 from fastovms.errors import BackendUnavailable, Overloaded
@@ -503,7 +504,7 @@ class PassedGrammars(Protocol):
         UnusableGrammar."""
 
 
-class GuardedGrammars:
+class GuardedGrammars(Grammars):
     """Tries each grammar, and caches the results.
 
     Args:

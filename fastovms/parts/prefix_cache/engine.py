@@ -1,4 +1,4 @@
-"""The prefix cache on disk of a paged model, and its context window."""
+"""The prefix cache on disk of a paged model."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import openvino as ov
 
-from fastovms.backend_stats import StoredPrefixStats
-from fastovms.backends.engine_thread import add_request
+from fastovms.backend_stats import BackendStats, StoredPrefixStats
+from fastovms.backends.engine_thread import SteppedEngine, add_request
+from fastovms.backends.paged.backend import BackendExtension, PagedBackend
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.model import PagedModel
-from fastovms.engine.model.paging import ExactLength, PagedGraph, applies_sliding_window
-from fastovms.errors import ConfigurationError
+from fastovms.engine.model.model import Model, PagedModel
 from fastovms.params import EngineOutput, GenerationRequest, ModelInfo
 from fastovms.parts.prefix_cache.directory import BlockDirectory
 from fastovms.parts.prefix_cache.stored_prefixes import (
@@ -32,77 +31,6 @@ from fastovms.parts.prefix_cache.stored_prefixes import (
 )
 
 logger = logging.getLogger(__name__)
-
-
-_WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
-"""Keys of config.json that may hold a window."""
-
-_WINDOWED = frozenset({"sliding_attention", "chunked_attention", "local"})
-"""Types of layers in config.json that have one."""
-
-
-MIN_EXACT_LEN = 16
-"""The fewest tokens that texts must be able to have for a model to be worth serving."""
-
-
-def fit_attention(model: ModelInfo, graph: PagedGraph) -> ModelInfo:
-    """Returns the model with its context limited to the length for which the graph computes
-    attention as trained.
-
-    Raises:
-        ConfigurationError: that length is too short to be useful.
-    """
-    model = fit_length(model, graph.max_exact_len)
-    return fit_window(model, is_applied=applies_sliding_window(graph.model))
-
-
-def fit_length(model: ModelInfo, limit: ExactLength | None) -> ModelInfo:
-    """Returns the model with its context limited. Raises ConfigurationError if the limit is too
-    short to be useful."""
-    if limit is None or limit.num_tokens >= model.max_model_len:
-        return model
-    if limit.num_tokens < MIN_EXACT_LEN:
-        raise ConfigurationError(f"{model.name} cannot be served: {limit.reason}")
-    logger.warning(
-        "%s computes only short texts exactly, as %s: context length reduced from %d to %d tokens",
-        model.name,
-        limit.reason,
-        model.max_model_len,
-        limit.num_tokens,
-    )
-    return replace(model, max_model_len=limit.num_tokens)
-
-
-def fit_window(model: ModelInfo, *, is_applied: bool) -> ModelInfo:
-    """Returns the facts about the model. If the compiled model does not apply the window that
-    config.json names, the context is reduced to the window, within which attention is full as
-    trained."""
-    window = sliding_window(model.config)
-    if is_applied or window is None or window >= model.max_model_len:
-        return model
-    logger.warning(
-        "the exported graph does not show its sliding window: context length reduced from %d to "
-        "its %d tokens",
-        model.max_model_len,
-        window,
-    )
-    return replace(model, max_model_len=window)
-
-
-def sliding_window(config: Mapping[str, Any]) -> int | None:
-    """Returns the window of the layers with sliding-window attention in config.json, in tokens, or
-    None."""
-    scope = config.get("text_config")
-    scope = scope if isinstance(scope, dict) else config
-    window = next((scope[name] for name in _WINDOWS if scope.get(name)), None)
-    if not isinstance(window, int) or isinstance(window, bool) or window < 1:
-        return None
-    layers = scope.get("layer_types")
-    layers = layers if isinstance(layers, list) else scope.get("attention_layers")
-    is_used = scope.get("use_sliding_window") is not False and (
-        not isinstance(layers, list) or not _WINDOWED.isdisjoint(layers)
-    )
-    return window if is_used else None
 
 
 _FORMAT: Final = 1
@@ -287,3 +215,42 @@ class PrefixEngine:
             logger.exception("prefix cache: failed and switched off")
             self._saver.give_up()
             self._restorer.give_up()
+
+
+class StoredPrefixes(BackendExtension):
+    """The prefix cache on disk of one backend.
+
+    Args:
+        model: the model of the backend.
+    """
+
+    def __init__(self, model: Model, files: PrefixFiles) -> None:
+        self._model = model
+        self._files = files
+        self.engine: PrefixEngine | None = None
+
+    def start(self, backend: PagedBackend) -> None:
+        self.engine = PrefixEngine(
+            backend.engine,
+            ModelBlocks(self._model, self._files),
+            call=backend.call,
+            call_later=backend.call_later,
+        )
+
+    def wrap(self, engine: SteppedEngine) -> SteppedEngine:
+        return self.engine or engine
+
+    def add_stats(self, stats: BackendStats) -> BackendStats:
+        if self.engine is None:
+            return stats
+        num_held = self.engine.num_held
+        return replace(
+            stats,
+            num_waiting=stats.num_waiting + num_held,
+            num_held=num_held,
+            stored_prefixes=self.engine.stats,
+        )
+
+    def end(self, *, is_in_order: bool) -> None:
+        if self.engine is not None:
+            self.engine.close(flush=is_in_order)

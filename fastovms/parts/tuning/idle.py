@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import openvino as ov
 
 from fastovms.backends.engine_thread import WorkingEngines
+from fastovms.backends.paged.backend import BackendExtension, PagedBackend
 from fastovms.backends.processes import ChildProcess, receive, send
 from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, has_vnni
@@ -426,3 +427,17 @@ class IdleTuning:
             self._process = None
             logger.info("tuning: result for %s: %s", measurement.model_dir.name, found)
             self._changed.notify_all()
+
+
+class TunedBackend(BackendExtension):
+    """Has a model measured while its backend is open."""
+
+    def __init__(self, tuning: IdleTuning, measurement: Measurement) -> None:
+        self._tuning = tuning
+        self._measurement = measurement
+
+    def start(self, backend: PagedBackend) -> None:
+        self._tuning.add(self._measurement)
+
+    def close(self) -> None:
+        self._tuning.drop(self._measurement)

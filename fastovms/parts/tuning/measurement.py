@@ -230,19 +230,3 @@ def inputs_of(case: MeasuredStep, block_size: int) -> StepInputs:
         blocks = array("i", range(first, first + num_blocks))
         last.append(layout.add(token_ids, case.context, end, blocks))
     return layout.finish(last)
-
-
-NUM_PROMPT_TOKENS = 64
-"""The length of the prompt: more than a small step has (see `compilation`), so that both variants
-of a model are used, and few enough for a large model."""
-
-
-def warm_up(model: Model, max_model_len: int) -> None:
-    """Computes a prompt and a token after it, and drops the results. OpenVINO repacks weights and
-    compiles kernels at their first use, which takes longer than the steps themselves. This
-    overwrites the first blocks of the cache, which must be free. Afterwards the mapped pages of the
-    model's files can be released."""
-    num_prompt_tokens = max(1, min(NUM_PROMPT_TOKENS, max_model_len - 1))
-    for case in (MeasuredStep(1, 0, num_prompt_tokens), MeasuredStep(1, num_prompt_tokens, 1)):
-        model.infer(inputs_of(case, model.block_size))
-    model.forget_files()

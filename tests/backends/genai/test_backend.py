@@ -15,6 +15,7 @@ from fastovms.backend_stats import BackendStats, EngineCounters
 from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.model_files import NotComparable, read_model_info
 from fastovms.backends.processes import ChildProcess, receive, send
+from fastovms.backends.worker_messages import EncodingImages, WorkerFailed
 from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.errors import InvalidField
 from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams, TextPrompt
@@ -25,7 +26,6 @@ from fastovms.parts.genai.backend import (
     guard_pipeline,
     pipeline_comparison,
 )
-from fastovms.parts.genai.worker_messages import EncodingImages, WorkerFailed
 from fastovms.parts.grammars.trials import Trial, Verdict
 from tests.backends.genai.fake_pipeline import ThreadPeer
 from tests.backends.listener import Listener

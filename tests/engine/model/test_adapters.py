@@ -37,6 +37,7 @@ from tests.adapters import (
     write_adapter,
     write_merged,
 )
+from tests.engine.engines import full_engine
 
 ARCHITECTURES = Path(__file__).parents[2] / "models" / "architectures"
 SHAPE = replace(SHAPES["tiny"], weight_format="fp32")
@@ -122,7 +123,7 @@ def new_engine(model: PagedModel, draft: PagedModel | None = None) -> Engine:
             draft, num_token_ids=model.vocab_size, max_model_len=512, max_num_batched_tokens=256
         )
         draft_model.allocate_cache(256 * model.block_size)
-    return Engine(
+    return full_engine(
         model,
         CONFIG,
         num_blocks=256,
@@ -253,7 +254,7 @@ def test_texts_are_those_of_peft(with_peft: PagedModel) -> None:
     }
     assert len(texts) == 20
     with_peft.allocate_cache(256)
-    engine = Engine(with_peft, CONFIG, num_blocks=256, max_model_len=256)
+    engine = full_engine(with_peft, CONFIG, num_blocks=256, max_model_len=256)
     for (number, index), text in texts.items():
         params = SamplingParams(
             temperature=0, max_tokens=len(text["token_ids"]), ignore_eos=True, logprobs=0

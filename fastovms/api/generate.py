@@ -473,7 +473,7 @@ class TextGeneration:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        failure = self._abort()
+        failure = self.abort()
         if self._release is not None:
             self._release()
         if self._span is not None:
@@ -584,7 +584,7 @@ class TextGeneration:
         assert self._done is not None
         await self._done
 
-    def _abort(self) -> BaseException | None:
+    def abort(self) -> BaseException | None:
         """Aborts running samples. Returns the error that made the run fail, if any."""
         error = None
         if self._done is not None and not self._done.cancel() and not self._done.cancelled():

@@ -129,7 +129,7 @@ def _add_response_routes(
     for prefix in dialect.prefixes:
         for method, path, handler in handlers:
             router.add(method, f"{prefix}{path}", endpoint(handler, dialect))
-        socket = websocket_handler(endpoint(responses.create, dialect))
+        socket = websocket_handler(endpoint(responses.create, dialect), context.bodies)
         router.add("GET", f"{prefix}/responses", socket)
 
 

@@ -185,6 +185,8 @@ class Request:
         trace: the trace context; None = not traced.
         early_stream: the event stream that was opened before the answer; None = none.
         open_stream: opens streams over the connection; None = the request has none.
+        turn: what the handler knows of the WebSocket message that is the request; None = it came
+            over HTTP.
         warnings: parts of the request that the server ignores, for the header `Warning`.
         wants_websocket: whether the client asks for an upgrade to WebSocket.
         open_websocket: answers with the upgrade, and returns the WebSocket connection; None = the
@@ -212,6 +214,7 @@ class Request:
         "route",
         "sink",
         "trace",
+        "turn",
         "wants_websocket",
         "warnings",
     )
@@ -246,6 +249,7 @@ class Request:
         self.sink: BodySink | None = None
         self._held: Callable[[], None] | None = None
         self.open_stream: StreamOpener | None = None
+        self.turn: Any = None
         self.wants_websocket = False
         self.warnings: tuple[str, ...] = ()
         self.open_websocket: Callable[[Request], Any] | None = None

@@ -562,6 +562,7 @@ class Connection(asyncio.Protocol):
             self._loop,
             self._config,
             server.body_budget,
+            server.frame_turnstile,
             request.sender,
             server.report,
         )

@@ -2,6 +2,9 @@
 
 `wsproto` reads and writes frames. Messages are text. No extension is negotiated: compression costs
 more time than it saves on short events.
+
+The limits are those of HTTP: messages have the size, the time and the memory of request bodies, and
+connections take turns frame by frame, as requests do.
 """
 
 from __future__ import annotations
@@ -13,16 +16,17 @@ import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable
-from io import StringIO
+from mmap import mmap
 from typing import Final, NamedTuple
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
+from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 
 from fastovms.config import HttpConfig
 from fastovms.http.messages import Exchange, Request
-from fastovms.http.parser import BodyBudget
-from fastovms.http.wire import Wire
+from fastovms.http.parser import BodyBudget, BodyBuffer, large_body_fault
+from fastovms.http.wire import Deadline, Wire
+from fastovms.http.writers import Turnstile
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +39,7 @@ _MAX_WAITING: Final = 16
 NORMAL: Final = 1000
 GOING_AWAY: Final = 1001
 UNSUPPORTED: Final = 1003
+POLICY: Final = 1008
 TOO_LARGE: Final = 1009
 INTERNAL_ERROR: Final = 1011
 RESTART: Final = 1012
@@ -77,7 +82,7 @@ class WebSocket:
     """The server's side of an open connection.
 
     Silence is ended by pings. A client that sends nothing for some of their intervals is
-    disconnected. Reading pauses while messages wait.
+    disconnected. Reading pauses while messages wait, and between the turns of the connection.
 
     Args:
         sender: whose share of the memory of request bodies its messages take.
@@ -87,6 +92,8 @@ class WebSocket:
         report: tells the observers of a request that came over the connection.
         num_sent: bytes of messages that were sent.
         draining: whether the server shuts down.
+        on_fault: is called with a status of HTTP and a message before the connection is closed
+            because of a message that HTTP refuses as a body.
     """
 
     def __init__(
@@ -95,6 +102,7 @@ class WebSocket:
         loop: asyncio.AbstractEventLoop,
         config: HttpConfig,
         budget: BodyBudget,
+        turnstile: Turnstile,
         sender: str,
         report: Callable[[Exchange], None],
     ) -> None:
@@ -103,19 +111,25 @@ class WebSocket:
         self.config = config
         self.report = report
         self._budget = budget
+        self._turnstile = turnstile
         self._sender = sender
         self._frames = Connection(ConnectionType.SERVER)
-        self._begun = StringIO()  # the message of which more fragments come
-        self._held = 0  # bytes of the budget, of all messages
-        self._messages: deque[str] = deque()
+        self._begun = BodyBuffer()  # the message of which more fragments come
+        self._has_begun = False
+        self._num_begun = 0  # its bytes
+        self._num_checked = 0  # its bytes when its deadline was set
+        self._deadline = Deadline(loop, self._on_late)
+        self._messages: deque[bytes | mmap] = deque()
+        self._waits_for_turn = False
+        self._unanswered: Ping | None = None  # the last ping, while the client does not read
         self._waiter: asyncio.Future[None] | None = None
-        self._writer: asyncio.Future[None] | None = None
         self._is_over = False
         self._heard_at = loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self.num_sent = 0
         self.draining = False
         self.on_writable: Callable[[], None] | None = None
+        self.on_fault: Callable[[int, str], None] | None = None
         if config.ping_interval:
             self._timer = loop.call_later(config.ping_interval, self._on_interval)
 
@@ -139,8 +153,9 @@ class WebSocket:
         """Bytes that the kernel has not accepted yet."""
         return self._wire.buffered
 
-    async def receive(self) -> str | None:
-        """Returns the next message; None = the connection ends, or the server drains."""
+    async def receive(self) -> bytes | mmap | None:
+        """Returns the next message, in UTF-8, which keeps its memory until `give_back`; None = the
+        connection ends, or the server drains."""
         while not self._messages:
             if self._is_over or self.draining or self._frames.state is not ConnectionState.OPEN:
                 return None
@@ -150,9 +165,19 @@ class WebSocket:
             finally:
                 self._waiter = None
         message = self._messages.popleft()
-        self._give_back(len(message))
-        self._wire.resume_reading()
+        if len(self._messages) == _MAX_WAITING - 1:
+            self._take_turn()
         return message
+
+    def take(self, size: int) -> bool:
+        """Takes memory of request bodies for more than a message, and returns whether the client
+        may have it."""
+        return self._budget.take(self._sender, size)
+
+    def give_back(self, size: int) -> None:
+        """Gives back the memory of a message from `receive`, or what `take` has taken."""
+        if size:
+            self._budget.give_back(self._sender, size)
 
     def send(self, text: str) -> None:
         """Sends a message. One to a closed connection is dropped."""
@@ -177,26 +202,14 @@ class WebSocket:
             return
         self._heard_at = self._loop.time()
         self._frames.receive_data(data)
-        for event in self._frames.events():
-            match event:
-                case TextMessage():
-                    self._take(event.data, event.message_finished)
-                case BytesMessage():
-                    self.close(UNSUPPORTED, "messages must be text")
-                case Ping() if self._frames.state is ConnectionState.OPEN:
-                    self._wire.write(self._frames.send(event.response()))
-                case CloseConnection(code=code):
-                    # 1006 is never sent, and a fault of the client's is answered with its code.
-                    self.close(int(code) if code else NORMAL)
-                case Pong() | _:
-                    pass
-            if not self.is_open:
-                return
-        if len(self._messages) >= _MAX_WAITING:
-            self._wire.pause_reading()
+        if not self._waits_for_turn and len(self._messages) < _MAX_WAITING:
+            self._take_turn()
 
     def on_resume(self) -> None:
         """Is called when the client reads again."""
+        if self._unanswered is not None and self.writable:
+            ping, self._unanswered = self._unanswered, None
+            self._wire.write(self._frames.send(ping.response()))
         if self.on_writable is not None:
             self.on_writable()
 
@@ -209,40 +222,109 @@ class WebSocket:
         """Is called when the transport is lost."""
         self._stop()
 
-    def _take(self, piece: str, is_complete: bool) -> None:
-        # A character has at least one byte, and bytes are what a client must pay for.
-        if self._begun.tell() + len(piece) > self.config.largest_body:
-            self.close(TOO_LARGE, f"a message may have {self.config.largest_body} bytes")
+    # Frames
+
+    def _take_turn(self) -> None:
+        """Handles frames now, or in a later pass of the loop."""
+        if self._turnstile.is_open:
+            self._go_on()
+        else:
+            self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
+        self._waits_for_turn = True
+        self._wire.pause_reading()
+        self._turnstile.wait(self._go_on)
+
+    def _go_on(self) -> None:
+        """Handles a frame, and more of them while no other connection waits."""
+        self._waits_for_turn = False
+        while not self._is_over:
+            event = next(self._frames.events(), None)
+            if event is None:
+                self._wire.resume_reading()
+                return
+            self._handle(event)
+            if len(self._messages) >= _MAX_WAITING:
+                self._wire.pause_reading()
+                return
+            if not self._turnstile.is_open:
+                self._wait_for_turn()
+                return
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case TextMessage():
+                self._take(event.data.encode(), event.message_finished)
+            case BytesMessage():
+                self._refuse(400, "messages must be text, not binary", UNSUPPORTED)
+            case Ping() if self.writable:
+                self._wire.write(self._frames.send(event.response()))
+            case Ping():
+                self._unanswered = event  # RFC 6455 5.5.3: an answer to the last one will do
+            case CloseConnection(code=code):
+                # 1006 is never sent, and a fault of the client's is answered with its code.
+                self.close(int(code) if code else NORMAL)
+            case Pong() | _:
+                pass
+
+    def _take(self, piece: bytes, is_complete: bool) -> None:
+        self._num_begun += len(piece)
+        if self._num_begun > self.config.largest_body:
+            self._num_begun -= len(piece)
+            fault = large_body_fault(self.config.largest_body)
+            self._refuse(fault.status, fault.message, TOO_LARGE)
             return
         if not self._budget.take(self._sender, len(piece)):
-            self.close(OVERLOADED, "too many messages of this client in memory")
+            self._num_begun -= len(piece)
+            self._refuse(503, "too many messages of this client in memory", OVERLOADED)
             return
-        self._held += len(piece)
-        self._begun.write(piece)
+        if piece:
+            self._begun.append(piece)
         if is_complete:
-            self._messages.append(self._begun.getvalue())
-            self._begun = StringIO()
+            self._messages.append(self._begun.take())
+            self._begun, self._has_begun, self._num_begun = BodyBuffer(), False, 0
+            self._deadline.clear()
+            self._turnstile.count_task()
             self._wake()
+        elif not self._has_begun:
+            self._has_begun, self._num_checked = True, 0
+            self._deadline.set(self._loop.time() + self.config.body_timeout)
 
-    def _give_back(self, size: int) -> None:
-        if size:
-            self._held -= size
-            self._budget.give_back(self._sender, size)
+    def _on_late(self) -> None:
+        """Extends the time of a message of which enough has come since the last check, or ends the
+        connection, as `ReadDeadline` does for bodies."""
+        config = self.config
+        allowance = (self._num_begun - self._num_checked) / config.min_body_rate
+        self._num_checked = self._num_begun
+        if self._waits_for_turn or len(self._messages) >= _MAX_WAITING:
+            allowance = config.body_timeout  # the server is slow, and not the client
+        if allowance:
+            self._deadline.set(self._loop.time() + min(allowance, config.body_timeout))
+        else:
+            self._refuse(408, "the message did not arrive in time", POLICY)
+
+    def _refuse(self, status: int, message: str, code: int) -> None:
+        if self.on_fault is not None:
+            self.on_fault(status, message)
+        self.close(code, message)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _stop(self) -> None:
-        """Ends the receiving side and gives everything back."""
+        """Ends the receiving side, and gives back what nobody has received."""
         self._is_over = True
-        self.on_writable = None
+        self.on_writable = self.on_fault = None
+        self.give_back(self._num_begun + sum(map(len, self._messages)))
         self._messages.clear()
-        self._begun = StringIO()
-        self._give_back(self._held)
+        self._begun, self._num_begun = BodyBuffer(), 0
+        self._deadline.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._wire.resume_reading()  # the client's end is noticed by reading
         self._wake()
 
     def _on_interval(self) -> None:

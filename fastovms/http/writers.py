@@ -30,14 +30,18 @@ TASK_SECONDS: Final = 0.0005
 that its time cannot be measured when the next of them asks."""
 
 
+REST_SECONDS: Final = 0.02
+"""Seconds between two passes in which frames of WebSocket connections are handled while more of
+them wait. A loop that is always busy keeps the engine's thread from running."""
+
 READ_SECONDS: Final = 0.001
 """Seconds that a further read of a large body counts as: up to 256 KB, which are copied thrice into
 memory that the kernel commits then."""
 
 
 class Turnstile:
-    """Limits the time that one pass of the event loop spends on starting requests and reading large
-    bodies. Others wait for later passes, in order of arrival.
+    """Limits the time that one pass of the event loop spends on starting requests, reading large
+    bodies and handling frames. Others wait for later passes, in order of arrival.
 
     The loop reads from every connection with input before it handles anything else, such as the
     tokens of running streams. A request takes most of a millisecond until the engine has it, so
@@ -46,13 +50,17 @@ class Turnstile:
 
     Args:
         clock: returns seconds. Not the loop's own clock, which does not advance during a pass.
+        rest: seconds until those that wait have their pass; 0 = they have the next one.
     """
 
-    __slots__ = ("_clock", "_end", "_is_new_pass", "_loop", "_waiting")
+    __slots__ = ("_clock", "_end", "_is_new_pass", "_loop", "_rest", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], rest: float = 0.0
+    ) -> None:
         self._loop = loop
         self._clock = clock
+        self._rest = rest
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_new_pass = True
         self._end = 0.0
@@ -86,8 +94,13 @@ class Turnstile:
 
     def _on_next_pass(self) -> None:
         self._is_new_pass = True
-        if not self._waiting:
-            return
+        if self._waiting:
+            if self._rest:
+                self._loop.call_later(self._rest, self._let_in)
+            else:
+                self._let_in()
+
+    def _let_in(self) -> None:
         self._start_pass()
         while self._waiting:
             self._waiting.popleft()()
@@ -282,6 +295,7 @@ class ServerState:
         self.outbox = Outbox(loop)
         self.turnstile = Turnstile(loop, clock)
         self.read_turnstile = Turnstile(loop, clock)
+        self.frame_turnstile = Turnstile(loop, clock, REST_SECONDS)
         self.connections: set[ManagedConnection] = set()
         self.max_connections = config.max_connections
         self._refused: dict[ManagedConnection, None] = {}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import openai
@@ -30,6 +34,14 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 def connection(client: openai.OpenAI) -> Iterator[ResponsesConnection]:
     with client.responses.connect() as connection:
         yield connection
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[Server]:
+    """A server that takes bodies of 1 MiB."""
+    server = start_server("--max-body", "1M")
+    yield server
+    stop_server(server)
 
 
 def events(connection: ResponsesConnection) -> list[Any]:
@@ -114,8 +126,8 @@ def test_state_is_prepared_without_output(connection):
 @pytest.mark.parametrize(
     ("message", "status", "words"),
     [
-        ("nonsense", 400, "not JSON"),
-        ("[]", 400, "type must be"),
+        ("nonsense", 400, "not valid JSON"),
+        ("[]", 400, "must be a JSON object"),
         ('{"type": "response.steer"}', 400, "type must be"),
         ('{"type": "response.cancel"}', 400, "no such response is running"),
         ('{"type": "response.create", "model": "nope", "input": "a"}', 404, "does not exist"),
@@ -131,6 +143,204 @@ def test_errors_are_events_and_the_connection_stays(connection, message, status,
     assert words in event.error.message
     connection.response.create(**GIVEN, input="Hi", max_output_tokens=2)
     assert events(connection)[-1].type == "response.incomplete"
+
+
+def _nested(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+LARGE = '"user": "' + "x" * 70_000 + '"'
+"""A member that makes a message large enough to be read in a thread."""
+
+HOSTILE = {
+    "arrays nested 253 deep": f'"zzz": {_nested(253)}',
+    "arrays nested 1,000 deep": f'"zzz": {_nested(1000)}',
+    "arrays nested 100,000 deep": f'"zzz": {_nested(100_000)}',
+    "arrays that do not end": '"zzz": ' + "[" * 2000,
+    "500,001 values": f'"zzz": [{"1," * 500_001}1]',
+    "a number of 400 digits": f'"temperature": {"9" * 400}',
+    "a million numbers of 400 digits": f'"zzz": [{",".join(["9" * 400] * 2000)}]',
+    "an exponent that no float has": '"temperature": 1e999',
+    "NaN": '"temperature": NaN',
+    "a lone surrogate": '"user": "\\ud800"',
+    "a control character": '"user": "\u0001"',
+    "text after the end": '"user": "a"} {',
+    **{
+        f"{name} of another type: {value[:10]}": f'"{name}": {value}'
+        for name in (
+            "stream_id", "generate", "prompt_cache_options", "previous_response_id", "input",
+            "stream", "background", "store", "instructions", "tools", "model",
+        )
+        for value in ("5", "[[]]", '{"a": {"b": []}}', "-0.5e3", _nested(90))
+        if (name, value) != ("prompt_cache_options", '{"a": {"b": []}}')
+    },
+    "an unknown earlier response": '"previous_response_id": "resp_1"',
+    "an earlier response of a bad id": f'"previous_response_id": "{"x" * 300}"',
+    "an input of another type, twice": '"input": 5, "input": [5]',
+}  # fmt: skip
+ONLY_HERE = ("stream_id", "generate")
+"""Members that `POST /responses` ignores as unknown."""
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_errors_are_those_of_http(server, connection, size):
+    """Whatever is wrong with a message."""
+    for name, member in HOSTILE.items():
+        rest = f"{member}, {LARGE}" if size == "large" else member
+        body = f'{{"type": "response.create", "max_output_tokens": 1, "input": "Hi", {rest}}}'
+        connection.send_raw(body)
+        event = events(connection)[-1]
+        assert event.type == "error", name
+        if name.startswith(ONLY_HERE):
+            assert (event.status, event.error.param) == (400, name.split()[0]), name
+            continue
+        found = (event.status, event.error.to_dict())
+        assert found == _refusal(server, body.encode()), name
+    connection.response.create(**GIVEN, input="Hi", max_output_tokens=2)
+    assert events(connection)[-1].type == "response.incomplete"
+
+
+def _refusal(server: Server, body: bytes) -> tuple[int, Any]:
+    """The status and the error of a body over HTTP."""
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{server.url}/v1/responses", body, timeout=60)
+    with caught.value as error:
+        return error.code, json.load(error)["error"]
+
+
+TYPES = {
+    "nested 90 deep": _nested(90),
+    "nested 1,000 deep": _nested(1000),
+    "nested 1,000 deep, in objects": '{"a":' * 1000 + "1" + "}" * 1000,
+    "long": f'"{"x" * 60_000}"',
+    "a list of texts": json.dumps(["x" * 1000] * 60),
+    "missing": "null",
+    "a number": "1e5",
+    "twice": '"response.create", "type": 7',
+}
+
+
+@pytest.mark.parametrize("value", TYPES.values(), ids=TYPES)
+def test_types_of_messages_are_checked(connection, value):
+    connection.send_raw(f'{{"type": {value}, "stream_id": "a"}}')
+    event = connection.recv()
+    assert (event.type, event.status) == ("error", 400)
+    assert len(event.error.message) < 300
+    connection.response.create(**GIVEN, input="Hi", max_output_tokens=2)
+    assert events(connection)[-1].type == "response.incomplete"
+
+
+@pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        ('"type": "response.steer"', "type must be"),
+        ('"type": "response.cancel"', "less than 65536 bytes"),
+        ('"type": "response.create", "input": 5', "input must be"),
+        ('"type": "response.create", "background": true', "background"),
+    ],
+)
+def test_errors_of_large_messages_have_their_stream_id(connection, member, words):
+    connection.send_raw(f'{{{LARGE}, "stream_id": "a", {member}}}')
+    event = connection.recv()
+    assert (event.type, event.status, event.stream_id) == ("error", 400, "a")
+    assert words in event.error.message
+
+
+def test_stream_ids_are_bounded(connection):
+    """Each event repeats them."""
+    create(connection, input="Hi", stream_id="x" * 257)
+    event = connection.recv()
+    assert (event.error.param, event.stream_id) == ("stream_id", None)
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "code"),
+    [(b"a", 400, 1003), ("x" * (2 * 1024 * 1024), 413, 1009)],
+    ids=["binary", "too large"],
+)
+def test_messages_that_end_the_connection_are_answered(limited, data, status, code):
+    with websockets.sync.client.connect(f"{limited.url.replace('http', 'ws')}/v1/responses") as one:
+        with suppress(websockets.ConnectionClosed):
+            one.send(data)
+        event = json.loads(one.recv(timeout=30))
+        assert (event["type"], event["status"]) == ("error", status)
+        with pytest.raises(websockets.ConnectionClosed):
+            one.recv(timeout=30)
+        assert one.close_code == code
+
+
+def test_waiting_messages_are_bounded_in_bytes(limited):
+    with limited.client("/v1") as client, client.responses.connect() as connection:
+        create(connection, input="Hi", max_output_tokens=1900, ignore_eos=True)
+        connection.recv()
+        for name in ("a", "b", "c"):
+            create(connection, input="Hi", user="x" * 400_000, stream_id=name)
+        while (event := connection.recv()).type != "error":
+            pass
+        assert (event.status, event.error.type) == (429, "rate_limit_error")
+        assert "wait on this connection" in event.error.message
+        limited.wait_until(lambda metrics: 0 < metrics["http_buffered_body_bytes"] < 2**20)
+    limited.wait_until(lambda metrics: metrics["http_buffered_body_bytes"] == 0)
+
+
+def test_memory_of_unstored_responses_is_counted_and_bounded(limited):
+    """A chain may have as many bytes as a body, which would have to bring it otherwise."""
+    with limited.client("/v1") as client, client.responses.connect() as connection:
+        previous, text = None, "x" * 300_000
+        for turn in range(5):
+            create(
+                connection, previous_response_id=previous, max_output_tokens=1,
+                input=[{"type": "reasoning", "summary": [], "encrypted_content": text}],
+                truncation="auto",
+            )  # fmt: skip
+            last = events(connection)[-1]
+            if last.type == "error":
+                assert last.error.code == "previous_response_not_found"
+                assert turn == 4
+                break
+            previous = last.response.id
+        else:
+            pytest.fail("the chain has no bound")
+        limited.wait_until(lambda metrics: metrics["http_buffered_body_bytes"] < 2**20)
+    limited.wait_until(lambda metrics: metrics["http_buffered_body_bytes"] == 0)
+
+
+@pytest.mark.parametrize("prefix", ["/v1", "/v3"])
+def test_a_cancelled_response_is_stored(server, prefix):
+    with server.client(prefix) as client, client.responses.connect() as connection:
+        create(connection, input="Hi", max_output_tokens=1900, ignore_eos=True, store=True)
+        created = connection.recv().response
+        for _ in range(8):
+            connection.recv()
+        connection.send_raw(json.dumps({"type": "response.cancel", "response_id": created.id}))
+        last = events(connection)[-1]
+        assert (last.response.status, last.response.store) == ("cancelled", True)
+        kept = client.responses.retrieve(created.id)
+        assert (kept.status, kept.output_text) == ("cancelled", last.response.output_text)
+        assert kept.output_text
+        server.wait_until(is_idle)
+        connection.response.create(
+            model=NAME, input="Go on", previous_response_id=created.id, max_output_tokens=2
+        )
+        assert events(connection)[-1].response.status == "incomplete"
+
+
+def test_an_unstored_response_continues_a_stored_one(client, connection):
+    """And is continued with all that came before, also by one that is stored."""
+    asked = {"model": NAME, "temperature": 0, "max_output_tokens": 3}
+    first = client.responses.create(**asked, input="My name is Alice.")
+    ids, inputs = [first.id], [first.usage.input_tokens]
+    for store in (False, False, True):
+        connection.response.create(**asked, input="And?", previous_response_id=ids[-1], store=store)
+        last = events(connection)[-1].response
+        assert last.previous_response_id == ids[-1]
+        ids.append(last.id)
+        inputs.append(last.usage.input_tokens)
+    again = client.responses.create(**asked, input="And?", previous_response_id=ids[-1])
+    inputs.append(again.usage.input_tokens)
+    grown = [after - before for before, after in itertools.pairwise(inputs)]
+    assert min(grown) > 0
+    assert len(set(grown[1:])) == 1
 
 
 def test_more_messages_than_may_wait(connection):

@@ -70,9 +70,11 @@ class Site:
         assert request.open_websocket is not None
         socket = request.open_websocket(request)
         while (message := await socket.receive()) is not None:
-            if message == "fail":
-                raise RuntimeError(message)
-            socket.send(message)
+            text = bytes(message).decode()
+            socket.give_back(len(message))
+            if text == "fail":
+                raise RuntimeError(text)
+            socket.send(text)
         socket.close(RESTART if socket.draining else NORMAL)
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -57,11 +58,13 @@ from fastovms.api.responses.job import (
 )
 from fastovms.api.responses.output import ResponseRun, usage_body
 from fastovms.api.responses.request import (
+    CreateMessage,
     ResponseFields,
     ResponsesRequest,
     read_fields,
     with_configuration,
 )
+from fastovms.api.responses.socket import Turn
 from fastovms.api.responses.stored import (
     History,
     item_cost,
@@ -78,7 +81,7 @@ from fastovms.errors import InvalidField, StateFailed, TooLarge
 from fastovms.http.messages import HeaderPairs, Headers, Request, Response
 from fastovms.params import ModelInfo
 from fastovms.state.operations import Operations
-from fastovms.state.store import Resumption, StoredItem, UnknownPrevious
+from fastovms.state.store import Resumption, StoredItem, StoredResponse, UnknownPrevious
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.scanning import Content, Reasoning
 
@@ -384,7 +387,11 @@ class Responses:
             RequestError, BackendError: the request failed before the answer began.
         """
         context, state, models = self._context, self._state, self._context.models
-        body, known = await read_named(request, ResponsesRequest, models, dialect, context.bodies)
+        turn: Turn | None = request.turn
+        schema = ResponsesRequest if turn is None else CreateMessage
+        body, known = await read_named(request, schema, models, dialect, context.bodies)
+        if turn is not None and isinstance(body, CreateMessage):
+            body = turn.read(body)
         fields = read_fields(body, dialect, keeps=state is not None)
         if fields.background and state is not None:
             state.runs.check_room(request.sender)
@@ -392,6 +399,8 @@ class Responses:
         continued = fields.conversation_id or fields.previous_id
         new_id = with_affinity(context.new_id(), request.headers, continued)
         envelope = context.envelope(id_prefix(body, dialect), new_id, body, known.name, dialect)
+        if turn is not None:
+            turn.response_id = envelope.id
         noted: AbstractContextManager[None] = nullcontext()
         if state is not None and fields.store:
             is_attended = not fields.background
@@ -576,9 +585,8 @@ class Responses:
             stream.send(b"".join(run.take_events()))
             try:
                 await generation.finished()
-            except Exception as error:
-                task.request.log_fields.update(log_fields_of(error))
-                run.fail(error)
+            except (Exception, asyncio.CancelledError) as error:
+                _end_by(error, task.request, run)
             else:
                 run.end_prewarmed()
             await self._keep(task.request, task.fields, task.history, run)
@@ -616,7 +624,7 @@ class Responses:
                 sender.send(delta)
 
         is_queued = run.status.name == "queued"
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
             generation.submit(on_delta)
             if is_queued:
@@ -627,14 +635,14 @@ class Responses:
             await generation.finished()
         except ClientTooSlow:
             return
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             if not stream.started:
                 raise
             failure = error
         rest = sender.rest(last)
         if failure is not None:
-            task.request.log_fields.update(log_fields_of(failure))
-            run.fail(failure)
+            generation.abort()
+            _end_by(failure, task.request, run)
         try:
             await self._keep(task.request, task.fields, task.history, run)
         except InvalidField as error:
@@ -662,9 +670,8 @@ class Responses:
         with ExitStack() as stack:
             try:
                 task = await begin()
-            except Exception as error:
-                request.log_fields.update(log_fields_of(error))
-                run.fail(error)
+            except (Exception, asyncio.CancelledError) as error:
+                _end_by(error, request, run)
                 await self._keep(request, fields, history, run)
                 run.end()
                 stream.finish(b"".join(run.take_events()) + DONE)
@@ -709,17 +716,39 @@ class Responses:
         self, request: Request, fields: ResponseFields, history: History, run: ResponseRun
     ) -> None:
         """Stores a foreground response. If that fails, the client still gets the answer, which
-        reports that it is not stored.
+        reports that it is not stored. The WebSocket connection of a response that is not stored
+        keeps it for the next one.
 
         Raises:
             InvalidField: another replica has stored a response with the same id.
         """
+        turn: Turn | None = request.turn
+        if turn is not None:
+            turn.may_be_cancelled = False
         state = self._state
         conversation_id = fields.conversation_id if run.status.is_answer else None
-        if state is None or not (fields.store or conversation_id):
+        stores = state is not None and bool(fields.store or conversation_id)
+        if not stores and turn is None:
             return
-        tenant, given = request.caller.tenant, await _stored(history)
+        given = await _stored(history)
         record = to_record(run.form, run.status, given, run.output.items)
+        if turn is not None and turn.unstored.find(fields.previous_id) is not None:
+            record = replace(record, input=[*history.past, *given], previous_id=None)
+        if stores:
+            await self._store(request.caller.tenant, fields, record, conversation_id, run)
+        if turn is not None and not run.form.members["store"] and run.status.name != "failed":
+            turn.unstored.keep(record.id, [*history.past, *given, *record.output])
+
+    async def _store(
+        self,
+        tenant: str,
+        fields: ResponseFields,
+        record: StoredResponse,
+        conversation_id: str | None,
+        run: ResponseRun,
+    ) -> None:
+        state = self._state
+        assert state is not None
         try:
             if fields.store:
                 if not await state.store.run(
@@ -737,6 +766,18 @@ class Responses:
         except (StateFailed, TooLarge) as error:
             logger.error("cannot store response %s: %s", run.form.id, error)
             run.note_not_kept()
+
+
+def _end_by(error: BaseException, request: Request, run: ResponseRun) -> None:
+    """Ends a response that has failed, or that its client has cancelled over a WebSocket. Raises
+    the error if the client has disconnected."""
+    if isinstance(error, Exception):
+        request.log_fields.update(log_fields_of(error))
+        run.fail(error)
+    elif request.turn is None or not request.turn.is_cancelled:
+        raise error
+    elif not run.status.is_final:
+        run.cancel()
 
 
 def _drop(delta: SampleDelta) -> None:
@@ -811,8 +852,9 @@ async def history_of(
     does."""
     rules = ItemRules(dialect, item_ids(context.new_id, dialect))
     store = None if state is None else state.store
+    unstored = None if request.turn is None else request.turn.unstored.find(fields.previous_id)
     history = await read_history(
-        body, len(request.body), model, fields, rules, request.caller.tenant, store
+        body, len(request.body), model, fields, rules, request.caller.tenant, store, unstored
     )
     items = [*history.items]
     find = partial(given_documents, items, len(items) - len(history.input))

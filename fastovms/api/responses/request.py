@@ -120,6 +120,19 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     client_metadata: dict[str, Any] | None = None
 
 
+class CreateMessage(ResponsesRequest, frozen=True, kw_only=True):
+    """A `response.create` message of a WebSocket connection.
+
+    Attributes:
+        stream_id: is repeated in each event of the response.
+        generate: False = the prompt is computed, and nothing is generated.
+    """
+
+    type: str | None = None
+    stream_id: str | None = None
+    generate: bool | None = None
+
+
 class ConversationRequest(Struct, frozen=True, kw_only=True):
     """The body of `POST /conversations`."""
 

@@ -178,11 +178,13 @@ class History:
         items: all items of the model's input, oldest first.
         input: the items of this request, the last ones.
         size: the approximate size of all items in bytes.
+        past: the earlier items, as they are stored.
     """
 
     items: Sequence[Item]
     input: Sequence[Item]
     size: int
+    past: Sequence[StoredItem] = ()
 
 
 def item_cost(num_bytes: int) -> int:
@@ -198,12 +200,14 @@ async def read_history(
     rules: ItemRules,
     tenant: str,
     store: StateStore | None,
+    unstored: Sequence[StoredItem] | None = None,
 ) -> History:
     """Reads the items of a request and of the responses that it continues.
 
     Args:
         num_bytes: the length of the body.
         store: None = responses are not stored.
+        unstored: the items of the response that it continues; None = that one is stored.
 
     Raises:
         RequestError: the input is malformed, or a response, conversation or item is unknown.
@@ -216,7 +220,9 @@ async def read_history(
     read = await offload.run(lambda: read_input(body.input, rules), item_cost(num_bytes))
     resolved = await _resolved(read, tenant, store)
     past: Sequence[StoredItem] = ()
-    if has_past:
+    if unstored is not None:
+        past = _known_part(_newest(unstored, _max_bytes(model)), fields, model)
+    elif has_past:
         past = await _past(fields, tenant, _store(store, fields), model)
     size = sum(len(item.body) for item in past) + num_bytes
 
@@ -225,7 +231,7 @@ async def read_history(
         taken = (item.id for item in past) if fields.conversation_id is not None else ()
         given = distinct(resolved, rules.new_id, taken)
         earlier = [orjson.loads(item.body) for item in past]
-        return History(told_items([*earlier, *given]), given, size)
+        return History(told_items([*earlier, *given]), given, size, past)
 
     return await offload.run(build, item_cost(size))
 
@@ -278,35 +284,57 @@ def _check_count(
 async def _past(
     fields: ResponseFields, tenant: str, store: StateStore, model: ModelInfo
 ) -> Sequence[StoredItem]:
-    max_bytes = max(_MIN_BYTES, model.max_model_len * _BYTES_PER_TOKEN)
-    if model.takes_images:
-        max_bytes += _BYTES_OF_IMAGES
+    max_bytes = _max_bytes(model)
     if fields.conversation_id is not None:
-        name = "conversation"
         found = await store.run(
             Operations.conversation_context, tenant, fields.conversation_id, max_bytes=max_bytes
         )
         if found is None:
-            raise not_found("Conversation", fields.conversation_id, param=name)
+            raise not_found("Conversation", fields.conversation_id, param="conversation")
     else:
         assert fields.previous_id is not None
-        name = "previous_response_id"
         found = await store.run(
             Operations.response_context, tenant, fields.previous_id, max_bytes=max_bytes
         )
-        _check_chain(found, fields.previous_id, name)
+        _check_chain(found, fields.previous_id)
         assert found is not None
+    return _known_part(found, fields, model)
+
+
+def _max_bytes(model: ModelInfo) -> int:
+    """Returns how many bytes of earlier items are read."""
+    images = _BYTES_OF_IMAGES if model.takes_images else 0
+    return max(_MIN_BYTES, model.max_model_len * _BYTES_PER_TOKEN) + images
+
+
+def _newest(items: Sequence[StoredItem], max_bytes: int) -> EarlierItems:
+    """Returns the newest items that have at most `max_bytes` together."""
+    size = 0
+    for number, item in enumerate(reversed(items)):
+        size += len(item.body)
+        if size > max_bytes:
+            return EarlierItems(items[len(items) - number :], is_whole=False)
+    return EarlierItems(items)
+
+
+def _known_part(
+    found: EarlierItems, fields: ResponseFields, model: ModelInfo
+) -> Sequence[StoredItem]:
+    """Returns the earlier items. Raises InvalidField if some are missing that must not be."""
     if not found.is_whole and not fields.truncates:
-        raise context_exceeded(f"the earlier items have more than {max_bytes} bytes", model, name)
+        name = "conversation" if fields.previous_id is None else "previous_response_id"
+        reason = f"the earlier items have more than {_max_bytes(model)} bytes"
+        raise context_exceeded(reason, model, name)
     return found.items
 
 
-def _check_chain(found: EarlierItems | None, previous_id: str, name: str) -> None:
+def _check_chain(found: EarlierItems | None, previous_id: str) -> None:
     missing_id = previous_id if found is None else found.missing_id
     if missing_id is not None:
         raise previous_not_found(missing_id)
     assert found is not None
     if found.progress is ResponseProgress.RUNNING:
+        name = "previous_response_id"
         raise InvalidField(f"{name}: response '{previous_id}' is not finished yet", param=name)
 
 

@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig, **_: object) 
 def record_to(path: Path) -> None:
     """Has each request written down."""
 
-    def write(request: Request, body: str, kind: str = "") -> None:
+    def write(request: Request, body: str | bytes, kind: str = "") -> None:
         entry = {
             "path": f"{kind}{request.raw_path}",
             "headers": dict(request.headers),
@@ -99,13 +100,13 @@ def record_to(path: Path) -> None:
     async def read_and_write(request: Request, *arguments: Any) -> Any:
         found = await read(request, *arguments)
         if not request.wants_websocket and "-" not in request.id.partition("-")[2]:
-            write(request, bytes(request.body).decode())
+            write(request, bytes(request.body))
         elif request.warnings:
             write(request, "{}", "warned ")
         return found
 
-    def take_and_write(self: _Session, message: str) -> None:
-        write(self._request, message, "websocket ")
+    def take_and_write(self: _Session, message: bytes | mmap) -> None:
+        write(self._request, bytes(message), "websocket ")
         take(self, message)
 
     context.read_named = create.read_named = read_and_write

@@ -1,1 +1,0 @@
-"""Adapters (LoRA): their files, their weights in memory, and steps that use them."""

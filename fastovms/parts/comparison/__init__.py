@@ -1,1 +1,0 @@
-"""Compares a rewritten model with its export."""

@@ -1,1 +1,0 @@
-"""Steps of few tokens by kernels of our own."""

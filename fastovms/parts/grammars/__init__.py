@@ -1,1 +1,0 @@
-"""Tries grammars in a process that may crash without harm."""

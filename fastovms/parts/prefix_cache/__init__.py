@@ -1,1 +1,0 @@
-"""Blocks of prompts on disk, which survive a restart."""

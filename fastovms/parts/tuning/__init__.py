@@ -1,1 +1,0 @@
-"""Measures how a model runs fastest, and keeps the result."""

@@ -11,7 +11,6 @@ from typing import Final
 import orjson
 
 from fastovms.backend_stats import GrammarStats
-from fastovms.backends.paged.backend import Grammars
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import Grammar
 from tests.fakes import EOS
@@ -41,7 +40,7 @@ def _tokenizer_json() -> str:
 COMPILER: Final = GrammarCompiler(_tokenizer_json(), vocab_size=EOS + 1, eos_token_ids=[EOS])
 
 
-class SimGrammars(Grammars):
+class SimGrammars:
     """Stands for `GuardedGrammars`."""
 
     stats = GrammarStats()

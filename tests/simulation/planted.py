@@ -23,6 +23,7 @@ _PROTOCOL: Final = "fastovms.http.protocol"
 _STORED: Final = "fastovms.api.responses.stored"
 _OPERATIONS: Final = "fastovms.state.operations"
 _SOCKET: Final = "fastovms.api.responses.socket"
+_WEBSOCKET: Final = "fastovms.http.websocket"
 _RUNNING: Final = "fastovms.state.running_responses"
 _POSTGRES: Final = "fastovms.state.postgres.database"
 _WRITERS: Final = "fastovms.http.writers"
@@ -410,30 +411,69 @@ FAULTS: Final = (
     Fault(
         "a WebSocket forgets what it did not store",
         _SOCKET,
-        "        self._last = response[",
-        "        _ = response[",
+        "        self._id, self._items, self._size = id, items, size",
+        "        self._size = size",
+    ),
+    Fault(
+        "a cancelled response of a WebSocket is not stored",
+        "fastovms.api.responses.create",
+        "    elif request.turn is None or not request.turn.is_cancelled:",
+        "    elif True:",
     ),
     Fault(
         "messages that wait for a WebSocket keep their memory",
-        "fastovms.http.websocket",
-        "        self._give_back(self._held)\n",
+        _WEBSOCKET,
+        "        self.give_back(self._num_begun + sum(map(len, self._messages)))\n",
         "",
     ),
     Fault(
+        "messages that wait for a turn keep their memory",
+        _SOCKET,
+        "            for turn in self._pending:\n"
+        "                self._socket.give_back(len(turn.message))\n",
+        "",
+    ),
+    Fault(
+        "the memory of a WebSocket message is not counted",
+        _WEBSOCKET,
+        "        if not self._budget.take(self._sender, len(piece)):",
+        "        self.give_back = lambda size: None\n        if False:",
+    ),
+    Fault(
+        "the memory of a WebSocket message is given back before its turn ends",
+        _SOCKET,
+        "        request.turn = turn\n",
+        "        request.turn = turn\n"
+        "        self._socket.give_back(len(turn.message))\n"
+        '        turn.message = b""\n',
+    ),
+    Fault(
+        "a connection that ends keeps the memory of its history",
+        _SOCKET,
+        "            self._unstored.clear()\n            for task",
+        "            for task",
+    ),
+    Fault(
+        "frames that wait for their turn are forgotten",
+        _WEBSOCKET,
+        "        self._turnstile.wait(self._go_on)",
+        "        pass",
+    ),
+    Fault(
         "a damaged block on disk is used",
-        "fastovms.parts.prefix_cache.directory",
+        "fastovms.prefix_cache",
         "    if found != checksum:",
         "    if False:",
     ),
     Fault(
         "the key of a block on disk lacks its tenant",
-        "fastovms.parts.prefix_cache.directory",
+        "fastovms.prefix_cache",
         "    tenant = namespace.tenant.encode()",
         '    tenant = b""',
     ),
     Fault(
         "the key of a block on disk lacks the blocks before it",
-        "fastovms.parts.prefix_cache.directory",
+        "fastovms.prefix_cache",
         "        yield digest.digest()",
         "        yield hashlib.sha256(tokens[end - size : end]).digest()",
     ),

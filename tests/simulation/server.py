@@ -22,8 +22,9 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from fastovms import files
+from fastovms import files, prefix_cache
 from fastovms.api.model_pool import ModelPlan
+from fastovms.api.responses import socket
 from fastovms.api.responses.background import BackgroundRuns
 from fastovms.api.served import (
     AnyServed,
@@ -34,12 +35,12 @@ from fastovms.api.served import (
     ServedSpeech,
 )
 from fastovms.app import loading, serve, supply
-from fastovms.app.paged import engine_extensions
 from fastovms.app.serve import BatchService
 from fastovms.app.supply import ModelSupply
 from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.paged import backend
 from fastovms.backends.paged.backend import BackendParts, PagedBackend, SharedCores
+from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.batches import records
 from fastovms.config import (
     EncoderConfig,
@@ -50,15 +51,14 @@ from fastovms.config import (
     StateConfig,
 )
 from fastovms.encoding import Task
+from fastovms.engine import stored_prefixes
+from fastovms.engine.stored_prefixes import PrefixFiles
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.http import listeners, wire
 from fastovms.http.listeners import Listener, TlsCredentials
 from fastovms.http.server import HttpServer
-from fastovms.parts.prefix_cache import directory as prefix_cache
-from fastovms.parts.prefix_cache import stored_prefixes
-from fastovms.parts.prefix_cache.directory import BlockDirectory, open_block_directory
-from fastovms.parts.prefix_cache.engine import PrefixDirectory, StoredPrefixes
-from fastovms.parts.prefix_cache.stored_prefixes import PrefixFiles
+from fastovms.http.websocket import WebSocket
+from fastovms.prefix_cache import BlockDirectory, open_block_directory
 from fastovms.service import lifecycle
 from fastovms.state.opening import open_store
 from fastovms.state.operations import Operations
@@ -230,6 +230,7 @@ def install_server() -> None:
         **{**vars(signal), "signal": lambda *given: _own_server().set_handler(*given)}
     )
     backend.forget_compiler = lambda: None
+    backend.guard_compiler = SimGrammars  # type: ignore[assignment]
     stored_prefixes.MIN_PROMPT_TOKENS = 16  # type: ignore[misc]
     supply.plan_models = _plan_models
     supply.check_models = lambda configs: None
@@ -246,6 +247,7 @@ def install_server() -> None:
     for module in (location, files, prefix_cache, records):
         module.lock_file = _lock_file  # type: ignore[attr-defined]
     listeners._AcceptedConnection = _Connection  # type: ignore[misc]
+    socket._EventStream = _Events  # type: ignore[misc]
     wire.Wire._num_queued = _num_queued  # type: ignore[method-assign]
     serve.ProcessCollector = _NoCollector  # type: ignore[misc, assignment]
     lifecycle.ProcessorTime = _ProcessorTime  # type: ignore[misc]
@@ -289,6 +291,20 @@ class _Batches(BatchService):
         _own_server().batches = self
 
 
+class _Events(socket._EventStream):
+    """Checks that the memory of a message is counted until the end of its turn."""
+
+    def __init__(self, connection: WebSocket, turn: socket.Turn) -> None:
+        super().__init__(connection, turn)
+        self._size = len(turn.message)
+
+    def send(self, data: bytes) -> None:
+        held = self._socket._budget.held(self._socket._sender)
+        if held < self._size:
+            _own_server().world.fail("memory", f"{held} bytes held, {self._size} in use")
+        super().send(data)
+
+
 class SimBackend(PagedBackend):
     """Checks the engine's books after each step."""
 
@@ -300,10 +316,9 @@ class SimBackend(PagedBackend):
         return self.failure is None and not self._closing.is_set()
 
     def _publish(self, step: StepReport) -> None:
-        stored = [one.engine for one in self.extensions if isinstance(one, StoredPrefixes)]
-        if not any(one is not None and one._restorer.holds_blocks for one in stored):
+        if self._prefixes is None or not self._prefixes._restorer.holds_blocks:
             try:
-                self.engine.check()
+                self._engine.check()
             except AssertionError as error:
                 _own_server().world.fail("books", str(error), error)
         self._check_wanted()
@@ -313,7 +328,7 @@ class SimBackend(PagedBackend):
         """Checks that the engine computes only for requests that are still wanted, and that events
         are logged only for clients that are still connected."""
         server, known = _own_server(), self._requests._requests
-        unknown = self.engine._requests.keys() - known.keys()
+        unknown = self._engine._requests.keys() - known.keys()
         num_wanted = server.http.num_requests + sum(runs.num_running for runs in server.runs)
         if server.batches is not None and server.batches._runner is not None:
             num_wanted += server.batches._runner._parts.slots.num_used
@@ -581,17 +596,13 @@ class SimServer:
             model,
             info,
             engine,
-            BackendParts(
-                engine_extensions(model, engine, COMPILER),
-                SimGrammars(COMPILER),
-                [] if stored is None else [StoredPrefixes(model, stored)],
-                cores=self.cores,
-            ),
+            BackendParts(COMPILER, cores=self.cores),
             available=1 << 30,
+            prefixes=stored,
         )
         assert isinstance(served, SimBackend)
         served.name = name
-        served.engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
+        served._engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
         self.backends.append(served)
         metrics = GenerationMetrics(info.name, served.stats)
         return ServedModel(served, ByteTokenizer(), metrics, chat=chat_model())

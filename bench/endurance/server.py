@@ -145,6 +145,10 @@ class ServerUnderTest:
         """Returns the process's resident memory in MiB, without that of its children."""
         return self._status("VmRSS") / 1024
 
+    def peak_memory(self) -> float:
+        """Returns the most resident memory that the process has had, in MiB."""
+        return self._status("VmHWM") / 1024
+
     def workers_memory(self) -> float:
         """Returns the resident memory of the process's children in MiB, without shared memory."""
         kib = 0

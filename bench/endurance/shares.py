@@ -1,24 +1,25 @@
 """`shares`: what a client with one key can take from a client with another.
 
-One key attacks each pool in turn: the KV cache, stored state, uploads, files, batches and
-background answers. Meanwhile the other key does what it did before the attack: it streams, or makes
-its first file, batch or answer. The figures tell both.
+One key attacks each pool in turn: the KV cache, the event loop, stored state, uploads, files,
+batches and background answers. Meanwhile the other key does what it did before the attack: it
+streams, or makes its first file, batch or answer. The figures tell both.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bench.endurance.canary import Sightings, canary
 from bench.endurance.json_client import JsonClient
-from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
+from bench.endurance.server import MODEL, SERVE, ServerUnderTest, server_under_test
 from bench.figures.command import Command
 from bench.figures.figure import Figure
 
@@ -230,6 +231,171 @@ async def _state(server: ServerUnderTest, options: argparse.Namespace) -> list[F
     ]
 
 
+# Attacks on the event loop, and on descriptors. Each sends as fast as the server takes it.
+
+
+_MASKED: Final = 0x80
+_TEXT, _PART, _PING, _PONG = 0x81, 0x00, 0x89, 0x8A
+_FLOOD: Final = 64 * 1024
+_UPGRADE: Final = (
+    f"GET {_RESPONSES} HTTP/1.1\r\nHost: {_HOST}\r\nAuthorization: Bearer {_ATTACKER}\r\n"
+    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    f"Sec-WebSocket-Key: {base64.b64encode(bytes(16)).decode()}\r\n\r\n"
+).encode()
+_LOOPS: Final = "{% for a in range(99999) %}" * 4 + "{% endfor %}" * 4
+_WIDE: Final = "{{ '{0:>3000000000}'.format(1) }}"
+
+
+def _frame(opcode: int, payload: bytes = b"") -> bytes:
+    """Returns a frame of a client, with a mask that changes nothing."""
+    size = len(payload)
+    if size < 126:
+        head = bytes([opcode, _MASKED | size])
+    elif size < 2**16:
+        head = bytes([opcode, _MASKED | 126]) + size.to_bytes(2)
+    else:
+        head = bytes([opcode, _MASKED | 127]) + size.to_bytes(8)
+    return head + bytes(4) + payload
+
+
+def _message(num_bytes: int) -> bytes:
+    """Returns a message with a member of so many bytes that no field reads."""
+    lists = ",".join(repeat("[]", num_bytes // 3))
+    text = f'{{"type":"response.create","model":"{MODEL}","input":"a","zzz":[{lists}]}}'
+    return _frame(_TEXT, text.encode())
+
+
+def _bodies(count: int, body: object) -> list[bytes]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return [_request(_ATTACKER, "/v1/chat/completions", data)] * count
+
+
+def _with_template(template: str) -> object:
+    messages = [{"role": "user", "content": "a"}]
+    return {"model": MODEL, "messages": messages, "max_tokens": 1, "chat_template": template}
+
+
+class _Attack(NamedTuple):
+    """One attack on the event loop.
+
+    Attributes:
+        connections: the data that each of its connections sends.
+        begin: what a connection sends and reads an answer of before; empty = nothing.
+        repeats: whether it sends its data again and again; otherwise it waits for an answer.
+        flags: of the server.
+        limit: descriptors that the server may have; None = as many as this process.
+    """
+
+    connections: Callable[[], Sequence[bytes]]
+    begin: bytes = b""
+    repeats: bool = False
+    flags: tuple[str, ...] = ()
+    limit: int | None = None
+
+
+_TRUSTED: Final = ("--trust-request-chat-template",)
+_LOOP_ATTACKS: Final = {
+    "a message of 10 MB": _Attack(lambda: [_message(10_000_000)], _UPGRADE),
+    "a message of 60 MB": _Attack(lambda: [_message(60_000_000)], _UPGRADE),
+    "four messages of 20 MB on one connection": _Attack(
+        lambda: [4 * _message(20_000_000)], _UPGRADE
+    ),
+    "pings": _Attack(lambda: [_frame(_PING) * (_FLOOD // 6)], _UPGRADE, repeats=True),
+    "pongs on 16 connections": _Attack(
+        lambda: [_frame(_PONG) * (_FLOOD // 6)] * 16, _UPGRADE, repeats=True
+    ),
+    "fragments of one byte": _Attack(
+        lambda: [_frame(_TEXT & 0x7F) + _frame(_PART, b"a") * 100_000 * 10], _UPGRADE
+    ),
+    "empty fragments": _Attack(
+        lambda: [_frame(_TEXT & 0x7F) + _frame(_PART) * 100_000 * 10], _UPGRADE
+    ),
+    "messages of two bytes": _Attack(
+        lambda: [_frame(_TEXT, b"{}") * (_FLOOD // 8)], _UPGRADE, repeats=True
+    ),
+    "12 bodies of 40 MB": _Attack(lambda: _bodies(12, {"zzz": "a" * 40_000_000})),
+    "8 bodies of 40 MB, nested": _Attack(lambda: _bodies(8, b'{"zzz":[' + b"[]," * 13_000_000)),
+    "templates with nested loops": _Attack(
+        lambda: _bodies(4, _with_template(_LOOPS)), flags=_TRUSTED
+    ),
+    "templates that format": _Attack(lambda: _bodies(2, _with_template(_WIDE)), flags=_TRUSTED),
+    "connections to the limit of descriptors": _Attack(lambda: [b"\r\n"] * 512, limit=256),
+}
+_LIMITED: Final = (
+    "import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0})); "
+    "runpy.run_module('fastovms', run_name='__main__')"
+)
+
+
+@asynccontextmanager
+async def _attacking(server: ServerUnderTest, attack: _Attack) -> AsyncIterator[None]:
+    """Attacks for as long as the block runs. What the server ends begins anew."""
+
+    async def read(reader: asyncio.StreamReader) -> None:
+        while await reader.read(_MIB):
+            pass
+
+    async def hold(data: bytes) -> None:
+        while True:
+            writer = None
+            with suppress(OSError, asyncio.IncompleteReadError):
+                reader, writer = await asyncio.open_connection(_HOST, server.port)
+                if attack.begin:
+                    writer.write(attack.begin)
+                    await reader.readuntil(b"\r\n\r\n")
+                reading = asyncio.ensure_future(read(reader))
+                try:
+                    while not reading.done():
+                        writer.write(data)
+                        await writer.drain()
+                        if not attack.repeats:
+                            await reading
+                finally:
+                    reading.cancel()
+                    with suppress(OSError, asyncio.CancelledError):
+                        await reading
+            if writer is not None:
+                writer.transport.abort()
+            await asyncio.sleep(_INTERVAL)
+
+    tasks = [asyncio.ensure_future(hold(data)) for data in attack.connections()]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _seen_during(server: ServerUnderTest, attack: _Attack, seconds: float) -> Sightings:
+    with canary(server.url, MODEL, api_key=_OTHER) as seen:
+        await asyncio.sleep(_WARM_UP)
+        async with _attacking(server, attack):
+            await asyncio.sleep(seconds)
+    return seen
+
+
+def _loop(options: argparse.Namespace) -> list[Figure]:
+    """The other key streams while the attacker keeps the event loop busy."""
+    figures = []
+    for name in options.loop:
+        attack = _LOOP_ATTACKS[name]
+        program = SERVE
+        if attack.limit is not None:
+            program = ("-c", _LIMITED.format(attack.limit), "serve")
+        with server_under_test(*_flags(options), *attack.flags, program=program) as server:
+            before = server.peak_memory()
+            seen = asyncio.run(_seen_during(server, attack, options.seconds))
+            figures += [
+                Figure(f"{name}: longest gap", seen.longest_gap, "s", at_most=1),
+                Figure(f"{name}: longest wait for a first token", seen.longest_first, "s"),
+                Figure(f"{name}: streams", seen.num_streams, at_least=1),
+                Figure(f"{name}: streams that failed", seen.num_failures, at_most=0),
+                Figure(f"{name}: memory", server.peak_memory() - before, "MiB"),
+            ]
+    return figures
+
+
 Do = Callable[[ServerUnderTest], Awaitable[bool]]
 
 
@@ -321,6 +487,7 @@ async def _background(server: ServerUnderTest, options: argparse.Namespace) -> l
     ]
 
 
+_LOOP: Final = "loop"
 _ATTACKS: Final = {
     "kv": _stream,
     "state": _state,
@@ -332,22 +499,40 @@ _ATTACKS: Final = {
 
 
 def run(options: argparse.Namespace) -> Sequence[Figure]:
+    figures: list[Figure] = []
+    for name in options.pools:
+        if name == _LOOP:
+            figures += _loop(options)
+            continue
+        with server_under_test(*_flags(options)) as server:
+            figures += asyncio.run(_ATTACKS[name](server, options))
+    return figures
+
+
+def _flags(options: argparse.Namespace) -> list[str]:
     flags = [] if options.model is None else [options.model, "--model-name", MODEL]
     flags += ["--cache-size", str(options.cache), "--max-files", str(options.files)]
     flags += ["--state-max-size", "64M"]
     for key in (_ATTACKER, _OTHER):
         flags += ["--api-key", key]
-    figures: list[Figure] = []
-    for name in options.pools:
-        with server_under_test(*flags) as server:
-            figures += asyncio.run(_ATTACKS[name](server, options))
-    return figures
+    return flags
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="directory of a model (default: the built-in one)")
     parser.add_argument(
-        "--pools", nargs="+", choices=_ATTACKS, default=list(_ATTACKS), help="that are attacked"
+        "--pools",
+        nargs="+",
+        choices=(_LOOP, *_ATTACKS),
+        default=[_LOOP, *_ATTACKS],
+        help="that are attacked",
+    )
+    parser.add_argument(
+        "--loop",
+        nargs="+",
+        choices=_LOOP_ATTACKS,
+        default=list(_LOOP_ATTACKS),
+        help="attacks on the event loop",
     )
     parser.add_argument("--cache", type=float, default=0.02, help="GB of the KV cache")
     parser.add_argument("--streams", type=int, default=250)

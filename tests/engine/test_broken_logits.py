@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
+from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.sampler import MAX_STREAK
@@ -22,8 +23,6 @@ from fastovms.params import (
     GenerationRequest,
     SamplingParams,
 )
-from fastovms.parts.drafts.draft_model import DraftModel
-from tests.engine.engines import full_engine
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
 from tests.engine.test_engine import run, text
 
@@ -65,7 +64,7 @@ class BreakingModel(FakeModel):
 
 
 def make_engine(model: FakeModel, **settings: Any) -> Engine:
-    return full_engine(
+    return Engine(
         model,
         EngineConfig(max_num_batched_tokens=8),
         num_blocks=64,

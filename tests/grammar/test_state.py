@@ -28,9 +28,10 @@ from fastovms.grammar.state import (
     GrammarState,
     GrammarTimeBudget,
     UnusableGrammar,
+    dead_end,
     first_line,
 )
-from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams, dead_end
+from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams
 from tests.grammar.byte_level import EOS, PROMPT, SCHEMA
 from tests.paths import BYTE_LEVEL_TOKENIZER
 

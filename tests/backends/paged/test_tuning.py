@@ -1,4 +1,4 @@
-"""Tests of `fastovms/parts/tuning/idle.py`."""
+"""Tests of `fastovms/backends/paged/tuning.py`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from weakref import WeakSet
 import pytest
 
 from fastovms.backends.engine_thread import WorkingEngines
-from fastovms.config import EngineConfig
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, Precisions
-from fastovms.errors import ConfigurationError
-from fastovms.parts.tuning import idle as tuning
-from fastovms.parts.tuning.idle import (
+from fastovms.backends.paged import tuning
+from fastovms.backends.paged.tuning import (
     IdleTuning,
     Measurement,
     TuningReport,
@@ -23,6 +20,9 @@ from fastovms.parts.tuning.idle import (
     load_tuned,
     measure_all,
 )
+from fastovms.config import EngineConfig
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, Precisions
+from fastovms.errors import ConfigurationError
 from fastovms.system.disk import DiskCache
 from tests.engine.model.test_tuning import Clock, Cost, TimedModel, linear
 

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/parts/tuning/measurement.py`."""
+"""Tests of `fastovms/engine/model/tuning.py`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fastovms.config import EngineConfig
-from fastovms.engine.engine import Engine
 from fastovms.engine.model.kv_cache import BlockCopy
 from fastovms.engine.model.step_inputs import StepInputs
-from fastovms.params import GenerationRequest, SamplingParams
-from fastovms.parts.tuning.measurement import (
+from fastovms.engine.model.tuning import (
     BUDGET_CASES,
     LOAD_CASES,
     MIN_ROUNDS,
@@ -24,7 +21,9 @@ from fastovms.parts.tuning.measurement import (
     choose_token_budget,
     measure,
     speed_ratios,
+    warm_up,
 )
+from fastovms.params import GenerationRequest, SamplingParams
 from tests.engine.fake_model import FakeModel, continue_greedily
 from tests.engine.test_engine import make_engine, run, text
 
@@ -210,10 +209,7 @@ def test_rounds_are_not_made_again_for_ever() -> None:
 def test_a_prompt_and_a_token_in_the_first_blocks(max_model_len: int, steps: list[int]) -> None:
     model = FakeModel(block_size=4)
     model.allocate_cache(-(-sum(steps) // 4))
-    engine = Engine(
-        model, EngineConfig(), num_blocks=-(-max_model_len // 4), max_model_len=max_model_len
-    )
-    engine.warm_up()
+    warm_up(model, max_model_len)
     assert model.num_tokens_per_step == steps
     assert model.has_forgotten_files
 

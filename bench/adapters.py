@@ -22,16 +22,16 @@ from bench.common.properties import add_property_flag, properties_of
 from bench.common.report import machine, median, table
 from fastovms.engine.kernels.compiler import find_instructions
 from fastovms.engine.kernels.low_rank import pack_adapter
-from fastovms.engine.model.adapters import (
+from fastovms.engine.model.model import PagedModel, RunnerFactory
+from fastovms.parts.adapters.graph import (
     AdapterStack,
     LowRank,
     MatrixShape,
     compile_adapters,
     module_shapes,
 )
-from fastovms.engine.model.few_rows import FewRowVariants, choose_few_rows
-from fastovms.engine.model.model import PagedModel, RunnerFactory
-from fastovms.engine.model.tuning import MeasuredStep, inputs_of
+from fastovms.parts.decode_kernels.few_rows import FewRowVariants, choose_few_rows
+from fastovms.parts.tuning.measurement import MeasuredStep, inputs_of
 
 _TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "q, v": ("q_proj", "v_proj"),

@@ -21,6 +21,7 @@ from bench.common.report import machine, ratio
 from bench.encoder_models import write_encoder
 from bench.random_models.encoder_graph import ENCODER_SHAPES
 from bench.random_models.random_texts import make_texts
+from fastovms.app.paged import compile_paged
 from fastovms.backends.encoder_backend import ThreadedEncoder, load_encoder
 from fastovms.backends.model_files import read_encoder_info, read_model_info
 from fastovms.backends.paged.backend import PagedBackend, SharedCores
@@ -153,7 +154,7 @@ async def beside_chats(
 ) -> None:
     config = EngineConfig(cache_size=1, tune=False, enable_prompt_lookup=False)
     model = read_model_info(options.chat)
-    engine = PagedBackend.compile(options.chat, model, config)(available_memory(), cores=cores)
+    engine = compile_paged(options.chat, model, config)(available_memory(), cores=cores)
     engine.start()
     chats = Chats(engine)
     chats.start()

@@ -23,7 +23,7 @@ from bench.random_models.shapes import SHAPES
 from bench.random_models.weights import WEIGHT_FORMATS
 from fastovms.doctor.facts import measure_bandwidth
 from fastovms.engine.model.model import PagedModel
-from fastovms.engine.model.tuning import CONTEXT, MeasuredStep, inputs_of
+from fastovms.parts.tuning.measurement import CONTEXT, MeasuredStep, inputs_of
 from fastovms.system.memory import num_usable_cpus
 
 MODELS: Final = Path(__file__).with_name("models")

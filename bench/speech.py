@@ -21,8 +21,9 @@ import openvino_genai
 
 from bench.common.report import machine, ratio
 from bench.embeddings import NUM_CHATS, Chats
+from fastovms.app.paged import compile_paged
 from fastovms.backends.model_files import read_model_info, read_speech_info
-from fastovms.backends.paged.backend import PagedBackend, SharedCores
+from fastovms.backends.paged.backend import SharedCores
 from fastovms.backends.speech_backend import WhisperBackend, load_whisper
 from fastovms.cli.flag import integer
 from fastovms.config import EngineConfig
@@ -139,7 +140,7 @@ async def beside_chats(
     config = EngineConfig(cache_size=1, tune=False, enable_prompt_lookup=False)
     directory = model_directory(options.chat, DiskCache(None), scratch)
     model = read_model_info(directory)
-    engine = PagedBackend.compile(directory, model, config)(available_memory(), cores=cores)
+    engine = compile_paged(directory, model, config)(available_memory(), cores=cores)
     engine.start()
     chats = Chats(engine)
     chats.start()

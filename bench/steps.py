@@ -29,9 +29,9 @@ from bench.common.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.kernels.compiler import find_instructions
-from fastovms.engine.model.few_rows import choose_few_rows
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.parts.decode_kernels.few_rows import choose_few_rows
 
 NUM_SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXTS = (128, 512, 1024, 4096)

@@ -64,7 +64,7 @@ class GenaiUse(Enum):
         REFUSED: a request that sets it gets an error.
         ALWAYS: the member of `GenerationConfig` with the same name is set.
         SAMPLING: the same, but only if the request samples.
-        OTHER: `backends.genai.support` defines it.
+        OTHER: `parts.genai.support` defines it.
     """
 
     REFUSED = "refused"

@@ -5,7 +5,7 @@ from __future__ import annotations
 RANKS = (
     {"backend_stats", "config", "encoding", "grammar_tree", "json_types", "quoting",
      "request_fields", "speech", "system"},
-    {"errors", "params", "prefix_cache"},
+    {"errors", "params"},
     {
         "backend", "client", "extensions", "fair_queue", "gguf", "grammar", "media", "ovms",
         "state", "telemetry", "text",
@@ -13,6 +13,7 @@ RANKS = (
     {"catalog", "engine", "files", "http", "load_test", "terminal"},
     {"backends", "batches"},
     {"api", "ray_serve"},
+    {"parts"},
     {"doctor", "service", "ui"},
     {"app"},
     {"cli"},

@@ -81,7 +81,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     [
         ("http", "import fastovms.engine", True),
         ("http", "from fastovms import text, media", False),
-        ("text", "from fastovms.backends.choice import load", True),
+        ("text", "from fastovms.app.choice import load", True),
         ("errors", "import fastovms.http as m", True),
         ("api", "def f():\n    from fastovms.app import serve", True),
         ("api", "from fastovms.http.messages import Request\nimport os.path", False),

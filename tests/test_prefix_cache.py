@@ -1,4 +1,4 @@
-"""Tests of `fastovms/prefix_cache.py`."""
+"""Tests of `fastovms/parts/prefix_cache/directory.py`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fastovms import prefix_cache
 from fastovms.config import PrefixCacheConfig
-from fastovms.prefix_cache import (
+from fastovms.parts.prefix_cache import directory as prefix_cache
+from fastovms.parts.prefix_cache.directory import (
     HEAD_SIZE,
     UNFINISHED,
     BlockDirectory,

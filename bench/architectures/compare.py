@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.models import TOKENIZER_FILES
+from fastovms.app.choice import compile_backend
 from fastovms.backend import GenerationBackend
-from fastovms.backends.choice import compile_backend
 from fastovms.backends.model_files import read_model_info
 from fastovms.backends.paged.backend import PagedBackend
 from fastovms.config import DEMO_MODEL, EngineConfig

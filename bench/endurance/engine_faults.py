@@ -40,7 +40,7 @@ NUM_CROWD: Final = 32
 CROWD_TOKENS: Final = 250
 EXIT_TIMEOUT: Final = 30.0
 
-_WORKER: Final = b"fastovms.backends.genai.worker"
+_WORKER: Final = b"fastovms.parts.genai.worker"
 
 
 @dataclass(slots=True)

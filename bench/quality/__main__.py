@@ -36,12 +36,12 @@ from bench.quality.peers import PeerQuality, genai_quality, llama_quality
 from bench.quality.reader import check_reader
 from bench.steps import use_kernels
 from fastovms.engine.kernels.compiler import find_instructions
-from fastovms.engine.model import tuning
 from fastovms.engine.model.compilation import compile_variants, has_vnni
 from fastovms.engine.model.model import ExportedModel, Model, PagedModel, RawLogits, as_float32
-from fastovms.engine.model.quality import Quality, compare
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.gguf.model_directory import find_gguf, model_directory
+from fastovms.parts.tuning import measurement as tuning
+from fastovms.parts.tuning.quality import Quality, compare
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.text.tokenizer import Tokenizer
 

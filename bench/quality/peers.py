@@ -15,7 +15,7 @@ import openvino as ov
 import openvino_genai
 
 from fastovms.engine.model.model import Floats, Model
-from fastovms.engine.model.quality import CHUNK, chunk_logits
+from fastovms.parts.tuning.quality import CHUNK, chunk_logits
 
 _CACHE_SIZE: Final = 1
 _AT_ONCE: Final = 64
@@ -24,7 +24,7 @@ _CONTEXT: Final = 512
 
 
 class PeerQuality(NamedTuple):
-    """See `fastovms.engine.model.quality.Quality`; None = the engine does not report it."""
+    """See `fastovms.parts.tuning.quality.Quality`; None = the engine does not report it."""
 
     mean_difference: float | None
     agreement: float

@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.common.numpy_decoder import NumpyDecoder
 from fastovms.engine.model.model import PagedModel
-from fastovms.engine.model.quality import chunk_logits
+from fastovms.parts.tuning.quality import chunk_logits
 
 NUM_GREEDY: Final = 16
 MAX_DIFFERENCE: Final = 1e-2

@@ -10,10 +10,10 @@ from pathlib import Path
 from bench.replay.session import Session, Turn
 from bench.replay.vocabulary import Vocabulary
 from fastovms.config import DEMO_MODEL, EngineConfig
-from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
 from fastovms.text.tokenizer import Tokenizer
+from tests.engine.engines import full_engine
 
 NUM_CHATS = 64
 _SUBJECTS = ("a fox", "the sea", "an old clock", "two friends", "a lost letter", "the moon")
@@ -54,7 +54,7 @@ def _generated() -> list[list[str]]:
     tokenizer = Tokenizer.load(DEMO_MODEL)
     num_blocks = _CACHE_TOKENS // model.block_size
     model.allocate_cache(num_blocks)
-    engine = Engine(model, EngineConfig(), num_blocks=num_blocks, max_model_len=2048)
+    engine = full_engine(model, EngineConfig(), num_blocks=num_blocks, max_model_len=2048)
     subjects = list(product(_SUBJECTS, _PLACES))
     chats: list[list[str]] = [[] for _ in range(NUM_CHATS)]
     for question in _QUESTIONS:

@@ -21,8 +21,8 @@ from bench.common.report import machine, table
 from bench.replay.kinds import KINDS, Data
 from bench.replay.session import Turn
 from fastovms.config import EngineConfig
-from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS, SuffixIndex
 from fastovms.params import MAX_DRAFT_TOKENS
+from fastovms.parts.drafts.suffix_index import SUFFIX_FUNCTIONS, SuffixIndex
 
 PARTS: Final = ("add a prompt", "add an answer", "guess", "learn")
 

@@ -13,9 +13,9 @@ from bench.replay.session import Session, Turn
 from bench.replay.vocabulary import END_TOKEN_ID
 from fastovms.backend_stats import EngineCounters
 from fastovms.config import EngineConfig
-from fastovms.engine.engine import Engine
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import GenerationRequest, SamplingParams
+from tests.engine.engines import full_engine
 
 _END_TOKEN_IDS: Final = frozenset((END_TOKEN_ID,))
 
@@ -63,7 +63,7 @@ class Player:
         """
         self._model = model
         self._params = params or SamplingParams()
-        self._engine = Engine(
+        self._engine = full_engine(
             model,
             config,
             num_blocks=num_blocks,

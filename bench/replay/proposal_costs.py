@@ -25,8 +25,9 @@ from bench.common.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
-from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
 from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.parts.drafts.suffix_index import SUFFIX_FUNCTIONS
+from tests.engine.engines import full_engine
 
 NUM_PROMPT_TOKENS: Final = 128
 MAX_TOKEN_ID: Final = 1000
@@ -59,7 +60,7 @@ def step_pairs(
     kinds = [Steps([], []), Steps([], [])]
     for _ in range(num_pairs):
         for looks_up in coin.sample((False, True), 2):
-            without = nullcontext() if looks_up else patch.object(engine.drafting, "propose")
+            without = nullcontext() if looks_up else patch.object(engine.drafter, "propose")
             with without:
                 model.seconds = 0.0
                 start = time.perf_counter()
@@ -74,7 +75,7 @@ def measure(
 ) -> tuple[list[Steps], Engine]:
     """Returns the steps of so many streams, and the engine that made them."""
     model, numbers = TimedModel(paged), random.Random(0)
-    engine = Engine(
+    engine = full_engine(
         model, EngineConfig(), num_blocks=num_blocks, max_model_len=num_blocks * paged.block_size
     )
     params = SamplingParams(

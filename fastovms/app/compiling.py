@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import openvino as ov
 
-from fastovms.backends.choice import Reserve, compile_backend
+from fastovms.app.choice import Reserve, compile_backend
 from fastovms.backends.model_files import (
     count_weights,
     fingerprint_of,

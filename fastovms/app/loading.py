@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fastovms.api.body import FairThread
 from fastovms.api.served import (
@@ -35,6 +35,7 @@ from fastovms.app.compiling import (
     read_info,
     task_of,
 )
+from fastovms.app.paged import TunedCores
 from fastovms.backend import GenerationBackend
 from fastovms.backend_stats import BackendStats
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
@@ -43,8 +44,6 @@ from fastovms.backends.engine_thread import ComputeTurn
 from fastovms.backends.image_decoder import ImageDecoder
 from fastovms.backends.model_task import read_optional, takes_images
 from fastovms.backends.paged.backend import PagedBackend, SharedCores
-from fastovms.backends.paged.draft_models import check_draft_files
-from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.backends.processes import ChildProcess
 from fastovms.backends.speech_backend import load_whisper
 from fastovms.config import EngineConfig, MediaConfig, ModelConfig
@@ -61,10 +60,15 @@ from fastovms.gguf.model_directory import find_gguf, is_converted
 from fastovms.media import audio
 from fastovms.media.loader import ImageLoader
 from fastovms.params import ModelInfo
+from fastovms.parts.drafts.files import check_draft_files
+from fastovms.parts.prefix_cache.engine import PrefixDirectory
 from fastovms.system.disk import DiskCache
 from fastovms.system.memory import make_binding_tables
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from fastovms.parts.adapters.table import AdapterTable
 
 T = TypeVar("T")
 
@@ -138,7 +142,7 @@ def load_models(
     check_models(models)
     start = time.perf_counter()
     make_binding_tables()
-    cores = cores or SharedCores.create()
+    cores = cores or TunedCores.share()
     others: dict[str, ServedEncoder | ServedSpeech] = {}
     closes: list[Callable[[], None]] = []
     for model in models:
@@ -273,8 +277,15 @@ def _served(
         chat,
         model.names[1:],
         images,
-        adapters=backend.adapters if isinstance(backend, PagedBackend) else None,
+        adapters=_adapters_of(backend) if model.engine.serves_adapters else None,
     )
+
+
+def _adapters_of(backend: GenerationBackend) -> AdapterTable | None:
+    from fastovms.parts.adapters.table import AdapterTable  # most servers serve no adapters
+
+    extensions = backend.extensions if isinstance(backend, PagedBackend) else ()
+    return next((one for one in extensions if isinstance(one, AdapterTable)), None)
 
 
 def _check_gguf(path: Path, cache: DiskCache) -> None:

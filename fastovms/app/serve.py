@@ -45,9 +45,9 @@ from fastovms.api.served import ServedModels
 from fastovms.app.compiling import CompileAhead
 from fastovms.app.greeting import greeting
 from fastovms.app.loading import load_models
+from fastovms.app.paged import TunedCores
 from fastovms.app.supply import ModelSupply, ReadList, settle_memory
 from fastovms.backends.document_process import PdfProcesses
-from fastovms.backends.paged.backend import SharedCores
 from fastovms.batches.input import InputChecker, LineSlots
 from fastovms.batches.runner import FOLDER as BATCH_FOLDER
 from fastovms.batches.runner import BatchParts, BatchRunner, LineCaller
@@ -83,7 +83,7 @@ from fastovms.http.listeners import Notifier, inherited_sockets
 from fastovms.http.messages import Observer, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
-from fastovms.prefix_cache import open_block_directory
+from fastovms.parts.prefix_cache.directory import open_block_directory
 from fastovms.service.export import OvmsMetrics, span_tracer
 from fastovms.service.lifecycle import Guard, Lifecycle, LifecycleHooks, cors_policy, gates_for
 from fastovms.service.log_writer import LineWriter
@@ -371,7 +371,7 @@ def model_supply(
     """
     finder = ModelFinder.of(config.repository, os.environ)
     prefix_cache = config.prefix_cache
-    load = partial(load_models, media=config.media, cores=SharedCores.create(), ahead=ahead)
+    load = partial(load_models, media=config.media, cores=TunedCores.share(), ahead=ahead)
     supply = ModelSupply(
         config.models,
         finder.find,

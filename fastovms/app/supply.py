@@ -20,13 +20,13 @@ from fastovms.api.served import CAPABILITIES, KnownModel, ServedModels
 from fastovms.app.compiling import read_info, task_of, weights_size
 from fastovms.app.loading import check_models
 from fastovms.backends.model_files import fingerprint_of
-from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.config import ModelConfig, ModelSource, ResidencyConfig
 from fastovms.encoding import Task
 from fastovms.engine.model.devices import FREE_MEMORY_SHARE, GIB, available_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf
-from fastovms.prefix_cache import BlockDirectory
+from fastovms.parts.prefix_cache.directory import BlockDirectory
+from fastovms.parts.prefix_cache.engine import PrefixDirectory
 from fastovms.service.lifecycle import FileWatch
 from fastovms.system.memory import find_trim
 from fastovms.system.threads import in_daemon_thread

@@ -30,7 +30,12 @@ from fastovms.backends.model_task import (
     weights_file,
 )
 from fastovms.engine.model.devices import available_memory
-from fastovms.engine.model.paging import reason_of
+from fastovms.engine.model.paging import (
+    ExactLength,
+    PagedGraph,
+    applies_sliding_window,
+    reason_of,
+)
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import ModelInfo, SamplingDefaults, WeightCount
@@ -122,6 +127,77 @@ def limit_context(model: ModelInfo, max_model_len: int | None) -> ModelInfo:
             f"{model.name}, not {max_model_len}"
         )
     return replace(model, max_model_len=max_model_len)
+
+
+_WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
+"""Keys of config.json that may hold a window."""
+
+_WINDOWED = frozenset({"sliding_attention", "chunked_attention", "local"})
+"""Types of layers in config.json that have one."""
+
+
+MIN_EXACT_LEN = 16
+"""The fewest tokens that texts must be able to have for a model to be worth serving."""
+
+
+def fit_attention(model: ModelInfo, graph: PagedGraph) -> ModelInfo:
+    """Returns the model with its context limited to the length for which the graph computes
+    attention as trained.
+
+    Raises:
+        ConfigurationError: that length is too short to be useful.
+    """
+    model = fit_length(model, graph.max_exact_len)
+    return fit_window(model, is_applied=applies_sliding_window(graph.model))
+
+
+def fit_length(model: ModelInfo, limit: ExactLength | None) -> ModelInfo:
+    """Returns the model with its context limited. Raises ConfigurationError if the limit is too
+    short to be useful."""
+    if limit is None or limit.num_tokens >= model.max_model_len:
+        return model
+    if limit.num_tokens < MIN_EXACT_LEN:
+        raise ConfigurationError(f"{model.name} cannot be served: {limit.reason}")
+    logger.warning(
+        "%s computes only short texts exactly, as %s: context length reduced from %d to %d tokens",
+        model.name,
+        limit.reason,
+        model.max_model_len,
+        limit.num_tokens,
+    )
+    return replace(model, max_model_len=limit.num_tokens)
+
+
+def fit_window(model: ModelInfo, *, is_applied: bool) -> ModelInfo:
+    """Returns the facts about the model. If the compiled model does not apply the window that
+    config.json names, the context is reduced to the window, within which attention is full as
+    trained."""
+    window = sliding_window(model.config)
+    if is_applied or window is None or window >= model.max_model_len:
+        return model
+    logger.warning(
+        "the exported graph does not show its sliding window: context length reduced from %d to "
+        "its %d tokens",
+        model.max_model_len,
+        window,
+    )
+    return replace(model, max_model_len=window)
+
+
+def sliding_window(config: Mapping[str, Any]) -> int | None:
+    """Returns the window of the layers with sliding-window attention in config.json, in tokens, or
+    None."""
+    scope = config.get("text_config")
+    scope = scope if isinstance(scope, dict) else config
+    window = next((scope[name] for name in _WINDOWS if scope.get(name)), None)
+    if not isinstance(window, int) or isinstance(window, bool) or window < 1:
+        return None
+    layers = scope.get("layer_types")
+    layers = layers if isinstance(layers, list) else scope.get("attention_layers")
+    is_used = scope.get("use_sliding_window") is not False and (
+        not isinstance(layers, list) or not _WINDOWED.isdisjoint(layers)
+    )
+    return window if is_used else None
 
 
 def fit_cache(model: ModelInfo, num_tokens: int) -> ModelInfo:

@@ -17,10 +17,10 @@ from typing import Any, Final
 import numpy as np
 
 from fastovms.backends.engine_thread import MAX_SLICE, ComputeTurn
-from fastovms.backends.genai.worker_messages import WorkerFailed
 from fastovms.backends.job_thread import Job, JobThread
 from fastovms.backends.processes import ChildProcess, receive, send
 from fastovms.backends.speech_messages import LoadSpeech, ReadWindow, WindowText
+from fastovms.backends.worker_messages import WorkerFailed
 from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.fair_queue import FairQueue

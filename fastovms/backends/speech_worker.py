@@ -14,9 +14,9 @@ import numpy as np
 import openvino_genai as genai
 
 from fastovms.backends.dies_with_parent import die_with_parent
-from fastovms.backends.genai.worker_messages import WorkerFailed
 from fastovms.backends.processes import connect_to_parent, receive, send
 from fastovms.backends.speech_messages import LoadSpeech, ReadWindow, WindowText
+from fastovms.backends.worker_messages import WorkerFailed
 from fastovms.engine.model.paging import reason_of
 from fastovms.speech import SAMPLE_RATE, WINDOW_SECONDS, Segment, SpeechInfo, Word
 from fastovms.system.memory import find_trim

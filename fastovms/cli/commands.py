@@ -30,7 +30,7 @@ from fastovms.ovms.graph import (
 )
 from fastovms.ovms.options import OVMS_OPTIONS, Choice, Integer, Kind
 from fastovms.ovms.textproto import quote
-from fastovms.prefix_cache import FOLDER, erase, read_contents_by_model
+from fastovms.parts.prefix_cache.directory import FOLDER, erase, read_contents_by_model
 from fastovms.state.sqlite.location import default_directory
 
 

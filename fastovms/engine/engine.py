@@ -9,18 +9,17 @@ from array import array
 from collections.abc import Callable
 from copy import copy
 from itertools import count
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.backend_stats import EngineCounters
 from fastovms.config import EngineConfig
-from fastovms.engine.beams import BeamRequest, beam_token_limit
 from fastovms.engine.blocks import BlockManager
-from fastovms.engine.draft_model import DraftModel
-from fastovms.engine.drafting import Drafting
+from fastovms.engine.extensions import BeamSearch, EngineExtensions
 from fastovms.engine.model.model import Model, RawLogits, as_float32
-from fastovms.engine.model.tuning import warm_up
+from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.engine.processors import logits_processors
 from fastovms.engine.sampler import (
     Drawn,
@@ -32,18 +31,22 @@ from fastovms.engine.sampler import (
     token_logprobs,
 )
 from fastovms.engine.scheduler import Batch, Scheduler, ScoredTokens, build_batch, rank_of
-from fastovms.engine.sequence import Drawing, Sequence, SequenceGroup, SequenceStatus
+from fastovms.engine.sequence import (
+    Drawing,
+    Sequence,
+    SequenceGrammar,
+    SequenceGroup,
+    SequenceStatus,
+)
 from fastovms.engine.step_costs import PrefillPacing, StepCosts
-from fastovms.errors import CONTEXT_EXCEEDED, BrokenLogits, RequestError, description_of
-from fastovms.grammar.compiler import GrammarCompiler
-from fastovms.grammar.state import GrammarState, GrammarTimeBudget, dead_end
+from fastovms.errors import BrokenLogits, description_of
 from fastovms.params import (
     EngineOutput,
     FinishReason,
     GenerationOutput,
     GenerationRequest,
-    SamplingParams,
     TokenLogprobs,
+    dead_end,
 )
 
 # Makes the sequences of a request: its samples, or the root of its beam search.
@@ -56,7 +59,7 @@ class SequenceMaker:
     Args:
         blocks: the blocks of the cache; all beams of a search must fit.
         max_num_seqs: the maximum number of running sequences.
-        grammars: creates grammar states; None = grammars are not supported.
+        extensions: their searches and grammars are used.
         new_seed: seeds the unseeded requests.
 
     Attributes:
@@ -69,13 +72,14 @@ class SequenceMaker:
         *,
         max_model_len: int,
         max_num_seqs: int,
-        grammars: GrammarCompiler | None,
+        extensions: EngineExtensions,
         new_seed: Callable[[], int],
     ) -> None:
         self._blocks = blocks
         self._max_model_len = max_model_len
         self._max_num_seqs = max_num_seqs
-        self._grammars = grammars
+        self._searches = extensions.searches
+        self._grammars = extensions.grammars
         self._new_seed = new_seed
         self.seq_ids = count()
         self._arrivals = count()
@@ -86,34 +90,23 @@ class SequenceMaker:
         Raises:
             RequestError: the beams of the request could never run.
         """
-        search = request.params.beam_search
-        if search is None:
-            return
-        width, most = search.num_beams, self._max_num_seqs
-        if width > most:
-            message = f"a search with {width} beams cannot run: at most {most} sequences do at once"
-            raise RequestError(message, param=search.param)
-        num_prompt_tokens = len(request.prompt_token_ids)
-        if self.token_limit(request) <= num_prompt_tokens:
-            raise RequestError(
-                f"the cache has no room for {width} beams over a prompt of {num_prompt_tokens} "
-                "tokens",
-                param=search.param,
-                code=CONTEXT_EXCEEDED,
-            )
+        if request.params.beam_search is not None:
+            self._searches.validate(request, self.token_limit(request), self._max_num_seqs)
 
     def make(self, request: GenerationRequest) -> list[Sequence]:
         """Returns the `n` samples of a valid request, which share the prompt of the first, or the
         root sequence of its beam search."""
         params = request.params
         seed = self._new_seed() if params.seed is None else params.seed
-        num_prompt_tokens = len(request.prompt_token_ids)
         token_limit = self.token_limit(request)
         rank = rank_of(next(self._arrivals), request.priority)
         group = SequenceGroup(params.beam_search.num_beams) if params.beam_search else None
         samples = group.sequences if group else []
         processors = logits_processors(params, array("q", request.prompt_token_ids))
-        time_budget = GrammarTimeBudget()
+        new_grammar: Callable[[], SequenceGrammar] | None = None
+        if params.grammar is not None:
+            assert self._grammars is not None
+            new_grammar = self._grammars(params.grammar, len(request.prompt_token_ids))
         for index in range(1 if group else params.n):
             samples.append(
                 Sequence(
@@ -127,7 +120,7 @@ class SequenceMaker:
                     drawing=Drawing(
                         sample_seed(seed, index),
                         tuple(map(copy, processors)),
-                        self._start_grammar(params, num_prompt_tokens, time_budget),
+                        new_grammar and new_grammar(),
                     ),
                 )
             )
@@ -140,25 +133,18 @@ class SequenceMaker:
         if params.max_tokens is not None:
             limit = min(limit, num_prompt_tokens + params.max_tokens)
         if params.beam_search is not None:
-            limit = min(
-                limit,
-                beam_token_limit(num_prompt_tokens, params.beam_search.num_beams, self._blocks),
-            )
+            limit = self._searches.token_limit(request, limit, self._blocks)
         return limit
-
-    def _start_grammar(
-        self, params: SamplingParams, num_prompt_tokens: int, time_budget: GrammarTimeBudget
-    ) -> GrammarState | None:
-        if params.grammar is None:
-            return None
-        assert self._grammars is not None
-        return self._grammars.start(params.grammar, num_prompt_tokens, time_budget)
 
 
 # Runs requests over a model: requests in, tokens out, one synchronous step at a time.
 
 
 logger = logging.getLogger(__name__)
+
+_NUM_WARM_UP_TOKENS: Final = 64
+"""The length of the first prompt: more than a small step has (see `compilation`), so that both
+variants of a model are used, and few enough for a large model."""
 
 
 class Engine:
@@ -179,16 +165,14 @@ class Engine:
         *,
         num_blocks: int,
         max_model_len: int,
-        grammars: GrammarCompiler | None = None,
-        draft_model: DraftModel | None = None,
+        extensions: EngineExtensions | None = None,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """
         Args:
             num_blocks: the number of blocks of the model's cache; `max_model_len` tokens must fit.
-            grammars: creates grammar states; None = grammars are not supported.
-            draft_model: the draft model, with its cache reserved.
+            extensions: what parts add; None = nothing.
             new_seed: seeds the unseeded requests.
             clock: returns seconds, for measuring steps.
         """
@@ -208,15 +192,8 @@ class Engine:
         self.admitted: list[str] = []
         self.on_prompt: Callable[[Sequence], None] = lambda _: None
         self._costs = StepCosts()
-        self.drafting = Drafting(
-            self.counters,
-            self._costs,
-            enable_prompt_lookup=config.enable_prompt_lookup is not False,
-            num_shared_tokens=config.suffix_index_tokens if config.enable_prefix_caching else 0,
-            model=draft_model,
-            rope_switch_len=model.rope_switch_len,
-            max_draft_tokens=None if model.states is None else model.states.max_draft_tokens,
-        )
+        extensions = extensions or EngineExtensions()
+        self.drafter = extensions.make_drafter(self.counters, self._costs)
         self._model = model
         self._max_model_len = max_model_len
         self._clock = clock
@@ -227,19 +204,31 @@ class Engine:
             self.blocks,
             max_model_len=max_model_len,
             max_num_seqs=self.scheduler.max_num_seqs,
-            grammars=grammars,
+            extensions=extensions,
             new_seed=new_seed,
         )
         self._requests: dict[str, list[Sequence]] = {}
-        self._searches: dict[str, BeamRequest] = {}
+        self._beam_searches = extensions.searches
+        self._searches: dict[str, BeamSearch] = {}
 
     @property
     def has_work(self) -> bool:
         return bool(self._requests)
 
     def warm_up(self) -> None:
-        """Runs the model's first, slow steps before the first request comes."""
-        warm_up(self._model, self._max_model_len)
+        """Computes a prompt and a token after it, before the first request comes.
+
+        OpenVINO repacks weights and compiles kernels at their first use, which takes longer than
+        the steps themselves. Afterwards the mapped pages of the model's files are released.
+        """
+        block_size = self.blocks.block_size
+        num_prompt_tokens = max(1, min(_NUM_WARM_UP_TOKENS, self._max_model_len - 1))
+        for start, end in ((0, num_prompt_tokens), (num_prompt_tokens, num_prompt_tokens + 1)):
+            layout = StepLayout(block_size)
+            blocks = array("i", range(-(-end // block_size)))
+            last = layout.add(array("q", (0,)) * end, start, end, blocks)
+            self._model.infer(layout.finish(array("q", (last,))))
+        self._model.forget_files()
 
     def validate(self, request: GenerationRequest) -> None:
         """Checks a request, as `SequenceMaker` does, before `add`."""
@@ -249,14 +238,12 @@ class Engine:
         """Queues the sequences of a valid request."""
         samples = self._maker.make(request)
         for sequence in samples:
-            self.drafting.start(sequence)
+            self.drafter.start(sequence)
             self.scheduler.add(sequence)
         self._requests[request.request_id] = samples
-        group, search = samples[0].group, request.params.beam_search
-        if group is not None and search is not None:
-            self._searches[request.request_id] = BeamRequest(
-                samples[0], group, search, request.ends_text
-            )
+        if request.params.beam_search is not None:
+            search = self._beam_searches.start(samples[0], request)
+            self._searches[request.request_id] = search
         self.counters.num_prompt_tokens += len(request.prompt_token_ids)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
@@ -274,7 +261,7 @@ class Engine:
         Raises:
             EngineFailed: the model's logits are not finite for any prompt.
         """
-        self.drafting.propose(self.scheduler.running)
+        self.drafter.propose(self.scheduler.running)
         plan = self.scheduler.plan(self._pacing)
         assert plan.chunks, "there is work, but none of it can go on"
         if plan.block_copies:
@@ -291,7 +278,7 @@ class Engine:
         )
         states = self._model.hidden_states
         if states is not None:
-            self.drafting.observe(plan.chunks, batch.inputs, states)
+            self.drafter.observe(plan.chunks, batch.inputs, states)
         self.scheduler.mark_computed(plan)
         self.counters.num_steps += 1
         self.admitted = [sequence.request_id for sequence in plan.admitted]
@@ -325,7 +312,7 @@ class Engine:
         queued = {id(s) for s in (*self.scheduler.running, *self.scheduler.waiting)}
         assert live == queued, "requests and queues differ"
         self.scheduler.check()
-        self.drafting.check()
+        self.drafter.check()
 
     def _fail(self, sequence: Sequence, error: Exception) -> SequenceFailure:
         """Ends the sequence, or the whole search that it belongs to."""
@@ -396,7 +383,7 @@ class Engine:
                 sequence.block_table, first_draft, sequence.num_computed_tokens
             )
         if drafts:
-            self.drafting.settle(sequence, num_drafts, num_new - 1)
+            self.drafter.settle(sequence, num_drafts, num_new - 1)
         output = GenerationOutput(
             index=sequence.index,
             token_ids=token_ids,
@@ -462,7 +449,7 @@ class Engine:
     def _finish(self, sequence: Sequence) -> None:
         assert sequence.status is not SequenceStatus.FINISHED
         self.scheduler.finish(sequence)
-        self.drafting.finish(sequence)
+        self.drafter.finish(sequence)
         samples = self._requests[sequence.request_id]
         samples.remove(sequence)
         if not samples:

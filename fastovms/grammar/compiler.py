@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -525,6 +526,11 @@ class GrammarCompiler:
             num_prompt_tokens,
             time_budget or GrammarTimeBudget(),
         )
+
+    def starter(self, grammar: Grammar, num_prompt_tokens: int) -> Callable[[], GrammarState]:
+        """Returns a function that makes the state of a further sample of one request; see `start`.
+        All samples share one time budget."""
+        return partial(self.start, grammar, num_prompt_tokens, GrammarTimeBudget())
 
     def _matcher(self, grammar: Grammar, source: str) -> LLMatcher:
         """Returns llguidance's matcher of a grammar.

@@ -15,17 +15,10 @@ from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from fastovms.errors import InvalidField
-from fastovms.params import Grammar, Refusal
+from fastovms.params import Grammar
 
 _REGEX_DRAWN: Final = "regex parse error:"
 _WRONG_REGEX: Final = "error: "
-
-
-def dead_end(grammar: Grammar, error: str) -> Refusal:
-    """Returns the error that no sample of a grammar can be finished, found while generating."""
-    return Refusal(
-        f"{grammar.param}: the {grammar.kind.value} cannot go on: {error}", param=grammar.param
-    )
 
 
 class UnusableGrammar(InvalidField):

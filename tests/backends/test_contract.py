@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fastovms.app.paged import engine_extensions
 from fastovms.backend import GenerationBackend
 from fastovms.backends.paged.backend import BackendParts, PagedBackend
 from fastovms.config import EngineConfig
@@ -63,9 +64,9 @@ class WatchedModel(FakeModel):
 def make_paged(
     before_step: BeforeStep, clock: Callable[[], float] = time.perf_counter
 ) -> GenerationBackend:
-    return PagedBackend.from_model(
-        WatchedModel(before_step), MODEL, CONFIG, BackendParts(clock=clock)
-    )
+    model = WatchedModel(before_step)
+    parts = BackendParts(engine_extensions(model, CONFIG), clock=clock)
+    return PagedBackend.from_model(model, MODEL, CONFIG, parts)
 
 
 def make_genai(
@@ -240,8 +241,8 @@ async def test_a_step_that_hangs_does_not_keep_close_from_returning(
         entered.set()
         wait(released)
 
-    for module in ("paged.backend", "genai.backend"):
-        monkeypatch.setattr(f"fastovms.backends.{module}._CLOSE_TIMEOUT", 0.05)
+    for module in ("backends.paged.backend", "parts.genai.backend"):
+        monkeypatch.setattr(f"fastovms.{module}._CLOSE_TIMEOUT", 0.05)
     backend = make(hang)
     backend.start()
     listener = Listener()

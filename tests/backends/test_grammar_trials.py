@@ -1,4 +1,4 @@
-"""Tests of `fastovms/backends/grammar_trials.py`."""
+"""Tests of `fastovms/parts/grammars/trials.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from multiprocessing.connection import Pipe
 
 import pytest
 
-from fastovms.backends.grammar_trials import (
+from fastovms.backends.processes import ChildProcess
+from fastovms.config import DEMO_MODEL
+from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
+from fastovms.grammar.compiler import GrammarCompiler
+from fastovms.grammar.state import CompiledGrammar, UnusableGrammar
+from fastovms.grammar_tree import Answer, Json, Literal, Separated, Tag, in_order
+from fastovms.params import Grammar, GrammarKind
+from fastovms.parts.grammars.trials import (
     GuardedGrammars,
     RefusedGrammars,
     SmallVocabulary,
@@ -23,13 +30,6 @@ from fastovms.backends.grammar_trials import (
     digest_of,
     guard_compiler,
 )
-from fastovms.backends.processes import ChildProcess
-from fastovms.config import DEMO_MODEL
-from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
-from fastovms.grammar.compiler import GrammarCompiler
-from fastovms.grammar.state import CompiledGrammar, UnusableGrammar
-from fastovms.grammar_tree import Answer, Json, Literal, Separated, Tag, in_order
-from fastovms.params import Grammar, GrammarKind
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
 # Refusals are remembered, within bounds.

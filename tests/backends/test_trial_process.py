@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from fastovms.backends.grammar_trials import Verdict
-from fastovms.backends.trial_process import serve
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import Grammar, GrammarKind
+from fastovms.parts.grammars.trial_process import serve
+from fastovms.parts.grammars.trials import Verdict
 
 MUCH, SLOW = "it is too much for the compiler", "it takes too long to compile"
 

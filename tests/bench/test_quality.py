@@ -1,4 +1,4 @@
-"""Tests of `bench/quality` and `fastovms/engine/model/quality.py`."""
+"""Tests of `bench/quality` and `fastovms/parts/tuning/quality.py`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bench.quality.activations import quantize_activations
 from bench.quality.peers import PeerQuality, read_llama
 from bench.quality.reader import NUM_GREEDY, check_reader
 from fastovms.engine.model.model import PagedModel
-from fastovms.engine.model.quality import QualityCounter, chunk_logits, compare
 from fastovms.gguf import graph
 from fastovms.gguf.converter import convert
+from fastovms.parts.tuning.quality import QualityCounter, chunk_logits, compare
 from tests.gguf.tiny_models import TinyModel, write_model
 
 # What is counted.

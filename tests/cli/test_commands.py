@@ -13,7 +13,7 @@ import pytest
 from fastovms.cli.commands import wants_colour
 from fastovms.cli.main import main
 from fastovms.ovms.config_list import read_config_list
-from fastovms.prefix_cache import BlockDirectory
+from fastovms.parts.prefix_cache.directory import BlockDirectory
 
 
 def test_ls_and_clear(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

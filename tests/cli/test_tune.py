@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.backends.paged.tuning import TuningReport, TuningResult, measure_all
 from fastovms.cli.main import main
 from fastovms.cli.tune import render
 from fastovms.config import DEMO_MODEL
-from fastovms.engine.model.quality import Quality
-from fastovms.engine.model.tuning import BUDGET_CASES, LOAD_CASES, MIN_ROUNDS
+from fastovms.parts.tuning.idle import TuningReport, TuningResult, measure_all
+from fastovms.parts.tuning.measurement import BUDGET_CASES, LOAD_CASES, MIN_ROUNDS
+from fastovms.parts.tuning.quality import Quality
 from tests.encoder_models import encoder_dir
 
 

@@ -29,7 +29,7 @@ from tests.real_server import Server, start_server, stop_server
 
 PAGES: Final = user_pages()
 BLOCKS: Final = [block for page in PAGES for block in blocks_of(page)]
-MAX_WORDS: Final = 30_000
+MAX_WORDS: Final = 27_000
 FIRST_SCREEN: Final = 25
 """Lines of a page."""
 
@@ -135,6 +135,7 @@ def test_the_pages_are_short():
     words = {
         page.stem: sum(any(map(str.isalnum, word)) for word in prose_of(page).split())
         for page in PAGES
+        if page.stem != "troubleshooting"  # is made of the messages of the code
     }
     assert sum(words.values()) <= MAX_WORDS, words
 

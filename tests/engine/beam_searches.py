@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from fastovms.config import EngineConfig
-from fastovms.engine.beams import BeamSearcher
 from fastovms.engine.engine import Engine
 from fastovms.engine.processors import logits_processors
 from fastovms.params import BeamSearch, GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.parts.beams import BeamSearcher
+from tests.engine.engines import full_engine
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel
 
 EOS = 3
@@ -42,7 +43,7 @@ def make_engine(
 ) -> Engine:
     model = RandomModel(block_size)
     model.allocate_cache(num_blocks)
-    return Engine(
+    return full_engine(
         model,
         EngineConfig(**config),  # type: ignore[arg-type]
         num_blocks=num_blocks,

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fastovms.backends.paged.prefixes import PrefixEngine
 from fastovms.config import EngineConfig
-from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import Model
-from fastovms.engine.stored_prefixes import ModelBlocks, PrefixFiles
 from fastovms.params import GenerationRequest, SamplingParams
-from fastovms.prefix_cache import BlockDirectory
+from fastovms.parts.prefix_cache.directory import BlockDirectory
+from fastovms.parts.prefix_cache.engine import PrefixEngine
+from fastovms.parts.prefix_cache.stored_prefixes import ModelBlocks, PrefixFiles
+from tests.engine.engines import full_engine
 from tests.engine.fake_model import FakeModel
 
 BLOCK_SIZE = 4
@@ -40,7 +40,7 @@ class StoredEngine:
     ) -> None:
         model = FakeModel(BLOCK_SIZE) if model is None else model
         model.allocate_cache(num_blocks)
-        self.engine = Engine(
+        self.engine = full_engine(
             model,
             EngineConfig(max_num_seqs=8),
             num_blocks=num_blocks,

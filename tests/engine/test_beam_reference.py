@@ -22,6 +22,7 @@ from fastovms.params import (
     GenerationRequest,
     SamplingParams,
 )
+from tests.engine.engines import full_engine
 from tests.engine.reference import EXACT
 
 NUM_BLOCKS = 200
@@ -159,7 +160,7 @@ def test_texts_equal_the_reference(
 ) -> None:
     end_token_id = common_token if ends == "often" else 0
     expected = run_reference(pipeline, prompts, search, n=n, end_token_id=end_token_id)
-    engine = Engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
+    engine = full_engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
     assert run(engine, prompts, search, n=n, end_token_id=end_token_id) == expected
 
 
@@ -186,7 +187,7 @@ def test_how_it_is_scheduled_changes_nothing(
     search = BeamSearch(4, early_stopping=EarlyStopping.NEVER)
     expected = run_reference(pipeline, prompts, search, n=4, end_token_id=common_token)
     assert any(text.has_ended for of in expected for text in of)
-    engine = Engine(model, config, num_blocks=num_blocks, max_model_len=num_blocks * 32)
+    engine = full_engine(model, config, num_blocks=num_blocks, max_model_len=num_blocks * 32)
     for _ in range(2):  # the second round hits the prefix cache
         assert run(engine, prompts, search, n=4, end_token_id=common_token) == expected
     if num_blocks < NUM_BLOCKS:

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/beams.py`."""
+"""Tests of `fastovms/parts/beams.py`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 
 from fastovms.config import EngineConfig
-from fastovms.engine.beams import BeamSearcher, Floats, Hypothesis
-from fastovms.engine.engine import Engine
 from fastovms.engine.processors import Penalties
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import (
@@ -27,6 +25,7 @@ from fastovms.params import (
     GrammarKind,
     SamplingParams,
 )
+from fastovms.parts.beams import BeamSearcher, Floats, Hypothesis
 from tests.engine.beam_searches import (
     EOS,
     beam_request,
@@ -36,6 +35,7 @@ from tests.engine.beam_searches import (
     run,
     search_alone,
 )
+from tests.engine.engines import full_engine
 from tests.engine.fake_model import FakeModel
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
@@ -380,7 +380,7 @@ def run_grammar(
 ) -> list[GenerationOutput]:
     model = GrammarModel()
     model.allocate_cache(64)
-    engine = Engine(model, EngineConfig(), num_blocks=64, max_model_len=64, grammars=grammars)
+    engine = full_engine(model, EngineConfig(), num_blocks=64, max_model_len=64, grammars=grammars)
     grammar = Grammar(GrammarKind.REGEX, source)
     request = beam_request(
         "r",
@@ -424,7 +424,7 @@ def test_a_grammar_that_cannot_go_on_ends_the_search(
 
 
 def test_the_fault_of_a_search_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastovms.engine.beams.token_logprobs", lambda *_: 1 // 0)
+    monkeypatch.setattr("fastovms.parts.beams.token_logprobs", lambda *_: 1 // 0)
     engine = make_engine()
     kept = beam_request("kept", [1, 2], BeamSearch(2))
     outputs = run(engine, beam_request("bad", [1, 2], BeamSearch(3), logprobs=1), kept)

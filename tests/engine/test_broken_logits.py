@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.sampler import MAX_STREAK
@@ -23,6 +22,8 @@ from fastovms.params import (
     GenerationRequest,
     SamplingParams,
 )
+from fastovms.parts.drafts.draft_model import DraftModel
+from tests.engine.engines import full_engine
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
 from tests.engine.test_engine import run, text
 
@@ -64,7 +65,7 @@ class BreakingModel(FakeModel):
 
 
 def make_engine(model: FakeModel, **settings: Any) -> Engine:
-    return Engine(
+    return full_engine(
         model,
         EngineConfig(max_num_batched_tokens=8),
         num_blocks=64,

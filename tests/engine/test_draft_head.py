@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/draft_head.py`, over a head that is right if it is fed rightly."""
+"""Tests of `parts/drafts/draft_head.py`, over a head that is right if it is fed rightly."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_head import DraftHead
-from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.parts.drafts.draft_head import DraftHead
+from tests.engine.engines import full_engine
 from tests.engine.fake_head import TOKEN_IDS, FakeHead, FakeTarget, KnownTexts
 from tests.engine.fake_model import continue_greedily
 from tests.engine.random_operations import RandomOperations
@@ -50,7 +50,7 @@ class Speculation:
             enable_prefix_caching=settings.enable_prefix_caching,
         )
         self.drafts.allocate_cache(draft_tokens)
-        self.engine = Engine(
+        self.engine = full_engine(
             self.target,
             settings,
             num_blocks=num_blocks,
@@ -164,7 +164,7 @@ def test_hidden_states_do_not_pile_up_while_nothing_is_drafted() -> None:
     most = 0
     while one.engine.has_work:
         one.engine.step()
-        for policy in one.engine.drafting._drafters.values():
+        for policy in one.engine.drafter._drafters.values():
             if policy.model_policy is not None:
                 policy.model_policy._pause_until = 10_000
         most = max(most, *(f.num_pending for f in one.drafts._heads.values()), 0)

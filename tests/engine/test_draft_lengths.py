@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fastovms.engine.drafting import draft_lengths
 from fastovms.engine.step_costs import StepCosts
+from fastovms.parts.drafts.drafting import draft_lengths
 
 SURE = [0.95**i for i in range(1, 32)]
 HALF = [0.5**i for i in range(1, 6)]

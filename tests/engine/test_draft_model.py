@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/draft_model.py`."""
+"""Tests of `fastovms/parts/drafts/draft_model.py`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_model import AUTOMATIC_CONFIDENCE, DraftModel, DraftPolicy, WantedDraft
 from fastovms.engine.engine import Engine
 from fastovms.engine.step_costs import StepCosts
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
+from fastovms.parts.drafts.draft_model import (
+    AUTOMATIC_CONFIDENCE,
+    DraftModel,
+    DraftPolicy,
+    WantedDraft,
+)
+from tests.engine.engines import full_engine
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily, next_token
 from tests.engine.random_operations import RandomOperations
 from tests.engine.test_draft_lengths import costs
@@ -186,7 +192,7 @@ def make_engine(
             enable_prefix_caching=settings.enable_prefix_caching,
         )
         draft_model.allocate_cache(draft_tokens)
-    engine = Engine(
+    engine = full_engine(
         model,
         settings,
         num_blocks=num_blocks,
@@ -324,10 +330,10 @@ def test_prompt_lookup_goes_first_unless_the_request_speaks_to_the_model() -> No
         (last,) = continue_greedily(COPIED, 1)
         engine.add(request("r", COPIED, **settings))
         engine.step()
-        engine.drafting._costs.learn(num_decodes=1, num_rows=1, num_prefill_tokens=0, seconds=0.0)
-        engine.drafting.propose(engine.scheduler.running)
+        engine.drafter._costs.learn(num_decodes=1, num_rows=1, num_prefill_tokens=0, seconds=0.0)
+        engine.drafter.propose(engine.scheduler.running)
         (sequence,) = engine.scheduler.running
-        chosen = engine.drafting._drafters[sequence.seq_id]
+        chosen = engine.drafter._drafters[sequence.seq_id]
         by_model = chosen.drafted_by is not None
         assert sequence.token_ids[-1] == last
         return bool(sequence.draft_token_ids) and not by_model, bool(draft.num_tokens_per_step)
@@ -353,7 +359,7 @@ def test_a_long_prompt_holds_no_drafts_up() -> None:
         draft_steps = len(draft.num_tokens_per_step)
         engine.step()
         for sequence in engine.scheduler.running:
-            drafters = engine.drafting._drafters[sequence.seq_id]
+            drafters = engine.drafter._drafters[sequence.seq_id]
             drafted = drafters.drafted_by is not None
             num_drafted[sequence.request_id] += drafted
             num_without += not drafted and sequence.num_generated_tokens > 0
@@ -397,7 +403,7 @@ def test_a_preempted_sequence_holds_nothing() -> None:
         for request_id, output in outputs:
             texts[request_id, output.index].extend(output.token_ids)
         engine.check()
-        engine.drafting.propose([])
+        engine.drafter.propose([])
         running = {sequence.seq_id for sequence in engine.scheduler.running}
         assert running >= set(model._followers)
         for sequence in engine.scheduler.running:

@@ -12,10 +12,11 @@ import pytest
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.config import DEMO_MODEL, EngineConfig
-from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import SamplingParams
+from fastovms.parts.drafts.draft_model import DraftModel
+from tests.engine.engines import full_engine
 from tests.engine.test_reference import EXACT, run, tokens
 
 NUM_BLOCKS = 100
@@ -55,7 +56,7 @@ def generate(
 ) -> tuple[Texts, Engine]:
     rng = random.Random(0)
     prompts = [[rng.randrange(20, 1000) for _ in range(length)] for length in (1, 31, 33, 200)]
-    engine = Engine(
+    engine = full_engine(
         target,
         EngineConfig(enable_prompt_lookup=False),
         num_blocks=NUM_BLOCKS,

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/drafting.py`."""
+"""Tests of `fastovms/parts/drafts/drafting.py`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_model import DraftModel, SequenceDrafters
-from fastovms.engine.drafting import TextGuesser
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.sequence import Drawing
 from fastovms.engine.sequence import Sequence as EngineSequence
-from fastovms.engine.suffix_index import SuffixIndex
-from fastovms.engine.suffix_layout import MAX_MATCH
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import FinishReason, GenerationRequest, Grammar, GrammarKind, SamplingParams
+from fastovms.parts.drafts.draft_model import DraftModel, SequenceDrafters
+from fastovms.parts.drafts.drafting import TextGuesser
+from fastovms.parts.drafts.suffix_index import SuffixIndex
+from fastovms.parts.drafts.suffix_layout import MAX_MATCH
+from tests.engine.engines import full_engine
 from tests.engine.fake_model import FakeModel, continue_greedily
 from tests.engine.test_draft_model import FakeDraft
 from tests.engine.test_draft_model import make_engine as make_draft_engine
@@ -137,7 +138,7 @@ def test_drafts_under_a_grammar_change_nothing(
                 max_num_batched_tokens=64,
             )
             draft_model.allocate_cache(1024)
-        engine = Engine(
+        engine = full_engine(
             model,
             EngineConfig(enable_prompt_lookup=drafts and not has_model, suffix_index_tokens=1000),
             num_blocks=256,

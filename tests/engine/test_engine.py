@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fastovms.config import EngineConfig
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.engine import Engine, SequenceMaker
+from fastovms.engine.extensions import EngineExtensions
 from fastovms.engine.model.kv_cache import MAX_DRAFT_STATE_BYTES, States
 from fastovms.errors import RequestError
 from fastovms.params import (
@@ -24,6 +25,8 @@ from fastovms.params import (
     GenerationRequest,
     SamplingParams,
 )
+from fastovms.parts.beams import BeamSearches
+from tests.engine.engines import full_engine
 from tests.engine.fake_model import FakeModel, continue_greedily
 from tests.engine.random_operations import RandomOperations
 
@@ -33,8 +36,9 @@ PROMPT = [1, 2, 3]
 @pytest.fixture
 def maker() -> SequenceMaker:
     blocks = BlockManager(5, 4, enable_prefix_caching=False)
+    extensions = EngineExtensions(searches=BeamSearches())
     return SequenceMaker(
-        blocks, max_model_len=20, max_num_seqs=4, grammars=None, new_seed=lambda: 7
+        blocks, max_model_len=20, max_num_seqs=4, extensions=extensions, new_seed=lambda: 7
     )
 
 
@@ -115,7 +119,7 @@ def make_engine(
 ) -> tuple[Engine, FakeModel]:
     model = FakeModel(block_size, rope_switch_len, states)
     model.allocate_cache(num_blocks)
-    engine = Engine(
+    engine = full_engine(
         model,
         EngineConfig(**{"suffix_index_tokens": 500, **config}),  # type: ignore[arg-type]
         num_blocks=num_blocks,

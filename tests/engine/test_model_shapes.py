@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fastovms.config import EngineConfig
-from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import FinishReason, SamplingParams
 from tests.engine.conftest import TINY_SHAPES
+from tests.engine.engines import full_engine
 from tests.engine.reference import EXACT, run, run_reference, tokens
 
 NUM_BLOCKS = 100
@@ -43,7 +43,7 @@ def test_greedy_tokens_equal_the_reference(
     for properties in (EXACT, None):
         model = load(tiny_models[name], properties)
         for config in (EngineConfig(), EngineConfig(max_num_batched_tokens=50)):
-            engine = Engine(model, config, num_blocks=NUM_BLOCKS, max_model_len=1024)
+            engine = full_engine(model, config, num_blocks=NUM_BLOCKS, max_model_len=1024)
             for _ in range(2):  # the second time from the prefix cache
                 outputs = run(engine, prompts, params)
                 assert [tokens(outputs[i, 0]) for i in range(len(prompts))] == expected
@@ -52,7 +52,7 @@ def test_greedy_tokens_equal_the_reference(
 @pytest.mark.slow
 def test_any_of_several_end_tokens_ends_a_text(tiny_models: dict[str, Path]) -> None:
     model = load(tiny_models["tiny"], None)
-    engine = Engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=1024)
+    engine = full_engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=1024)
     prompt = list(range(30, 60))
     text = tokens(run(engine, [prompt], SamplingParams(temperature=0, max_tokens=20))[0, 0])
     for ends in ({text[5], text[9]}, {text[9], text[3]}, {text[2], 7}):

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fastovms.config import DEMO_MODEL, EngineConfig
-from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.errors import ConfigurationError
 from fastovms.params import SamplingParams
+from tests.engine.engines import full_engine
 from tests.engine.reference import EXACT, run, run_reference, tokens
 
 NUM_BLOCKS = 200
@@ -68,7 +68,7 @@ def test_greedy_tokens_equal_the_reference(
     num_blocks: int,
     n: int,
 ) -> None:
-    engine = Engine(model, config, num_blocks=num_blocks, max_model_len=num_blocks * 32)
+    engine = full_engine(model, config, num_blocks=num_blocks, max_model_len=num_blocks * 32)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, n=n)
     for _ in range(2):  # the second round hits the prefix cache
         outputs = run(engine, prompts, params)
@@ -89,7 +89,7 @@ def test_a_quantized_cache_gives_the_tokens_that_the_reference_gives_with_it(
     model.allocate_cache(NUM_BLOCKS)
     # One after another: a block's scales depend on the steps in which its tokens came.
     config = EngineConfig(max_num_seqs=1, enable_prefix_caching=False, enable_prompt_lookup=False)
-    engine = Engine(model, config, num_blocks=NUM_BLOCKS, max_model_len=NUM_BLOCKS * 32)
+    engine = full_engine(model, config, num_blocks=NUM_BLOCKS, max_model_len=NUM_BLOCKS * 32)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
     outputs = run(engine, prompts, params)
     expected = run_reference(DEMO_MODEL, prompts, NUM_TOKENS, properties=properties, max_num_seqs=1)
@@ -112,7 +112,7 @@ def test_a_quantized_cache_gives_the_tokens_that_the_reference_gives_with_it(
 def test_penalties_equal_the_reference(
     model: PagedModel, prompts: list[list[int]], penalties: dict[str, Any]
 ) -> None:
-    engine = Engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
+    engine = full_engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, **penalties)
     outputs = run(engine, prompts, params)
     for i, expected in enumerate(run_reference(DEMO_MODEL, prompts, NUM_TOKENS, **penalties)):
@@ -121,7 +121,7 @@ def test_penalties_equal_the_reference(
 
 @pytest.mark.slow
 def test_log_probabilities_equal_the_reference(model: PagedModel, prompts: list[list[int]]) -> None:
-    engine = Engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
+    engine = full_engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=2)
     outputs = run(engine, prompts, params)
     for i, expected in enumerate(run_reference(DEMO_MODEL, prompts, NUM_TOKENS, logprobs=1)):
@@ -140,7 +140,7 @@ def test_prompt_log_probabilities_equal_those_of_generation(
 ) -> None:
     """What was generated is scored as a prompt: the same tokens have the same probabilities."""
     config = EngineConfig(max_num_batched_tokens=budget)
-    engine = Engine(model, config, num_blocks=NUM_BLOCKS, max_model_len=2048)
+    engine = full_engine(model, config, num_blocks=NUM_BLOCKS, max_model_len=2048)
     prompt = prompts[4][:50]
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, logprobs=3)
     generated = run(engine, [prompt], params)[0, 0]

@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
-from fastovms.engine.drafting import draft_lengths
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.sequence import Sequence
@@ -25,6 +24,8 @@ from fastovms.engine.step_costs import (
     StepCosts,
 )
 from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.parts.drafts.drafting import draft_lengths
+from tests.engine.engines import full_engine
 from tests.engine.fake_model import FakeModel
 
 # What work of a size costs, by noisy measurements of some sizes.
@@ -573,7 +574,7 @@ def run_streams(
     model = TimedModel()
     model.base, model.token_seconds = base, token_seconds
     model.allocate_cache(4096)
-    engine = Engine(
+    engine = full_engine(
         model,
         EngineConfig(enable_prompt_lookup=False, enable_prefix_caching=False),
         num_blocks=4096,

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/stored_prefixes.py`."""
+"""Tests of `fastovms/parts/prefix_cache/stored_prefixes.py`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.engine import stored_prefixes
 from fastovms.engine.blocks import LONG_ROOT, ROOT, BlockManager
-from fastovms.engine.stored_prefixes import (
+from fastovms.params import Adapter, GenerationRequest, SamplingParams
+from fastovms.parts.prefix_cache import stored_prefixes
+from fastovms.parts.prefix_cache.directory import BlockDirectory, PrefixNamespace
+from fastovms.parts.prefix_cache.stored_prefixes import (
     MIN_PROMPT_TOKENS,
     JobThread,
     ModelBlocks,
@@ -25,8 +27,6 @@ from fastovms.engine.stored_prefixes import (
     ReadingPolicy,
     Restoration,
 )
-from fastovms.params import Adapter, GenerationRequest, SamplingParams
-from fastovms.prefix_cache import BlockDirectory, PrefixNamespace
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
 from tests.engine.stored_engine import BLOCK_SIZE, StoredEngine, request, stored_engine
 

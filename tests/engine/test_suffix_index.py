@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/suffix_index.py`."""
+"""Tests of `fastovms/parts/drafts/suffix_index.py`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fastovms.engine import suffix_index
-from fastovms.engine.suffix_index import LEAST_CHANCE, IndexedText, SuffixFunctions, SuffixIndex
-from fastovms.engine.suffix_layout import MAX_CANDIDATES, MAX_MATCH
+from fastovms.parts.drafts import suffix_index
+from fastovms.parts.drafts.suffix_index import (
+    LEAST_CHANCE,
+    IndexedText,
+    SuffixFunctions,
+    SuffixIndex,
+)
+from fastovms.parts.drafts.suffix_layout import MAX_CANDIDATES, MAX_MATCH
 
 # When the kernels of the suffix index are there, and what happens before.
 
@@ -115,7 +120,7 @@ def test_what_others_wrote_is_guessed_within_a_space_only() -> None:
 
 
 def test_a_space_that_is_forgotten_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastovms.engine.suffix_index._MAX_SPACES", 2)
+    monkeypatch.setattr("fastovms.parts.drafts.suffix_index._MAX_SPACES", 2)
     index = SuffixIndex(1000)
     add(index, SUFFIX_INDEX_TEXT, "first")
     for other in ("second", "third", "first"):
@@ -138,7 +143,7 @@ def test_a_prompt_that_begins_as_another_one_takes_no_more_room() -> None:
 
 
 def test_positions_begin_anew_before_they_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastovms.engine.suffix_index._MAX_POSITION", 250)
+    monkeypatch.setattr("fastovms.parts.drafts.suffix_index._MAX_POSITION", 250)
     index = SuffixIndex(100)
     text = index.new_text(None)
     token_ids = array("q")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fastovms.engine.suffix_kernels import kind_of, learn, near_kind
-from fastovms.engine.suffix_layout import FORCED, NUM_KINDS, NUM_SUPPORTS
+from fastovms.parts.drafts.suffix_kernels import kind_of, learn, near_kind
+from fastovms.parts.drafts.suffix_layout import FORCED, NUM_KINDS, NUM_SUPPORTS
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from gguf import GGMLQuantizationType as Type
 from bench.common.numpy_decoder import NumpyDecoder
 from fastovms.backends.model_files import load_grammar_compiler, read_model_info
 from fastovms.config import EngineConfig
-from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import (
@@ -26,6 +25,7 @@ from fastovms.gguf.model_directory import (
 from fastovms.params import Grammar, GrammarKind, SamplingParams
 from fastovms.system.disk import DiskCache
 from fastovms.text.tokenizer import Tokenizer
+from tests.engine.engines import full_engine
 from tests.engine.reference import EXACT, run, run_reference, tokens
 from tests.gguf.raw_head import entry, head
 from tests.gguf.tiny_models import BYTE_PAIRS, HEAD_SIZE, TOKENS, TinyModel, write_model
@@ -82,7 +82,7 @@ def test_the_paged_engine_computes_what_the_file_says(gguf_file: Path, model_dir
     prompts = [rng.integers(0, len(TOKENS), size).tolist() for size in (24, 33, 5)]
     model = PagedModel.load(model_dir, properties=EXACT)
     model.allocate_cache(50)
-    engine = Engine(model, EngineConfig(), num_blocks=50, max_model_len=512)
+    engine = full_engine(model, EngineConfig(), num_blocks=50, max_model_len=512)
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=1)
     outputs = run(engine, prompts, params)
     reference = NumpyDecoder(gguf_file)

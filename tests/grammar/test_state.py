@@ -28,10 +28,9 @@ from fastovms.grammar.state import (
     GrammarState,
     GrammarTimeBudget,
     UnusableGrammar,
-    dead_end,
     first_line,
 )
-from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams
+from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams, dead_end
 from tests.grammar.byte_level import EOS, PROMPT, SCHEMA
 from tests.paths import BYTE_LEVEL_TOKENIZER
 

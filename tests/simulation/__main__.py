@@ -53,7 +53,7 @@ def run_one_by_one(arguments: argparse.Namespace) -> Totals:
         if fault.name == arguments.fault:
             plant(fault.module, fault.old, fault.new)
     from fastovms.engine.row_functions import load_kernels
-    from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
+    from fastovms.parts.drafts.suffix_index import SUFFIX_FUNCTIONS
     from tests.simulation import disk, server, simulate
 
     install_threads()

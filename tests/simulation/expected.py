@@ -8,11 +8,12 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
+from fastovms.app.paged import engine_extensions
 from fastovms.config import EngineConfig
-from fastovms.engine.beams import beam_token_limit
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.engine import Engine
 from fastovms.params import BeamSearch, GenerationRequest, Grammar, GrammarKind, SamplingParams
+from fastovms.parts.beams import beam_token_limit
 from tests.fakes import EOS
 from tests.simulation.client import Answer
 from tests.simulation.grammars import COMPILER
@@ -67,7 +68,11 @@ def _drawn(
         enable_prefix_caching=False, enable_prompt_lookup=False, max_num_batched_tokens=4096
     )
     engine = Engine(
-        model, config, num_blocks=num_blocks, max_model_len=16 * num_blocks, grammars=COMPILER
+        model,
+        config,
+        num_blocks=num_blocks,
+        max_model_len=16 * num_blocks,
+        extensions=engine_extensions(model, config, COMPILER),
     )
     is_search, regex = fields.pop("use_beam_search", False), fields.pop("regex", None)
     params = SamplingParams(

@@ -11,6 +11,7 @@ from typing import Final
 import orjson
 
 from fastovms.backend_stats import GrammarStats
+from fastovms.backends.paged.backend import Grammars
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import Grammar
 from tests.fakes import EOS
@@ -40,7 +41,7 @@ def _tokenizer_json() -> str:
 COMPILER: Final = GrammarCompiler(_tokenizer_json(), vocab_size=EOS + 1, eos_token_ids=[EOS])
 
 
-class SimGrammars:
+class SimGrammars(Grammars):
     """Stands for `GuardedGrammars`."""
 
     stats = GrammarStats()

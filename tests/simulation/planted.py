@@ -461,19 +461,19 @@ FAULTS: Final = (
     ),
     Fault(
         "a damaged block on disk is used",
-        "fastovms.prefix_cache",
+        "fastovms.parts.prefix_cache.directory",
         "    if found != checksum:",
         "    if False:",
     ),
     Fault(
         "the key of a block on disk lacks its tenant",
-        "fastovms.prefix_cache",
+        "fastovms.parts.prefix_cache.directory",
         "    tenant = namespace.tenant.encode()",
         '    tenant = b""',
     ),
     Fault(
         "the key of a block on disk lacks the blocks before it",
-        "fastovms.prefix_cache",
+        "fastovms.parts.prefix_cache.directory",
         "        yield digest.digest()",
         "        yield hashlib.sha256(tokens[end - size : end]).digest()",
     ),

@@ -22,7 +22,7 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from fastovms import files, prefix_cache
+from fastovms import files
 from fastovms.api.model_pool import ModelPlan
 from fastovms.api.responses import socket
 from fastovms.api.responses.background import BackgroundRuns
@@ -35,12 +35,12 @@ from fastovms.api.served import (
     ServedSpeech,
 )
 from fastovms.app import loading, serve, supply
+from fastovms.app.paged import engine_extensions
 from fastovms.app.serve import BatchService
 from fastovms.app.supply import ModelSupply
 from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.paged import backend
 from fastovms.backends.paged.backend import BackendParts, PagedBackend, SharedCores
-from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.batches import records
 from fastovms.config import (
     EncoderConfig,
@@ -51,14 +51,16 @@ from fastovms.config import (
     StateConfig,
 )
 from fastovms.encoding import Task
-from fastovms.engine import stored_prefixes
-from fastovms.engine.stored_prefixes import PrefixFiles
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.http import listeners, wire
 from fastovms.http.listeners import Listener, TlsCredentials
 from fastovms.http.server import HttpServer
 from fastovms.http.websocket import WebSocket
-from fastovms.prefix_cache import BlockDirectory, open_block_directory
+from fastovms.parts.prefix_cache import directory as prefix_cache
+from fastovms.parts.prefix_cache import stored_prefixes
+from fastovms.parts.prefix_cache.directory import BlockDirectory, open_block_directory
+from fastovms.parts.prefix_cache.engine import PrefixDirectory, StoredPrefixes
+from fastovms.parts.prefix_cache.stored_prefixes import PrefixFiles
 from fastovms.service import lifecycle
 from fastovms.state.opening import open_store
 from fastovms.state.operations import Operations
@@ -230,7 +232,6 @@ def install_server() -> None:
         **{**vars(signal), "signal": lambda *given: _own_server().set_handler(*given)}
     )
     backend.forget_compiler = lambda: None
-    backend.guard_compiler = SimGrammars  # type: ignore[assignment]
     stored_prefixes.MIN_PROMPT_TOKENS = 16  # type: ignore[misc]
     supply.plan_models = _plan_models
     supply.check_models = lambda configs: None
@@ -316,9 +317,10 @@ class SimBackend(PagedBackend):
         return self.failure is None and not self._closing.is_set()
 
     def _publish(self, step: StepReport) -> None:
-        if self._prefixes is None or not self._prefixes._restorer.holds_blocks:
+        stored = [one.engine for one in self.extensions if isinstance(one, StoredPrefixes)]
+        if not any(one is not None and one._restorer.holds_blocks for one in stored):
             try:
-                self._engine.check()
+                self.engine.check()
             except AssertionError as error:
                 _own_server().world.fail("books", str(error), error)
         self._check_wanted()
@@ -328,7 +330,7 @@ class SimBackend(PagedBackend):
         """Checks that the engine computes only for requests that are still wanted, and that events
         are logged only for clients that are still connected."""
         server, known = _own_server(), self._requests._requests
-        unknown = self._engine._requests.keys() - known.keys()
+        unknown = self.engine._requests.keys() - known.keys()
         num_wanted = server.http.num_requests + sum(runs.num_running for runs in server.runs)
         if server.batches is not None and server.batches._runner is not None:
             num_wanted += server.batches._runner._parts.slots.num_used
@@ -596,13 +598,17 @@ class SimServer:
             model,
             info,
             engine,
-            BackendParts(COMPILER, cores=self.cores),
+            BackendParts(
+                engine_extensions(model, engine, COMPILER),
+                SimGrammars(COMPILER),
+                [] if stored is None else [StoredPrefixes(model, stored)],
+                cores=self.cores,
+            ),
             available=1 << 30,
-            prefixes=stored,
         )
         assert isinstance(served, SimBackend)
         served.name = name
-        served._engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
+        served.engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
         self.backends.append(served)
         metrics = GenerationMetrics(info.name, served.stats)
         return ServedModel(served, ByteTokenizer(), metrics, chat=chat_model())

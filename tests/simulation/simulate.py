@@ -639,7 +639,7 @@ class Simulation:
             self.world.fail("kept", f"{left} batches, shares, lines; pins: {store._pins}")
 
     def _check_backend(self, backend) -> None:  # type: ignore[no-untyped-def]
-        fail, engine = self.world.fail, backend._engine
+        fail, engine = self.world.fail, backend.engine
         if engine.has_work or backend._requests._requests:
             fail("kept", "requests are still in the engine")
         if engine.blocks.num_free_blocks != engine.blocks.num_blocks:

@@ -20,10 +20,10 @@ from fastovms.api.served import ServedSpeech
 from fastovms.backends import speech_backend
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.backends.engine_thread import ComputeTurn
-from fastovms.backends.genai.worker_messages import WorkerFailed
 from fastovms.backends.processes import ChildProcess
 from fastovms.backends.speech_backend import WhisperBackend
 from fastovms.backends.speech_messages import ReadWindow, WindowText
+from fastovms.backends.worker_messages import WorkerFailed
 from fastovms.errors import InvalidField
 from fastovms.media.audio import OnPiece
 from fastovms.speech import WINDOW_SECONDS, Samples, Segment, SpeechInfo, SpeechParams

@@ -1,4 +1,4 @@
-"""Backend over this project's own engine: loads a model and serves requests with it."""
+"""Backend over this project's own engine: serves requests with a loaded model."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple, Self
 
 from fastovms.backend import OutputCallback
-from fastovms.backend_stats import BackendStats, StoredPrefixStats
+from fastovms.backend_stats import BackendStats, GrammarStats
 from fastovms.backends.engine_thread import (
     Abort,
     Close,
@@ -33,32 +32,11 @@ from fastovms.backends.engine_thread import (
     check_length,
     run_engine,
 )
-from fastovms.backends.grammar_trials import guard_compiler
-from fastovms.backends.model_files import (
-    Comparison,
-    check_graph,
-    fit_cache,
-    fit_vocabulary,
-    load_grammar_compiler,
-)
-from fastovms.backends.paged.adapters import AdapterTable
-from fastovms.backends.paged.decode_kernels import can_use_kernels, defer_kernels, prepare
-from fastovms.backends.paged.draft_models import (
-    fit_draft_files,
-    load_draft_model,
-    read_draft_files,
-)
-from fastovms.backends.paged.prefixes import (
-    PrefixDirectory,
-    PrefixEngine,
-    fit_attention,
-    prefix_files,
-)
-from fastovms.backends.paged.tuning import IdleTuning, Measurement, load_tuned, read_files
+from fastovms.backends.model_files import fit_cache
 from fastovms.backends.processes import start_thread
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
+from fastovms.engine.extensions import EngineExtensions
 from fastovms.engine.model.devices import (
     CACHE_TOO_LARGE,
     GIB,
@@ -67,60 +45,58 @@ from fastovms.engine.model.devices import (
     format_size,
     num_cache_blocks,
 )
-from fastovms.engine.model.graph_comparison import largest_difference
-from fastovms.engine.model.model import ExportedModel, Model
+from fastovms.engine.model.model import Model, PagedModel
 from fastovms.engine.model.paging import reason_of
-from fastovms.engine.row_functions import forget_compiler, load_kernels_beside
-from fastovms.engine.stored_prefixes import ModelBlocks, PrefixFiles
+from fastovms.engine.row_functions import (
+    forget_compiler,
+    try_to_load_kernels,
+    use_numpy_for_now,
+)
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, InvalidField
-from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
-from fastovms.system.disk import DiskCache
-
-
-def paging_comparison(files: ExportedModel) -> Comparison:
-    """Returns the comparison of the paged model with the exported graph."""
-    return Comparison(
-        "graph",
-        "OpenVINO's paged attention",
-        (files.model_dir / "openvino_model.xml", files.model_dir / "openvino_model.bin"),
-        partial(largest_difference, files),
-        weights_size=files.weights_size,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class SharedCores:
-    """Shared by the models of one process so that they do not compute at the same time.
-
-    Attributes:
-        engines: counts the working engines; watched by `turn` and `idle_tuning`.
-        turn: makes engines' steps and encoders' slices take turns.
-        idle_tuning: measures how models run fastest, while no engine works.
-    """
-
-    engines: WorkingEngines
-    turn: ComputeTurn
-    idle_tuning: IdleTuning
-
-    @classmethod
-    def create(cls) -> SharedCores:
-        engines = WorkingEngines()
-        return cls(engines, ComputeTurn(engines), IdleTuning(engines))
-
+from fastovms.system.memory import find_trim
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class SharedCores:
+    """Shared by the models of one process so that they do not compute at the same time.
+
+    Attributes:
+        engines: counts the working engines; watched by `turn`.
+        turn: makes engines' steps and encoders' slices take turns.
+    """
+
+    engines: WorkingEngines
+    turn: ComputeTurn
+
+    @classmethod
+    def create(cls) -> Self:
+        engines = WorkingEngines()
+        return cls(engines, ComputeTurn(engines))
+
+
+class FurtherCache(NamedTuple):
+    """A second cache, which holds as many tokens as that of the model and shares its memory.
+
+    Attributes:
+        allocate: reserves the cache for a number of tokens.
+    """
+
+    bytes_per_token: float
+    allocate: Callable[[int], None]
+
+
 def reserve_cache(
     paged_model: Model,
-    draft_model: DraftModel | None,
+    further: FurtherCache | None,
     model: ModelInfo,
     config: EngineConfig,
     available: int | None,
 ) -> int:
-    """Reserves the caches of both models for the same number of tokens. Returns the number of
-    blocks of the first cache.
+    """Reserves the cache of a model, and a further one for the same number of tokens. Returns the
+    number of blocks of the first cache.
 
     Args:
         available: free memory in bytes, for a cache of automatic size; None = ask the system.
@@ -133,8 +109,8 @@ def reserve_cache(
     block_size = paged_model.block_size
     bytes_per_block = paged_model.bytes_per_block
     states = paged_model.states
-    if draft_model is not None:
-        bytes_per_block += math.ceil(block_size * draft_model.bytes_per_token)
+    if further is not None:
+        bytes_per_block += math.ceil(block_size * further.bytes_per_token)
     max_num_seqs = min(config.max_num_seqs, config.token_budget)  # see `Scheduler`
     max_useful_blocks = max_num_seqs * -(-model.max_model_len // block_size)
     num_blocks = num_cache_blocks(
@@ -156,8 +132,8 @@ def reserve_cache(
         logger.warning(CACHE_TOO_LARGE, config.cache_size, size / GIB)
     try:
         paged_model.allocate_cache(num_blocks)
-        if draft_model is not None:
-            draft_model.allocate_cache(num_blocks * block_size)
+        if further is not None:
+            further.allocate(num_blocks * block_size)
     except MemoryError:
         raise ConfigurationError(
             f"the KV cache of {size / GIB:.3g} GB cannot be reserved: lower --cache-size, or raise "
@@ -220,37 +196,127 @@ _CLOSE_TIMEOUT = 10.0
 _MAX_WAIT_FOR_REST = 5.0
 """Seconds that a piece of preparation waits at most for the engines to rest."""
 
-_ROOM_FOR_BOTH = 4
-"""How often the weights must fit into the free memory, so that a model is compiled while it is
-compared with its export."""
+_DELAY: Final = 2.0
+"""Seconds in which a first request may come, which is then answered undisturbed."""
 
 _MAX_UNDELIVERED_STEPS = 8
 """How many steps the engine may be ahead of the loop. More would only queue tokens that cannot be
 sent yet."""
 
 
+class BackendExtension:
+    """What a part adds to a paged backend. This one adds nothing. Each method is called once, on
+    the event loop's thread unless it says otherwise."""
+
+    def start(self, backend: PagedBackend) -> None:
+        """Called before the engine's thread starts."""
+
+    def wrap(self, engine: SteppedEngine) -> SteppedEngine:
+        """Returns the engine to step in place of `engine`."""
+        return engine
+
+    def hold(self, request: GenerationRequest) -> Callable[[], None] | None:
+        """Returns what is called when a request has ended, or None; called for each request.
+
+        Raises:
+            BackendUnavailable: the request cannot be computed any more.
+        """
+        return None
+
+    def add_stats(self, stats: BackendStats) -> BackendStats:
+        """Returns the statistics with those of the part; called after each step, on the engine's
+        thread."""
+        return stats
+
+    def prepare(self, may_go_on: Callable[[float], bool]) -> None:
+        """Makes the model faster that is being served. Runs in a thread of its own once the engine
+        is warm, after the `prepare` of earlier extensions.
+
+        Args:
+            may_go_on: before a piece of work, waits for the given seconds, then until no engine
+                works or for some seconds. Returns whether the backend is still open.
+        """
+
+    def end(self, *, is_in_order: bool) -> None:
+        """Called on the engine's thread at its end.
+
+        Args:
+            is_in_order: whether the engine has not failed.
+        """
+
+    def close(self) -> None:
+        """Called when the backend is closed, before the engine's thread has ended."""
+
+
+class Grammars(ABC):
+    """Makes grammars ready for the engine."""
+
+    @property
+    @abstractmethod
+    def stats(self) -> GrammarStats: ...
+
+    @abstractmethod
+    def start(self) -> None:
+        """Called before the first grammar comes."""
+
+    @abstractmethod
+    async def compile(self, grammar: Grammar, client: str) -> Grammar:
+        """See `GenerationBackend.compile_grammar`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends what `start` has started."""
+
+
+class SamplingKernels(BackendExtension):
+    """Has NumPy sample until the kernels of sampling are loaded. These are compiled at the very
+    first start."""
+
+    def start(self, backend: PagedBackend) -> None:
+        use_numpy_for_now()
+
+    def prepare(self, may_go_on: Callable[[float], bool]) -> None:
+        if may_go_on(_DELAY):
+            try_to_load_kernels()
+            forget_compiler()
+            find_trim()()
+
+
+class SingleRows(BackendExtension):
+    """Compiles the graph for steps of one token, unless kernels compute these steps."""
+
+    def __init__(self, model: PagedModel) -> None:
+        self._model = model
+
+    def prepare(self, may_go_on: Callable[[float], bool]) -> None:
+        if not self._model.awaits_single_rows or not may_go_on(0.0):
+            return
+        try:
+            self._model.compile_single_rows()
+        except RuntimeError as error:
+            reason = reason_of(error)
+            logger.warning("no separate graph is compiled for steps of one token: %s", reason)
+        self._model.forget_files()
+
+
 class BackendParts(NamedTuple):
-    """The parts of a backend besides its engine.
+    """The parts of a backend besides its model.
 
     Attributes:
+        engine: what parts add to the engine.
         grammars: compiles grammars; None = they are refused.
-        measurement: the tuning measurement to run while all engines are idle; None = none.
+        extensions: what further parts add, in the order in which they are called.
+        further_cache: shares the memory for the cache; None = there is none.
         cores: the cores shared with the other models; None = not shared.
         clock: returns seconds.
-        prepare: is run in a thread of its own when the engine is warm. Its argument, before a piece
-            of work, waits for the given seconds, then until no engine works or for some seconds,
-            and returns whether the backend is still open. None = nothing is run.
-        defer: is called at the start, and puts off what `prepare` does.
-        adapters: the model's adapters; None = it has none.
     """
 
-    grammars: GrammarCompiler | None = None
-    measurement: Measurement | None = None
+    engine: EngineExtensions | None = None
+    grammars: Grammars | None = None
+    extensions: Sequence[BackendExtension] = ()
+    further_cache: FurtherCache | None = None
     cores: SharedCores | None = None
     clock: Callable[[], float] = time.perf_counter
-    prepare: Callable[[Callable[[float], bool]], None] | None = None
-    defer: Callable[[], None] = lambda: None
-    adapters: AdapterTable | None = None
 
 
 class PagedBackend:
@@ -262,7 +328,7 @@ class PagedBackend:
     tuning may run.
 
     Attributes:
-        adapters: the model's adapters; None = adapters are not served.
+        extensions: what parts add.
     """
 
     def __init__(
@@ -272,25 +338,19 @@ class PagedBackend:
         config: EngineConfig,
         parts: BackendParts,
         tidy: Callable[[int], bool] = lambda _: False,
-        stored: ModelBlocks | None = None,
     ) -> None:
         """
         Args:
             tidy: manages the model's memory, given the number of used cache blocks; see
                 `IdleMemory`.
-            stored: the prompt cache on disk; None = no disk cache.
         """
-        self._engine = engine
-        self._stored = stored
-        self._prefixes: PrefixEngine | None = None
+        self.engine = engine
+        self._stepped: SteppedEngine = engine
         self._clock = parts.clock
         self._tidy = tidy
-        self._measurement = parts.measurement
-        self._prepare = parts.prepare
-        self._defer = parts.defer
-        self.adapters = parts.adapters
         self._cores = parts.cores or SharedCores.create()
-        self._grammars = None if parts.grammars is None else guard_compiler(parts.grammars)
+        self._grammars = parts.grammars
+        self.extensions = tuple(parts.extensions)
         self._model = model
         self._config = config
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
@@ -307,99 +367,6 @@ class PagedBackend:
         self._closing = threading.Event()
 
     @classmethod
-    def load(cls, model_dir: Path, model: ModelInfo, config: EngineConfig) -> PagedBackend:
-        """Loads a model that does not share the machine with others; see `compile`."""
-        return cls.compile(model_dir, model, config)(available_memory())
-
-    @classmethod
-    def compile(
-        cls,
-        model_dir: Path,
-        model: ModelInfo,
-        config: EngineConfig,
-        cache: DiskCache | None = None,
-    ) -> Callable[..., PagedBackend]:
-        """Compiles the model and its draft model, if any; takes seconds, so call it in a thread.
-
-        Args:
-            cache: stores the tuning results; None = not stored.
-
-        Returns:
-            The function that reserves the caches; see `choice.Reserve`.
-
-        Raises:
-            ConfigurationError: the device cannot run the model.
-        """
-        draft = None
-        if config.draft_model is not None:  # a wrong one is refused before what takes long
-            draft = read_draft_files(config.draft_model, model_dir, model)
-        kernels = None
-        if config.precision == "exact":  # NumPy rounds sums otherwise: another token could be drawn
-            kernels = load_kernels_beside()
-        cache = cache or DiskCache(None)
-        files = read_files(model_dir, config, model.max_model_len)
-        model = fit_attention(model, files.graph)
-        model = fit_vocabulary(model, files.vocab_size)
-        with ThreadPoolExecutor(1) as beside:  # compilation uses one core for most of its time
-            checked = beside.submit(check_graph, paging_comparison(files), cache)
-            if draft is not None or files.available_memory() < _ROOM_FOR_BOTH * files.weights_size:
-                checked.result()
-            if draft is not None:  # a head changes the graph
-                draft = fit_draft_files(draft, files.graph, model.max_model_len)
-            compiler = beside.submit(load_grammar_compiler, model_dir, model)
-            try:
-                paged_model, token_budget, is_to_be_measured = load_tuned(files, config, cache)
-            finally:
-                checked.result()
-            grammars = compiler.result()
-        measurement = Measurement(model_dir, config, cache) if is_to_be_measured else None
-        if config.max_num_batched_tokens is None:
-            config = replace(config, max_num_batched_tokens=token_budget)
-        has_kernels = config.decode_kernels == "auto" and can_use_kernels(paged_model)
-        adapters = None
-        if config.serves_adapters:
-            adapters = AdapterTable(
-                paged_model,
-                max_adapters=config.max_loras,
-                max_rank=config.max_lora_rank,
-                has_kernels=has_kernels,
-            )
-            adapters.load_first(config.lora_modules)
-        draft_model = None if draft is None else load_draft_model(draft, model_dir, model, config)
-        if kernels is not None:
-            kernels.join()
-        has_adapters = adapters is not None
-
-        def reserve(
-            available: int,
-            prefixes: PrefixDirectory | None = None,
-            cores: SharedCores | None = None,
-        ) -> PagedBackend:
-            stored = None
-            if prefixes is not None and config.enable_prefix_caching:
-                stored = prefix_files(prefixes, paged_model, model_dir, model)
-            if paged_model.is_on_gpu:
-                available = paged_model.available_memory()
-            return cls.from_model(
-                paged_model,
-                model,
-                config,
-                BackendParts(
-                    grammars,
-                    measurement,
-                    cores,
-                    prepare=partial(prepare, paged_model, cache, has_kernels, has_adapters),
-                    defer=defer_kernels,
-                    adapters=adapters,
-                ),
-                draft_model=draft_model,
-                available=available,
-                prefixes=stored,
-            )
-
-        return reserve
-
-    @classmethod
     def from_model(
         cls,
         paged_model: Model,
@@ -407,30 +374,24 @@ class PagedBackend:
         config: EngineConfig,
         parts: BackendParts | None = None,
         *,
-        draft_model: DraftModel | None = None,
         available: int | None = None,
-        prefixes: PrefixFiles | None = None,
-    ) -> PagedBackend:
-        """Reserves the cache of a loaded model; its context shrinks to what the cache can hold. The
-        draft model's cache holds as many tokens, and both share the memory.
+    ) -> Self:
+        """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
 
         Args:
             available: free memory in bytes, for a cache of automatic size; None = ask the system.
-            prefixes: the directory of cached prompts.
         """
         parts = parts or BackendParts()
-        num_blocks = reserve_cache(paged_model, draft_model, model, config, available)
+        num_blocks = reserve_cache(paged_model, parts.further_cache, model, config, available)
         model = fit_cache(model, num_blocks * paged_model.block_size)
         engine = Engine(
             paged_model,
             config,
             num_blocks=num_blocks,
             max_model_len=model.max_model_len,
-            grammars=parts.grammars,
-            draft_model=draft_model,
+            extensions=parts.engine,
         )
-        stored = None if prefixes is None else ModelBlocks(paged_model, prefixes)
-        return cls(engine, model, config, parts, IdleMemory(paged_model).tidy, stored)
+        return cls(engine, model, config, parts, IdleMemory(paged_model).tidy)
 
     # Backend
 
@@ -444,17 +405,11 @@ class PagedBackend:
 
     def start(self) -> None:
         self._link.start()
-        if self.adapters is not None:
-            self.adapters.switch = self._call_and_wait
-        if self._stored is not None:
-            self._prefixes = PrefixEngine(
-                self._engine, self._stored, call=self._call, call_later=self._call_later
-            )
-        self._defer()
+        for extension in self.extensions:
+            extension.start(self)
+            self._stepped = extension.wrap(self._stepped)
         self._cores.engines.begin()
         start_thread(self._run, name="engine")
-        if self._measurement is not None:
-            self._cores.idle_tuning.add(self._measurement)
         if self._grammars is not None:
             self._grammars.start()
 
@@ -479,17 +434,17 @@ class PagedBackend:
         if not self._link.is_started or self._closing.is_set():
             raise BackendUnavailable("the server is not ready to generate")
         check_length(request, self._model)
-        self._engine.validate(request)
-        if request.adapter is None:
-            self._requests.add(request, on_output)
-        else:
-            assert self.adapters is not None
-            release = self.adapters.hold(request.adapter)
-            try:
-                self._requests.add(request, on_output, release)
-            except BaseException:
-                release()
-                raise
+        self.engine.validate(request)
+        held = ExitStack()
+        try:
+            for extension in self.extensions:
+                release = extension.hold(request)
+                if release is not None:
+                    held.callback(release)
+            self._requests.add(request, on_output, held.close)
+        except BaseException:
+            held.close()
+            raise
         self._commands.put(Submit(request))
 
     def abort(self, request_id: str, index: int | None = None) -> None:
@@ -510,10 +465,8 @@ class PagedBackend:
             return
         self._closing.set()
         self._commands.put(Close())
-        if self.adapters is not None:
-            self.adapters.switch = None
-        if self._measurement is not None:
-            self._cores.idle_tuning.drop(self._measurement)
+        for extension in self.extensions:
+            extension.close()
         if self._grammars is not None:
             self._grammars.close()
         self._requests.end_all(FinishReason.ABORT, None)
@@ -534,16 +487,15 @@ class PagedBackend:
     def _run(self) -> None:
         is_in_order = False
         try:
-            self._engine.warm_up()
+            self.engine.warm_up()
             self._link.call(self._warm.set)
-            if self._prepare is not None:
+            if self.extensions:
                 try:
-                    start_thread(partial(self._prepare, self._may_go_on), name="prepare")
+                    start_thread(self._prepare, name="prepare")
                 except RuntimeError as error:
-                    logger.warning("decode kernels: not prepared: %s", error)
-            engine: SteppedEngine = self._prefixes or self._engine
+                    logger.warning("engine: its kernels are not prepared: %s", error)
             run_engine(
-                engine,
+                self._stepped,
                 receive=self._receive,
                 take_stats=self._take_stats,
                 publish=self._publish,
@@ -559,13 +511,17 @@ class PagedBackend:
             self._link.call(self.fail, f"{type(error).__name__}: {reason_of(error)}")
         finally:
             self._cores.engines.end()
-            if self._prefixes is not None:
-                self._prefixes.close(flush=is_in_order)
+            for extension in self.extensions:
+                extension.end(is_in_order=is_in_order)
             self._link.call(self._warm.set)
             self._link.call(self._link.stopped.set)
 
+    def _prepare(self) -> None:
+        for extension in self.extensions:
+            extension.prepare(self._may_go_on)
+
     def _may_go_on(self, delay: float) -> bool:
-        """See `BackendParts.prepare`."""
+        """See `BackendExtension.prepare`."""
         if self._closing.wait(delay):
             return False
         self._cores.engines.wait_for_rest(_MAX_WAIT_FOR_REST)
@@ -577,7 +533,7 @@ class PagedBackend:
 
     def _receive(self, wait: bool) -> list[Command]:
         commands: list[Command] = []
-        num_used_blocks = self._engine.blocks.num_touched_blocks
+        num_used_blocks = self.engine.blocks.num_touched_blocks
         while wait and self._commands.empty() and self._tidy(num_used_blocks):
             pass
         if wait:
@@ -588,24 +544,24 @@ class PagedBackend:
         return commands
 
     def _take_stats(self) -> BackendStats:
-        engine, prefixes = self._engine, self._prefixes
-        num_held = prefixes.num_held if prefixes else 0
-        return BackendStats(
+        engine = self.engine
+        stats = BackendStats(
             num_running=len(engine.scheduler.running),
-            num_waiting=len(engine.scheduler.waiting) + num_held,
-            num_held=num_held,
-            stored_prefixes=prefixes.stats if prefixes else StoredPrefixStats(),
+            num_waiting=len(engine.scheduler.waiting),
             counters=replace(engine.counters),
             block_size=engine.blocks.block_size,
             num_blocks=engine.blocks.num_blocks,
             num_free_blocks=engine.blocks.num_free_blocks,
         )
+        for extension in self.extensions:
+            stats = extension.add_stats(stats)
+        return stats
 
-    def _call(self, function: Callable[[], None]) -> None:
+    def call(self, function: Callable[[], None]) -> None:
         """Calls a function on the engine's thread."""
         self._commands.put(EngineCall(function))
 
-    async def _call_and_wait(self, function: Callable[[], None]) -> None:
+    async def call_and_wait(self, function: Callable[[], None]) -> None:
         """Calls a function on the engine's thread, between two steps, and returns afterwards.
 
         Raises:
@@ -617,7 +573,7 @@ class PagedBackend:
             function()
             self._link.call(done.set)
 
-        self._call(call)
+        self.call(call)
         waiting = [asyncio.ensure_future(event.wait()) for event in (done, self._link.stopped)]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -627,5 +583,5 @@ class PagedBackend:
         if not done.is_set():
             raise BackendUnavailable("the engine has ended")
 
-    def _call_later(self, seconds: float, function: Callable[[], None]) -> None:
-        self._link.call(self._link.loop.call_later, seconds, self._call, function)
+    def call_later(self, seconds: float, function: Callable[[], None]) -> None:
+        self._link.call(self._link.loop.call_later, seconds, self.call, function)

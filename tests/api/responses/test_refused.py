@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.errors import BackendUnavailable, Overloaded
-from fastovms.grammar.state import dead_end
-from fastovms.params import GenerationRequest
+from fastovms.params import GenerationRequest, dead_end
 from tests.api.responses.conftest import BODY, V1, V3, ask
 from tests.api.responses.test_request import FORMAT, SCHEMA
 

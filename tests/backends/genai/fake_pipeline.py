@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import openvino_genai as genai
 
-from fastovms.backends.genai.backend import GenaiBackend, guard_pipeline
-from fastovms.backends.genai.pipeline import CacheCapacity
-from fastovms.backends.genai.worker import PipelineEngine, run
 from fastovms.config import EngineConfig
 from fastovms.params import ModelInfo
+from fastovms.parts.genai.backend import GenaiBackend, guard_pipeline
+from fastovms.parts.genai.pipeline import CacheCapacity
+from fastovms.parts.genai.worker import PipelineEngine, run
 from tests.engine.fake_model import next_token
 
 Status = genai.GenerationStatus

@@ -13,20 +13,20 @@ import pytest
 
 from fastovms.backend_stats import BackendStats, EngineCounters
 from fastovms.backends.engine_thread import StepReport
-from fastovms.backends.genai import backend as pipeline_check
-from fastovms.backends.genai.backend import (
+from fastovms.backends.model_files import NotComparable, read_model_info
+from fastovms.backends.processes import ChildProcess, receive, send
+from fastovms.backends.worker_messages import EncodingImages, WorkerFailed
+from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.errors import InvalidField
+from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams, TextPrompt
+from fastovms.parts.genai import backend as pipeline_check
+from fastovms.parts.genai.backend import (
     _ENCODING_ALLOWANCE,
     GenaiBackend,
     guard_pipeline,
     pipeline_comparison,
 )
-from fastovms.backends.genai.worker_messages import EncodingImages, WorkerFailed
-from fastovms.backends.grammar_trials import Trial, Verdict
-from fastovms.backends.model_files import NotComparable, read_model_info
-from fastovms.backends.processes import ChildProcess, receive, send
-from fastovms.config import DEMO_MODEL, EngineConfig
-from fastovms.errors import InvalidField
-from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams, TextPrompt
+from fastovms.parts.grammars.trials import Trial, Verdict
 from tests.backends.genai.fake_pipeline import ThreadPeer
 from tests.backends.listener import Listener
 from tests.backends.test_grammar_trials import FakeProcess
@@ -127,7 +127,7 @@ async def test_one_that_crashes_the_pipelines_compiler_costs_only_itself() -> No
 
 def ask_process(seconds: float, grammar: Grammar) -> Verdict:
     trial = Trial(
-        lambda: ChildProcess("fastovms.backends.genai.grammar_trial", str(seconds)), timeout=60
+        lambda: ChildProcess("fastovms.parts.genai.grammar_trial", str(seconds)), timeout=60
     )
     try:
         return trial.ask(grammar)

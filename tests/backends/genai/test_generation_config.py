@@ -7,8 +7,8 @@ import json
 import openvino_genai as genai
 import pytest
 
-from fastovms.backends.genai.generation_config import structured_output
 from fastovms.params import BeamSearch, EarlyStopping, Grammar, GrammarKind
+from fastovms.parts.genai.generation_config import structured_output
 from tests.backends.genai.test_support import DRAFT, LOOKUP, UNLIMITED, config_of
 
 

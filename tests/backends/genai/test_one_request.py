@@ -11,18 +11,18 @@ import openvino as ov
 import openvino_genai as genai
 import pytest
 
-from fastovms.backends.genai import pipeline as pipeline_module
-from fastovms.backends.genai.one_request import (
-    OneRequestPipeline,
-    StaticLengths,
-    load_one_request_pipeline,
-)
-from fastovms.backends.genai.pipeline import CacheCapacity
-from fastovms.backends.genai.worker import PipelineEngine
 from fastovms.backends.model_files import read_model_info
 from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.errors import ConfigurationError
 from fastovms.params import FinishReason, GenerationRequest, SamplingParams
+from fastovms.parts.genai import pipeline as pipeline_module
+from fastovms.parts.genai.one_request import (
+    OneRequestPipeline,
+    StaticLengths,
+    load_one_request_pipeline,
+)
+from fastovms.parts.genai.pipeline import CacheCapacity
+from fastovms.parts.genai.worker import PipelineEngine
 
 
 class FakeTokenizer:

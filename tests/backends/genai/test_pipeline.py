@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastovms.backends.genai.pipeline import (
+from fastovms.config import EngineConfig
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
+from fastovms.params import FinishReason, GenerationRequest, SamplingParams, TextPrompt
+from fastovms.parts.genai.pipeline import (
     Admission,
     CacheCapacity,
     PipelineNeed,
     longest_context,
     properties_of,
 )
-from fastovms.backends.genai.support import has_prefix_cache, token_budget
-from fastovms.config import EngineConfig
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
-from fastovms.params import FinishReason, GenerationRequest, SamplingParams, TextPrompt
+from fastovms.parts.genai.support import has_prefix_cache, token_budget
 from tests.backends.genai.fake_pipeline import FakePipeline
 from tests.backends.genai.test_worker import engine_over, finish, model, with_images
 from tests.backends.listener import request

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from fastovms.app.choice import compile_backend
 from fastovms.backend import GenerationBackend
-from fastovms.backends.choice import compile_backend
-from fastovms.backends.genai.backend import GenaiBackend
 from fastovms.backends.model_files import Comparison, read_model_info
 from fastovms.backends.paged.backend import PagedBackend
 from fastovms.config import DEMO_MODEL, EngineConfig
@@ -30,6 +29,7 @@ from fastovms.params import (
     SamplingParams,
     TextPrompt,
 )
+from fastovms.parts.genai.backend import GenaiBackend
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.text.tokenizer import Tokenizer
 from tests.backends.listener import Listener, idle

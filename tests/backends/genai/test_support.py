@@ -11,21 +11,6 @@ import openvino_genai as genai
 import pytest
 from msgspec.structs import replace
 
-from fastovms.backends.genai.generation_config import generation_config, structured_output
-from fastovms.backends.genai.support import (
-    MAX_REPEATS,
-    REQUEST_FIELDS,
-    SAMPLING_FIELDS,
-    Assistance,
-    CannotTranslate,
-    Handling,
-    check_fields,
-    check_grammar,
-    check_salt,
-    check_supported,
-    structural_tag,
-)
-from fastovms.backends.xgrammar.json_rules import json_rules
 from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.errors import FieldFault, InvalidField, RequestError
 from fastovms.grammar_tree import (
@@ -61,6 +46,21 @@ from fastovms.params import (
     SamplingFields,
     SamplingParams,
 )
+from fastovms.parts.genai.generation_config import generation_config, structured_output
+from fastovms.parts.genai.support import (
+    MAX_REPEATS,
+    REQUEST_FIELDS,
+    SAMPLING_FIELDS,
+    Assistance,
+    CannotTranslate,
+    Handling,
+    check_fields,
+    check_grammar,
+    check_salt,
+    check_supported,
+    structural_tag,
+)
+from fastovms.parts.genai.xgrammar.json_rules import json_rules
 from fastovms.request_fields import rows_of
 from fastovms.text.headed_messages import HeadedMessages
 from fastovms.text.output import answer_grammar, call_grammar

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastovms.backends.genai.pipeline import CacheCapacity
-from fastovms.backends.genai.worker import PipelineEngine
 from fastovms.config import EngineConfig
 from fastovms.params import (
     BeamSearch,
@@ -23,6 +21,8 @@ from fastovms.params import (
     SamplingParams,
     TextPrompt,
 )
+from fastovms.parts.genai.pipeline import CacheCapacity
+from fastovms.parts.genai.worker import PipelineEngine
 from tests.backends.genai import fake_pipeline
 from tests.backends.genai.fake_pipeline import NUM_IMAGE_TOKENS, FakeHandle, FakePipeline, Status
 from tests.backends.listener import request
@@ -433,5 +433,5 @@ def test_a_stop_token_has_its_log_probability(params, num_told):
 
 @pytest.mark.parametrize("module", ["numba", "uvloop"])
 def test_the_worker_does_not_import_what_it_does_not_need(module: str) -> None:
-    code = f"import sys, fastovms.backends.genai.worker; sys.exit({module!r} in sys.modules)"
+    code = f"import sys, fastovms.parts.genai.worker; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/backends/paged/adapter_files.py`."""
+"""Tests of `fastovms/parts/adapters/files.py`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastovms.backends.paged.adapter_files import read_adapter
-from fastovms.engine.model.adapters import MatrixShape
 from fastovms.errors import ConfigurationError
+from fastovms.parts.adapters.files import read_adapter
+from fastovms.parts.adapters.graph import MatrixShape
 from tests.adapters import write_adapter, write_safetensors
 from tests.engine.bf16 import bf16_bits
 

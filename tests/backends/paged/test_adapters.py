@@ -1,4 +1,4 @@
-"""Tests of `fastovms/backends/paged/adapters.py`."""
+"""Tests of `fastovms/parts/adapters/table.py`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import pytest
 
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
+from fastovms.app.paged import load_paged
 from fastovms.backends.model_files import read_model_info
-from fastovms.backends.paged import adapters as module
-from fastovms.backends.paged.adapters import AdapterTable
 from fastovms.backends.paged.backend import PagedBackend
 from fastovms.config import EngineConfig
 from fastovms.engine.model.model import PagedModel
 from fastovms.errors import BackendUnavailable, ConfigurationError
 from fastovms.params import Adapter, GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.parts.adapters import table as module
+from fastovms.parts.adapters.table import AdapterTable
 from tests.adapters import SOME_MODULES, write_random_adapter
 
 SHAPE = replace(SHAPES["tiny"], weight_format="fp32")
@@ -40,12 +41,12 @@ def load(model_dir: Path, **config: object) -> PagedBackend:
     known: dict[str, object] = {"precision": "exact", "cache_size": 0.05, "max_loras": 3}
     engine = EngineConfig(**{**known, **config})  # type: ignore[arg-type]
     path = model_dir / "model"
-    return PagedBackend.load(path, read_model_info(path), engine)
+    return load_paged(path, read_model_info(path), engine)
 
 
 def table_of(backend: PagedBackend) -> AdapterTable:
-    assert backend.adapters is not None
-    return backend.adapters
+    [table] = [one for one in backend.extensions if isinstance(one, AdapterTable)]
+    return table
 
 
 @pytest.fixture

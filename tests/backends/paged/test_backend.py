@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
+from fastovms.app.paged import paging_comparison
 from fastovms.backends.model_files import MAX_DIFFERENCE
 from fastovms.backends.paged import backend as idle_memory
 from fastovms.backends.paged.backend import (
+    BackendExtension,
     BackendParts,
     IdleMemory,
     PagedBackend,
     SharedCores,
-    paging_comparison,
     reserve_cache,
 )
 from fastovms.config import DEMO_MODEL, EngineConfig
@@ -179,7 +180,7 @@ def test_a_cache_is_no_larger_than_its_sequences_can_use(
     caplog.set_level(logging.INFO)
     config = replace(CONFIG, **settings)
     backend = PagedBackend.from_model(FakeModel(), MODEL, config, available=1024**3)
-    assert backend._engine.blocks.num_blocks == num_blocks
+    assert backend.engine.blocks.num_blocks == num_blocks
     is_cut = settings["cache_size"] == 1
     assert ("KV cache: 0.00" in caplog.text and "need no more" in caplog.text) == is_cut
 
@@ -208,7 +209,7 @@ def test_states_are_part_of_the_cache_and_reported(caplog: pytest.LogCaptureFixt
     states = States(256 * 1024)
     config = replace(CONFIG, cache_size=(states.extra_bytes + 40 * 1024) / 1024**3)
     backend = PagedBackend.from_model(FakeModel(states=states), MODEL, config)
-    assert backend._engine.blocks.num_blocks == 40
+    assert backend.engine.blocks.num_blocks == 40
     assert "states take 0.25 of the" in caplog.text
     assert (
         "and 16.2 MB outside the blocks; cached prefixes are multiples of 4 tokens" in caplog.text
@@ -263,7 +264,7 @@ async def test_backend_is_warm_once_the_engine_is(fails: bool, caplog) -> None:
         if fails:
             raise RuntimeError("no such instruction")
 
-    backend._engine.warm_up = warm_up  # type: ignore[method-assign]
+    backend.engine.warm_up = warm_up  # type: ignore[method-assign]
     backend.start()
     warm = asyncio.ensure_future(backend.warmed_up())
     await asyncio.sleep(0.02)
@@ -280,11 +281,12 @@ async def test_backend_is_warm_once_the_engine_is(fails: bool, caplog) -> None:
 async def test_preparation_begins_when_the_engine_is_warm_and_ends_with_the_backend() -> None:
     steps: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
-    def prepare(may_go_on: Callable[[float], bool]) -> None:
-        steps.put(may_go_on(0.0))
-        steps.put(may_go_on(60.0))
+    class Preparation(BackendExtension):
+        def prepare(self, may_go_on: Callable[[float], bool]) -> None:
+            steps.put(may_go_on(0.0))
+            steps.put(may_go_on(60.0))
 
-    parts = BackendParts(prepare=prepare)
+    parts = BackendParts(extensions=[Preparation()])
     backend = PagedBackend.from_model(FakeModel(), MODEL, CONFIG, parts)
     backend.start()
     await backend.warmed_up()

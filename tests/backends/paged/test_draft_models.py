@@ -1,4 +1,4 @@
-"""Tests of `fastovms/backends/paged/draft_models.py`: what drafts, beside its target."""
+"""Tests of `fastovms/parts/drafts/files.py`: what drafts, beside its target."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from bench.models import write_draft_head, write_model
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES, Shape
 from bench.random_models.weights import Node
+from fastovms.app.paged import load_paged
 from fastovms.backends.model_files import read_model_info
-from fastovms.backends.paged.backend import PagedBackend
-from fastovms.backends.paged.draft_models import (
+from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.engine.engine import Engine
+from fastovms.engine.model.paging import read_paged_graph
+from fastovms.engine.step_costs import StepCosts
+from fastovms.errors import ConfigurationError
+from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams
+from fastovms.parts.drafts.draft_head import DraftHead
+from fastovms.parts.drafts.draft_model import DraftModel
+from fastovms.parts.drafts.files import (
     DraftFiles,
     check_draft_files,
     fit_draft_files,
     load_draft_model,
     read_draft_files,
 )
-from fastovms.config import DEMO_MODEL, EngineConfig
-from fastovms.engine.draft_head import DraftHead
-from fastovms.engine.draft_model import DraftModel
-from fastovms.engine.engine import Engine
-from fastovms.engine.model.paging import read_paged_graph
-from fastovms.engine.step_costs import StepCosts
-from fastovms.errors import ConfigurationError
-from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams
 
 LFM2 = Path(__file__).parents[2] / "models" / "architectures" / "lfm2"
 
@@ -50,8 +50,8 @@ def test_both_caches_share_the_memory(draft_dir: Path) -> None:
     info = read_model_info(DEMO_MODEL)
 
     def num_blocks(config: EngineConfig) -> int:
-        backend = PagedBackend.load(DEMO_MODEL, info, config)
-        return backend._engine.blocks.num_blocks
+        backend = load_paged(DEMO_MODEL, info, config)
+        return backend.engine.blocks.num_blocks
 
     alone = num_blocks(EngineConfig(cache_size=0.01))
     assert 0.5 * alone < num_blocks(EngineConfig(cache_size=0.01, draft_model=draft_dir)) < alone
@@ -77,19 +77,17 @@ def test_its_cost_is_what_its_weights_say(draft_dir: Path) -> None:
 def test_a_missing_directory_is_found_before_anything_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastovms.backends.paged.backend.read_files", None)
+    monkeypatch.setattr("fastovms.app.paged.read_files", None)
     config = EngineConfig(draft_model=tmp_path / "nowhere")
     with pytest.raises(ConfigurationError, match="nowhere does not exist"):
-        PagedBackend.load(DEMO_MODEL, read_model_info(DEMO_MODEL), config)
+        load_paged(DEMO_MODEL, read_model_info(DEMO_MODEL), config)
 
 
 def test_another_vocabulary_is_a_configuration_error(
     draft_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vocabularies = {draft_dir: {b"a": 0, b"b": 1}, DEMO_MODEL: {b"a": 0, b"c": 1, b"b": 2}}
-    monkeypatch.setattr(
-        "fastovms.backends.paged.draft_models._read_vocabulary", vocabularies.__getitem__
-    )
+    monkeypatch.setattr("fastovms.parts.drafts.files._read_vocabulary", vocabularies.__getitem__)
     with pytest.raises(ConfigurationError, match="they differ in 2 tokens, such as 'c'"):
         read_draft_files(draft_dir, DEMO_MODEL, read_model_info(DEMO_MODEL))
 
@@ -255,8 +253,8 @@ class Texts:
 
     def __init__(self, model_dir: Path, head_dir: Path | None, config: EngineConfig) -> None:
         config = replace(config, draft_model=head_dir, enable_prompt_lookup=False)
-        backend = PagedBackend.load(model_dir, read_model_info(model_dir), config)
-        self.engine: Engine = backend._engine
+        backend = load_paged(model_dir, read_model_info(model_dir), config)
+        self.engine: Engine = backend.engine
         self.grammars = backend._grammars
 
     def of(self, prompts: list[list[int]], **params: Any) -> dict[tuple[str, int], list[int]]:
@@ -317,7 +315,7 @@ def test_a_head_changes_no_text_while_sequences_are_preempted_and_aborted(
     found = drafted.of(prompts, ignore_eos=True, max_tokens=60, num_assistant_tokens=3)
     assert found == expected
     assert drafted.engine.counters.num_preemptions > 0
-    head = drafted.engine.drafting._model
+    head = drafted.engine.drafter._model
     assert isinstance(head, DraftHead)
     assert head.blocks.num_free_blocks == head.blocks.num_blocks
 

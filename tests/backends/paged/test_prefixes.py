@@ -1,4 +1,4 @@
-"""Tests of `fastovms/backends/paged/prefixes.py`."""
+"""Tests of `fastovms/parts/prefix_cache/engine.py`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,18 @@ from typing import Any
 
 import pytest
 
-from fastovms.backends.paged import prefixes
-from fastovms.backends.paged.backend import PagedBackend
-from fastovms.backends.paged.prefixes import (
-    PrefixDirectory,
-    fit_length,
-    fit_window,
-    prefix_files,
-    sliding_window,
-)
+from fastovms.backends.model_files import fit_length, fit_window, sliding_window
+from fastovms.backends.paged.backend import BackendParts, PagedBackend
 from fastovms.config import EngineConfig
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.paging import ExactLength
-from fastovms.engine.stored_prefixes import ModelBlocks, PrefixFiles, Restoration
 from fastovms.errors import ConfigurationError
 from fastovms.params import FinishReason, ModelInfo
-from fastovms.prefix_cache import BlockDirectory
+from fastovms.parts.prefix_cache import engine as prefixes
+from fastovms.parts.prefix_cache.directory import BlockDirectory
+from fastovms.parts.prefix_cache.engine import PrefixDirectory, StoredPrefixes, prefix_files
+from fastovms.parts.prefix_cache.stored_prefixes import ModelBlocks, PrefixFiles, Restoration
 from tests.backends.listener import Listener, idle, request
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
 from tests.engine.stored_engine import request as stored_request
@@ -141,13 +136,17 @@ MODEL = ModelInfo(
 PROMPT = [i * i % VOCAB_SIZE for i in range(301)]
 
 
+def make_backend(directory: BlockDirectory) -> PagedBackend:
+    model = FakeModel()
+    stored = StoredPrefixes(model, PrefixFiles(directory, "0-fake", b"fingerprint"))
+    parts = BackendParts(extensions=[stored])
+    return PagedBackend.from_model(model, MODEL, EngineConfig(cache_size=0.002), parts)
+
+
 async def test_what_one_process_computed_the_next_one_reads(tmp_path: Path) -> None:
     for num_cached in (0, 300):
         directory = BlockDirectory(tmp_path, 1 << 20)
-        files = PrefixFiles(directory, "0-fake", b"fingerprint")
-        backend = PagedBackend.from_model(
-            FakeModel(), MODEL, EngineConfig(cache_size=0.002), prefixes=files
-        )
+        backend = make_backend(directory)
         backend.start()
         listener, other = Listener(), Listener()
         backend.submit(request("r", PROMPT, max_tokens=9), listener)
@@ -226,12 +225,7 @@ async def test_an_engine_that_fails_takes_its_threads_along(
     caplog.set_level(logging.CRITICAL)
     directory = BlockDirectory(tmp_path, 1 << 20)
     before = set(threading.enumerate())
-    backend = PagedBackend.from_model(
-        FakeModel(),
-        MODEL,
-        EngineConfig(cache_size=0.002),
-        prefixes=PrefixFiles(directory, "0-fake", b"fingerprint"),
-    )
+    backend = make_backend(directory)
     backend.start()
     threads = set(threading.enumerate()) - before
     assert {"prefix-reader", "prefix-writer"} < {thread.name for thread in threads}

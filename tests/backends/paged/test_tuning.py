@@ -1,4 +1,4 @@
-"""Tests of `fastovms/backends/paged/tuning.py`."""
+"""Tests of `fastovms/parts/tuning/idle.py`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from weakref import WeakSet
 import pytest
 
 from fastovms.backends.engine_thread import WorkingEngines
-from fastovms.backends.paged import tuning
-from fastovms.backends.paged.tuning import (
+from fastovms.config import EngineConfig
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, Precisions
+from fastovms.errors import ConfigurationError
+from fastovms.parts.tuning import idle as tuning
+from fastovms.parts.tuning.idle import (
     IdleTuning,
     Measurement,
     TuningReport,
@@ -20,9 +23,6 @@ from fastovms.backends.paged.tuning import (
     load_tuned,
     measure_all,
 )
-from fastovms.config import EngineConfig
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, Precisions
-from fastovms.errors import ConfigurationError
 from fastovms.system.disk import DiskCache
 from tests.engine.model.test_tuning import Clock, Cost, TimedModel, linear
 

@@ -11,10 +11,10 @@ import pytest
 
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
-from fastovms.backends.paged import tuning_process
-from fastovms.backends.paged.tuning import Measurement, TuningProcess
-from fastovms.backends.paged.tuning_process import tune
 from fastovms.config import EngineConfig
+from fastovms.parts.tuning import process as tuning_process
+from fastovms.parts.tuning.idle import Measurement, TuningProcess
+from fastovms.parts.tuning.process import tune
 from fastovms.system.disk import DiskCache
 
 
@@ -52,7 +52,7 @@ def test_there_must_be_room_beside_the_server(
 
 STOPPED = """
 import signal
-from fastovms.backends.paged.tuning_process import MemorySpeed
+from fastovms.parts.tuning.process import MemorySpeed
 
 speed = MemorySpeed()
 assert speed() > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import openvino_genai as genai
 import pytest
 
-from fastovms.backends.xgrammar.text_rules import (
+from fastovms.parts.genai.xgrammar.text_rules import (
     CHARACTER,
     CHARACTERS,
     NAME_CHARACTERS,

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/model/adapters.py`."""
+"""Tests of `fastovms/parts/adapters/graph.py`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from openvino import opset13
 
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
-from fastovms.backends.paged.adapter_files import read_adapter
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.adapters import (
+from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.paging import read_paged_graph
+from fastovms.params import Adapter, BeamSearch, GenerationRequest, SamplingParams
+from fastovms.parts.adapters.files import read_adapter
+from fastovms.parts.adapters.graph import (
     AdapterStack,
     LowRank,
     check_stack,
     compile_adapters,
     module_shapes,
 )
-from fastovms.engine.model.model import PagedModel
-from fastovms.engine.model.paging import read_paged_graph
-from fastovms.params import Adapter, BeamSearch, GenerationRequest, SamplingParams
+from fastovms.parts.drafts.draft_model import DraftModel
 from tests.adapters import (
     ALL_MODULES,
     SOME_MODULES,
@@ -37,6 +37,7 @@ from tests.adapters import (
     write_adapter,
     write_merged,
 )
+from tests.engine.engines import full_engine
 
 ARCHITECTURES = Path(__file__).parents[2] / "models" / "architectures"
 SHAPE = replace(SHAPES["tiny"], weight_format="fp32")
@@ -122,7 +123,7 @@ def new_engine(model: PagedModel, draft: PagedModel | None = None) -> Engine:
             draft, num_token_ids=model.vocab_size, max_model_len=512, max_num_batched_tokens=256
         )
         draft_model.allocate_cache(256 * model.block_size)
-    return Engine(
+    return full_engine(
         model,
         CONFIG,
         num_blocks=256,
@@ -253,7 +254,7 @@ def test_texts_are_those_of_peft(with_peft: PagedModel) -> None:
     }
     assert len(texts) == 20
     with_peft.allocate_cache(256)
-    engine = Engine(with_peft, CONFIG, num_blocks=256, max_model_len=256)
+    engine = full_engine(with_peft, CONFIG, num_blocks=256, max_model_len=256)
     for (number, index), text in texts.items():
         params = SamplingParams(
             temperature=0, max_tokens=len(text["token_ids"]), ignore_eos=True, logprobs=0

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.graph_comparison import largest_difference
 from fastovms.engine.model.model import ExportedModel, PagedModel
 from fastovms.engine.model.paging import applies_sliding_window
 from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.parts.comparison.graph_comparison import largest_difference
+from fastovms.parts.drafts.draft_model import DraftModel
+from tests.engine.engines import full_engine
 
 MODELS = Path(__file__).parents[2] / "models" / "architectures"
 NAMES = sorted(path.name for path in MODELS.iterdir())
@@ -99,7 +100,7 @@ def test_texts_are_those_of_transformers(files: ExportedModel, model: PagedModel
             max_num_batched_tokens=256,
         )
         draft_model.allocate_cache(NUM_BLOCKS * model.block_size)
-    engine = Engine(
+    engine = full_engine(
         model,
         WAYS[way],
         num_blocks=NUM_BLOCKS,

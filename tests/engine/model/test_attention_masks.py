@@ -13,7 +13,7 @@ from openvino import opset13 as ops
 
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
-from fastovms.backends.paged.prefixes import MIN_EXACT_LEN
+from fastovms.backends.model_files import MIN_EXACT_LEN
 from fastovms.config import DEMO_MODEL
 from fastovms.engine.model.attention_masks import (
     LayerAttention,

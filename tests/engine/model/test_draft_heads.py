@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/model/draft_heads.py`, against the exported graphs of both models."""
+"""Tests of `fastovms/parts/drafts/head_graph.py`, against the exported graphs of both models."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bench.random_models.draft_head_graph import DraftHeadGraph
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from bench.random_models.weights import Node
-from fastovms.engine.draft_head import DraftHead
 from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import compile_kernels
-from fastovms.engine.model.draft_heads import is_draft_head, other_head, read_draft_head
-from fastovms.engine.model.few_rows import compile_few_rows
-from fastovms.engine.model.graph_comparison import PROPERTIES
 from fastovms.engine.model.model import ExportedModel, PagedModel
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+from fastovms.parts.comparison.graph_comparison import PROPERTIES
+from fastovms.parts.decode_kernels.few_rows import compile_few_rows
+from fastovms.parts.drafts.draft_head import DraftHead
+from fastovms.parts.drafts.head_graph import is_draft_head, other_head, read_draft_head
 from tests.engine.test_reference import EXACT
 
 Floats = NDArray[np.float32]

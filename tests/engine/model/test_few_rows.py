@@ -20,31 +20,33 @@ from openvino import opset13
 from bench.models import write_model
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
-from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_few_rows
+from fastovms.backends.paged.backend import SingleRows
 from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import WeightStore, packed_bytes
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.low_rank import pack_adapter
 from fastovms.engine.kernels.segments import find_segments
-from fastovms.engine.model import few_rows, kernel_check
-from fastovms.engine.model.adapters import (
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
+from fastovms.engine.model.fusion import fuse_projections
+from fastovms.engine.model.model import ExportedModel, PagedModel, RunnerFactory, as_float32
+from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+from fastovms.gguf.converter import convert
+from fastovms.parts.adapters.graph import (
     AdapterStack,
     LowRank,
     compile_adapters,
     module_shapes,
 )
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
-from fastovms.engine.model.few_rows import (
+from fastovms.parts.decode_kernels import check as kernel_check
+from fastovms.parts.decode_kernels import few_rows
+from fastovms.parts.decode_kernels.few_rows import (
     MAX_ROWS,
     FewRowVariants,
     compile_few_rows,
     served_numbers,
 )
-from fastovms.engine.model.fusion import fuse_projections
-from fastovms.engine.model.model import ExportedModel, PagedModel, RunnerFactory, as_float32
-from fastovms.engine.model.step_inputs import StepInputs, StepLayout
-from fastovms.engine.model.step_program import AdaptedStepRunner, StepProgramRunner
-from fastovms.gguf.converter import convert
+from fastovms.parts.decode_kernels.prepare import DecodeKernels, can_use_kernels
+from fastovms.parts.decode_kernels.step_program import AdaptedStepRunner, StepProgramRunner
 from fastovms.system.disk import DiskCache
 from tests.gguf.tiny_models import HIDDEN, TinyModel
 from tests.gguf.tiny_models import write_model as write_gguf
@@ -361,7 +363,7 @@ def prepared(
     """Returns the last line of the log."""
     model.allocate_cache(2)
     with caplog.at_level("INFO"):
-        prepare_few_rows(model, True, lambda: True, cache, has_adapters=has_adapters)
+        DecodeKernels(model, cache, has_adapters=has_adapters).prepare(lambda _: True)
     return caplog.messages[-1]
 
 
@@ -448,7 +450,7 @@ def test_weights_with_zero_points_get_activations_of_16_bits(
     monkeypatch.setattr(compiler, "find_instructions", lambda: "avx512_vnni")
     monkeypatch.setattr(compiler, "compile_kernels", lambda name, _: compiled.append(name))
     monkeypatch.setattr(few_rows, "compile_few_rows", lambda *_, **__: None)
-    prepare_few_rows(PagedModel.load(tmp_path), True, lambda: True)
+    DecodeKernels(PagedModel.load(tmp_path)).prepare(lambda _: True)
     assert compiled == [expected]
 
 
@@ -468,7 +470,8 @@ def test_the_graph_for_steps_of_one_row_is_compiled_where_kernels_gain_little(
     choice = replace(files.choices[0], has_single_rows=True)
     _, model = files.compile([choice], single_rows_later=True)
     model.allocate_cache(2)
-    prepare_few_rows(model, has_kernels, lambda: True)
+    for extension in [DecodeKernels(model)] * has_kernels + [SingleRows(model)]:
+        extension.prepare(lambda _: True)
     assert model.has_single_rows == expected
     assert (1 in model.few_row_numbers) != expected
     assert not model.awaits_single_rows
@@ -478,7 +481,7 @@ def test_a_model_that_is_dropped_is_not_measured(
     model: PagedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
-        prepare_few_rows(model.twin(), True, lambda: False)
+        DecodeKernels(model.twin()).prepare(lambda _: False)
     assert not caplog.messages
 
 

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/model/graph_comparison.py`."""
+"""Tests of `fastovms/parts/comparison/graph_comparison.py`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from openvino import opset13 as ops
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from fastovms.backends.model_files import MAX_DIFFERENCE
-from fastovms.engine.model.graph_comparison import (
+from fastovms.engine.model.long_rope import TOKEN_SEQUENCE_LENS
+from fastovms.engine.model.model import ExportedModel
+from fastovms.engine.model.paging import PagedGraph
+from fastovms.parts.comparison.graph_comparison import (
     UnknownInput,
     compute_plain,
     largest_difference,
     log_softmax,
 )
-from fastovms.engine.model.layer_cut import cut_layers
-from fastovms.engine.model.long_rope import TOKEN_SEQUENCE_LENS
-from fastovms.engine.model.model import ExportedModel
-from fastovms.engine.model.paging import PagedGraph
+from fastovms.parts.comparison.layer_cut import cut_layers
 
 # Log probabilities of a graph as it was exported.
 

@@ -17,12 +17,13 @@ from bench.random_models.shapes import SHAPES
 from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.segments import normalization_of
-from fastovms.engine.model import few_rows, kernel_check
-from fastovms.engine.model.few_rows import FewRowVariants, compile_few_rows
-from fastovms.engine.model.kernel_check import why_wrong
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.step_inputs import StepInputs
-from fastovms.engine.model.step_program import StepProgramRunner
+from fastovms.parts.decode_kernels import check as kernel_check
+from fastovms.parts.decode_kernels import few_rows
+from fastovms.parts.decode_kernels.check import why_wrong
+from fastovms.parts.decode_kernels.few_rows import FewRowVariants, compile_few_rows
+from fastovms.parts.decode_kernels.step_program import StepProgramRunner
 
 WINDOW = 300
 SHAPE = replace(SHAPES["tiny-mistral"], num_hidden_layers=4, sliding_window=WINDOW)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from bench.determinism import CACHE_TOKENS, Way, make_requests, run, run_alone, ways
 from fastovms.config import EngineConfig
-from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import (
     PagedModel,
     RawLogits,
@@ -26,6 +25,7 @@ from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
 from tests.engine.bf16 import as_bf16, bf16_bits
 from tests.engine.conftest import TINY_SHAPES
+from tests.engine.engines import full_engine
 from tests.engine.fake_model import FakeModel
 
 
@@ -77,7 +77,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 
 def outputs(model: FakeModel) -> dict[tuple[str, int], list[object]]:
     model.allocate_cache(400)
-    engine = Engine(
+    engine = full_engine(
         model, EngineConfig(), num_blocks=400, max_model_len=200, clock=lambda: 0.0
     )  # where steps take no time the same tokens come at once
     for name, settings in SETTINGS.items():

@@ -15,6 +15,7 @@ from fastovms.engine.model import kv_cache
 from fastovms.engine.model import model as model_module
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
+from tests.engine.engines import full_engine
 from tests.engine.stored_engine import request, stored_engine
 
 LFM2 = Path(__file__).parents[2] / "models" / "architectures" / "lfm2"
@@ -57,7 +58,7 @@ def test_crowds_preemption_chunks_drafts_and_the_prefix_cache(model: PagedModel)
 def generate(
     model: PagedModel, num_blocks: int, params: SamplingParams, num_requests: int = 1
 ) -> tuple[Engine, dict[tuple[str, int], list[int]]]:
-    engine = Engine(model, PLAIN, num_blocks=num_blocks, max_model_len=num_blocks * 32)
+    engine = full_engine(model, PLAIN, num_blocks=num_blocks, max_model_len=num_blocks * 32)
     prompts = [one.prompt_token_ids[:75] for one in requests() if len(one.prompt_token_ids) >= 75]
     for number, prompt in enumerate(prompts[:num_requests]):
         engine.add(GenerationRequest(str(number), array("q", prompt), params))

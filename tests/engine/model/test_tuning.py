@@ -1,4 +1,4 @@
-"""Tests of `fastovms/engine/model/tuning.py`."""
+"""Tests of `fastovms/parts/tuning/measurement.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fastovms.config import EngineConfig
+from fastovms.engine.engine import Engine
 from fastovms.engine.model.kv_cache import BlockCopy
 from fastovms.engine.model.step_inputs import StepInputs
-from fastovms.engine.model.tuning import (
+from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.parts.tuning.measurement import (
     BUDGET_CASES,
     LOAD_CASES,
     MIN_ROUNDS,
@@ -21,9 +24,7 @@ from fastovms.engine.model.tuning import (
     choose_token_budget,
     measure,
     speed_ratios,
-    warm_up,
 )
-from fastovms.params import GenerationRequest, SamplingParams
 from tests.engine.fake_model import FakeModel, continue_greedily
 from tests.engine.test_engine import make_engine, run, text
 
@@ -209,7 +210,10 @@ def test_rounds_are_not_made_again_for_ever() -> None:
 def test_a_prompt_and_a_token_in_the_first_blocks(max_model_len: int, steps: list[int]) -> None:
     model = FakeModel(block_size=4)
     model.allocate_cache(-(-sum(steps) // 4))
-    warm_up(model, max_model_len)
+    engine = Engine(
+        model, EngineConfig(), num_blocks=-(-max_model_len // 4), max_model_len=max_model_len
+    )
+    engine.warm_up()
     assert model.num_tokens_per_step == steps
     assert model.has_forgotten_files
 

@@ -1,0 +1,217 @@
+"""Compiles a model for the paged engine, with the parts that the operator has switched on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fastovms.backends.model_files import (
+    Comparison,
+    check_graph,
+    fit_attention,
+    fit_vocabulary,
+    load_grammar_compiler,
+)
+from fastovms.backends.paged.backend import (
+    BackendExtension,
+    BackendParts,
+    FurtherCache,
+    PagedBackend,
+    SamplingKernels,
+    SharedCores,
+    SingleRows,
+)
+from fastovms.config import EngineConfig
+from fastovms.engine.extensions import EngineExtensions
+from fastovms.engine.model.devices import available_memory
+from fastovms.engine.model.model import ExportedModel, Model, PagedModel
+from fastovms.engine.row_functions import load_kernels_beside
+from fastovms.grammar.compiler import GrammarCompiler
+from fastovms.params import ModelInfo
+from fastovms.parts.beams import BeamSearches
+from fastovms.parts.comparison.graph_comparison import largest_difference
+from fastovms.parts.drafts.drafting import SuffixKernels, drafting_of
+from fastovms.parts.grammars.trials import guard_compiler
+from fastovms.parts.tuning.idle import (
+    IdleTuning,
+    Measurement,
+    TunedBackend,
+    load_tuned,
+    read_files,
+)
+from fastovms.system.disk import DiskCache
+
+if TYPE_CHECKING:
+    from fastovms.parts.drafts.draft_model import DraftModel
+    from fastovms.parts.prefix_cache.engine import PrefixDirectory
+
+_ROOM_FOR_BOTH: Final = 4
+"""How often the weights must fit into the free memory, so that a model is compiled while it is
+compared with its export."""
+
+
+@dataclass(frozen=True)
+class TunedCores(SharedCores):
+    """The cores that the models of one process share.
+
+    Attributes:
+        idle_tuning: measures how models run fastest, while no engine works.
+    """
+
+    idle_tuning: IdleTuning
+
+    @classmethod
+    def share(cls) -> TunedCores:
+        cores = SharedCores.create()
+        return cls(cores.engines, cores.turn, IdleTuning(cores.engines))
+
+
+def paging_comparison(files: ExportedModel) -> Comparison:
+    """Returns the comparison of the paged model with the exported graph."""
+    return Comparison(
+        "graph",
+        "OpenVINO's paged attention",
+        (files.model_dir / "openvino_model.xml", files.model_dir / "openvino_model.bin"),
+        partial(largest_difference, files),
+        weights_size=files.weights_size,
+    )
+
+
+def engine_extensions(
+    model: Model,
+    config: EngineConfig,
+    grammars: GrammarCompiler | None = None,
+    draft_model: DraftModel | None = None,
+) -> EngineExtensions:
+    """Returns what parts add to the engine of a model.
+
+    Args:
+        grammars: makes the states of grammars; None = requests have no grammars.
+        draft_model: with its cache reserved; None = there is none.
+    """
+    return EngineExtensions(
+        drafting_of(model, config, draft_model),
+        BeamSearches(),
+        None if grammars is None else grammars.starter,
+    )
+
+
+def load_paged(model_dir: Path, model: ModelInfo, config: EngineConfig) -> PagedBackend:
+    """Loads a model that does not share the machine with others; see `compile_paged`."""
+    return compile_paged(model_dir, model, config)(available_memory())
+
+
+def compile_paged(
+    model_dir: Path, model: ModelInfo, config: EngineConfig, cache: DiskCache | None = None
+) -> Callable[..., PagedBackend]:
+    """Compiles the model and its draft model, if any; takes seconds, so call it in a thread.
+
+    Args:
+        cache: stores the tuning results; None = not stored.
+
+    Returns:
+        The function that reserves the caches; see `choice.Reserve`.
+
+    Raises:
+        ConfigurationError: the device cannot run the model.
+    """
+    draft = None
+    if config.draft_model is not None:  # a wrong one is refused before what takes long
+        from fastovms.parts.drafts import files as drafts
+
+        draft = drafts.read_draft_files(config.draft_model, model_dir, model)
+    kernels = None
+    if config.precision == "exact":  # NumPy rounds sums otherwise: another token could be drawn
+        kernels = load_kernels_beside()
+    cache = cache or DiskCache(None)
+    files = read_files(model_dir, config, model.max_model_len)
+    model = fit_attention(model, files.graph)
+    model = fit_vocabulary(model, files.vocab_size)
+    with ThreadPoolExecutor(1) as beside:  # compilation uses one core for most of its time
+        checked = beside.submit(check_graph, paging_comparison(files), cache)
+        if draft is not None or files.available_memory() < _ROOM_FOR_BOTH * files.weights_size:
+            checked.result()
+        if draft is not None:  # a head changes the graph
+            draft = drafts.fit_draft_files(draft, files.graph, model.max_model_len)
+        compiler = beside.submit(load_grammar_compiler, model_dir, model)
+        try:
+            paged_model, token_budget, is_to_be_measured = load_tuned(files, config, cache)
+        finally:
+            checked.result()
+        grammars = compiler.result()
+    measurement = Measurement(model_dir, config, cache) if is_to_be_measured else None
+    if config.max_num_batched_tokens is None:
+        config = replace(config, max_num_batched_tokens=token_budget)
+    extensions = [SamplingKernels(), SuffixKernels(), *_of_model(paged_model, config, cache)]
+    draft_model, further_cache = None, None
+    if draft is not None:
+        draft_model = drafts.load_draft_model(draft, model_dir, model, config)
+        further_cache = FurtherCache(draft_model.bytes_per_token, draft_model.allocate_cache)
+    if kernels is not None:
+        kernels.join()
+
+    def reserve(
+        available: int,
+        prefixes: PrefixDirectory | None = None,
+        cores: SharedCores | None = None,
+    ) -> PagedBackend:
+        further: list[BackendExtension] = []
+        if prefixes is not None and config.enable_prefix_caching:
+            from fastovms.parts.prefix_cache.engine import StoredPrefixes, prefix_files
+
+            stored = prefix_files(prefixes, paged_model, model_dir, model)
+            if stored is not None:
+                further.append(StoredPrefixes(paged_model, stored))
+        if measurement is not None:
+            shared = cores if isinstance(cores, TunedCores) else TunedCores.share()
+            cores = cores or shared
+            further.append(TunedBackend(shared.idle_tuning, measurement))
+        if paged_model.is_on_gpu:
+            available = paged_model.available_memory()
+        return PagedBackend.from_model(
+            paged_model,
+            model,
+            config,
+            BackendParts(
+                engine_extensions(paged_model, config, grammars, draft_model),
+                None if grammars is None else guard_compiler(grammars),
+                (*extensions, *further),
+                further_cache,
+                cores,
+            ),
+            available=available,
+        )
+
+    return reserve
+
+
+def _of_model(model: PagedModel, config: EngineConfig, cache: DiskCache) -> list[BackendExtension]:
+    """Returns the extensions that change how the steps of a model are computed.
+
+    Raises:
+        ConfigurationError: an adapter cannot be served.
+    """
+    has_kernels = False
+    extensions: list[BackendExtension] = []
+    if config.decode_kernels == "auto":
+        from fastovms.parts.decode_kernels.prepare import DecodeKernels, can_use_kernels
+
+        has_kernels = can_use_kernels(model)
+        if has_kernels:
+            extensions.append(DecodeKernels(model, cache, has_adapters=config.serves_adapters))
+    if config.serves_adapters:
+        from fastovms.parts.adapters.table import AdapterTable
+
+        adapters = AdapterTable(
+            model,
+            max_adapters=config.max_loras,
+            max_rank=config.max_lora_rank,
+            has_kernels=has_kernels,
+        )
+        adapters.load_first(config.lora_modules)
+        extensions.append(adapters)
+    return [*extensions, SingleRows(model)]

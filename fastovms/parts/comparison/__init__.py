@@ -1,0 +1,1 @@
+"""Compares a rewritten model with its export."""

@@ -1,0 +1,194 @@
+"""Compares the compiled graph of a model with its original."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from fastovms.engine.model.compilation import Precisions, compile_variants, exact_properties
+from fastovms.engine.model.model import ExportedModel, PagedModel, as_float32
+from fastovms.engine.model.paging import PagedGraph, reason_of
+from fastovms.engine.model.step_inputs import StepLayout
+from fastovms.parts.comparison.layer_cut import cut_layers
+
+logger = logging.getLogger(__name__)
+
+PROPERTIES: Final = {**exact_properties("CPU", {}), "KV_CACHE_PRECISION": "f32"}
+"""OpenVINO's properties for f32 throughout."""
+
+Floats = NDArray[np.float32]
+
+
+class UnknownInput(Exception):
+    """The graph has an unknown input; the message is its name."""
+
+
+def compute_plain(
+    core: ov.Core,
+    model: ov.Model,
+    text: Mapping[str, NDArray[Any]],
+    starts: Sequence[int] = (0,),
+) -> list[Floats]:
+    """Computes a whole text with the unmodified graph, starting at each of the positions `starts`.
+
+    Args:
+        text: the tokens by the name of the input that takes them: `input_ids` [1, tokens] or
+            `inputs_embeds` [1, tokens, width].
+
+    Returns:
+        For each start log probabilities [rows, vocab_size]: of what follows each token, or the last
+            one alone.
+
+    Raises:
+        UnknownInput: the graph has an unknown input.
+        RuntimeError: the graph cannot be computed.
+    """
+    (tokens,) = text.values()
+    num_tokens = tokens.shape[1]
+    values = {
+        **text,
+        "attention_mask": np.ones((1, num_tokens), np.int64),
+        "beam_idx": np.zeros(1, np.int32),
+    }
+    for name in (port.get_any_name() for port in model.inputs):
+        if name not in values and name != "position_ids":
+            raise UnknownInput(name)
+    request = core.compile_model(model, "CPU", PROPERTIES).create_infer_request()
+    results = []
+    for start in starts:
+        positions = np.arange(start, start + num_tokens)
+        inputs = {
+            port: _repeated(positions, port)
+            if port.get_any_name() == "position_ids"
+            else values[port.get_any_name()]
+            for port in request.model_inputs
+        }
+        request.reset_state()
+        request.infer(inputs)
+        results.append(log_softmax(request.get_tensor("logits").data[0].astype(np.float32)))
+    return results
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Returns log probabilities over the last dimension."""
+    shifted: Floats = logits - logits.max(-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return shifted
+
+
+def _repeated(positions: NDArray[np.int64], port: Any) -> NDArray[np.int64]:
+    """Returns positions in the shape of an input with batch size one. They are repeated for time,
+    height and width if the model has these."""
+    *others, _ = port.get_partial_shape()
+    return np.tile(positions, (*(d.get_length() if d.is_static else 1 for d in others), 1))
+
+
+# What the transformation to paged attention does not know it leaves out in silence. So both
+# graphs compute the same short text, in f32 throughout: one at once, the other over blocks and in
+# parts. Both are first cut to a layer of each kind, which takes a fraction of the time. That is
+# enough only if these agree closely, because a fault makes less of a difference in few layers.
+
+
+MAX_TOKENS: Final = 48
+"""The length in tokens of the compared text: more than a block has."""
+
+_FIRST_PART: Final = 0.75
+_NUM_COMPARED: Final = 8
+"""How many of the most likely tokens of each position are compared."""
+
+_NUM_TOKEN_IDS: Final = 1000
+
+TokenIds = NDArray[np.int64]
+
+
+MAX_DIFFERENCE_OF_CUT: Final = 1e-3
+"""The largest difference of log probabilities between cut graphs with which these are enough.
+Rounding comes to a tenth of it."""
+
+
+def largest_difference(files: ExportedModel) -> float:
+    """Returns the largest difference of log probabilities of likely tokens between the exported and
+    the compiled graph. A layer of each kind is enough if they agree closely. Otherwise it needs the
+    memory of one compiled model and the time of compiling two.
+
+    Raises:
+        RuntimeError: one of the graphs cannot be computed.
+    """
+    core = ov.Core()
+    plain = core.read_model(files.model_dir / "openvino_model.xml")
+    shorter = replace(files.graph, model=files.graph.model.clone())
+    try:
+        if cut_layers(plain, shorter.model):
+            found = _difference_between(core, plain, shorter, files.max_model_len)
+            if found <= MAX_DIFFERENCE_OF_CUT:
+                return found
+            logger.debug("a layer of each kind differs by %.2g; all are compared", found)
+            plain = core.read_model(files.model_dir / "openvino_model.xml")
+    except RuntimeError as error:
+        logger.debug("a layer of each kind cannot be compared: %s", reason_of(error))
+        plain = core.read_model(files.model_dir / "openvino_model.xml")
+    del shorter
+    return _difference_between(core, plain, files.graph, files.max_model_len)
+
+
+def _difference_between(
+    core: ov.Core, plain: ov.Model, graph: PagedGraph, max_model_len: int
+) -> float:
+    limits = [MAX_TOKENS, max_model_len]
+    if graph.max_exact_len is not None:
+        limits.append(graph.max_exact_len.num_tokens)
+    if graph.rope_switch_len is not None:
+        limits.append(graph.rope_switch_len)
+    num_tokens = min(limits)
+    starts = [0]
+    if graph.rope_switch_len is not None and not graph.has_rope_tables:
+        starts.append(graph.rope_switch_len)
+    vocab_size = plain.output("logits").get_partial_shape()[-1]
+    num_token_ids = vocab_size.get_length() if vocab_size.is_static else _NUM_TOKEN_IDS
+    token_ids = np.random.default_rng(0).integers(
+        0, min(num_token_ids, _NUM_TOKEN_IDS), num_tokens, dtype=np.int64
+    )
+    expected = compute_plain(core, plain, {"input_ids": token_ids[None]}, starts)
+    found = _compute_paged(core, graph, token_ids, starts)
+    return max(map(_difference, expected, found))
+
+
+def _compute_paged(
+    core: ov.Core, graph: PagedGraph, token_ids: TokenIds, starts: Sequence[int]
+) -> list[Floats]:
+    precisions = Precisions("f32", PROPERTIES)
+    variants = compile_variants(core, graph.model, "CPU", precisions)
+    model = PagedModel(variants, device="CPU", precisions=precisions, graph=graph)
+    end = len(token_ids)
+    middle = int(end * _FIRST_PART)
+    blocks = array("i", range(-(-end // model.block_size)))
+    model.allocate_cache(len(blocks))
+    results = []
+    for start in starts:
+        parts = []
+        for first, last in ((0, middle), (middle, end)):
+            layout = StepLayout(model.block_size)
+            layout.add(array("q", token_ids), first, last, blocks)
+            inputs = layout.finish(array("q", range(last - first)))
+            inputs = inputs._replace(
+                position_ids=inputs.position_ids + start, sequence_lens=inputs.sequence_lens + start
+            )
+            parts.append(log_softmax(as_float32(model.infer(inputs))))
+        results.append(np.concatenate(parts))
+    return results
+
+
+def _difference(expected: Floats, found: Floats) -> float:
+    """Returns the largest difference for the last token, because some graphs return only its
+    logits."""
+    found = found[-len(expected) :]
+    likely = np.argpartition(expected, -_NUM_COMPARED, -1)[:, -_NUM_COMPARED:]
+    a, b = (np.take_along_axis(x, likely, -1) for x in (expected, found))
+    return float(np.abs(a - b).max())

@@ -1,0 +1,1 @@
+"""Steps of few tokens by kernels of our own."""

@@ -1,0 +1,237 @@
+"""Checks the decode kernels of a model before they are used.
+
+OpenVINO's own logits are rounded: in bf16, those of Gemma 3 270M differ from f32 throughout by up
+to 0.32 of their deviation. So a difference from them alone says little, and both sides are compared
+with f32: ours may not be much less exact. That takes one more copy of the weights. It is therefore
+done with a cut of the model to one layer of each kind, after a text that is longer than its
+windows. With the whole model, what differs little from OpenVINO's logits is right; only what
+differs more is compared with f32, too.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from fastovms.engine.model.compilation import Precisions, compile_variants
+from fastovms.engine.model.model import Floats, PagedModel, RunnerFactory, as_float32
+from fastovms.engine.model.paging import PagedGraph, attention_windows
+from fastovms.engine.model.step_inputs import StepLayout
+from fastovms.parts.comparison.graph_comparison import PROPERTIES
+from fastovms.parts.comparison.layer_cut import cut_layers
+from fastovms.parts.decode_kernels.few_rows import MAX_ROWS, FewRowVariants, compile_few_rows
+from fastovms.parts.decode_kernels.step_program import MAX_CONTEXT
+
+VERSION: Final = 2
+"""Changes with what the check finds, so that passed ones are made again."""
+
+_SIZES: Final = (1, 2, 3, 5, MAX_ROWS)
+"""The numbers of tokens of the steps that are compared with f32."""
+
+_TEXT_LENGTH: Final = 256
+"""The tokens of a text before these steps, where no window is longer."""
+
+_OWN_LENGTH: Final = 32
+"""The most tokens after it: those of a block."""
+
+_BYTES_PER_WEIGHT: Final = 4
+"""Of the cut, whose weights are made f32. That is 2.3 GB with 1.2B parameters, which took 1.5."""
+
+_FACTOR: Final = 1.5
+"""How much larger than OpenVINO's our error may be. It came to 0.4 to 1.0 with Gemma 3 270M."""
+
+_EXACT: Final = {16: 0.005, 8: 0.05}
+"""The error of OpenVINO, as a share of the logits' deviation, that counts at least, by the fewest
+bits of our activations. Where OpenVINO computed in f32 with a cache of f16, ours of 16 bits came to
+0.001 to 0.004 with SmolLM2 and Gemma, and OpenVINO's to 0.0005 to 0.002."""
+
+_MAX_ERROR: Final = 0.2
+"""The largest difference from OpenVINO's logits, root mean square, as a share of their standard
+deviation, with which the whole model needs no comparison with f32."""
+
+_MAX_LOSS: Final = 0.3
+"""By how much OpenVINO's logit of our likeliest token may be below its own likeliest's, as a share
+of the same."""
+
+_NUM_LOGITS: Final = 8192
+"""How many logits of a token are compared with f32."""
+
+_TOKEN_IDS: Final = (5, 400)
+"""Ids that every vocabulary has."""
+
+Makers = Mapping[int, RunnerFactory]
+
+
+def why_wrong(
+    model: PagedModel, variants: FewRowVariants, before_each: Callable[[], None] = lambda: None
+) -> str | None:
+    """Compares the logits of steps that the variants compute. Takes the time of some hundred steps,
+    and of compiling a layer of each kind in f32.
+
+    Args:
+        before_each: is called before each piece of work.
+
+    Returns:
+        What is wrong, in words; None = nothing.
+
+    Raises:
+        RuntimeError: OpenVINO refuses something.
+    """
+    before_each()
+    graph = replace(model.graph, model=model.graph.model.clone())
+    starts = (0, _text_length(model))
+    if not cut_layers(graph.model):
+        return _why_less_exact(model, variants, starts)
+    if model.available_memory() < _num_weights(graph) * _BYTES_PER_WEIGHT:
+        return "too little memory is free to check them"
+    short = _compile(model, graph, replace(model.precisions, has_single_rows=False))
+    own = compile_few_rows(short, variants.store)
+    if own is None:
+        return "a layer of each kind cannot be computed"
+    wrong = _why_less_exact(short, own, starts)
+    del short, own
+    before_each()
+    if wrong is not None or not _differs(model, variants):
+        return wrong
+    before_each()
+    return _why_less_exact(model, variants, (0,))
+
+
+def _num_weights(graph: PagedGraph) -> int:
+    constants = (op for op in graph.model.get_ops() if op.get_type_name() == "Constant")
+    return sum(math.prod(constant.get_output_shape(0)) for constant in constants)
+
+
+def _compile(model: PagedModel, graph: PagedGraph, precisions: Precisions) -> PagedModel:
+    compiled = compile_variants(ov.Core(), graph.model, model.device, precisions)
+    return PagedModel(compiled, device=model.device, precisions=precisions, graph=graph)
+
+
+def _ways(variants: FewRowVariants) -> list[Makers]:
+    return [makers for makers in (variants.whole, variants.operations) if makers]
+
+
+def _with_kernels(model: PagedModel, makers: Makers) -> PagedModel:
+    """Returns a model over the same compiled ones, whose steps of few tokens are ours."""
+    ours = model.twin()
+    ours.use_for_few_rows({number: [make] for number, make in makers.items()})
+    return ours
+
+
+def _why_less_exact(
+    model: PagedModel, variants: FewRowVariants, starts: Sequence[int]
+) -> str | None:
+    """Compares the errors of OpenVINO and of the variants against f32, after texts of so many
+    tokens."""
+    reference = _compile(model, model.graph, Precisions("f32", PROPERTIES))
+    exact = [list(_logits_after(reference, start)) for start in starts]
+    del reference  # before others need memory
+    least = _EXACT[min(each.kind.activation_bits for each in variants.store.matrices)]
+    for start, expected in zip(starts, exact, strict=True):
+        theirs = _errors(expected, model.twin(), start)
+        for makers in _ways(variants):
+            ours = _errors(expected, _with_kernels(model, makers), start)
+            for name, size in (("on average", _root_mean_square), ("at most", np.max)):
+                limit = _FACTOR * max(float(size(theirs)), least)
+                if not float(size(ours)) <= limit:  # it may be no number
+                    return (
+                        f"after {start} tokens logits differ from f32 by {size(ours):.2g} of their "
+                        f"deviation {name}, OpenVINO's by {size(theirs):.2g}"
+                    )
+    return None
+
+
+def _errors(expected: Sequence[Floats], model: PagedModel, start: int) -> NDArray[np.float64]:
+    """Returns the errors of a model's steps after a text of `start` tokens."""
+    logits = _logits_after(model, start)
+    return np.array([_error(one, found) for one, found in zip(expected, logits, strict=True)])
+
+
+def _root_mean_square(values: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.square(values).mean()))
+
+
+def _error(expected: Floats, found: Floats) -> float:
+    """Returns the difference, root mean square, as a share of the standard deviation."""
+    return float(np.sqrt(np.square(expected - found).mean())) / float(expected.std())
+
+
+def _text_length(model: PagedModel) -> int:
+    """Returns the length in tokens of a text that is longer than the windows of the attentions, as
+    far as our kernels are for such, in whole blocks."""
+    windows = [window for window in attention_windows(model.graph.model) if window < MAX_CONTEXT]
+    longest = MAX_CONTEXT
+    if model.graph.max_exact_len is not None:
+        longest = min(longest, model.graph.max_exact_len.num_tokens)
+    length = min(max([*windows, _TEXT_LENGTH]) + _OWN_LENGTH, longest - _OWN_LENGTH)
+    return max(0, length // _OWN_LENGTH * _OWN_LENGTH)
+
+
+def _logits_after(model: PagedModel, start: int) -> Iterator[Floats]:
+    """Yields logits of two steps of each size after a text of `start` tokens, [size, tokens of the
+    vocabulary]. The second step reads what the first one leaves in the cache. Half of a step's
+    tokens are one sequence's, the others of one sequence each. The model's cache is replaced."""
+    rng = np.random.default_rng(0)
+    text = rng.integers(*_TOKEN_IDS, start).tolist()
+    texts = [array("q", [*text, *rng.integers(*_TOKEN_IDS, _OWN_LENGTH)]) for _ in range(MAX_ROWS)]
+    num_shared = start // model.block_size
+    model.allocate_cache(num_shared + MAX_ROWS)
+    tables = [array("i", [*range(num_shared), num_shared + own]) for own in range(MAX_ROWS)]
+    if start:
+        layout = StepLayout(model.block_size)
+        layout.add(texts[0], 0, start, tables[0])
+        model.infer(layout.finish(array("q")))
+    for size in _SIZES:
+        lengths = (size - size // 2, *[1] * (size // 2))
+        for step in (0, 1):
+            layout = StepLayout(model.block_size)
+            for length, token_ids, table in zip(lengths, texts, tables, strict=False):
+                first = start + step * length
+                layout.add(token_ids, first, first + length, table)
+            logits = as_float32(model.infer(layout.finish(array("q", range(size)))))
+            yield logits[:, :: 1 + logits.shape[1] // _NUM_LOGITS].copy()
+
+
+def _differs(model: PagedModel, variants: FewRowVariants) -> bool:
+    """Returns whether logits of steps of all sizes differ clearly from OpenVINO's."""
+    models = [model.twin(), *(_with_kernels(model, makers) for makers in _ways(variants))]
+    return any(
+        _differ(expected, own)
+        for expected, *found in zip(*map(_logits_of_texts, models), strict=True)
+        for own in found
+    )
+
+
+def _logits_of_texts(model: PagedModel) -> Iterator[Floats]:
+    """Yields the logits of steps of all sizes at the beginning of texts. The model's cache is
+    replaced."""
+    model.allocate_cache(MAX_ROWS)
+    sizes = [(8, context) for context in range(4)]
+    sizes += [(number, 4) for number in (*range(1, 8), MAX_ROWS)]
+    for seed, (number, context) in enumerate(sizes):
+        token_ids = np.random.default_rng(seed).integers(*_TOKEN_IDS, number)
+        layout = StepLayout(model.block_size)
+        last = [
+            layout.add(_padded(context, int(token_id)), context, context + 1, array("i", (row,)))
+            for row, token_id in enumerate(token_ids)
+        ]
+        yield as_float32(model.infer(layout.finish(array("q", last)))).copy()
+
+
+def _padded(context: int, token_id: int) -> array[int]:
+    return array("q", [*[0] * context, token_id])
+
+
+def _differ(expected: Floats, found: Floats) -> bool:
+    deviation = float(expected.std())
+    if not _error(expected, found) <= _MAX_ERROR:
+        return True
+    likeliest = np.take_along_axis(expected, found.argmax(-1)[:, None], -1)[:, 0]
+    return not float((expected.max(-1) - likeliest).max()) <= _MAX_LOSS * deviation

@@ -1,0 +1,306 @@
+"""Makes variants of a model for steps of few tokens, which compute with our own kernels.
+
+On two cores of a Zen 3, OpenVINO's products of compressed weights are bound by computation: with
+weights of 4 bits they read 9 GB/s of the 33 that memory gives, and ours read 27. The variants run
+over the cache of the others. They hold the weights once more.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
+
+import openvino as ov
+
+from fastovms.engine.kernels import compiler
+from fastovms.engine.kernels.assembler import WeightStore
+from fastovms.engine.kernels.low_rank import PackedAdapters
+from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_kernels
+from fastovms.engine.kernels.segments import find_segments
+from fastovms.engine.kernels.whole_steps import CacheShape, Module, assemble_step
+from fastovms.engine.model.compilation import cache_layout
+from fastovms.engine.model.fusion import fuse_projections
+from fastovms.engine.model.kv_cache import CacheInput
+from fastovms.engine.model.model import (
+    AdaptedRunnerFactory,
+    PagedModel,
+    Runner,
+    RunnerFactory,
+    StepRunner,
+)
+from fastovms.engine.model.paging import HIDDEN_STATES, SAMPLED_TOKEN_INDICES, fix_shapes
+from fastovms.parts.adapters.graph import find_modules
+from fastovms.parts.decode_kernels.step_program import AdaptedStepRunner, StepProgramRunner
+from fastovms.parts.tuning.measurement import (
+    CONTEXT,
+    MIN_GAIN,
+    MIN_ROUNDS,
+    MeasuredStep,
+    is_mostly_above,
+    measure,
+)
+
+MAX_ROWS: Final = 32
+"""The most tokens of a step. With SmolLM2-135M in Q4_1 and one thread of a Zen 4, a step of 16, 24
+and 32 tokens took 0.62, 0.71 and 0.8 of OpenVINO's time."""
+
+_MEASURED: Final = (1, 2, 4, 8, 16, 32)
+"""The numbers of tokens that are measured. Those between are taken to be like the next larger."""
+
+_EXACT_INSTRUCTIONS: Final = {
+    "avx512_vnni": "avx512_vnni16",
+    "avx_vnni": "avx_vnni16",
+    "avx2": "avx2",
+}
+"""The instructions for models some of whose weights have zero points, by the fastest ones. There 8
+bits of activations would be less exact than OpenVINO. With SmolLM2 in Q4_1, logits differed from
+f32 by 0.03 to 0.09 of their deviation with 8 bits, and by 0.01 with 16, at nearly the same speed
+for few tokens. Those of OpenVINO in bf16 differed by 0.02 to 0.04. With 8 bits for its symmetric
+weights of 6 and 8 bits alone, the likeliest token was that of f32 in 97.9 instead of 99.5 % of
+positions. For symmetric weights of 4 bits, 8 bits are more exact than OpenVINO's default: in Q4_0,
+the likeliest token was that of f32 in 96.3 % of positions, with OpenVINO in 94.6 %."""
+
+_BITS: Final = {ov.Type.f16: 16, ov.Type.f32: 32, ov.Type.u8: 8}
+"""The bits of a number in a cache, by its type."""
+
+_SCALE_BYTES: Final = 8
+"""The bytes of a scale and a zero point in a cache of 8 bits. A block has that many further rows of
+keys and that many further columns of values."""
+
+_MAX_MEMORY_SHARE: Final = 0.25
+"""The share of the free memory that packed weights may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class FewRowVariants:
+    """Variants of a model for steps of few tokens.
+
+    Attributes:
+        whole: make runners of whole steps, by the number of tokens; empty = there are none.
+        operations: make runners whose attention is OpenVINO's.
+        store: the weights of both.
+        adapted: the same as `whole`, for steps some of whose tokens have adapters.
+    """
+
+    whole: Mapping[int, RunnerFactory]
+    operations: Mapping[int, RunnerFactory]
+    store: WeightStore
+    adapted: Mapping[int, AdaptedRunnerFactory] = field(default_factory=dict)
+
+
+def choose_few_rows(
+    model: PagedModel,
+    instructions: str,
+    before_each: Callable[[], None] = lambda: None,
+    *,
+    has_adapters: bool = False,
+) -> FewRowVariants | None:
+    """Compiles the kernels and the variants with these instructions, or those of
+    `_EXACT_INSTRUCTIONS` where weights have zero points. Takes seconds; None = see
+    `compile_few_rows`.
+
+    Args:
+        before_each: is called before each piece of work.
+        has_adapters: whether some steps have adapters.
+
+    Raises:
+        RuntimeError: OpenVINO refuses something.
+    """
+    before_each()
+    if has_zero_points(model, instructions):
+        instructions = _EXACT_INSTRUCTIONS[instructions]
+    kernels = compiler.compile_kernels(instructions, model.num_threads)
+    before_each()
+    return compile_few_rows(model, WeightStore(kernels), has_adapters=has_adapters)
+
+
+def has_zero_points(model: PagedModel, instructions: str) -> bool:
+    """Returns whether weights of the kernels have zero points other than the middle. OpenVINO
+    multiplies such weights with activations that are not quantized to 8 bits."""
+    segments = find_segments(model.graph.model, instructions)
+    weights = (step.weights for segment in segments for step in segment.steps)
+    return any(each.kind.has_zero_points for each in weights if each is not None)
+
+
+def compile_few_rows(
+    model: PagedModel, store: WeightStore, *, has_adapters: bool = False
+) -> FewRowVariants | None:
+    """Packs the weights of a model and compiles the variants, which takes seconds; None = the
+    kernels cannot compute it, or there is too little memory.
+
+    Args:
+        store: takes the packed weights, but for those that it has already.
+        has_adapters: see `choose_few_rows`.
+
+    Raises:
+        RuntimeError: OpenVINO refuses something.
+    """
+    core = ov.Core()
+    max_bytes = int(model.available_memory() * _MAX_MEMORY_SHARE)
+    properties = {**model.precisions.large, "INFERENCE_PRECISION_HINT": "f32"}
+    whole: dict[int, RunnerFactory] = {}
+    adapted: dict[int, AdaptedRunnerFactory] = {}
+    operations: dict[int, RunnerFactory] = {}
+    for is_single in (False, True):
+        graph = model.graph.model.clone()
+        if is_single and not fix_shapes(graph):
+            break
+        fuse_projections(graph)
+        part = use_kernels(graph, store, max_rows=MAX_ROWS, max_bytes=max_bytes)
+        if part is None:
+            return None
+        compiled = core.compile_model(part.model, model.device, properties)
+        if cache_layout(compiled) != model.cache_layout:
+            return None
+        numbers = (1,) if is_single else range(1, MAX_ROWS + 1)
+        operations |= dict.fromkeys(numbers, partial(_KernelRunner, compiled, part))
+        step = _whole_step(model, store, is_single=is_single, has_adapters=has_adapters)
+        if step is not None:
+            whole |= dict.fromkeys(numbers, step.make)
+            if step.make_adapted is not None:
+                adapted = dict.fromkeys(range(1, MAX_ROWS + 1), step.make_adapted)
+    return FewRowVariants(whole, operations, store, adapted)
+
+
+class _KernelRunner(StepRunner):
+    """Runs a model that has operations of ours, which live as long as this does."""
+
+    def __init__(self, compiled: ov.CompiledModel, part: RewrittenModel) -> None:
+        super().__init__(compiled, is_on_gpu=False)
+        self._part = part
+
+
+class _WholeSteps(NamedTuple):
+    """Factories of runners of whole steps, and of those with adapters; None = there are none."""
+
+    make: RunnerFactory
+    make_adapted: AdaptedRunnerFactory | None
+
+
+def _whole_step(
+    model: PagedModel, store: WeightStore, *, is_single: bool, has_adapters: bool
+) -> _WholeSteps | None:
+    """Returns factories; None = the kernels cannot compute whole steps."""
+    cache = _cache_shape(model.cache_inputs)
+    if cache is None:
+        return None
+    graph = model.graph.model.clone()
+    modules = _modules_of_products(model.graph.model, fuse_projections(graph))
+    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES)
+    if step is None:
+        return None
+    before = step.before
+    if is_single:
+        before = before.clone()
+        before.reshape({port: [1] for port in before.inputs})
+    properties = {**model.precisions.large, "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = ov.Core().compile_model(before, model.device, properties)
+
+    def make() -> Runner:
+        workspace = Workspace(store.kernels, MAX_ROWS)
+        workspace.reserve([step.program])
+        return StepProgramRunner(step, compiled, workspace)
+
+    adapted = None
+    if has_adapters and not is_single:
+        adapted = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES, modules)
+    num_modules = len(find_modules(model.graph.model))
+    if adapted is None or sum(map(len, adapted.groups)) != num_modules:
+        return _WholeSteps(make, None)
+
+    def make_adapted(adapters: Callable[[], PackedAdapters]) -> Runner:
+        workspace = Workspace(store.kernels, MAX_ROWS)
+        workspace.reserve([adapted.program])
+        return AdaptedStepRunner(adapted, compiled, workspace, adapters)
+
+    return _WholeSteps(make, make_adapted)
+
+
+def _modules_of_products(
+    model: ov.Model, fused: Sequence[Sequence[str]]
+) -> dict[str, Sequence[Module]]:
+    """Returns the modules whose results a graph's products have, by the products' names.
+
+    Args:
+        model: has all products.
+        fused: the names of products of which the first one is to have the results of all.
+    """
+    found: dict[str, Sequence[Module]] = {
+        node.get_friendly_name(): (Module(number, node.get_input_shape(1)[0]),)
+        for number, node in enumerate(find_modules(model).values())
+    }
+    for names in fused:
+        if all(name in found for name in names):
+            found[names[0]] = [module for name in names for module in found[name]]
+        else:
+            found.pop(names[0], None)
+    return found
+
+
+def _cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
+    """Returns the shape that all caches have; None = they differ, or the kernels do not know how
+    they hold numbers."""
+    types = {str(one.element_type) for one in inputs}
+    bits = _BITS.get(inputs[0].element_type)
+    if len(types) != 1 or bits is None:
+        return None
+    extra = _SCALE_BYTES if bits == 8 else 0
+    heads, num_rows, head_size = inputs[0].page_shape
+    block_size = num_rows - extra
+    shapes = {(one.name.partition(".")[0], one.page_shape) for one in inputs}
+    expected = {
+        ("key_cache", (heads, block_size + extra, head_size)),
+        ("value_cache", (heads, block_size, head_size + extra)),
+    }
+    return CacheShape(heads, block_size, head_size, bits) if shapes == expected else None
+
+
+def gains(
+    plain: PagedModel,
+    ours: PagedModel,
+    clock: Callable[[], float],
+    *,
+    before_each: Callable[[], None],
+    max_seconds: float,
+    max_rounds: int,
+) -> dict[int, float]:
+    """Measures how much faster steps are, by the number of their tokens. The models' caches are
+    replaced.
+
+    Args:
+        before_each: is called before each number is measured.
+
+    Returns:
+        Those that are clearly faster alone; empty, too, if there was no time for enough rounds.
+    """
+    found: dict[int, float] = {}
+    for num_tokens in _MEASURED:
+        if num_tokens > 2 * max(found, default=_MEASURED[2]):
+            break  # more tokens gain less
+        before_each()
+        case = MeasuredStep(num_tokens, CONTEXT, 1)
+        times = measure(
+            {"plain": plain, "ours": ours},
+            (case,),
+            clock,
+            max_seconds=max_seconds,
+            max_rounds=max_rounds,
+        )
+        pairs = zip(times["plain"][case], times["ours"][case], strict=True)
+        ratios = [before / after for before, after in pairs]
+        if len(ratios) >= MIN_ROUNDS and is_mostly_above(1.0, ratios):
+            gain = statistics.median(ratios)
+            if gain >= MIN_GAIN:
+                found[num_tokens] = gain
+    return found
+
+
+def served_numbers(gains: Mapping[int, float]) -> frozenset[int]:
+    """Returns the numbers of tokens of the steps that are to be computed by the variants."""
+    next_measured = {
+        number: next(one for one in _MEASURED if number <= one) for number in range(1, MAX_ROWS + 1)
+    }
+    return frozenset(number for number, one in next_measured.items() if one in gains)

@@ -1,0 +1,502 @@
+"""Drafts by a second model."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from fastovms.engine.blocks import ROOT, BlockManager
+from fastovms.engine.model.model import Model, RawLogits, as_bits, as_float32
+from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+from fastovms.engine.row_functions import BROKEN, likeliest
+from fastovms.engine.sampler import log_sum_exp
+from fastovms.engine.sequence import Sequence, SequenceStatus
+from fastovms.engine.step_costs import StepCosts
+from fastovms.params import MAX_DRAFT_TOKENS, SamplingParams
+from fastovms.parts.drafts.suffix_index import LEAST_CHANCE, NO_GUESS, Guess, IndexedText
+
+# Decides how many tokens the draft model drafts for one sequence.
+
+
+DEFAULT_NUM_ASSISTANT_TOKENS: Final = 5
+
+_SHORTEST_PAUSE: Final = 8
+_LONGEST_PAUSE: Final = 256
+_MAX_TRIAL_TOKENS: Final = 2
+"""The maximum length of drafts after a pause, until one is accepted."""
+
+_FIRST_ODDS: Final = 0.6
+_FIRST_WEIGHT: Final = 4.0
+_MEMORY: Final = 0.9
+"""The factor on the weight of past drafts after each new one."""
+
+
+class PlannedDraft(NamedTuple):
+    """A draft of `num_tokens` tokens, with which the step makes `rate` tokens a second."""
+
+    num_tokens: int
+    rate: float
+
+
+NO_DRAFT: Final = PlannedDraft(0, 0.0)
+
+
+class DraftPolicy:
+    """Chooses the length of one sequence's drafts. The length is fixed by the request, or is the
+    one with the most expected tokens per second, given the acceptance rate and the cost of steps.
+
+    If no length is worth its cost, drafting pauses and is tried again later. The pauses grow until
+    a draft is accepted, so that unpredictable text costs almost nothing.
+
+    Attributes:
+        is_automatic: whether the length adapts.
+    """
+
+    def __init__(
+        self, fixed_num_tokens: int | None, *, cost: float = 0.0, tolerated_misses: int = 0
+    ) -> None:
+        """
+        Args:
+            fixed_num_tokens: the length that the request sets; None = adapt.
+            cost: the time to draft a token, as a fraction of the time of a step without drafts.
+            tolerated_misses: the number of consecutive mostly wrong drafts before a pause.
+        """
+        self.is_automatic = fixed_num_tokens is None
+        self._fixed_num_tokens = fixed_num_tokens
+        self._cost = cost
+        self._tolerated_misses = tolerated_misses
+        self._num_misses = 0
+        self._pause = _SHORTEST_PAUSE
+        self._pause_until = 0
+        self._is_trial = False
+        self._right = _FIRST_ODDS * _FIRST_WEIGHT
+        self._made = _FIRST_WEIGHT
+
+    def plan(
+        self, length: int, costs: StepCosts, *, num_sequences: int, max_tokens: int
+    ) -> PlannedDraft:
+        """Returns the draft to make now.
+
+        Args:
+            length: the length of the sequence in tokens.
+            num_sequences: the number of sequences in the step.
+            max_tokens: the maximum length of the draft.
+        """
+        if self._fixed_num_tokens is not None:
+            return PlannedDraft(min(self._fixed_num_tokens, max_tokens), float("inf"))
+        if max_tokens < 1 or length < self._pause_until:
+            return NO_DRAFT
+        if costs.is_plain_step_due(num_sequences):
+            return NO_DRAFT
+        plain = costs.decode_seconds(num_sequences, num_sequences)
+        if plain is None:
+            return NO_DRAFT
+        if self._is_trial:
+            max_tokens = min(max_tokens, _MAX_TRIAL_TOKENS)
+        odds = self._right / self._made
+        best, best_rate = 0, num_sequences / plain if plain > 0 else 0.0
+        gain, chance = 0.0, 1.0
+        for num_tokens in range(1, min(max_tokens, MAX_DRAFT_TOKENS) + 1):
+            chance *= odds
+            gain += chance
+            if chance < LEAST_CHANCE:
+                break
+            seconds = costs.next_decode_seconds(num_sequences, num_sequences + num_tokens)
+            if seconds is None:
+                break
+            seconds += num_tokens * self._cost * plain
+            # Steps that take no time leave the odds to decide.
+            rate = (num_sequences + gain) / seconds if plain > 0 else gain - num_tokens * self._cost
+            if rate > best_rate:
+                best, best_rate = num_tokens, rate
+        if best == 0 and plain > 0:
+            costs.refuse_drafts(num_sequences)
+            self._start_pause(length)
+        return PlannedDraft(best, best_rate)
+
+    def learn(self, num_drafted: int, num_accepted: int, length: int) -> None:
+        """Records that `num_accepted` of `num_drafted` tokens were accepted."""
+        if not self.is_automatic:
+            return
+        # The first wrong token is the last that says anything.
+        num_told = min(num_drafted, num_accepted + 1)
+        self._right = self._right * _MEMORY**num_told + num_accepted
+        self._made = self._made * _MEMORY**num_told + num_told
+        if num_accepted * 4 >= num_drafted:
+            self._num_misses = 0
+            self._pause = _SHORTEST_PAUSE
+            self._is_trial = False
+            return
+        self._num_misses += 1
+        if self._num_misses > self._tolerated_misses:
+            self._start_pause(length)
+
+    def _start_pause(self, length: int) -> None:
+        self._pause_until = length + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._is_trial = True
+        self._forget()
+
+    def _forget(self) -> None:
+        """Discards the acceptance statistics, so that the next draft determines them."""
+        self._right = _FIRST_ODDS * _FIRST_WEIGHT
+        self._made = _FIRST_WEIGHT
+
+
+@dataclass(slots=True)
+class SequenceDrafters:
+    """The drafters of one sequence and their state.
+
+    Attributes:
+        text: the sequence's text in the suffix index.
+        looks_up: whether to look up guesses in the index; tokens forced by a grammar are guessed in
+            any case.
+        num_tokens: the fixed number of guessed tokens to draft; None = as many as are worth their
+            cost.
+        max_match: the maximum length of the suffix that is looked up.
+        model_policy: the policy of the draft model; None = no draft model.
+        guess, guessed_at: the last guess, and the length of the sequence at that time.
+        drafted_by: the policy of the last draft, if the draft model made it; otherwise None.
+    """
+
+    text: IndexedText
+    looks_up: bool
+    num_tokens: int | None
+    max_match: int
+    model_policy: DraftPolicy | None = None
+    guess: Guess = NO_GUESS
+    guessed_at: int = 0
+    drafted_by: DraftPolicy | None = None
+
+
+# Drafts tokens with a smaller model of the same vocabulary, the draft model.
+
+
+MAX_CONFIDENT_TOKENS = 16
+"""The longest draft of a request that only says how sure the draft model must be."""
+
+AUTOMATIC_CONFIDENCE = 0.4
+"""The probability that a drafted token must have where the request does not say."""
+
+_TOLERATED_MISSES = 3
+"""The number of consecutive mostly wrong drafts before a pause."""
+
+
+class WantedDraft(NamedTuple):
+    """Asks for a draft of up to `num_tokens` tokens, at least 1, for a sequence with these
+    drafters, of which `policy` is the draft model's."""
+
+    sequence: Sequence
+    drafters: SequenceDrafters
+    policy: DraftPolicy
+    num_tokens: int
+
+
+class DraftModel:
+    """Drafts for many sequences at once, greedily, over a KV cache of its own.
+
+    From the first requested draft on, it computes the sequence's tokens in chunks, within a token
+    budget per step, and drafts once it has caught up. After a wrong draft it continues from the
+    last correct token. All blocks for this are allocated at once; while they are not available, the
+    sequence gets no drafts.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        num_token_ids: int,
+        max_model_len: int,
+        max_num_batched_tokens: int,
+        cost: float = 0.0,
+        enable_prefix_caching: bool = True,
+    ) -> None:
+        """
+        Args:
+            model: the draft model on its device.
+            num_token_ids: token ids below this number are the same in the draft model and in the
+                target.
+            max_model_len: context length in tokens; longer sequences get no drafts.
+            max_num_batched_tokens: token budget of a step.
+            cost: time to generate a token with the draft model, as a fraction of the target's time.
+            enable_prefix_caching: whether the draft model's cache reuses earlier prompts.
+        """
+        self.blocks = BlockManager(0, model.block_size)
+        self._model = model
+        self._num_token_ids = num_token_ids
+        self._max_model_len = max_model_len
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._cost = cost
+        self._enable_prefix_caching = enable_prefix_caching
+        self._followers: dict[int, Follower] = {}
+
+    @property
+    def bytes_per_token(self) -> float:
+        """The bytes that one token uses in the draft model's KV cache."""
+        return self._model.bytes_per_block / self._model.block_size
+
+    def allocate_cache(self, num_tokens: int) -> None:
+        """Reserves a KV cache for this number of tokens."""
+        size = self._model.block_size
+        num_blocks = -(-num_tokens // size)
+        self._model.allocate_cache(num_blocks)
+        self.blocks = BlockManager(
+            num_blocks, size, enable_prefix_caching=self._enable_prefix_caching
+        )
+
+    def new_policy(self, params: SamplingParams) -> DraftPolicy:
+        """Returns a policy for the draft lengths of one sample of a request."""
+        num_tokens = params.num_assistant_tokens
+        if num_tokens is None and params.assistant_confidence_threshold is not None:
+            num_tokens = MAX_CONFIDENT_TOKENS
+        return DraftPolicy(num_tokens, cost=self._cost, tolerated_misses=_TOLERATED_MISSES)
+
+    def propose(self, wanted: Iterable[WantedDraft]) -> None:
+        """Sets the drafts of the sequences for which it has any. Frees the blocks of sequences that
+        no longer run."""
+        for follower in list(self._followers.values()):
+            if follower.sequence.status is not SequenceStatus.RUNNING:
+                self._drop(follower)
+        followers = [f for w in wanted if (f := self._follow(w)) is not None]
+        chunks = self._plan([*followers, *self._others(followers)])
+        while chunks:
+            chunks = [Chunk(follower, 1) for follower in self._advance(chunks)]
+        for follower in followers:
+            if follower.has_caught_up:
+                follower.hand_over()
+
+    def free(self, sequence: Sequence) -> None:
+        """Frees the state of a sequence. Does nothing if the sequence is unknown."""
+        follower = self._followers.get(sequence.seq_id)
+        if follower is not None:
+            self._drop(follower)
+
+    def check(self) -> None:
+        """Asserts that the books balance."""
+        for follower in self._followers.values():
+            assert follower.num_computed_tokens <= len(follower.token_ids)
+            assert (
+                follower.num_computed_tokens <= len(follower.block_table) * self.blocks.block_size
+            )
+        self.blocks.check(follower.block_table for follower in self._followers.values())
+
+    def _others(self, drafting: list[Follower]) -> list[Follower]:
+        """Returns further sequences whose tokens are computed in this step, without a draft."""
+        return []
+
+    def _follow(self, wanted: WantedDraft) -> Follower | None:
+        """Updates and returns the draft model's state of a sequence; None if it gets no draft."""
+        sequence, drafters, policy, num_tokens = wanted
+        follower = self._followers.get(sequence.seq_id)
+        if follower is None:
+            follower = Follower(sequence, drafters, policy)
+        new_token_ids = follower.catch_up_tokens()
+        is_foreign = max(new_token_ids, default=0) >= self._num_token_ids
+        room = self._max_model_len - sequence.num_tokens + 1  # the last drafted is not computed
+        if is_foreign or room < 1:
+            drafters.model_policy = None
+            self._drop(follower)
+            return None
+        follower.num_wanted = min(num_tokens, room)
+        if not follower.block_table:
+            self._share_prefix(follower, sequence.token_ids)
+        if not self._reserve(follower):
+            self._drop(follower)
+            return None
+        self._followers[sequence.seq_id] = follower
+        return follower
+
+    def _share_prefix(self, follower: Follower, token_ids: array[int]) -> None:
+        """Gives a sequence the cached blocks with the beginning of `token_ids`."""
+        match = self.blocks.match_prefix(token_ids, follower.salt)
+        self.blocks.share(match.block_ids)
+        follower.block_table.extend(match.block_ids)
+        follower.num_computed_tokens = len(match.block_ids) * self.blocks.block_size
+        follower.num_registered_blocks = len(match.block_ids)
+        follower.prefix_node = match.node
+
+    def _reserve(self, follower: Follower) -> bool:
+        """Allocates the blocks for a whole draft and all tokens before it. Returns False if they
+        are not available."""
+        blocks = self.blocks
+        num_drafted = max(0, follower.num_wanted - 1)  # the last one is not computed
+        num_blocks = blocks.num_blocks_for(len(follower.token_ids) + num_drafted)
+        num_missing = num_blocks - len(follower.block_table)
+        if num_missing > blocks.num_free_blocks:
+            return False
+        follower.block_table.extend(blocks.allocate() for _ in range(num_missing))
+        return True
+
+    def _plan(self, followers: list[Follower]) -> list[Chunk]:
+        """Chooses this step's chunks. Sequences with the least to compute come first, so that a
+        long prompt does not delay others."""
+        budget = self._max_num_batched_tokens
+        chunks: list[Chunk] = []
+        for follower in sorted(followers, key=lambda f: f.num_uncomputed_tokens):
+            num_tokens = min(follower.num_uncomputed_tokens, budget)
+            if num_tokens == 0:
+                break
+            chunks.append(Chunk(follower, num_tokens))
+            budget -= num_tokens
+        return chunks
+
+    def _advance(self, chunks: list[Chunk]) -> list[Follower]:
+        """Computes the chunks, drafts a token at each end, and returns the sequences that need more
+        tokens."""
+        layout = StepLayout(self.blocks.block_size)
+        token_indices = array("q")
+        drafting: list[Follower] = []
+        for follower, num_tokens in chunks:
+            start = follower.num_computed_tokens
+            end = start + num_tokens
+            last = layout.add(follower.token_ids, start, end, follower.block_table)
+            if end == len(follower.token_ids) and follower.num_wanted:
+                token_indices.append(last)
+                drafting.append(follower)
+        logits = self._infer(layout.finish(token_indices), chunks, drafting)
+        logits = logits[:, : self._num_token_ids]
+        for follower, num_tokens in chunks:
+            follower.num_computed_tokens += num_tokens
+            self._register_full_blocks(follower)
+        return [
+            follower
+            for follower, row in zip(drafting, logits, strict=True)
+            if self._append(follower, row)
+        ]
+
+    def _infer(
+        self, inputs: StepInputs, chunks: list[Chunk], drafting: list[Follower]
+    ) -> RawLogits:
+        """Computes a step and returns the logits after the last token of each of `drafting`."""
+        return self._model.infer(inputs)
+
+    def _append(self, follower: Follower, logits: RawLogits) -> bool:
+        """Drafts the likeliest token if its probability is high enough, and returns whether to
+        continue drafting."""
+        token_id = likeliest(*as_bits(logits))
+        if token_id == BROKEN:  # the logits are not numbers
+            return False
+        if follower.threshold > 0 and _confidence(logits, token_id) < follower.threshold:
+            return False
+        follower.token_ids.append(self._target_id(token_id))
+        return len(follower.token_ids) - follower.num_verified_tokens < follower.num_wanted
+
+    def _target_id(self, token_id: int) -> int:
+        """Returns the target's id of a token of the draft model."""
+        return token_id
+
+    def _register_full_blocks(self, follower: Follower) -> None:
+        """Makes the full blocks of the target's own tokens findable; these tokens are never taken
+        back."""
+        size = self.blocks.block_size
+        num_certain = min(follower.num_computed_tokens, follower.num_verified_tokens)
+        for i in range(follower.num_registered_blocks, num_certain // size):
+            follower.prefix_node = self.blocks.register(
+                follower.block_table[i],
+                follower.prefix_node,
+                follower.token_ids[i * size : (i + 1) * size],
+                follower.salt,
+            )
+            follower.num_registered_blocks = i + 1
+
+    def _drop(self, follower: Follower) -> None:
+        self.blocks.free(follower.block_table)
+        self._followers.pop(follower.sequence.seq_id, None)
+
+
+class Follower:
+    """The state of the draft model for a sequence.
+
+    Attributes:
+        threshold: the probability that a drafted token must have.
+        salt: cached prefixes are shared only with sequences of the same salt.
+        token_ids: int64, the sequence's tokens, then the drafted ones.
+        num_verified_tokens: the number of the sequence's tokens among them.
+        num_computed_tokens, block_table, prefix_node, num_registered_blocks: as in `Sequence`, for
+            the draft model's cache.
+        num_wanted: the length of the next draft.
+    """
+
+    __slots__ = (
+        "block_table",
+        "drafters",
+        "num_computed_tokens",
+        "num_registered_blocks",
+        "num_verified_tokens",
+        "num_wanted",
+        "policy",
+        "prefix_node",
+        "salt",
+        "sequence",
+        "threshold",
+        "token_ids",
+    )
+
+    def __init__(self, sequence: Sequence, drafters: SequenceDrafters, policy: DraftPolicy) -> None:
+        self.sequence = sequence
+        self.drafters = drafters
+        self.policy = policy
+        self.threshold = _confidence_threshold(sequence.params)
+        self.salt = sequence.cache_salt
+        self.token_ids = array("q")
+        self.num_verified_tokens = 0
+        self.num_computed_tokens = 0
+        self.block_table = array("i")
+        self.prefix_node = ROOT
+        self.num_registered_blocks = 0
+        self.num_wanted = 0
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def has_caught_up(self) -> bool:
+        return self.num_computed_tokens >= self.num_verified_tokens
+
+    def catch_up_tokens(self) -> array[int]:
+        """Copies the sequence's new tokens and returns those to compute. Wrongly drafted tokens are
+        dropped. The last token is always computed (again) for its logits."""
+        num_right = self.num_verified_tokens
+        new_token_ids = self.sequence.token_ids[num_right:]
+        for drafted, token_id in zip(self.token_ids[num_right:], new_token_ids, strict=False):
+            if drafted != token_id:
+                break
+            num_right += 1
+        # The KV of rejected drafts stays in the blocks. The tokens that come in their place are
+        # computed at the same positions, and overwrite it before anything reads it.
+        del self.token_ids[self.num_verified_tokens :]
+        self.token_ids.extend(new_token_ids)
+        self.num_verified_tokens = len(self.token_ids)
+        self.num_computed_tokens = min(
+            self.num_computed_tokens, num_right, self.num_verified_tokens - 1
+        )
+        return new_token_ids
+
+    def hand_over(self) -> None:
+        """Sets the sequence's draft. If it is empty, the policy records a useless draft."""
+        sequence = self.sequence
+        sequence.draft_token_ids = self.token_ids[self.num_verified_tokens :]
+        self.drafters.drafted_by = self.policy
+        if not sequence.draft_token_ids:
+            self.policy.learn(1, 0, sequence.num_tokens)
+
+
+class Chunk(NamedTuple):
+    follower: Follower
+    num_tokens: int
+
+
+def _confidence_threshold(params: SamplingParams) -> float:
+    if params.assistant_confidence_threshold is not None:
+        return params.assistant_confidence_threshold
+    return AUTOMATIC_CONFIDENCE if params.num_assistant_tokens is None else 0.0
+
+
+def _confidence(logits: RawLogits, likeliest_id: int) -> float:
+    """Returns the probability of the likeliest token."""
+    (highest,) = as_float32(logits[[likeliest_id]])
+    return math.exp(float(highest) - log_sum_exp(logits))

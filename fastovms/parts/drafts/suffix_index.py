@@ -1,0 +1,317 @@
+"""Drafts from earlier text: an index of suffixes."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.parts.drafts.suffix_layout import (
+    AFTER,
+    BEFORE,
+    CHAIN,
+    FORCED,
+    MAX_MATCH,
+    NUM_COLUMNS,
+    NUM_KINDS,
+    ORDERS,
+    SPACE,
+)
+
+# A server has that done after it has loaded its model; until it is done nothing is looked up.
+# Without that, the first use waits for it.
+
+
+logger = logging.getLogger(__name__)
+
+Kernel = Callable[..., Any]
+
+
+class SuffixFunctions:
+    """The kernels of the suffix index, shared by all indexes.
+
+    Attributes:
+        extend, look_up, learn: see `suffix_kernels`. Call them only if `are_there` returns True.
+    """
+
+    extend: Kernel
+    look_up: Kernel
+    learn: Kernel
+
+    def __init__(self) -> None:
+        self._are_loaded = False
+        self._are_awaited = True
+
+    def are_there(self) -> bool:
+        """Returns whether the kernels can be called; loads them unless that is deferred."""
+        if not self._are_loaded and self._are_awaited:
+            self.load()
+        return self._are_loaded
+
+    def load(self) -> None:
+        """Compiles the kernels, or loads them from the cache."""
+        from fastovms.parts.drafts import suffix_kernels
+
+        self.extend = suffix_kernels.extend
+        self.look_up = suffix_kernels.look_up
+        self.learn = suffix_kernels.learn
+        self._are_loaded = True
+
+    def defer(self) -> None:
+        """Makes no lookups until the kernels are loaded by `try_to_load`."""
+        self._are_awaited = False
+
+    def try_to_load(self) -> None:
+        """Runs `load`. If that fails, no lookups are made."""
+        try:
+            self.load()
+        except Exception:
+            logger.exception("prompt lookup is off because its kernels cannot be compiled")
+
+
+SUFFIX_FUNCTIONS: Final = SuffixFunctions()
+
+
+# Remembers recent texts, and guesses how a text goes on from what followed its end in them.
+#
+# The way of SuffixDecoding (arXiv 2411.04975), with a bounded ring in place of suffix trees.
+
+
+_MAX_SPACES: Final = 4096
+"""How many spaces are known. A conversation that returns to a forgotten text starts again."""
+
+_MAX_POSITION: Final = 2**31 - 1
+
+_FIRST_ODDS: Final = (
+    (0.02, 0.05, 0.05, 0.1, 0.3),
+    (0.05, 0.15, 0.3, 0.5, 0.5),
+    (0.08, 0.2, 0.5, 0.7, 0.6),
+    (0.08, 0.3, 0.6, 0.8, 0.7),
+    (0.1, 0.3, 0.75, 0.9, 0.8),
+    (0.15, 0.3, 0.75, 0.9, 0.85),
+    (0.15, 0.3, 0.8, 0.9, 0.85),
+    (0.15, 0.35, 0.85, 0.9, 0.9),
+    (0.2, 0.4, 0.9, 0.9, 0.95),
+)
+"""How likely a guess is right, by the length of its match and by how many candidates agree (see
+`suffix_kernels.kind_of`), before anything has been observed in a space. The values are a little
+lower than those in the texts of `bench.replay`, since the text soon shows how good guesses are."""
+
+_FORCED_ODDS: Final = 0.95
+_FIRST_WEIGHT: Final = 4.0
+"""How many observations these weigh as much as."""
+
+_NO_TOKENS: Final = np.empty(0, np.int64)
+
+
+class Guess(NamedTuple):
+    """Guessed tokens that may follow a text.
+
+    Attributes:
+        token_ids: int64 [N].
+        chances: [N], the probability that each token and all before it are correct.
+        kinds: int64 [N], see `suffix_layout`.
+    """
+
+    token_ids: NDArray[np.int64]
+    chances: NDArray[np.float64]
+    kinds: NDArray[np.int64]
+
+    def first(self, num_tokens: int) -> Guess:
+        """Returns the guess cut to this number of tokens."""
+        return Guess(
+            self.token_ids[:num_tokens], self.chances[:num_tokens], self.kinds[:num_tokens]
+        )
+
+
+LEAST_CHANCE: Final = 0.02
+"""Guesses that are not more likely than this to be right are not worth their time."""
+
+NO_GUESS: Final = Guess(_NO_TOKENS, np.empty(0), _NO_TOKENS)
+
+
+class Space(NamedTuple):
+    """A set of texts that are used to guess each other.
+
+    Attributes:
+        number: the unique number of the space.
+        odds: [2, NUM_KINDS], how often guesses of each kind were correct, and were made, in its
+            texts.
+    """
+
+    number: int
+    odds: NDArray[np.float64]
+
+
+class IndexedText:
+    """A text in the index.
+
+    Attributes:
+        num_tokens: the number of its indexed tokens.
+        place: its space's number, the position of its last entry, and the position in another text
+            that it follows; see `suffix_kernels.extend` and `look_up`.
+        odds: [2, NUM_KINDS], how often guesses of each kind were correct, and were made, in this
+            text.
+        space_odds: the same for all texts of its space.
+    """
+
+    __slots__ = ("num_tokens", "odds", "place", "space_odds")
+
+    def __init__(self, space: Space) -> None:
+        self.num_tokens = 0
+        self.place = np.array([space.number, 0, 0], np.int64)
+        self.odds = np.zeros((2, NUM_KINDS))
+        self.space_odds = space.odds
+
+
+class SuffixIndex:
+    """An index of the suffixes of recent texts.
+
+    Texts are guessed only from texts of the same space. When the index is full, the oldest entries
+    of any space are overwritten. A prompt shares the entries of a text with the same beginning.
+    Generated tokens get their own entries, so that frequent continuations count more.
+
+    It also counts how often guesses are correct, per text and per space, by the length of the match
+    and by how many matches agree.
+    """
+
+    def __init__(self, num_entries: int) -> None:
+        """Creates an index of `num_entries` tokens, at least 1."""
+        num_heads = 1 << (num_entries - 1).bit_length()
+        # Memory is committed where it is written to. Entries are only read that were written.
+        self._entries = np.empty((num_entries, NUM_COLUMNS), np.int32)
+        self._heads = np.zeros((len(ORDERS), num_heads), np.int32)
+        self._end = 1
+        self._seed = np.uint64(secrets.randbits(64))  # nobody can choose tokens of one hash
+        self._spaces: OrderedDict[Hashable, Space] = OrderedDict()
+        self._num_spaces = 0
+        self._first_odds = np.full((2, NUM_KINDS), _FIRST_WEIGHT)
+        self._first_odds[0] *= [*chain.from_iterable(_FIRST_ODDS), _FORCED_ODDS]
+        self._token_ids = np.empty(0, np.int64)
+        self._chances = np.empty(0)
+        self._kinds = _NO_TOKENS
+
+    def new_text(self, space: Hashable) -> IndexedText:
+        """Returns an empty text in a space; None = a space only for this text."""
+        known = None if space is None else self._spaces.get(space)
+        if known is None:
+            known = Space(self._num_spaces, self._first_odds.copy())
+            # More than 2**31 texts would take years.
+            self._num_spaces = (self._num_spaces + 1) % _MAX_POSITION
+        if space is not None:
+            self._spaces[space] = known
+            self._spaces.move_to_end(space)
+            if len(self._spaces) > _MAX_SPACES:
+                self._spaces.popitem(last=False)
+        return IndexedText(known)
+
+    def extend(self, text: IndexedText, token_ids: array[int], num_prompt_tokens: int) -> None:
+        """Adds a text's new tokens to the index. `token_ids` are all its tokens, beginning with the
+        prompt. Does nothing until the kernels are loaded."""
+        if not SUFFIX_FUNCTIONS.are_there():
+            return
+        if text.num_tokens < num_prompt_tokens:
+            self._add(text, token_ids[:num_prompt_tokens], shares=True)
+        if text.num_tokens < len(token_ids):
+            self._add(text, token_ids, shares=False)
+
+    def _add(self, text: IndexedText, token_ids: array[int], *, shares: bool) -> None:
+        first = max(0, text.num_tokens - max(ORDERS) + 1)
+        tokens = np.frombuffer(token_ids[first:], np.int64)
+        if self._end + len(tokens) > _MAX_POSITION:
+            # Once in two billion tokens. Where texts ended is now in the future, and nowhere.
+            self._heads[:] = 0
+            self._end = 1
+        num_known = text.num_tokens - first
+        self._end = SUFFIX_FUNCTIONS.extend(
+            self._entries, self._heads, self._end, self._seed, text.place, tokens, num_known, shares
+        )
+        text.num_tokens = len(token_ids)
+
+    def guess(
+        self,
+        text: IndexedText,
+        context: array[int],
+        num_tokens: int,
+        *,
+        chance: float = 1.0,
+        least: float = LEAST_CHANCE,
+    ) -> Guess:
+        """Guesses up to `num_tokens` tokens that follow a text.
+
+        Args:
+            context: the last tokens of the text; at most `MAX_MATCH` are used.
+            chance: the probability that the text reaches the end of `context`.
+            least: the guess ends when its probability falls to this value.
+        """
+        if not SUFFIX_FUNCTIONS.are_there():
+            return NO_GUESS
+        if len(self._token_ids) < num_tokens:
+            self._token_ids = np.empty(num_tokens, np.int64)
+            self._chances = np.empty(num_tokens)
+            self._kinds = np.empty(num_tokens, np.int64)
+        found = SUFFIX_FUNCTIONS.look_up(
+            self._entries,
+            self._heads,
+            self._end,
+            self._seed,
+            text.place,
+            np.frombuffer(context[-MAX_MATCH:], np.int64),
+            text.space_odds,
+            text.odds,
+            chance,
+            least,
+            self._token_ids[:num_tokens],
+            self._chances[:num_tokens],
+            self._kinds[:num_tokens],
+        )
+        if found == 0:
+            return NO_GUESS
+        return Guess(
+            self._token_ids[:found].copy(),
+            self._chances[:found].copy(),
+            self._kinds[:found].copy(),
+        )
+
+    def forced(self, text: IndexedText, token_ids: list[int], chance: float = 1.0) -> Guess:
+        """Returns a guess of tokens that a grammar forces, which the text reaches with probability
+        `chance`. The guess may be wrong, because the model may split the same characters into other
+        tokens."""
+        right, made = text.space_odds[:, FORCED] + text.odds[:, FORCED]
+        count = len(token_ids)
+        return Guess(
+            np.array(token_ids, np.int64),
+            chance * (right / made) ** np.arange(1, count + 1),
+            np.full(count, FORCED),
+        )
+
+    def learn(self, text: IndexedText, guess: Guess, said: array[int]) -> None:
+        """Compares a guess with the actual tokens `said`, and updates the counts."""
+        if SUFFIX_FUNCTIONS.are_there():
+            told = np.frombuffer(said, np.int64)
+            SUFFIX_FUNCTIONS.learn(text.space_odds, text.odds, guess.token_ids, guess.kinds, told)
+
+    def check(self) -> None:
+        """Asserts that entries link to older entries of their space, and are found by their own
+        hashes."""
+        num_entries = len(self._entries)
+        oldest = max(1, self._end - num_entries)
+        positions = np.arange(oldest, self._end)
+        entries = self._entries[positions % num_entries]
+        before, after = entries[:, BEFORE], entries[:, AFTER]
+        assert (before < positions).all()
+        assert (entries[:, CHAIN:] < positions[:, None]).all()
+        assert ((after == 0) | ((after > positions) & (after < self._end))).all()
+        follows = before >= oldest
+        others = self._entries[before[follows] % num_entries]
+        assert (others[:, SPACE] == entries[follows, SPACE]).all()
+        assert (others[:, AFTER] > 0).all()
+        leads = after > 0
+        assert (self._entries[after[leads] % num_entries, BEFORE] == positions[leads]).all()

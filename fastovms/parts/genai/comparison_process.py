@@ -1,0 +1,129 @@
+"""Compares the log probabilities of OpenVINO GenAI's pipeline and of the exported graph for a short
+text, in a separate process: `python -m fastovms.parts.genai.comparison_process DESCRIPTOR`.
+
+The memory is released with the process, and a crashing pipeline ends only that process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+from numpy.typing import NDArray
+
+from fastovms.backends.model_task import graph_file
+from fastovms.backends.processes import connect_to_parent, receive, send
+from fastovms.backends.worker_messages import Compare, Compared, WorkerFailed
+from fastovms.engine.model.paging import reason_of
+from fastovms.errors import RequestError
+from fastovms.params import GenerationRequest, ModelInfo, SamplingParams
+from fastovms.parts.comparison.graph_comparison import PROPERTIES, UnknownInput, compute_plain
+from fastovms.parts.genai.generation_config import generation_config
+from fastovms.parts.genai.pipeline import PromptReader
+from fastovms.parts.genai.support import Assistance
+
+_PROMPT: Final = "A quick brown fox jumps over 13 lazy dogs; 'why?' asks {nobody} in the garden."
+
+_NUM_TOKENS: Final = 24
+"""How many tokens are generated at most. They are sampled, since likely texts soon repeat
+themselves, and then have tokens of which every model is sure."""
+
+_MAX_PART: Final = 16
+"""The maximum number of tokens of a step, for the prompt to be computed in several."""
+
+_NUM_BLOCKS: Final = 16
+
+
+class _Text(NamedTuple):
+    """A prompt's tokens and the pipeline's generated tokens, with their log probabilities."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+def largest_difference(model_dir: Path, model: ModelInfo) -> float:
+    """Returns the largest difference between the log probabilities.
+
+    Raises:
+        RequestError: the model's context has no room for the text.
+        RuntimeError: the pipeline or the exported graph cannot be computed.
+        UnknownInput: the inputs of the graph are unknown.
+    """
+    text = _generate(model_dir, model)  # with it goes the pipeline
+    core = ov.Core()
+    token_ids = np.array([text.token_ids[:-1]], np.int64)
+    inputs: dict[str, NDArray[Any]] = {"input_ids": token_ids}
+    if model.takes_images:
+        inputs = {"inputs_embeds": _embeddings(core, model_dir, model, token_ids)}
+    (expected,) = compute_plain(core, core.read_model(graph_file(model_dir)), inputs)
+    num_rows = min(len(expected), len(text.logprobs))
+    rows = np.arange(-num_rows, 0)
+    chosen = expected[rows, text.token_ids[-num_rows:]]
+    return float(np.abs(chosen - text.logprobs[-num_rows:]).max())
+
+
+def _generate(model_dir: Path, model: ModelInfo) -> _Text:
+    scheduler = genai.SchedulerConfig()
+    scheduler.max_num_batched_tokens = _MAX_PART
+    scheduler.enable_prefix_caching = False
+    scheduler.cache_size = 0
+    scheduler.num_kv_blocks = _NUM_BLOCKS
+    pipeline = genai.ContinuousBatchingPipeline(model_dir, scheduler, "CPU", dict(PROPERTIES))
+    tokenizer = pipeline.get_tokenizer()
+    prompt = tokenizer.encode(_PROMPT).input_ids.data[0].tolist()[: model.max_model_len // 2]
+    params = SamplingParams(temperature=1, ignore_eos=True, logprobs=1)
+    request = GenerationRequest("", prompt, params)
+    arguments = PromptReader(tokenizer, takes_images=model.takes_images).arguments(request)
+    config = generation_config(
+        params,
+        index=0,
+        seed=0,
+        max_length=model.max_model_len,
+        max_new_tokens=min(_NUM_TOKENS, model.max_model_len - len(prompt)),
+        assistance=Assistance(),
+    )
+    handle = pipeline.add_request(0, *arguments, config)
+    text = _Text(prompt, [])
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+        while handle.can_read():
+            for part in handle.read().values():
+                text.token_ids.extend(part.generated_ids)
+                text.logprobs.extend(part.generated_log_probs)
+    return text
+
+
+def _embeddings(
+    core: ov.Core, model_dir: Path, model: ModelInfo, token_ids: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    path = model_dir / "openvino_text_embeddings_model.xml"
+    found: NDArray[np.float32] = core.compile_model(path, "CPU", PROPERTIES)([token_ids])[0]
+    scale = model.config.get("scale_emb", 1)  # which the pipeline applies, as for MiniCPM
+    return found * np.float32(scale) if isinstance(scale, int | float) else found
+
+
+def _answer(message: Compare) -> Compared | WorkerFailed:
+    try:
+        return Compared(largest_difference(message.model_dir, message.model))
+    except UnknownInput as error:
+        return WorkerFailed(f"nobody knows what to give to its input {error}")
+    except (RequestError, RuntimeError) as error:
+        return WorkerFailed(reason_of(error))
+
+
+def main() -> None:
+    connection = connect_to_parent(sys.argv)
+    message: Any = receive(connection)
+    send(connection, _answer(message))
+    connection.close()
+    sys.stderr.flush()
+    os._exit(0)  # see `worker_main`
+
+
+if __name__ == "__main__":
+    main()

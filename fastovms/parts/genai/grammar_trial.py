@@ -1,0 +1,73 @@
+"""The process that tries grammars with OpenVINO GenAI's compiler: `python -m
+fastovms.parts.genai.grammar_trial DESCRIPTOR SECONDS`.
+
+A grammar that the compiler refuses would end the whole pipeline, and a complex one may run
+endlessly or crash. The result does not depend on the model, so the package's small model is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+import openvino_genai as genai
+
+from fastovms.backends.processes import connect_to_parent, limit_time
+from fastovms.config import DEMO_MODEL
+from fastovms.engine.model.paging import reason_of
+from fastovms.params import Grammar
+from fastovms.parts.genai.generation_config import structured_output
+from fastovms.parts.grammars.trials import Verdict
+
+_WHOSE: Final = "by the compiler of the genai backend, which runs this model"
+_PLACE: Final = re.compile(r"^\[[0-9:]+\] \S+?:[0-9]+: ")
+"""The beginning of the compiler's messages: the place in its own source where it has found the
+fault."""
+
+
+def serve(connection: Connection[Any, Any], seconds: float) -> None:
+    """Tries the grammars that `Trial` sends. Recovers after an error. A grammar that takes more
+    than this number of CPU seconds ends the process."""
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            pipeline = _load()
+            fault = ""
+            while not fault:
+                connection.send(None)
+                number, grammar = connection.recv()
+                limit_time(seconds)
+                fault = _try(pipeline, grammar)
+                limit_time(0)
+                connection.send((number, Verdict(fault)))
+
+
+def _load() -> genai.ContinuousBatchingPipeline:
+    return genai.ContinuousBatchingPipeline(DEMO_MODEL, genai.SchedulerConfig(), "CPU")
+
+
+def _try(pipeline: genai.ContinuousBatchingPipeline, grammar: Grammar) -> str:
+    config = genai.GenerationConfig()
+    config.apply_chat_template = False
+    config.max_new_tokens = 1
+    try:
+        config.structured_output_config = structured_output(grammar)
+        handle = pipeline.add_request(0, "a", config)
+        while pipeline.has_non_finished_requests():
+            pipeline.step()
+        del handle
+    except Exception as error:
+        return f"{_WHOSE}: {_PLACE.sub('', reason_of(error)) or type(error).__name__}"
+    return ""
+
+
+def main() -> None:
+    serve(connect_to_parent(sys.argv), float(sys.argv[2]))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

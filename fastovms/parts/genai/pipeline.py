@@ -1,0 +1,349 @@
+"""Builds the pipeline of OpenVINO GenAI and limits the requests that it runs."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+
+from fastovms.backends.model_task import weights_file
+from fastovms.config import EngineConfig
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, exact_properties
+from fastovms.engine.model.devices import (
+    CACHE_TOO_LARGE,
+    FREE_MEMORY_SHARE,
+    GIB,
+    device_memory,
+    find_device,
+    is_cpu,
+    is_gpu,
+    is_npu,
+    share_of_cpu,
+)
+from fastovms.engine.model.paging import reason_of
+from fastovms.errors import ConfigurationError, InvalidField
+from fastovms.params import MAX_DRAFT_TOKENS, GenerationRequest, Image
+from fastovms.parts.genai.one_request import OneRequestPipeline, load_one_request_pipeline
+from fastovms.parts.genai.support import (
+    Assistance,
+    has_prefix_cache,
+    num_assistant_tokens,
+    token_budget,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class PromptReader:
+    """Converts prompts to the pipeline's inputs: token ids, or text with images. For the latter,
+    the pipeline tokenizes and adds special tokens itself.
+
+    Args:
+        tokenizer: an `openvino_genai.Tokenizer`.
+    """
+
+    def __init__(self, tokenizer: Any, *, takes_images: bool) -> None:
+        self._tokenizer = tokenizer
+        self._takes_images = takes_images
+        self._start = self._encode("") if takes_images else []
+        self._start_text = self._decode(self._start) if self._start else ""
+
+    def arguments(self, request: GenerationRequest) -> tuple[Any, ...]:
+        """Returns the arguments of `add_request` between id and configuration.
+
+        Raises:
+            InvalidField: no text has the prompt's tokens.
+        """
+        if not self._takes_images:
+            return (ov.Tensor(np.array([request.prompt_token_ids], np.int64)),)
+        if request.prompt is None:
+            return self._text_of(request), []
+        text = request.prompt.text
+        if self._start_text:
+            text = text.removeprefix(self._start_text)
+        return text, [_tensor(image) for image in request.prompt.images]
+
+    def _text_of(self, request: GenerationRequest) -> str:
+        token_ids = list(request.prompt_token_ids)
+        if token_ids[: len(self._start)] == self._start:
+            text = self._decode(token_ids[len(self._start) :])
+            if self._encode(text) == token_ids:
+                return text
+        raise InvalidField(
+            "prompt must be a text for this model: it supports images, and these token ids "
+            "do not correspond to a text",
+            param="prompt",
+        )
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text).input_ids.data[0].tolist()
+        return ids
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
+
+
+def _tensor(image: Image) -> ov.Tensor:
+    return ov.Tensor(np.ascontiguousarray(image[np.newaxis]))
+
+
+# Declares what the engine needs of `openvino_genai.ContinuousBatchingPipeline`, and loads one.
+
+
+_PRECISION: Final = "INFERENCE_PRECISION_HINT"
+_KV_PRECISION: Final = "KV_CACHE_PRECISION"
+_BLOCK_SIZE: Final = 32
+_GPU_BLOCK_SIZE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCapacity:
+    """The size of the KV cache."""
+
+    num_blocks: int
+    block_size: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_blocks * self.block_size
+
+
+def load_pipeline(
+    model_dir: Path, config: EngineConfig, *, available: int
+) -> tuple[genai.ContinuousBatchingPipeline | OneRequestPipeline, CacheCapacity]:
+    """Loads a pipeline; takes seconds or minutes.
+
+    Args:
+        available: free memory in bytes, for a KV cache of automatic size.
+
+    Raises:
+        ConfigurationError: the pipeline cannot run the model on the device.
+    """
+    device = find_device(ov.Core(), config.device, allows_npu=True)
+    if is_npu(device):
+        return _load_on_npu(model_dir, config, device)
+    if is_gpu(device):
+        available = device_memory(ov.Core(), device)
+    wanted = config.cache_size * GIB
+    size = min(wanted, available) if wanted else available * FREE_MEMORY_SHARE
+    if size < wanted:
+        logger.warning(CACHE_TOO_LARGE, config.cache_size, size / GIB)
+    block_size = _GPU_BLOCK_SIZE if is_gpu(device) else _BLOCK_SIZE
+    try:
+        if size >= GIB:
+            pipeline = _load(model_dir, config, device, cache_size=int(size // GIB))
+        else:
+            # The pipeline takes whole gigabytes or a number of blocks, and tells what a block
+            # takes only once it has a cache.
+            growing = _load(model_dir, config, device)
+            num_blocks = int(size / _bytes_per_block(growing))
+            del growing
+            if num_blocks < 2:
+                raise ConfigurationError(
+                    f"a KV cache of {size / GIB:.2g} GB holds fewer than two blocks: raise "
+                    "--cache-size"
+                )
+            pipeline = _load(model_dir, config, device, num_kv_blocks=num_blocks)
+        return pipeline, CacheCapacity(_num_blocks(pipeline), block_size)
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"the genai backend cannot run the model in {model_dir}: {reason_of(error)}"
+        ) from error
+
+
+def _load_on_npu(
+    model_dir: Path, config: EngineConfig, device: str
+) -> tuple[OneRequestPipeline, CacheCapacity]:
+    try:
+        pipeline, lengths = load_one_request_pipeline(model_dir, config, device)
+        _warm_up(pipeline, Assistance())
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"{device} cannot run the model in {model_dir}: {reason_of(error)}"
+        ) from error
+    return pipeline, CacheCapacity(sum(lengths), block_size=1)
+
+
+def _load(
+    model_dir: Path, config: EngineConfig, device: str, **cache: int
+) -> genai.ContinuousBatchingPipeline:
+    scheduler = genai.SchedulerConfig()
+    scheduler.max_num_seqs = config.max_num_seqs
+    scheduler.max_num_batched_tokens = token_budget(config)
+    scheduler.enable_prefix_caching = has_prefix_cache(config)
+    scheduler.cache_size = 0
+    for name, value in cache.items():
+        setattr(scheduler, name, value)
+    weights_size = weights_file(model_dir).stat().st_size
+    properties = properties_of(config, device, weights_size=weights_size)
+    if config.enable_prompt_lookup:
+        properties["prompt_lookup"] = True
+    if config.draft_model is not None:
+        properties["draft_model"] = genai.draft_model(
+            str(config.draft_model), device, **_share_of(device)
+        )
+    pipeline = genai.ContinuousBatchingPipeline(model_dir, scheduler, device, properties)
+    _warm_up(pipeline, Assistance.of(config))
+    return pipeline
+
+
+def properties_of(config: EngineConfig, device: str, *, weights_size: int) -> dict[str, object]:
+    """Returns OpenVINO's properties. The smallest models are computed in f32, as in the paged
+    backend. An f32 cache needs f32 inference, and f32 inference cannot use a bf16 cache.
+
+    Args:
+        weights_size: size in bytes of the part of the model that generates the text.
+    """
+    given = {**_share_of(device), **config.plugin_config}
+    is_exact = config.precision == "exact" or given.get(_KV_PRECISION) == "f32"
+    is_small = weights_size <= EXACT_WEIGHTS_SIZE and given.get(_KV_PRECISION) != "bf16"
+    if not is_exact and not (is_cpu(device) and is_small):
+        return given
+    properties = exact_properties(device, given)
+    if is_cpu(device) and properties[_PRECISION] == "f32":
+        properties.setdefault(_KV_PRECISION, "f32")
+    return properties
+
+
+def _share_of(device: str) -> dict[str, object]:
+    return share_of_cpu() if is_cpu(device) else {}
+
+
+def _warm_up(
+    pipeline: genai.ContinuousBatchingPipeline | OneRequestPipeline, assistance: Assistance
+) -> None:
+    """Generates one token, so that the first request is fast and a model that cannot run is
+    detected now."""
+    config = genai.GenerationConfig()
+    config.apply_chat_template = False
+    config.max_new_tokens = 1
+    if assistance:
+        config.num_assistant_tokens = 1
+    if assistance.prompt_lookup:
+        config.max_ngram_size = 1
+    handle = pipeline.add_request(0, "a", config)
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+    del handle  # without it, the pipeline would have dropped the request
+
+
+def _num_blocks(pipeline: genai.ContinuousBatchingPipeline) -> int:
+    """Returns the number of blocks of the cache, derived from its usage while the warm-up holds one
+    block."""
+    return max(1, round(100 / float(pipeline.get_metrics().cache_usage)))
+
+
+def _bytes_per_block(pipeline: genai.ContinuousBatchingPipeline) -> int:
+    return math.ceil(int(pipeline.get_metrics().kv_cache_size_in_bytes) / _num_blocks(pipeline))
+
+
+# Decides how many requests OpenVINO GenAI's pipeline is given at once.
+#
+# When half-read prompts fill the KV cache, the pipeline gives all of them up. So no more prompts
+# are admitted than it can hold.
+#
+# With prompt lookup a step raises, and the pipeline is lost, when the drafts of all sequences are
+# more than it may compute, and when the KV cache is full and a sequence is preempted. So no more
+# requests are admitted then than can run to their ends.
+
+
+_PIXELS_PER_TOKEN: Final = 28 * 28
+"""How many pixels make a token in Qwen's models, which see images in their own sizes."""
+
+_MIN_IMAGE_TOKENS: Final = 256
+"""How many tokens an image has in models that see all of them in one size."""
+
+
+class PipelineNeed(NamedTuple):
+    """The resources that a request takes or that the pipeline has.
+
+    Attributes:
+        num_seqs: the number of sequences.
+        num_step_tokens: the tokens per step after the prompt, if limited.
+        num_blocks: the number of blocks of the KV cache.
+    """
+
+    num_seqs: int
+    num_step_tokens: int = 0
+    num_blocks: int = 0
+
+    def plus(self, other: PipelineNeed) -> PipelineNeed:
+        return PipelineNeed(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+    def fits(self, limits: PipelineNeed) -> bool:
+        return all(mine <= limit for mine, limit in zip(self, limits, strict=True))
+
+
+def longest_context(config: EngineConfig, capacity: CacheCapacity) -> int:
+    """Returns the number of tokens of one sequence that fit into the cache together with its draft
+    tokens."""
+    num_drafts = MAX_DRAFT_TOKENS if Assistance.of(config) else 0
+    return max(1, capacity.num_tokens - num_drafts)
+
+
+class Admission:
+    """Decides which requests may start, given the running ones."""
+
+    def __init__(self, config: EngineConfig, capacity: CacheCapacity, max_model_len: int) -> None:
+        self._assistance = Assistance.of(config)
+        self._block_size = capacity.block_size
+        self._max_model_len = max_model_len
+        self._limits = PipelineNeed(config.max_num_seqs, token_budget(config), capacity.num_blocks)
+
+    def need(self, request: GenerationRequest, num_seqs: int) -> PipelineNeed:
+        """Returns the resources that a request needs. `num_seqs` is the number of its beams;
+        samples run one by one."""
+        if not self._assistance.prompt_lookup:
+            return PipelineNeed(
+                num_seqs, num_blocks=self._num_blocks(self._num_prompt_tokens(request))
+            )
+        num_drafts = num_assistant_tokens(request.params)
+        num_tokens = self._num_tokens(request) + num_drafts
+        return PipelineNeed(num_seqs, num_drafts + 1, self._num_blocks(num_tokens))
+
+    def room(self, running: Iterable[PipelineNeed]) -> PipelineRoom:
+        room = PipelineRoom(self._limits)
+        for need in running:
+            room.take(need)
+        return room
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return num_tokens // self._block_size + 1
+
+    def _num_prompt_tokens(self, request: GenerationRequest) -> int:
+        """Returns the length of a prompt. The number of image tokens is estimated."""
+        num_tokens = len(request.prompt_token_ids)
+        for image in request.prompt.images if request.prompt else ():
+            height, width, _ = image.shape
+            num_tokens += max(_MIN_IMAGE_TOKENS, height * width // _PIXELS_PER_TOKEN)
+        return min(num_tokens, self._max_model_len)
+
+    def _num_tokens(self, request: GenerationRequest) -> int:
+        """Returns the maximum number of tokens of prompt and output. The number of image tokens is
+        not known yet."""
+        limit = request.params.max_tokens
+        has_images = request.prompt is not None and request.prompt.images
+        if limit is None or has_images:
+            return self._max_model_len
+        return min(len(request.prompt_token_ids) + limit, self._max_model_len)
+
+
+class PipelineRoom:
+    """The pipeline's capacity for further requests. A request that runs alone always fits."""
+
+    def __init__(self, limits: PipelineNeed) -> None:
+        self._limits = limits
+        self._taken = PipelineNeed(0)
+
+    def has(self, need: PipelineNeed) -> bool:
+        return not self._taken.num_seqs or self._taken.plus(need).fits(self._limits)
+
+    def take(self, need: PipelineNeed) -> None:
+        self._taken = self._taken.plus(need)

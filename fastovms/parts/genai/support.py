@@ -1,0 +1,492 @@
+"""What OpenVINO GenAI supports: request fields, grammars, drafts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from fastovms import grammar_tree as tree
+from fastovms.config import EngineConfig
+from fastovms.errors import FieldFault, InvalidField, RequestError
+from fastovms.grammar.json_schema import normal_schema
+from fastovms.grammar_tree import Node
+from fastovms.params import MAX_DRAFT_TOKENS, Grammar, GrammarKind, SamplingFields, SamplingParams
+from fastovms.parts.drafts.draft_model import DEFAULT_NUM_ASSISTANT_TOKENS
+from fastovms.parts.genai.xgrammar.json_rules import json_rules
+from fastovms.request_fields import GenaiUse, rows_of
+
+# Renders trees of grammars as XGrammar's structural tags, the only form in which OpenVINO GenAI
+# takes them.
+#
+# Its formats know no empty text, no repetition, and no text that is unlike an expression. So
+# repetitions are written out and end after `MAX_REPEATS`. Text that must not be taken for markup
+# is any text up to the tag behind it, and other such text is refused.
+
+
+Format = dict[str, Any]
+"""A format of XGrammar's."""
+
+MAX_REPEATS: Final = 8
+MAX_OPTIONAL: Final = 100
+"""The maximum number of arguments that may be left out before one that may not. Each of them may be
+the first, and what can follow it is written out again."""
+
+_NOTHING: Final[Format] = {"type": "regex", "pattern": "()"}
+_ANY: Final[Format] = {"type": "any_text"}
+
+
+class CannotTranslate(ValueError):
+    """The grammar has a part that structural tags cannot express."""
+
+
+WriteJson = Callable[[Any, bool], Format]
+"""Makes the format of a value of a JSON schema, in which there may be a blank after a colon and a
+comma or not."""
+
+
+def rules_of_json(schema: Any, has_blanks: bool) -> Format:
+    """Returns the format of a value of a schema, with the same texts that llguidance allows. Raises
+    as `json_rules` does. XGrammar's own `json_schema` allows other texts."""
+    return {"type": "grammar", "grammar": json_rules(schema, has_blanks=has_blanks)}
+
+
+def structural_tag(grammar: Grammar, *, write_json: WriteJson = rules_of_json) -> str:
+    """Returns the structural tag, as JSON.
+
+    Raises:
+        CannotTranslate: the grammar has a part that structural tags cannot express.
+        AttributeError, KeyError, TypeError, ValueError: the grammar is malformed.
+    """
+    found = _format(grammar.tree or tree.Answer(), grammar, write_json)
+    return json.dumps({"type": "structural_tag", "format": found})
+
+
+def _const(text: str) -> Format:
+    return {"type": "const_string", "value": text} if text else _NOTHING
+
+
+def _regex(pattern: str) -> Format:
+    return {"type": "regex", "pattern": pattern}
+
+
+def _until(tag: str) -> Format:
+    return {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": tag}
+
+
+def _text_without(texts: Sequence[str]) -> Format:
+    return {"type": "any_text", "excludes": list(texts)}
+
+
+def _answer(grammar: Grammar, write_json: WriteJson) -> Format:
+    source = grammar.source
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA:
+            return write_json(json.loads(source), False)
+        case GrammarKind.JSON_OBJECT:
+            return write_json({"type": "object"}, False)
+        case GrammarKind.REGEX:
+            return _regex(source)
+        case GrammarKind.GRAMMAR:
+            return {"type": "grammar", "grammar": source}
+        case GrammarKind.CHOICE:
+            return _either([_const(text) for text in json.loads(source)])
+        case GrammarKind.STRUCTURAL_TAG:
+            format_: Format = _with_rules(json.loads(source), write_json)
+            return format_
+        case GrammarKind.CALLS:
+            raise ValueError("calls have no answer")
+
+
+_PARTS: Final = ("elements", "tags", "content")
+"""The members of formats that hold others."""
+
+
+def _with_rules(value: Any, write_json: WriteJson) -> Any:
+    """Returns a client's format with its schemas replaced by rules. Schemas of arguments in
+    elements allow no additional properties."""
+    if isinstance(value, list):
+        return [_with_rules(item, write_json) for item in value]
+    if not isinstance(value, dict):
+        return value
+    is_json = value.get("type") == "json_schema"
+    if is_json and value.get("style", "json") == "json":
+        return write_json(value["json_schema"], False)
+    if is_json or value.get("type") == "qwen_xml_parameter":
+        return {**value, "json_schema": normal_schema(value["json_schema"])}
+    parts = {key: _with_rules(value[key], write_json) for key in _PARTS if key in value}
+    return {**value, **parts}
+
+
+def _format(node: Node, grammar: Grammar, write_json: WriteJson) -> Format:
+    match node:
+        case tree.Literal(text) | tree.Tag(text):
+            return _const(text)
+        case tree.Until(tag):
+            return _until(tag)
+        case tree.FirstTag(cases, must_come):
+            rests = [_format(rest, grammar, write_json) for _, rest in cases]
+            last: Format = rests[0].get("elements", rests)[-1]
+            if not must_come and last["type"] == "triggered_tags":
+                # No choice may have both this and other text in it: what is free before it, too,
+                # stands for both.
+                return last
+            found = [
+                _joined([_until(tag), rest]) for (tag, _), rest in zip(cases, rests, strict=True)
+            ]
+            without = [] if must_come else [_text_without([tag for tag, _ in cases])]
+            return _either([*found, *without])
+        case tree.TriggeredTag(tag, rest, once):
+            return _triggered(tag, _format(rest, grammar, write_json), stop_after_first=once)
+        case tree.Regex(pattern, (), ()):
+            return _regex(pattern)
+        case tree.Regex():
+            raise CannotTranslate("text that is not to match an expression")
+        case tree.OtherText(begins, tags):
+            return _text_without([*begins, *tags])
+        case tree.TextBefore(tag, tree.Regex(pattern, (), _), gap):
+            is_any = pattern == tree.ANY_TEXT.pattern
+            body = [_until(gap + tag)] if is_any else [_regex(pattern), _const(gap + tag)]
+            return _joined(body)
+        case tree.TextBefore():
+            raise CannotTranslate("text that is to match several expressions")
+        case tree.Json(schema):
+            return write_json(json.loads(schema), True)
+        case tree.Answer():
+            return _answer(grammar, write_json)
+        case tree.InOrder(items):
+            return _joined([_format(item, grammar, write_json) for item in items])
+        case tree.OneOf(items):
+            return _either([_format(item, grammar, write_json) for item in items])
+        case tree.Repeat(item):
+            return _repeated(_format(item, grammar, write_json))
+        case tree.Several(item, separator):
+            first = _format(item, grammar, write_json)
+            return _joined(
+                [first, _repeated(_joined([_format(separator, grammar, write_json), first]))]
+            )
+        case tree.OtherTag(before, patterns, after, _):
+            name = patterns[-1]
+            return _regex(f"{re.escape(before)}({name}){re.escape(after)}")
+        case tree.Separated(items, separator, more):
+            if more is not None:
+                items = (*items, *[(more, False)] * MAX_REPEATS)
+            formats = [_format(item, grammar, write_json) for item, _ in items]
+            return _separated(formats, [is_required for _, is_required in items], separator)
+
+
+def _separated(items: Sequence[Format], is_required: Sequence[bool], separator: str) -> Format:
+    num_optional = (*is_required, True).index(True)
+    if num_optional > MAX_OPTIONAL:
+        raise CannotTranslate(f"more than {MAX_OPTIONAL} arguments that may be left out")
+    rests = [_joined([_const(separator), item]) for item in items]
+    rests = [
+        rest if is_needed else _either([rest, _NOTHING])
+        for rest, is_needed in zip(rests, is_required, strict=True)
+    ]
+    firsts = items[: num_optional + 1]
+    choices = [_joined([item, *rests[i + 1 :]]) for i, item in enumerate(firsts)]
+    return _either(choices if num_optional < len(items) else [*choices, _NOTHING])
+
+
+def _either(formats: Sequence[Format]) -> Format:
+    """Returns a choice between the formats. If one may end in any text, text is allowed after the
+    others too."""
+    elements = list(formats)
+    if any(map(_is_open, elements)):
+        elements = [item if _is_open(item) else _joined([item, _ANY]) for item in elements]
+    return elements[0] if len(elements) == 1 else {"type": "or", "elements": elements}
+
+
+def _is_open(format_: Format) -> bool:
+    """Whether a format is unbounded for XGrammar."""
+    if "elements" in format_:
+        return _is_open(format_["elements"][-1])
+    return bool(format_["type"] == "triggered_tags") or format_ == _ANY
+
+
+def _joined(formats: Sequence[Format]) -> Format:
+    elements: list[Format] = []
+    for item in formats:
+        elements += item["elements"] if item["type"] == "sequence" else [item]
+    elements = [item for item in elements if item != _NOTHING] or [_NOTHING]
+    return elements[0] if len(elements) == 1 else {"type": "sequence", "elements": elements}
+
+
+def _repeated(item: Format) -> Format:
+    """Returns a format of nothing, or of the item up to `MAX_REPEATS` times."""
+    found = _NOTHING
+    for _ in range(MAX_REPEATS):
+        found = _either([_joined([item, found]), _NOTHING])
+    return found
+
+
+def _triggered(tag: str, content: Format, *, stop_after_first: bool) -> Format:
+    elements = content["elements"] if content["type"] == "sequence" else [content]
+    end = ""
+    if elements[-1]["type"] == "const_string" and len(elements) > 1:
+        end, elements = elements[-1]["value"], elements[:-1]
+    return {
+        "type": "triggered_tags",
+        "triggers": [tag],
+        "tags": [{"begin": tag, "content": _joined(elements), "end": end}],
+        "at_least_one": False,
+        "stop_after_first": stop_after_first,
+    }
+
+
+# Refuses requests that OpenVINO GenAI's pipeline cannot serve, by the names that clients know.
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Assistance:
+    """The source of draft tokens: none, earlier text, or a smaller model. It is fixed when the
+    pipeline is loaded, and applies to every request."""
+
+    prompt_lookup: bool = False
+    draft_model: bool = False
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> Assistance:
+        return cls(
+            prompt_lookup=config.enable_prompt_lookup is True,
+            draft_model=config.draft_model is not None,
+        )
+
+    def __bool__(self) -> bool:
+        return self.prompt_lookup or self.draft_model
+
+
+def num_assistant_tokens(params: SamplingParams) -> int:
+    """Returns how many tokens are guessed at a time."""
+    return params.num_assistant_tokens or DEFAULT_NUM_ASSISTANT_TOKENS
+
+
+def token_budget(config: EngineConfig) -> int:
+    """Returns the token budget of a step: at least enough for one sequence with its drafts."""
+    if Assistance.of(config).prompt_lookup:
+        return max(config.token_budget, MAX_DRAFT_TOKENS + 1)
+    return config.token_budget
+
+
+def has_prefix_cache(config: EngineConfig) -> bool:
+    """Returns whether the pipeline has a prefix cache. With a draft model it has none, because a
+    cache hit of a sampled sequence would crash the pipeline."""
+    return config.enable_prefix_caching and not Assistance.of(config).draft_model
+
+
+def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs: int) -> None:
+    """Raises RequestError for parameters that the pipeline does not support or would silently
+    ignore."""
+    check_fields(params)
+    if params.grammar is not None:
+        check_grammar(params.grammar)
+        if params.beam_search is not None:
+            raise InvalidField(
+                f"{params.grammar.param} with beam search {NOT_SUPPORTED}",
+                param=params.grammar.param,
+            )
+    if params.beam_search is None:
+        return
+    if assistance:
+        raise InvalidField(
+            f"beam search with drafts {NOT_SUPPORTED}", param=params.beam_search.param
+        )
+    width = params.beam_search.num_beams
+    if width > max_num_seqs:
+        raise RequestError(
+            f"beam search with {width} beams cannot run: at most {max_num_seqs} sequences "
+            "run at the same time",
+            param=params.beam_search.param,
+        )
+
+
+def check_grammar(grammar: Grammar) -> None:
+    """Raises InvalidField for grammars of a kind that the pipeline does not support. Errors within
+    a grammar are found when it is compiled."""
+    if grammar.tree is None:
+        return
+    try:
+        # The trial of a schema finds its unsupported parts, too.
+        structural_tag(grammar, write_json=lambda *_: {"type": "json_schema"})
+    except CannotTranslate as error:
+        raise InvalidField(
+            f"{grammar.param} {NOT_SUPPORTED}: it needs {error}", param=grammar.param
+        ) from error
+    except (AttributeError, KeyError, TypeError, ValueError):
+        logger.debug("genai: the grammar of %s is malformed", grammar.param)
+
+
+def check_salt(cache_salt: str | None, *, enable_prefix_caching: bool) -> None:
+    """Raises InvalidField for a `cache_salt` if the prefix cache is on, because the pipeline cannot
+    separate cached prompts by salt."""
+    if cache_salt is not None and enable_prefix_caching:
+        raise InvalidField(
+            f"cache_salt {NOT_SUPPORTED}, with its prefix cache on", param="cache_salt"
+        )
+
+
+# Decides what the genai backend does with each field of a request: hands it on, refuses it, or
+# ignores it for a reason.
+#
+# A field that is missing here fails a test, so that none goes unheard by oversight.
+
+
+NOT_SUPPORTED: Final = "is not supported by the genai backend, which runs this model"
+
+
+class Handling(Enum):
+    """How a field is handled. CONFIG: `generation_config` passes it to the pipeline. ENGINE:
+    `PipelineEngine` or its callers implement it. REFUSED: a request that sets it gets an error.
+    IGNORED: it has no effect, and answers are still correct."""
+
+    CONFIG = "config"
+    ENGINE = "engine"
+    REFUSED = "refused"
+    IGNORED = "ignored"
+
+
+class Limit(NamedTuple):
+    """The refused values of a field.
+
+    Attributes:
+        words: the end of the error after the field's name, such as " above 1".
+        is_wanted: returns whether a request has a refused value.
+    """
+
+    words: str
+    is_wanted: Callable[[SamplingParams], bool]
+
+
+class FieldDecision(NamedTuple):
+    """The treatment of a field.
+
+    Attributes:
+        why: why the field is ignored, or how it is handled if that is not obvious.
+        limits: the refused values.
+        param: the client's name of the field, if different.
+    """
+
+    handling: Handling
+    why: str = ""
+    limits: tuple[Limit, ...] = ()
+    param: str | None = None
+
+
+def _refused(
+    is_wanted: Callable[[SamplingParams], bool], param: str | None = None
+) -> FieldDecision:
+    return FieldDecision(Handling.REFUSED, limits=(Limit("", is_wanted),), param=param)
+
+
+def _not_with_beams(is_set: Callable[[SamplingParams], bool]) -> FieldDecision:
+    def is_wanted(params: SamplingParams) -> bool:
+        return params.beam_search is not None and is_set(params)
+
+    return FieldDecision(Handling.CONFIG, limits=(Limit(" with beam search", is_wanted),))
+
+
+_CONFIG: Final = FieldDecision(Handling.CONFIG)
+_ASSISTED: Final = FieldDecision(
+    Handling.CONFIG, "only where the pipeline is loaded with assistance; it changes no text"
+)
+
+
+def _row_decisions() -> dict[str, FieldDecision]:
+    """Returns the decisions in the rows of the sampling parameters."""
+    rows = {name: row for name, row in rows_of(SamplingFields).items() if row.field.is_param}
+    defaults = SamplingParams()
+    return {
+        name: _refused(partial(_differs, name=name, default=getattr(defaults, name)))
+        if row.field.genai is GenaiUse.REFUSED
+        else _CONFIG
+        for name, row in rows.items()
+    }
+
+
+def _differs(params: SamplingParams, name: str, default: object) -> bool:
+    return bool(getattr(params, name) != default)
+
+
+SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
+    **_row_decisions(),
+    "logprobs": FieldDecision(
+        Handling.CONFIG,
+        limits=(Limit(" above 1", lambda p: p.logprobs not in (None, 0, 1)),),
+    ),
+    "logprob_token_ids": _refused(lambda p: bool(p.logprob_token_ids)),
+    "prompt_logprobs": _refused(lambda p: p.prompt_logprobs is not None),
+    "logit_bias": _refused(lambda p: bool(p.logit_bias)),
+    "allowed_token_ids": _refused(lambda p: p.allowed_token_ids is not None),
+    "bad_words_token_ids": _refused(lambda p: bool(p.bad_words_token_ids), "bad_words"),
+    "ignore_eos": FieldDecision(
+        Handling.CONFIG,
+        limits=(
+            Limit(
+                # With a stop token of its own a search heeds that one alone.
+                " with beam search and no stop_token_ids",
+                lambda p: p.beam_search is not None and p.ignore_eos and not p.stop_token_ids,
+            ),
+        ),
+    ),
+    "frequency_penalty": _not_with_beams(lambda p: p.frequency_penalty != 0),
+    "presence_penalty": _not_with_beams(lambda p: p.presence_penalty != 0),
+    "repetition_penalty": _not_with_beams(lambda p: p.repetition_penalty != 1),
+    "max_tokens": FieldDecision(Handling.ENGINE, "with what the context leaves"),
+    "seed": FieldDecision(Handling.ENGINE, "each sample gets a seed of its own"),
+    "n": FieldDecision(Handling.ENGINE, "each sample is a request of the pipeline's"),
+    "eos_token_ids": _CONFIG,
+    "stop_token_ids": _CONFIG,
+    "min_tokens": _CONFIG,
+    "grammar": FieldDecision(Handling.CONFIG, "`check_supported` refuses what has no form there"),
+    "beam_search": FieldDecision(Handling.CONFIG, "`check_supported` refuses too wide a search"),
+    "num_assistant_tokens": _ASSISTED,
+    "max_ngram_size": _ASSISTED,
+    "assistant_confidence_threshold": _ASSISTED,
+    "stop_strings": _CONFIG,
+    "reasoning_budget": _refused(lambda p: p.reasoning_budget is not None, "thinking_token_budget"),
+    "repetition_detection": _refused(lambda p: p.repetition_detection is not None),
+}
+"""Every field of `SamplingParams`."""
+
+REQUEST_FIELDS: Final[Mapping[str, FieldDecision]] = {
+    "request_id": FieldDecision(Handling.ENGINE, "the pipeline knows requests by numbers"),
+    "prompt_token_ids": FieldDecision(Handling.ENGINE),
+    "params": FieldDecision(Handling.ENGINE, "see `SAMPLING_FIELDS`"),
+    "priority": FieldDecision(Handling.ENGINE, "requests wait in the engine, not in the pipeline"),
+    "cache_salt": FieldDecision(
+        Handling.REFUSED, "with the prefix cache on, by `check_salt`; without it nothing is shared"
+    ),
+    "tenant": FieldDecision(
+        Handling.IGNORED, "nothing outlives the process, and drafts are guessed from no other text"
+    ),
+    "owner": FieldDecision(Handling.IGNORED, "the pipeline does not preempt by owner"),
+    "prompt": FieldDecision(Handling.ENGINE),
+    "ends_text": FieldDecision(
+        Handling.IGNORED,
+        "functions cannot be sent to the process; the stop strings end the texts of a search",
+    ),
+    "generated_token_ids": FieldDecision(
+        Handling.REFUSED, "when the request is submitted; the pipeline takes prompts only"
+    ),
+    "adapter": FieldDecision(
+        Handling.REFUSED, "when the server starts: no adapter is loaded for this backend"
+    ),
+}
+"""Every field of `GenerationRequest`."""
+
+
+def check_fields(params: SamplingParams) -> None:
+    """Raises FieldFault for a value of a single field that the pipeline does not support."""
+    for name, decision in SAMPLING_FIELDS.items():
+        for limit in decision.limits:
+            if limit.is_wanted(params):
+                raise FieldFault(decision.param or name, f"{limit.words} {NOT_SUPPORTED}")

@@ -1,0 +1,1 @@
+"""Tries grammars in a process that may crash without harm."""

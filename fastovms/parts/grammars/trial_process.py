@@ -1,0 +1,173 @@
+"""The process that tries grammars.
+
+Run as `python -m fastovms.parts.grammars.trial_process DESCRIPTOR SECONDS NICENESS`. It loads a
+compiler and forks a worker, which tries one grammar after another. A client's data reach native
+code only in a worker. When one dies, another is forked within milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import resource
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+from fastovms.backends.processes import TRIAL_STACK, connect_to_parent, limit_time, set_soft_limit
+from fastovms.grammar.compiler import GrammarCompiler
+from fastovms.grammar.state import UnfinishableGrammar, UnusableGrammar
+from fastovms.params import Grammar, GrammarKind
+from fastovms.parts.grammars.trials import TOO_MUCH, SmallVocabulary, Verdict, verdict_on_death
+
+_MAX_MEMORY: Final = 512 * 2**20
+"""Bytes of address space that the process may have beyond what it has when it is ready."""
+
+_MAX_HELD: Final = 48 * 2**20
+"""The maximum number of bytes that a compiled grammar may hold."""
+
+_MAX_GROWTH: Final = 64 * 2**20
+"""The bytes that a worker may have grown by before another takes its place."""
+
+_DONE: Final = 0
+_RENEW: Final = 3
+"""The exit status of a worker that is to be replaced."""
+
+_PR_SET_DUMPABLE: Final = 4
+
+
+class _MallocInfo(ctypes.Structure):
+    """The struct that mallinfo2(3) returns."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks",
+                     "uordblks", "fordblks", "keepcost")
+    ]  # fmt: skip
+
+
+class _Heap:
+    """A callable that returns the bytes allocated by the thread's heap."""
+
+    def __init__(self) -> None:
+        self._ask = getattr(ctypes.CDLL(None), "mallinfo2", None)  # glibc has it, since 2.33
+        if self._ask is not None:
+            self._ask.restype = _MallocInfo
+
+    @property
+    def num_bytes(self) -> int:
+        if self._ask is None:
+            return 0
+        info = self._ask()
+        return int(info.uordblks + info.hblkhd)
+
+
+class _Worker:
+    """Tries the grammars that the server sends, until the connection closes.
+
+    Args:
+        begun: shared with the parent: the number of the grammar that is being tried, or 0.
+        seconds: the limit of CPU seconds for a grammar.
+    """
+
+    def __init__(
+        self,
+        connection: Connection[Any, Any],
+        compiler: GrammarCompiler,
+        begun: mmap.mmap,
+        seconds: float,
+    ) -> None:
+        self._connection = connection
+        self._compiler = compiler
+        self._begun = begun
+        self._seconds = seconds
+        self._heap = _Heap()
+
+    def serve(self) -> int:
+        """Tries grammars, and returns the exit status."""
+        most = _max_resident() + _MAX_GROWTH
+        with contextlib.suppress(EOFError, ConnectionError):
+            while _max_resident() < most:
+                self._connection.send(None)
+                number, grammar = self._connection.recv()
+                self._begun[:] = number.to_bytes(8)
+                limit_time(self._seconds)
+                verdict = self._try(grammar)
+                limit_time(0)
+                self._connection.send((number, verdict))
+                self._begun[:] = bytes(8)
+            return _RENEW
+        return _DONE
+
+    def _try(self, grammar: Grammar) -> Verdict:
+        before = self._heap.num_bytes
+        try:
+            compiled = self._compiler.compile(grammar)
+        except UnfinishableGrammar:  # the model's own tokens may yet finish it
+            return Verdict()
+        except UnusableGrammar as error:
+            return Verdict(error.reason)
+        except BaseException as error:  # a panic of Rust is no Exception
+            return Verdict(f"{TOO_MUCH} ({type(error).__name__})")
+        num_bytes = max(0, self._heap.num_bytes - before)
+        del compiled
+        if num_bytes > _MAX_HELD:
+            return Verdict(
+                f"it needs {num_bytes // 2**20} MiB; at most {_MAX_HELD // 2**20} may be"
+            )
+        return Verdict(num_bytes=num_bytes)
+
+
+def _max_resident() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _limit_resources() -> None:
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    set_soft_limit(resource.RLIMIT_AS, size + _MAX_MEMORY)
+    set_soft_limit(resource.RLIMIT_STACK, TRIAL_STACK)
+    # No core dump is written of what is meant to die, whatever handles those here.
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def serve(connection: Connection[Any, Any], compiler: GrammarCompiler, seconds: float) -> None:
+    """Forks workers, one at a time, until the connection closes."""
+    begun = mmap.mmap(-1, 8)
+    while True:
+        begun[:] = bytes(8)
+        pid = os.fork()
+        if pid == 0:
+            # Panics would write what a client has sent.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            os._exit(_Worker(connection, compiler, begun, seconds).serve())
+        _, status = os.waitpid(pid, 0)
+        if status == _DONE:
+            return
+        number = int.from_bytes(begun)
+        if number:
+            cause = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+            connection.send((number, verdict_on_death(cause)))
+
+
+def main() -> None:
+    connection = connect_to_parent(sys.argv)
+    os.nice(int(sys.argv[3]))
+    vocabulary: SmallVocabulary = connection.recv()
+    compiler = GrammarCompiler(
+        vocabulary.tokenizer_json(),
+        vocab_size=vocabulary.vocab_size,
+        eos_token_ids=vocabulary.eos_token_ids,
+        max_cached_bytes=0,
+    )
+    compiler.compile(Grammar(GrammarKind.JSON_OBJECT, ""))  # workers share what is made once
+    _limit_resources()
+    with contextlib.suppress(ConnectionError):
+        serve(connection, compiler, float(sys.argv[2]))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Blocks of prompts on disk, which survive a restart."""

@@ -1,0 +1,1 @@
+"""Measures how a model runs fastest, and keeps the result."""

@@ -1,0 +1,443 @@
+"""Measures in which way a model runs fastest, and compiles it accordingly."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence, Set
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import openvino as ov
+
+from fastovms.backends.engine_thread import WorkingEngines
+from fastovms.backends.paged.backend import BackendExtension, PagedBackend
+from fastovms.backends.processes import ChildProcess, receive, send
+from fastovms.config import EngineConfig
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, has_vnni
+from fastovms.engine.model.model import ExportedModel, PagedModel
+from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
+from fastovms.errors import ConfigurationError
+from fastovms.parts.tuning import measurement as tuning
+from fastovms.parts.tuning.quality import Quality, compare
+from fastovms.system.disk import DiskCache, file_identity, key_of
+from fastovms.system.memory import num_usable_cpus
+
+# Finds how to run a model on this machine: as an earlier measurement has found, or by default;
+# and measures it.
+
+
+logger = logging.getLogger(__name__)
+
+NUM_ROUNDS: Final = 15
+"""How often two ways to run a model are compared."""
+
+_FILE: Final = "choice.json"
+_FORMAT: Final = 5
+"""The version of stored results and their measurement; a new version invalidates stored ones."""
+
+_MEMORY_SHARE: Final = 0.5
+"""The fraction of the free memory that may hold weights of further ways to run the model."""
+
+
+class TunedModel(NamedTuple):
+    """A compiled model.
+
+    Attributes:
+        token_budget: the token budget of a step; None = unknown.
+        is_to_be_measured: whether a measurement is useful and missing.
+    """
+
+    model: PagedModel
+    token_budget: int | None
+    is_to_be_measured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TuningResult:
+    """The settings that a model runs with.
+
+    Attributes:
+        name: the name of its precisions.
+        token_budget: the maximum number of tokens of a step.
+    """
+
+    name: str
+    token_budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class TuningReport:
+    """The result of a measurement by `fastovms tune`.
+
+    Attributes:
+        loads: times of `LOAD_CASES` by way of running the model, the default first.
+        gains: the speedup of each way over the default.
+        budgets: times of `BUDGET_CASES`, by way of running the model.
+        entry: the file of the result; None = not stored.
+        int4_group_size: that of `ExportedModel`.
+        has_vnni: whether the CPU has instructions for 8-bit integer products (VNNI).
+    """
+
+    loads: dict[str, tuning.Times]
+    gains: dict[str, float]
+    budgets: dict[str, tuning.Times]
+    finding: TuningResult
+    entry: Path | None
+    int4_group_size: int | None
+    has_vnni: bool
+
+
+def read_files(
+    model_dir: Path, config: EngineConfig, max_model_len: int = DEFAULT_MAX_MODEL_LEN
+) -> ExportedModel:
+    """Reads the files of an exported model. Raises ConfigurationError if the model cannot be paged
+    or the device does not exist."""
+    return ExportedModel(
+        model_dir,
+        device=config.device,
+        properties=config.plugin_config,
+        exact=config.precision == "exact",
+        max_model_len=max_model_len,
+    )
+
+
+def load_tuned(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TunedModel:
+    """Compiles a model in the fastest known way, by default with the precisions of `files`, but for
+    the variant for steps of one row; see `PagedModel.compile_single_rows`.
+
+    Raises:
+        ConfigurationError: the device cannot run the model.
+    """
+    compile_now = partial(files.compile, single_rows_later=True)
+    if not config.tune or not cache.is_kept:
+        return TunedModel(compile_now(files.choices)[1], None)
+    entry, kept = _find(cache, _key(config, files), files)
+    if kept is not None:
+        choices = sorted(files.choices, key=lambda choice: choice.name != kept.name)
+        precisions, model = compile_now(choices)
+        return TunedModel(model, kept.token_budget if precisions.name == kept.name else None)
+    if entry is not None:
+        cache.discard(entry)
+    model = compile_now(files.choices)[1]
+    return TunedModel(model, None, is_to_be_measured=_is_worth_measuring(files, config))
+
+
+def find_kept(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TuningResult | None:
+    """Returns the result of an earlier measurement of the model on this machine, or None."""
+    return _find(cache, _key(config, files), files)[1]
+
+
+def measure_all(
+    model_dir: Path,
+    config: EngineConfig,
+    cache: DiskCache,
+    *,
+    num_rounds: int = NUM_ROUNDS,
+    clock: Callable[[], float] = time.perf_counter,
+    memory_speed: Callable[[], float] = lambda: 1.0,
+) -> TuningReport | None:
+    """Measures every way to run a model that fits into memory, without a time limit, and stores the
+    result. Besides the default, one way at a time is loaded.
+
+    Args:
+        memory_speed: see `tuning.measure`.
+
+    Returns:
+        The result, or None if the machine was too busy.
+
+    Raises:
+        ConfigurationError: the device cannot run the model.
+    """
+    files = read_files(model_dir, config)
+    measure = partial(
+        tuning.measure,
+        clock=clock,
+        max_seconds=float("inf"),
+        max_rounds=num_rounds,
+        memory_speed=memory_speed,
+    )
+    default, model = files.compile(files.choices)
+    loads: dict[str, tuning.Times] = {}
+    ratios: dict[str, list[float]] = {}
+    budgets = measure({default.name: model}, tuning.BUDGET_CASES)
+    for other in files.choices:
+        room = files.available_memory() * _MEMORY_SHARE
+        if other.name == default.name or files.weights_size * other.num_variants > room:
+            continue
+        try:
+            rival = files.compile([other])[1]
+        except ConfigurationError as error:
+            logger.warning("tuning: %s cannot be used: %s", other.name, error)
+            continue
+        times = measure({default.name: model, other.name: rival}, tuning.LOAD_CASES)
+        ratios[other.name] = tuning.speed_ratios(times[other.name], times[default.name])
+        loads.setdefault(default.name, times[default.name])
+        loads[other.name] = times[other.name]
+        budgets |= measure({other.name: rival}, tuning.BUDGET_CASES)
+        del rival  # its memory is for the next one
+    if not loads:
+        loads = measure({default.name: model}, tuning.LOAD_CASES)
+    fewest = min(choice.num_variants for choice in files.choices)
+    twice = {choice.name for choice in files.choices if choice.num_variants > fewest}
+    choice = tuning.choose(default.name, ratios, twice)
+    budget = None if choice is None else tuning.choose_token_budget(budgets[choice.name])
+    if choice is None or budget is None:
+        return None
+    gains = {name: statistics.median(found) for name, found in ratios.items()}
+    finding = TuningResult(choice.name, budget)
+    entry = _keep(cache, _key(config, files), finding)
+    return TuningReport(
+        loads,
+        {default.name: 1.0, **gains},
+        budgets,
+        finding,
+        entry,
+        int4_group_size=files.int4_group_size,
+        has_vnni=has_vnni(),
+    )
+
+
+def compare_all(
+    model_dir: Path, config: EngineConfig, names: Set[str], token_ids: Sequence[int]
+) -> dict[str, Quality]:
+    """Compares the log probabilities of several ways to run a model with those of f32 throughout,
+    and returns the differences by the names of the ways. The model in f32 and one way at a time are
+    in memory. A way that does not fit into memory is omitted.
+
+    Args:
+        token_ids: those of a text, as many as the model's context has room for.
+
+    Raises:
+        ConfigurationError: the model or the device cannot do it.
+    """
+    files = read_files(model_dir, config)
+    reference = ExportedModel(model_dir, device=config.device, exact=True)
+    exact = reference.compile(reference.choices)[1]
+    found: dict[str, Quality] = {}
+    for choice in files.choices:
+        room = files.available_memory() * _MEMORY_SHARE
+        if choice.name in names and files.weights_size * choice.num_variants <= room:
+            model = files.compile([choice])[1]
+            found |= compare(exact, {choice.name: model}, [token_ids])
+            del model  # its memory is for the next one
+    return found
+
+
+def _is_worth_measuring(files: ExportedModel, config: EngineConfig) -> bool:
+    if files.weights_size <= EXACT_WEIGHTS_SIZE:
+        return False
+    return len(files.choices) > 1 or config.max_num_batched_tokens is None
+
+
+# What is kept
+
+
+def _key(config: EngineConfig, files: ExportedModel) -> str:
+    """Returns the cache key: a hash of the model, the machine and all settings that affect the
+    speed."""
+    names = ("openvino_model.xml", "openvino_model.bin")
+    core = ov.Core()
+    return key_of(
+        _FORMAT,
+        file_identity(files.model_dir / name for name in names),
+        ov.get_version(),
+        files.device,
+        str(core.get_property(files.device, "FULL_DEVICE_NAME")),
+        num_usable_cpus(),
+        [choice.name for choice in files.choices],
+        {name: str(value) for name, value in config.plugin_config.items()},
+    )
+
+
+def _find(
+    cache: DiskCache, key: str, files: ExportedModel
+) -> tuple[Path | None, TuningResult | None]:
+    """Returns the file of a stored result, and the result; None = it is missing or broken."""
+    entry = cache.find("tuning", key)
+    if entry is None:
+        return None, None
+    return entry, _read(entry, {choice.name for choice in files.choices})
+
+
+def _keep(cache: DiskCache, key: str, finding: TuningResult) -> Path | None:
+    def fill(directory: Path) -> None:
+        (directory / _FILE).write_text(json.dumps(asdict(finding)))
+
+    return cache.put("tuning", key, fill, replace=True)
+
+
+def _read(entry: Path, names: Set[str]) -> TuningResult | None:
+    """Reads a stored result; None = it is broken. `names` are the allowed names of precisions."""
+    try:
+        content: Any = json.loads((entry / _FILE).read_bytes())
+        name, budget = content["name"], content["token_budget"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(name, str) or not isinstance(budget, int):
+        return None
+    if name not in names or budget < 1:
+        return None
+    return TuningResult(name, budget)
+
+
+# Measures how models run fastest while nobody waits for the server.
+#
+# A process of its own measures, one model after another. It begins when all engines have had
+# nothing to do for some seconds, and is stopped at whatever it is as soon as one of them has.
+
+
+IDLE_SECONDS: Final = 5.0
+"""How long the engines must have been idle, so that no pause between two requests is taken for it.
+"""
+
+
+class Measurement(NamedTuple):
+    """The subject of a measurement, and the place of its result."""
+
+    model_dir: Path
+    config: EngineConfig
+    cache: DiskCache
+
+
+class TuningProcess:
+    """Runs `tuning_process`. The process is killed when the thread that started it ends."""
+
+    def __init__(self, measurement: Measurement) -> None:
+        module = "fastovms.parts.tuning.process"
+        self._process = ChildProcess(module, str(os.getpid()))
+        send(self._process.connection, measurement)
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def result(self) -> str:
+        """Waits for the end of the process, and returns its result or its error as text."""
+        with self._process.connection:
+            try:
+                found = str(receive(self._process.connection))
+            except (EOFError, OSError):
+                found = ""
+        fate = self._process.wait()
+        return found or f"the process that measures {fate}"
+
+
+class IdleTuning:
+    """Starts, stops and continues measurements depending on whether the server's engines are idle.
+    Its methods may be called on any thread.
+
+    Args:
+        engines: counts the working engines; measurements run only while it is 0.
+        start: starts the measuring process.
+        delay: seconds for which all engines must have been idle.
+    """
+
+    def __init__(
+        self,
+        engines: WorkingEngines,
+        start: Callable[[Measurement], TuningProcess] = TuningProcess,
+        delay: float = IDLE_SECONDS,
+    ) -> None:
+        self._start = start
+        self._delay = delay
+        self._changed = threading.Condition()
+        self._num_working = 0
+        self._waiting: deque[Measurement] = deque()
+        self._process: TuningProcess | None = None
+        self._thread: threading.Thread | None = None
+        engines.watch(self._set_working)
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether there is something to measure, or being measured."""
+        return self._thread is not None
+
+    def add(self, measurement: Measurement) -> None:
+        with self._changed:
+            self._waiting.append(measurement)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="idle-tuning", daemon=True)
+                self._thread.start()
+
+    def drop(self, measurement: Measurement) -> None:
+        """Cancels a measurement that has not ended."""
+        with self._changed:
+            if self._process is not None and self._waiting[0] == measurement:
+                self._process.kill()
+            elif measurement in self._waiting:
+                self._waiting.remove(measurement)
+
+    def _set_working(self, num_working: int) -> None:
+        with self._changed:
+            self._num_working = num_working
+            if num_working and self._process is not None:
+                self._process.pause()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        """Runs the queued measurements. The processes are started on this thread, because they are
+        killed when it ends."""
+        with self._changed:
+            while self._waiting:
+                self._changed.wait_for(lambda: self._num_working == 0)
+                if self._changed.wait_for(lambda: self._num_working > 0, self._delay):
+                    continue
+                if self._process is not None:
+                    self._process.resume()
+                elif self._waiting and not self._begin(self._waiting[0]):
+                    self._waiting.popleft()
+                self._changed.wait_for(lambda: self._num_working > 0 or self._process is None)
+            self._thread = None
+
+    def _begin(self, measurement: Measurement) -> bool:
+        """Returns whether a process could be started."""
+        try:
+            process = self._start(measurement)
+        except OSError as error:
+            logger.warning("tuning: cannot start a measurement: %s", error)
+            return False
+        logger.info(
+            "tuning: the server is idle; measuring which settings run %s fastest",
+            measurement.model_dir.name,
+        )
+        self._process = process
+        thread = threading.Thread(target=self._end, args=(process,), daemon=True)
+        thread.start()
+        return True
+
+    def _end(self, process: TuningProcess) -> None:
+        """Waits for a process in a separate thread."""
+        found = process.result()
+        with self._changed:
+            measurement = self._waiting.popleft()
+            self._process = None
+            logger.info("tuning: result for %s: %s", measurement.model_dir.name, found)
+            self._changed.notify_all()
+
+
+class TunedBackend(BackendExtension):
+    """Has a model measured while its backend is open."""
+
+    def __init__(self, tuning: IdleTuning, measurement: Measurement) -> None:
+        self._tuning = tuning
+        self._measurement = measurement
+
+    def start(self, backend: PagedBackend) -> None:
+        self._tuning.add(self._measurement)
+
+    def close(self) -> None:
+        self._tuning.drop(self._measurement)

@@ -1,0 +1,232 @@
+"""Stored results of tuning, and the warm-up of a model."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from array import array
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from fastovms.config import DEFAULT_TOKEN_BUDGET
+from fastovms.engine.model.model import Model
+from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+
+# Finds out by measuring which of several ways to run a model is the fastest.
+#
+# Two ways at a time are measured in turn, round by round, and compared within rounds: a
+# neighbour's load disturbs both of them alike. Each round carries how fast memory was in it, and
+# those in which a neighbour made it slow do not count. One way is the default, and stays unless
+# another one is clearly faster in most rounds.
+
+
+NUM_SEQUENCES: Final = (1, 8, 32)
+"""How many sequences decode together in the measured loads, which all have the same weight."""
+
+TOKEN_BUDGETS: Final = (DEFAULT_TOKEN_BUDGET, 512)
+
+CONTEXT: Final = 192
+PROMPT_CONTEXT: Final = 512
+"""Tokens before a measured chunk of a prompt, so that attention counts in its cost."""
+
+MIN_GAIN: Final = 1.05
+MIN_GAIN_OF_TWO: Final = 1.10
+"""The gain that a way that holds the weights twice must have over one that holds them once."""
+
+MIN_ROUNDS: Final = 3
+
+_PROMPT_TOKENS: Final = 128
+_OUTPUT_TOKENS: Final = 64
+_MIN_AGREEMENT: Final = 0.75
+"""The fraction of the rounds in which the faster way must have been faster."""
+
+_CALM: Final = 0.85
+"""The fraction of the fastest memory of all rounds that a round must have had, to count."""
+
+_MAX_TRIES: Final = 4
+"""How many rounds are made at most for each one that is to count."""
+
+
+class MeasuredStep(NamedTuple):
+    """A step of `num_sequences` that each compute `num_tokens` after `context` ones."""
+
+    num_sequences: int
+    context: int
+    num_tokens: int
+
+
+DECODES: Final = {n: MeasuredStep(n, CONTEXT, 1) for n in NUM_SEQUENCES}
+PREFILLS: Final = {budget: MeasuredStep(1, PROMPT_CONTEXT, budget) for budget in TOKEN_BUDGETS}
+LOAD_CASES: Final = (*DECODES.values(), PREFILLS[DEFAULT_TOKEN_BUDGET])
+"""The cases by which ways to run a model are compared."""
+BUDGET_CASES: Final = tuple(PREFILLS.values())
+
+Times = dict[MeasuredStep, list[float]]
+"""Seconds that each case took, round by round."""
+
+
+@dataclass(frozen=True, slots=True)
+class FastestWay:
+    """The way to run a model that was fastest in a measurement.
+
+    Attributes:
+        name: the name of its precisions.
+        gain: its speed as a multiple of the default's.
+    """
+
+    name: str
+    gain: float
+
+
+def measure(
+    models: Mapping[str, Model],
+    cases: Sequence[MeasuredStep],
+    clock: Callable[[], float],
+    *,
+    max_seconds: float,
+    max_rounds: int,
+    memory_speed: Callable[[], float] = lambda: 1.0,
+) -> dict[str, Times]:
+    """Times every case of every model, after one round to warm up. The models' caches are replaced.
+
+    Args:
+        memory_speed: returns the memory speed at the end of a round; 0 = the round is invalid.
+            Rounds with slow memory are repeated a limited number of times.
+
+    Returns:
+        The times of as many complete rounds as there was time for. Fewer than `MIN_ROUNDS` are not
+        conclusive.
+    """
+    end = clock() + max_seconds
+    steps: list[tuple[str, MeasuredStep, Model, StepInputs]] = []
+    for name, model in models.items():
+        model.allocate_cache(max(_num_blocks(case, model.block_size) for case in cases))
+        steps += [(name, case, model, inputs_of(case, model.block_size)) for case in cases]
+    rounds: list[_Round] = []
+    for number in range(_MAX_TRIES * max_rounds + 1):
+        round_start = clock()
+        seconds = []
+        for _, _, model, inputs in steps:
+            step_start = clock()
+            if step_start > end:
+                return _times(steps, rounds)
+            model.infer(inputs)
+            seconds.append(clock() - step_start)
+        round_seconds = clock() - round_start
+        speed = memory_speed()
+        if number == 0:
+            if clock() + MIN_ROUNDS * round_seconds > end:
+                return _times(steps, rounds)  # not even the fewest rounds would fit
+            continue
+        rounds.append(_Round(speed, seconds))
+        if len(_calm(rounds)) == max_rounds or clock() + round_seconds > end:
+            break
+    return _times(steps, rounds)
+
+
+class _Round(NamedTuple):
+    """Seconds of all steps, in their order, and how fast memory was."""
+
+    memory_speed: float
+    seconds: Sequence[float]
+
+
+def _calm(rounds: Sequence[_Round]) -> list[_Round]:
+    fastest = max((one.memory_speed for one in rounds), default=0.0)
+    return [one for one in rounds if 0 < one.memory_speed >= _CALM * fastest]
+
+
+def _times(
+    steps: Sequence[tuple[str, MeasuredStep, Model, StepInputs]], rounds: Sequence[_Round]
+) -> dict[str, Times]:
+    times: dict[str, Times] = {}
+    calm = _calm(rounds)
+    for index, (name, case, *_) in enumerate(steps):
+        times.setdefault(name, {})[case] = [one.seconds[index] for one in calm]
+    return times
+
+
+def choose(
+    default: str, ratios: Mapping[str, Sequence[float]], twice: Set[str] = frozenset()
+) -> FastestWay | None:
+    """Returns the fastest way; None = not enough rounds.
+
+    Args:
+        ratios: the speedup of each other way over the default, per round; see `speed_ratios`.
+        twice: the ways that need two copies of the weights.
+    """
+    if any(len(found) < MIN_ROUNDS for found in ratios.values()):
+        return None
+    best = FastestWay(default, 1.0)
+    for name, found in ratios.items():
+        needed = MIN_GAIN
+        if name in twice and default not in twice:
+            needed = MIN_GAIN_OF_TWO
+        elif default in twice and name not in twice:
+            needed = 1 / MIN_GAIN_OF_TWO
+        gain = statistics.median(found)
+        is_clear = is_mostly_above(min(needed, 1.0), found)
+        if gain >= needed and is_clear and (best.name == default or gain > best.gain):
+            best = FastestWay(name, gain)
+    return best
+
+
+def choose_token_budget(times: Times) -> int | None:
+    """Returns the fastest number of tokens per step, by the times of `BUDGET_CASES`; None = not
+    enough rounds."""
+    if _num_rounds(times) < MIN_ROUNDS:
+        return None
+    best = TOKEN_BUDGETS[0]
+    for budget in TOKEN_BUDGETS[1:]:
+        ratios = [
+            (small / best) / (large / budget)
+            for small, large in zip(times[PREFILLS[best]], times[PREFILLS[budget]], strict=True)
+        ]
+        if statistics.median(ratios) >= MIN_GAIN and is_mostly_above(1.0, ratios):
+            best = budget
+    return best
+
+
+def _num_rounds(times: Times) -> int:
+    return min(map(len, times.values()))
+
+
+def speed_ratios(times: Times, reference: Times) -> list[float]:
+    """Returns the speedup over the reference for each round: the geometric mean over the loads."""
+    ratios = []
+    for i in range(_num_rounds(times)):
+        logs = [math.log(_load(reference, n, i) / _load(times, n, i)) for n in NUM_SEQUENCES]
+        ratios.append(math.exp(statistics.fmean(logs)))
+    return ratios
+
+
+def _load(times: Times, num_sequences: int, i: int) -> float:
+    """Returns the seconds for this number of requests of a prompt and an answer that arrive
+    together."""
+    budget = TOKEN_BUDGETS[0]
+    prompts = num_sequences * _PROMPT_TOKENS / budget * times[PREFILLS[budget]][i]
+    return prompts + _OUTPUT_TOKENS * times[DECODES[num_sequences]][i]
+
+
+def is_mostly_above(bound: float, ratios: Sequence[float]) -> bool:
+    return sum(ratio > bound for ratio in ratios) >= _MIN_AGREEMENT * len(ratios)
+
+
+def _num_blocks(case: MeasuredStep, block_size: int) -> int:
+    return case.num_sequences * -(-(case.context + case.num_tokens) // block_size)
+
+
+def inputs_of(case: MeasuredStep, block_size: int) -> StepInputs:
+    """Returns inputs over the first blocks of the cache. All tokens are the same id, which every
+    vocabulary has; neither tokens nor cache content affect the time."""
+    end = case.context + case.num_tokens
+    num_blocks = -(-end // block_size)
+    layout = StepLayout(block_size)
+    token_ids = array("q", (0,)) * end
+    last = array("q")
+    for number in range(case.num_sequences):
+        first = number * num_blocks
+        blocks = array("i", range(first, first + num_blocks))
+        last.append(layout.add(token_ids, case.context, end, blocks))
+    return layout.finish(last)

@@ -1,0 +1,73 @@
+"""The process that measures how a model runs fastest: `python -m
+fastovms.parts.tuning.process DESCRIPTOR PARENT_PID`.
+
+It is stopped by a signal whenever a request waits for the server, and continued by another one.
+Interrupted rounds are repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Final
+
+from fastovms.backends.dies_with_parent import die_with_parent
+from fastovms.backends.processes import connect_to_parent, receive, send
+from fastovms.engine.model.devices import MemoryReader, available_memory
+from fastovms.errors import ConfigurationError
+from fastovms.parts.tuning.idle import Measurement, measure_all
+
+_NICENESS: Final = 19
+_MEMORY_SHARE: Final = 0.25
+"""The fraction of the free memory that the weights may take. Two ways to run a model are
+compared."""
+
+
+class MemorySpeed:
+    """A callable that returns the speed of memory, or 0 if the process has been stopped since the
+    last call."""
+
+    def __init__(self) -> None:
+        self._read = MemoryReader()
+        self._was_stopped = False
+        signal.signal(signal.SIGCONT, self._note)
+
+    def __call__(self) -> float:
+        speed = self._read()
+        was_stopped, self._was_stopped = self._was_stopped, False
+        return 0.0 if was_stopped else speed
+
+    def _note(self, *_: object) -> None:
+        self._was_stopped = True
+
+
+def tune(measurement: Measurement) -> str:
+    """Measures, and returns a sentence about the result or the failure."""
+    model_dir, config, cache = measurement
+    weights_size = (model_dir / "openvino_model.bin").stat().st_size
+    if weights_size > available_memory() * _MEMORY_SHARE:
+        return "there is too little memory to measure it beside the server"
+    try:
+        report = measure_all(model_dir, config, cache, memory_speed=MemorySpeed())
+    except ConfigurationError as error:
+        return str(error)
+    if report is None:
+        return "the machine was too busy: the next start tries again"
+    best = report.finding
+    return (
+        f"the next start will run it as {best.name}, with {best.token_budget} tokens a step: the "
+        f"best of {len(report.loads)} ways"
+    )
+
+
+def main(argv: list[str]) -> None:
+    die_with_parent(int(argv[2]))
+    connection = connect_to_parent(argv)
+    os.nice(_NICENESS)
+    measurement: Measurement = receive(connection)
+    send(connection, tune(measurement))
+
+
+if __name__ == "__main__":
+    main(sys.argv)

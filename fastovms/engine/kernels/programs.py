@@ -84,6 +84,12 @@ class Field(IntEnum):
     OUT_START = 6
     WIDTH = 7
     P0 = 8
+    P1 = 9
+    P2 = 10
+    P3 = 11
+    P4 = 12
+    P5 = 13
+    P6 = 14
     HEADS = 16
     A_STRIDE = 17
     B_STRIDE = 18
@@ -316,44 +322,44 @@ def _copy(a, out, width):
 @_helper
 def _apply(opcode, a, b, out, width, p0, p1):
     """Applies an instruction that is about one row at a time."""
-    if opcode == 2:
+    if opcode == Opcode.ADD:
         _add(a, b, out, width)
-    elif opcode == 3:
+    elif opcode == Opcode.MULTIPLY:
         _multiply(a, b, out, width)
-    elif opcode == 4:
+    elif opcode == Opcode.ADD_CONSTANT:
         _add(a, p0, out, width)
-    elif opcode == 5:
+    elif opcode == Opcode.MULTIPLY_CONSTANT:
         _multiply(a, p0, out, width)
-    elif opcode == 6:
+    elif opcode == Opcode.NORMALIZE:
         _normalize(a, p0, as_float(np.int32(p1)), out, width)
-    elif opcode == 7:
+    elif opcode == Opcode.SWISH:
         _swish(a, out, width)
-    elif opcode == 8:
+    elif opcode == Opcode.GELU_TANH:
         _gelu_tanh(a, out, width)
-    elif opcode == 9:
+    elif opcode == Opcode.GELU_ERF:
         _gelu_erf(a, out, width)
-    elif opcode == 10:
+    elif opcode == Opcode.COPY:
         _copy(a, out, width)
 
 
 @_helper
 def _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk):
-    out = program[i, 5]
-    num_blocks, num_chunks = program[i, 9], program[i, 14]
+    out = program[i, Field.OUT]
+    num_blocks, num_chunks = program[i, Field.P1], program[i, Field.P6]
     _call(
         product,
         (
-            program[i, 8],
+            program[i, Field.P0],
             scratch[0],
             scratch[1],
             scratch[2],
-            buffers[out, 0] + 4 * program[i, 6],
-            program[i, 10],
-            program[i, 11],
+            buffers[out, 0] + 4 * program[i, Field.OUT_START],
+            program[i, Field.P2],
+            program[i, Field.P3],
             buffers[out, 1],
             num_rows,
-            program[i, 12],
-            program[i, 13],
+            program[i, Field.P4],
+            program[i, Field.P5],
             num_blocks * chunk // num_chunks,
             num_blocks * (chunk + 1) // num_chunks,
         ),
@@ -575,11 +581,11 @@ def _clear(out, width):
 
 @_helper
 def _sequence_of(step, row):
-    begins = integers_at(step[0])
-    for sequence in range(step[4]):
+    begins = integers_at(step[StepField.SEQUENCE_BEGINS])
+    for sequence in range(step[StepField.NUM_SEQUENCES]):
         if row < begins[sequence + 1]:
             return sequence
-    return step[4] - 1
+    return step[StepField.NUM_SEQUENCES] - 1
 
 
 @_helper
@@ -594,7 +600,7 @@ def _head_bytes(block_size, size, bits):
 def _head_at(step, sequence, position, heads, head, block_size):
     """Returns the index of a token's block and head among the heads of all blocks, and the token's
     place in the block."""
-    blocks, begins = integers_at(step[2]), integers_at(step[3])
+    blocks, begins = integers_at(step[StepField.BLOCKS]), integers_at(step[StepField.BLOCK_BEGINS])
     block = np.int64(blocks[begins[sequence] + position // block_size])
     return block * heads + head, position % block_size
 
@@ -602,16 +608,19 @@ def _head_at(step, sequence, position, heads, head, block_size):
 @_helper
 def _cache_tokens(program, buffers, num_rows, step, i):
     """Adds the keys and values of a step to the cache."""
-    cache, heads, size = program[i, 8], program[i, 9], program[i, 10]
-    block_size, bits = program[i, 13], program[i, 14]
+    cache, heads, size = program[i, Field.P0], program[i, Field.P1], program[i, Field.P2]
+    block_size, bits = program[i, Field.P5], program[i, Field.P6]
     key_bytes, value_bytes = _head_bytes(block_size, size, bits)
-    begins, past_lens = integers_at(step[0]), integers_at(step[1])
-    keys, values = program[i, 3], program[i, 20]
+    begins, past_lens = (
+        integers_at(step[StepField.SEQUENCE_BEGINS]),
+        integers_at(step[StepField.PAST_LENS]),
+    )
+    keys, values = program[i, Field.B], program[i, Field.C]
     for row in range(num_rows):
         sequence = _sequence_of(step, row)
         position = past_lens[sequence] + row - begins[sequence]
-        key = buffers[keys, 0] + 4 * (program[i, 4] + row * buffers[keys, 1])
-        value = buffers[values, 0] + 4 * (program[i, 21] + row * buffers[values, 1])
+        key = buffers[keys, 0] + 4 * (program[i, Field.B_START] + row * buffers[keys, 1])
+        value = buffers[values, 0] + 4 * (program[i, Field.C_START] + row * buffers[values, 1])
         for head in range(heads):
             at, place = _head_at(step, sequence, position, heads, head, block_size)
             _store_key(key + 4 * head * size, step[cache] + at * key_bytes, place, size, bits)
@@ -629,16 +638,19 @@ def _keep(array):
 @_helper
 def _attend_chunk(program, buffers, step, i, chunk):
     """Attends with the queries of a token that share a head of keys, block by block."""
-    cache, heads, size = program[i, 8], program[i, 9], program[i, 10]
-    scale, window = as_float(np.int32(program[i, 11])), program[i, 12]
-    block_size, bits = program[i, 13], program[i, 14]
+    cache, heads, size = program[i, Field.P0], program[i, Field.P1], program[i, Field.P2]
+    scale, window = as_float(np.int32(program[i, Field.P3])), program[i, Field.P4]
+    block_size, bits = program[i, Field.P5], program[i, Field.P6]
     row, head = chunk // heads, chunk % heads
-    num_queries = program[i, 16] // heads
-    a, out = program[i, 1], program[i, 5]
-    first_query = program[i, 2] + row * buffers[a, 1] + head * num_queries * size
+    num_queries = program[i, Field.HEADS] // heads
+    a, out = program[i, Field.A], program[i, Field.OUT]
+    first_query = program[i, Field.A_START] + row * buffers[a, 1] + head * num_queries * size
     query = buffers[a, 0] + 4 * first_query
     result = buffers[out, 0] + 4 * (row * buffers[out, 1] + head * num_queries * size)
-    begins, past_lens = integers_at(step[0]), integers_at(step[1])
+    begins, past_lens = (
+        integers_at(step[StepField.SEQUENCE_BEGINS]),
+        integers_at(step[StepField.PAST_LENS]),
+    )
     sequence = _sequence_of(step, row)
     end = np.int64(past_lens[sequence] + row - begins[sequence] + 1)
     start = max(np.int64(0), end - window) if window > 0 else np.int64(0)
@@ -683,23 +695,27 @@ def _attend_chunk(program, buffers, step, i, chunk):
 @_helper
 def _adapt_chunk(program, buffers, step, i, chunk):
     """Computes a part of a row of an instruction with low-rank matrices."""
-    is_up, num_parts = program[i, 0] == 14, step[9]
+    is_up, num_parts = program[i, Field.OPCODE] == Opcode.LOW_RANK_UP, step[StepField.NUM_PARTS]
     row = chunk // num_parts
-    entries = longs_at(step[8])[row]
+    entries = longs_at(step[StepField.ADAPTERS])[row]
     if entries == 0:
         return
-    buffer, start = (program[i, 5], program[i, 6]) if is_up else (program[i, 1], program[i, 2])
+    buffer, start = (
+        (program[i, Field.OUT], program[i, Field.OUT_START])
+        if is_up
+        else (program[i, Field.A], program[i, Field.A_START])
+    )
     _call(
-        step[7],
+        step[StepField.LOW_RANK],
         (
             np.int64(is_up),
             entries,
-            program[i, 8],
-            program[i, 9],
+            program[i, Field.P0],
+            program[i, Field.P1],
             buffers[buffer, 0] + 4 * (start + row * buffers[buffer, 1]),
-            program[i, 7],
-            step[10] + 4 * row * step[11],
-            step[12],
+            program[i, Field.WIDTH],
+            step[StepField.INNER] + 4 * row * step[StepField.INNER_WIDTH],
+            step[StepField.INNER_STRIDE],
             chunk % num_parts,
             num_parts,
             np.int64(0),
@@ -711,18 +727,20 @@ def _adapt_chunk(program, buffers, step, i, chunk):
 
 @_helper
 def _num_chunks(program, num_rows, step, i):
-    opcode = program[i, 0]
-    if opcode == 1:
-        return program[i, 14]
-    return num_rows * (program[i, 9] if opcode == 11 else step[9])
+    opcode = program[i, Field.OPCODE]
+    if opcode == Opcode.PRODUCT:
+        return program[i, Field.P6]
+    return num_rows * (
+        program[i, Field.P1] if opcode == Opcode.ATTEND else step[StepField.NUM_PARTS]
+    )
 
 
 @_helper
 def _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk):
-    opcode = program[i, 0]
-    if opcode == 1:
+    opcode = program[i, Field.OPCODE]
+    if opcode == Opcode.PRODUCT:
         _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk)
-    elif opcode == 11:
+    elif opcode == Opcode.ATTEND:
         _attend_chunk(program, buffers, step, i, chunk)
     else:
         _adapt_chunk(program, buffers, step, i, chunk)
@@ -772,11 +790,11 @@ def _compute_with_others(program, buffers, num_rows, scratch, product, step, i, 
 @_helper
 def _quantize(program, buffers, num_rows, scratch, i):
     integers, sums, scales = scratch[0], scratch[1], scratch[2]
-    a, width, columns = program[i, 1], program[i, 7], program[i, 8]
+    a, width, columns = program[i, Field.A], program[i, Field.WIDTH], program[i, Field.P0]
     for row in range(num_rows):
-        source = buffers[a, 0] + 4 * (program[i, 2] + row * buffers[a, 1])
+        source = buffers[a, 0] + 4 * (program[i, Field.A_START] + row * buffers[a, 1])
         at = 4 * row * (width // columns)
-        if program[i, 9] == 8:
+        if program[i, Field.P1] == 8:
             _quantize8(source, width, columns, integers + row * width, sums + at, scales + at)
         else:
             target = integers + 2 * row * width
@@ -785,47 +803,47 @@ def _quantize(program, buffers, num_rows, scratch, i):
 
 @_helper
 def _apply_to_rows(program, buffers, num_rows, i):
-    opcode, width = program[i, 0], program[i, 7]
-    a, b, out = program[i, 1], program[i, 3], program[i, 5]
+    opcode, width = program[i, Field.OPCODE], program[i, Field.WIDTH]
+    a, b, out = program[i, Field.A], program[i, Field.B], program[i, Field.OUT]
     for row in range(num_rows):
-        source = buffers[a, 0] + 4 * (program[i, 2] + row * buffers[a, 1])
-        other = buffers[b, 0] + 4 * (program[i, 4] + row * buffers[b, 1])
-        target = buffers[out, 0] + 4 * (program[i, 6] + row * buffers[out, 1])
-        for head in range(program[i, 16]):
+        source = buffers[a, 0] + 4 * (program[i, Field.A_START] + row * buffers[a, 1])
+        other = buffers[b, 0] + 4 * (program[i, Field.B_START] + row * buffers[b, 1])
+        target = buffers[out, 0] + 4 * (program[i, Field.OUT_START] + row * buffers[out, 1])
+        for head in range(program[i, Field.HEADS]):
             _apply(
                 opcode,
-                source + 4 * head * program[i, 17],
-                other + 4 * head * program[i, 18],
-                target + 4 * head * program[i, 19],
+                source + 4 * head * program[i, Field.A_STRIDE],
+                other + 4 * head * program[i, Field.B_STRIDE],
+                target + 4 * head * program[i, Field.OUT_STRIDE],
                 width,
-                program[i, 8],
-                program[i, 9],
+                program[i, Field.P0],
+                program[i, Field.P1],
             )
 
 
 @_helper
 def _gather(program, buffers, step, i):
-    a, out = program[i, 1], program[i, 5]
-    indices = longs_at(step[5])
-    for row in range(step[6]):
-        source = buffers[a, 0] + 4 * (program[i, 2] + indices[row] * buffers[a, 1])
-        _copy(source, buffers[out, 0] + 4 * row * buffers[out, 1], program[i, 7])
+    a, out = program[i, Field.A], program[i, Field.OUT]
+    indices = longs_at(step[StepField.SAMPLED])
+    for row in range(step[StepField.NUM_SAMPLED]):
+        source = buffers[a, 0] + 4 * (program[i, Field.A_START] + indices[row] * buffers[a, 1])
+        _copy(source, buffers[out, 0] + 4 * row * buffers[out, 1], program[i, Field.WIDTH])
 
 
 @_helper
 def _lead(program, buffers, num_rows, scratch, product, step, agreement):
     for i in range(program.shape[0]):
-        opcode = program[i, 0]
-        if opcode == 0:
+        opcode = program[i, Field.OPCODE]
+        if opcode == Opcode.QUANTIZE:
             _quantize(program, buffers, num_rows, scratch, i)
-        elif opcode in (1, 13, 14):
+        elif opcode in (Opcode.PRODUCT, Opcode.LOW_RANK_DOWN, Opcode.LOW_RANK_UP):
             _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement)
-        elif opcode == 11:
+        elif opcode == Opcode.ATTEND:
             _cache_tokens(program, buffers, num_rows, step, i)
             _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement)
-        elif opcode == 12:
+        elif opcode == Opcode.GATHER:
             _gather(program, buffers, step, i)
-            num_rows = step[6]
+            num_rows = step[StepField.NUM_SAMPLED]
             if num_rows == 0:
                 break
         else:

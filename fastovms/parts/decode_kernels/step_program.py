@@ -150,5 +150,5 @@ class AdaptedStepRunner(StepProgramRunner):
         instructions = self._step.program.instructions
         opcodes = instructions[:, Field.OPCODE]
         is_low_rank = (opcodes == Opcode.LOW_RANK_DOWN) | (opcodes == Opcode.LOW_RANK_UP)
-        groups = np.where(is_low_rank, instructions[:, Field.P0 + 2], 0)
+        groups = np.where(is_low_rank, instructions[:, Field.P2], 0)
         self._instructions = instructions[~is_low_rank | used[groups]]

@@ -93,7 +93,7 @@ from fastovms.state.sqlite.database import IN_MEMORY
 from fastovms.state.sqlite.location import default_directory
 from fastovms.state.state_store import StateCollector
 from fastovms.system.disk import nearest_existing
-from fastovms.system.memory import find_trim, memory_limit
+from fastovms.system.memory import find_trim, memory_left, memory_limit
 from fastovms.system.threads import DiskThreads, LastWaits, LeavableExecutor
 from fastovms.telemetry.metrics import GenerationCollector
 from fastovms.telemetry.tracing import Tracer
@@ -456,7 +456,13 @@ async def _run(
         paths=ApiPaths(),
     )
     observers = _observers(config.service, registry, access_lines, lambda: server)
-    server = HttpServer(config.http, dispatcher, observers=observers, inherited=inherited)
+    server = HttpServer(
+        config.http,
+        dispatcher,
+        observers=observers,
+        inherited=inherited,
+        memory_left=partial(memory_left, kept_space=0),
+    )
     add_health_routes(router, HealthRoutes(status, registry, __version__))
     if page is not None:
         add_page_routes(router, page)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Final, Protocol
@@ -204,15 +206,53 @@ def _new_span_id() -> str:
     return span_id
 
 
+_BYTES_PER_BYTE: Final = 5
+"""Bytes that a body takes in all for each of its own, while its text is decoded and rendered."""
+
+_PLENTY: Final = 4 * _BYTES_PER_BYTE
+_ALWAYS_FREE: Final = 4 * 1024 * 1024
+_LOOK_INTERVAL: Final = 0.1
+"""Seconds between two looks at the memory that is left."""
+
+
 class BodyBudget(Shares):
     """Counts the bytes of request bodies.
 
     A client may hold at most as many bytes as are left free: half of all if it is alone, a third if
     another one holds a third, and so on.
+
+    Args:
+        limit: the maximum of all bodies.
+        memory_left: returns the bytes that the process may still allocate within its own limits.
+            They lower the maximum, since a body that is decoded takes several times its size.
+        clock: returns seconds.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(
+        self,
+        limit: int,
+        memory_left: Callable[[], float] = lambda: math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(0, limit)
+        self._limit = limit
+        self._memory_left = memory_left
+        self._clock = clock
+        self._looked_at = -math.inf
+        self._is_bounded = memory_left() < _PLENTY * limit
+
+    def take(self, owner: str, size: int = 1) -> bool:
+        if self._is_bounded and self.used + size > _ALWAYS_FREE:
+            self._look()
+        return super().take(owner, size)
+
+    def _look(self) -> None:
+        """Sets the maximum to what the memory that is left allows. Reading that takes long."""
+        now = self._clock()
+        if now - self._looked_at >= _LOOK_INTERVAL:
+            self._looked_at = now
+            allowed = self.used + int(self._memory_left() / _BYTES_PER_BYTE)
+            self.most = min(self._limit, max(2 * _ALWAYS_FREE, allowed))
 
 
 MAPPED: Final = 1024 * 1024

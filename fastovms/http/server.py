@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import select
 import socket
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ class HttpServer:
         dispatcher: finds handlers and refuses requests.
         observers: called with each finished request; must be fast.
         inherited: listening sockets to use in place of the configured addresses.
+        memory_left: see `BodyBudget`.
 
     Attributes:
         addresses: as clients write them, "http://127.0.0.1:8000"; known once bound.
@@ -45,11 +47,13 @@ class HttpServer:
         *,
         observers: Sequence[Observer] = (),
         inherited: Sequence[socket.socket] = (),
+        memory_left: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._config = config
         self._observers = tuple(observers)
         self._inherited = tuple(inherited)
         self._dispatcher = dispatcher
+        self._memory_left = memory_left
         self._tls: TlsCredentials | None = None
         self._listeners: list[Listener] = []
         self._acceptor: Acceptor | None = None
@@ -102,7 +106,13 @@ class HttpServer:
         """
         self.bind()
         loop = asyncio.get_running_loop()
-        state = ServerState(self._config, self._dispatcher, loop, self._observers)
+        state = ServerState(
+            self._config,
+            self._dispatcher,
+            loop,
+            self._observers,
+            memory_left=self._memory_left,
+        )
         state.max_connections = raise_file_limit(self._config.max_connections)
         self._state = state
         self._acceptor = Acceptor(state, self._tls)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import secrets
 import time
 from collections import deque
@@ -269,6 +270,7 @@ class ServerState:
 
     Args:
         clock: returns seconds, also within a pass of the loop.
+        memory_left: see `BodyBudget`.
 
     Attributes:
         draining: whether every answer from now on is its connection's last.
@@ -284,6 +286,7 @@ class ServerState:
         loop: asyncio.AbstractEventLoop,
         observers: Sequence[Observer] = (),
         clock: Callable[[], float] = time.perf_counter,
+        memory_left: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.config = config
         self.dispatcher = dispatcher
@@ -291,7 +294,7 @@ class ServerState:
         self.observers = tuple(observers)
         self.writer = ResponseWriter()
         self.forwarded = ForwardedClients(config.forwarded_allow_ips)
-        self.body_budget = BodyBudget(config.max_buffered_bodies)
+        self.body_budget = BodyBudget(config.max_buffered_bodies, memory_left, clock)
         self.outbox = Outbox(loop)
         self.turnstile = Turnstile(loop, clock)
         self.read_turnstile = Turnstile(loop, clock)

@@ -48,20 +48,25 @@ def cpu_quota(root: Path = _ROOT) -> float:
     return min(map(_cpu_quota_of, _groups("cpu", root)), default=math.inf)
 
 
-def memory_left(root: Path = _ROOT) -> float:
+def memory_left(root: Path = _ROOT, *, kept_space: int = _KEPT_SPACE) -> float:
     """Returns the bytes of memory that this process may still allocate within its control groups
-    and resource limits; infinite = no limit."""
-    return min((limit - used for limit, used in _memory_limits(root)), default=math.inf)
+    and resource limits; infinite = no limit.
+
+    Args:
+        kept_space: bytes of address space that are not used yet and are needed.
+    """
+    limits = _memory_limits(root, kept_space)
+    return min((limit - used for limit, used in limits), default=math.inf)
 
 
 def memory_limit(root: Path = _ROOT) -> float:
     """Returns the bytes of memory that this process may have at most: that of the machine, or a
     lower limit of its control groups or resources."""
     total = named_sizes(root / "proc/meminfo")["MemTotal"]
-    return min([total, *(limit for limit, _ in _memory_limits(root))])
+    return min([total, *(limit for limit, _ in _memory_limits(root, 0))])
 
 
-def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
+def _memory_limits(root: Path, kept_space: int) -> Iterator[tuple[int, int]]:
     """Yields the limits of memory, and how much of each is used, in bytes."""
     for group in _groups("memory", root):
         yield from _memory_limit_of(group)
@@ -69,7 +74,7 @@ def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
     for line in _lines(root / "proc/self/limits"):
         name, soft = line[:_NAME_WIDTH].rstrip(), line[_NAME_WIDTH:].partition(" ")[0]
         if name in _RESOURCES and soft.isdecimal():
-            yield int(soft), min(int(soft), used.get(_RESOURCES[name], 0) + _KEPT_SPACE)
+            yield int(soft), min(int(soft), used.get(_RESOURCES[name], 0) + kept_space)
 
 
 def named_sizes(file: Path) -> dict[str, int]:

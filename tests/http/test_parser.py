@@ -244,6 +244,31 @@ def test_a_client_holds_no_more_than_is_left_for_all_others() -> None:
     budget.check()
 
 
+def test_the_memory_that_is_left_bounds_bodies() -> None:
+    mib, now, left = 2**20, 0.0, 1000 * 2**20
+    budget = BodyBudget(1024 * mib, lambda: left, lambda: now)
+    assert not budget.take("a", 101 * mib), "a body takes five times its size, and half is others'"
+    assert budget.take("a", 100 * mib)
+    budget.give_back("a", 100 * mib)
+    left = 0
+    assert budget.take("a", 100 * mib), "reading the limits takes long"
+    budget.give_back("a", 100 * mib)
+    now += 1.0
+    assert not budget.take("a", 5 * mib)
+    assert budget.take("a", 4 * mib), "small bodies are always read"
+    now += 1.0
+    left = 1000 * mib
+    assert budget.take("a", 90 * mib)
+
+
+def test_plenty_of_memory_is_not_looked_at() -> None:
+    looks: list[float] = []
+    budget = BodyBudget(1000, lambda: looks.append(0.0) or 1e6)
+    for _ in range(10):
+        assert budget.take("a", 50)
+    assert len(looks) == 1
+
+
 @pytest.mark.parametrize("num_hogs", [1, 2, 9])
 def test_a_small_body_finds_room_however_many_hold_all_that_they_may(num_hogs: int) -> None:
     budget = BodyBudget(1000)

@@ -224,6 +224,7 @@ def install_server() -> None:
     install_speech()
     serve.HttpServer = SimHttpServer  # type: ignore[misc]
     serve.find_trim = lambda: lambda: None  # type: ignore[assignment]
+    serve.memory_left = lambda **_: float("inf")
     serve.load_extensions = lambda group, name=None: []  # type: ignore[assignment]
     serve.os = SimpleNamespace(  # type: ignore[attr-defined]
         environ={"HOME": "/nonexistent"}, getpid=lambda: 1, write=lambda file, data: len(data)

@@ -16,6 +16,7 @@ import msgspec
 from fastovms.config import FilesConfig
 from fastovms.errors import ConfigurationError, RequestError, StateUnread
 from fastovms.fair_queue import Shares
+from fastovms.system.clock import ExpiryRounds
 from fastovms.system.disk import lock_file, open_file, private_directory, read_file
 from fastovms.system.threads import DiskThreads, run_to_end
 
@@ -172,6 +173,7 @@ class FileStore:
         self.files = Shares.of_places(config.max_files)
         self.bytes = Shares(limit, limit + limit // _FURTHER_SHARE)
         self._next_expiry = _NEVER
+        self._rounds = ExpiryRounds("files")
         try:
             for folder in (directory, self._contents, self._partial):
                 private_directory(folder)
@@ -236,12 +238,17 @@ class FileStore:
         self.drop_expired()
         self._folder.check_read(id)
         record = self._records.get(id)
-        return record if record is not None and record.tenant == tenant else None
+        is_found = record is not None and record.tenant == tenant and not self._has_expired(record)
+        return record if is_found else None
 
     def list(self, tenant: str) -> Iterator[FileRecord]:
         """Yields a tenant's files, the oldest first."""
         self.drop_expired()
-        found = [record for record in self._records.values() if record.tenant == tenant]
+        found = [
+            record
+            for record in self._records.values()
+            if record.tenant == tenant and not self._has_expired(record)
+        ]
         return iter(sorted(found, key=lambda record: (record.created_at, record.id)))
 
     def path_of(self, id: str) -> Path:
@@ -351,17 +358,23 @@ class FileStore:
             )
 
     def drop_expired(self) -> None:
-        """Deletes expired files; called at every use of the store."""
+        """Deletes expired files, some of them at a time; called at every use of the store."""
         now = self._clock()
-        if now < self._next_expiry:
+        if now < self._next_expiry or self._rounds.seconds_left(now):
             return
-        for id, record in list(self._records.items()):
-            if _expiry(record) <= now and id not in self._pins:
-                self.drop(id)
+        expired = sorted(filter(self._has_expired, self._records.values()), key=_expiry)
+        allowed = self._rounds.allowed(len(self._records), now)
+        for record in expired[:allowed]:
+            self.drop(record.id)
+        is_behind = len(expired) > allowed
+        self._rounds.spend(len(expired[:allowed]), is_behind=lambda: is_behind)
         self._next_expiry = min(
             (_expiry(record) for id, record in self._records.items() if id not in self._pins),
             default=_NEVER,
         )
+
+    def _has_expired(self, record: FileRecord) -> bool:
+        return _expiry(record) <= self._clock() and record.id not in self._pins
 
     def check(self) -> None:
         """Asserts that the books balance."""

@@ -283,6 +283,22 @@ async def test_files_expire_unless_they_are_in_use(store, clock) -> None:
     assert store.find("", "file-2") is None
 
 
+async def test_a_wrong_clock_deletes_a_file_at_a_time(store, clock) -> None:
+    for number in range(3):
+        await add(store, f"file-{number}", expires_at=2000 + number)
+    clock.now = 1e9
+    assert list(store.list("")) == []
+    assert store.find("", "file-1") is None
+    assert len(store) == 2
+    clock.now = 1000.0
+    assert [record.id for record in store.list("")] == ["file-1", "file-2"]
+    clock.now = 3000.0
+    for _ in range(2):
+        assert list(store.list("")) == []
+        clock.now += 60.0
+    assert len(store) == 0
+
+
 async def test_a_slow_disk_holds_back_no_other_work(store, monkeypatch) -> None:
     sync, go = os.fsync, threading.Event()
     monkeypatch.setattr("os.fsync", lambda descriptor: (go.wait(), sync(descriptor)))

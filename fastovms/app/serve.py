@@ -92,6 +92,7 @@ from fastovms.state.opening import open_store
 from fastovms.state.sqlite.database import IN_MEMORY
 from fastovms.state.sqlite.location import default_directory
 from fastovms.state.state_store import StateCollector
+from fastovms.system.clock import SteadyClock, boot_time
 from fastovms.system.disk import nearest_existing
 from fastovms.system.memory import find_trim, memory_left, memory_limit
 from fastovms.system.threads import DiskThreads, LastWaits, LeavableExecutor
@@ -377,7 +378,12 @@ def model_supply(
         finder.find,
         load if log is None else log.busy()(load),
         config.residency,
-        open_blocks=partial(open_block_directory, prefix_cache, _state_dir(config.state)),
+        open_blocks=partial(
+            open_block_directory,
+            prefix_cache,
+            _state_dir(config.state),
+            SteadyClock(time.time, boot_time),
+        ),
         keeps_salted=prefix_cache.keeps_salted,
         list_path=config.model_list,
         read_list=config.read_models,
@@ -468,11 +474,12 @@ async def _run(
         add_page_routes(router, page)
     server.bind()  # before the state is touched: who has the address mostly has that too
     runs = BackgroundRuns(config.state.max_background)
-    store = open_store(config.state, os.environ, time.time)
+    clock = SteadyClock(time.time, boot_time)
+    store = open_store(config.state, os.environ, clock)
     state = None if store is None else ResponsesState(store, runs, config.state.resume)
     keeper: LeaseKeeper | None = None
     directory = None if store is None else _state_dir(config.state)
-    batches = BatchService(directory, config.files, config.batches, time.time)
+    batches = BatchService(directory, config.files, config.batches, clock)
     if store is not None:
         registry.register(StateCollector(store.stats, lambda: runs.num_running))
     loop = asyncio.get_running_loop()

@@ -26,6 +26,7 @@ from fastovms.state.store import (
     response_topic,
 )
 from fastovms.state.tables import OldObject, Shares, Tables, Totals, add_growth, total_of
+from fastovms.system.clock import ExpiryRounds
 
 # Declares `StateDatabase`, what a thread of the store asks of the database it uses, and the
 # bounds within which a database keeps itself.
@@ -62,17 +63,20 @@ class StateBounds(NamedTuple):
 class Eviction:
     """Evicts up to `limit` objects within a transaction.
 
-    Objects that are too old are evicted first. While the number or size exceeds its limit, the
-    tenant with the most loses its least recently used objects until it has as much as the next
-    tenant. A tenant with at most its equal share of the limit loses nothing, even if others have
-    running responses, which cannot be evicted.
+    Objects that are too old are evicted first, as many as `rounds` allows. While the number or size
+    exceeds its limit, the tenant with the most loses its least recently used objects until it has
+    as much as the next tenant. A tenant with at most its equal share of the limit loses nothing,
+    even if others have running responses, which cannot be evicted.
 
     Args:
         shares: the number and size of each tenant's objects.
     """
 
-    def __init__(self, tables: Tables, bounds: StateBounds, shares: Shares, limit: int) -> None:
+    def __init__(
+        self, tables: Tables, bounds: StateBounds, shares: Shares, limit: int, rounds: ExpiryRounds
+    ) -> None:
         self._tables = tables
+        self._rounds = rounds
         self._bounds = bounds
         self._shares = dict(shares)
         self._limit = limit
@@ -80,7 +84,11 @@ class Eviction:
     def run(self, now: float) -> bool:
         """Evicts the objects that are due at a Unix time. Returns whether there were any."""
         bounds, limit = self._bounds, self._limit
-        self._delete(self._tables.expired(now - bounds.max_age, limit))
+        last_use, num_objects = now - bounds.max_age, total_of(self._shares).num_objects
+        allowed = min(limit, self._rounds.allowed(num_objects, now, bounds.max_age))
+        aged = self._tables.expired(last_use, allowed)
+        self._delete(aged)
+        self._rounds.spend(len(aged), is_behind=lambda: bool(self._tables.expired(last_use, 1)))
         for measure, bound in enumerate((bounds.max_count, bounds.max_bytes)):
             self._shrink(measure, bound)
         return self._limit < limit

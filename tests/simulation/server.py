@@ -225,6 +225,7 @@ def install_server() -> None:
     serve.HttpServer = SimHttpServer  # type: ignore[misc]
     serve.find_trim = lambda: lambda: None  # type: ignore[assignment]
     serve.memory_left = lambda **_: float("inf")
+    serve.boot_time = lambda: _own_server().process.monotonic()
     serve.load_extensions = lambda group, name=None: []  # type: ignore[assignment]
     serve.os = SimpleNamespace(  # type: ignore[attr-defined]
         environ={"HOME": "/nonexistent"}, getpid=lambda: 1, write=lambda file, data: len(data)

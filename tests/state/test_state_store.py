@@ -333,8 +333,9 @@ async def test_bounds_are_kept_while_it_works_and_while_it_does_not(start, clock
     assert await worker.run(find("0")) is None
     assert await worker.run(find("199")) == b"{}"
     clock.now += 0.5
-    for _ in range(10):  # each is answered first, and then evicts a few
+    for _ in range(20):  # each is answered first, and then evicts one
         await worker.run(find("0"))
+        clock.now += 0.1
     await worker.close()
     assert database.totals.num_objects == 0
 

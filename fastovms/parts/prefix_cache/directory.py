@@ -580,13 +580,16 @@ _ENOUGH_FREE: Final = 20 * 1024**3
 
 
 def open_block_directory(
-    config: PrefixCacheConfig, state_dir: Path | None
+    config: PrefixCacheConfig,
+    state_dir: Path | None,
+    unix_time: Callable[[], float] = time.time,
 ) -> BlockDirectory | None:
     """Opens the directory of cached blocks; None = no disk cache, which is logged unless the
     operator chose it.
 
     Args:
         state_dir: the state directory; None = none.
+        unix_time: see `BlockDirectory`.
     """
     directory = config.directory or (None if state_dir is None else state_dir / FOLDER)
     if directory is None or config.max_bytes == 0:
@@ -604,6 +607,7 @@ def open_block_directory(
             max_bytes,
             bytes_per_second=config.bytes_per_second,
             bytes_per_day=config.bytes_per_day,
+            unix_time=unix_time,
         )
     except (DirectoryInUse, OSError) as error:
         logger.warning("prefix cache: prompts are kept in memory only: %s: %s", directory, error)

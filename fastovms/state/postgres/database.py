@@ -31,6 +31,7 @@ from fastovms.state.postgres.server_address import ServerAddress
 from fastovms.state.running_responses import ONLY_REPLICA, Replica
 from fastovms.state.state_store import Eviction, Operation, OperationOutcome, StateBounds
 from fastovms.state.tables import Clock, Totals, total_of
+from fastovms.system.clock import ExpiryRounds
 
 # Holds what the threads of one server share about the database: whether it can be reached, and
 # how much it keeps.
@@ -246,6 +247,7 @@ class PostgresDatabase:
         self._link = link
         self._bounds = bounds
         self._clock = clock
+        self._rounds = ExpiryRounds("responses and conversations")
         self._replica = replica
         self._only_reads = only_reads
         self._connected: _Connected | None = None
@@ -329,7 +331,9 @@ class PostgresDatabase:
             if not has_turn:
                 return False
             tables.recount_shares()
-            eviction = Eviction(tables, self._bounds, tables.sum_shares(), _MAX_EVICTED)
+            eviction = Eviction(
+                tables, self._bounds, tables.sum_shares(), _MAX_EVICTED, self._rounds
+            )
             has_evicted = eviction.run(self._clock())
         return has_evicted and self._is_due()
 
@@ -340,7 +344,9 @@ class PostgresDatabase:
             psycopg.Error, Unreachable: the database cannot be read.
         """
         with self.snapshot() as tables:
-            return self._bounds.seconds_to_expiry(tables.oldest_use(), self._clock())
+            now = self._clock()
+            seconds = self._bounds.seconds_to_expiry(tables.oldest_use(), now)
+            return None if seconds is None else max(seconds, self._rounds.seconds_left(now))
 
     def check(self) -> None:
         """Raises AssertionError if the stored data are inconsistent. Reads all rows."""
@@ -460,7 +466,9 @@ class PostgresDatabase:
         with self.snapshot() as tables:
             totals, oldest_use = tables.sum_slots(), tables.oldest_use()
         self._link.totals = totals
-        return self._bounds.is_exceeded(totals, oldest_use, self._clock())
+        now = self._clock()
+        oldest_use = None if self._rounds.seconds_left(now) else oldest_use
+        return self._bounds.is_exceeded(totals, oldest_use, now)
 
 
 def _reason(error: Exception) -> str:

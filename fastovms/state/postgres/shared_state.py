@@ -12,7 +12,7 @@ from typing import Final
 import psycopg
 
 from fastovms.config import StateConfig
-from fastovms.errors import ConfigurationError, StateFailed
+from fastovms.errors import ConfigurationError
 from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.state.postgres.schema import CHANNEL, OtherVersion, Unreachable
 from fastovms.state.postgres.server_address import ServerAddress, may_have_password, read_address
@@ -54,7 +54,7 @@ class NotificationListener(Watchers):
         while True:
             try:
                 await self._listen()
-            except (psycopg.Error, StateFailed) as error:
+            except Exception as error:  # of psycopg, or a shortage of descriptors
                 logger.debug("response store: notifications of other servers are lost: %s", error)
             await asyncio.sleep(self._delay)
             self._delay = min(2 * self._delay, _MAX_DELAY)

@@ -24,6 +24,7 @@ from fastovms.state.tables import (
     seal,
     total_of,
 )
+from fastovms.system.clock import ExpiryRounds
 
 _LOCK_TIMEOUT: Final = 5.0
 """Seconds that a statement waits for the database, where another program has locked it."""
@@ -356,6 +357,7 @@ class Database:
         self._on_damage: Callable[[sqlite3.Error], None] | None = on_damage
         self._bounds = bounds
         self._clock = clock
+        self._rounds = ExpiryRounds("responses and conversations")
         self.is_on_disk = path != IN_MEMORY
         self._connection = open_database(path)
         self._connection.create_function("unix_time", 0, clock)
@@ -415,13 +417,17 @@ class Database:
         if not self._is_due():
             return False
         with self.transaction():
-            eviction = Eviction(self._tables, self._bounds, self._shares, _MAX_EVICTED)
+            eviction = Eviction(
+                self._tables, self._bounds, self._shares, _MAX_EVICTED, self._rounds
+            )
             has_evicted = eviction.run(self._clock())
         return has_evicted and self._is_due()
 
     def seconds_to_expiry(self) -> float | None:
         """Returns the seconds until the next object is too old; None = no objects."""
-        return self._bounds.seconds_to_expiry(self._tables.oldest_use(), self._clock())
+        now = self._clock()
+        seconds = self._bounds.seconds_to_expiry(self._tables.oldest_use(), now)
+        return None if seconds is None else max(seconds, self._rounds.seconds_left(now))
 
     def add_all(self, other: Database) -> None:
         """Copies all objects of the other database; objects with the same id are replaced.
@@ -550,4 +556,6 @@ class Database:
             on_damage(error)
 
     def _is_due(self) -> bool:
-        return self._bounds.is_exceeded(self._totals, self._tables.oldest_use(), self._clock())
+        now = self._clock()
+        oldest_use = None if self._rounds.seconds_left(now) else self._tables.oldest_use()
+        return self._bounds.is_exceeded(self._totals, oldest_use, now)

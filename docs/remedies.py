@@ -44,10 +44,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "general.type must be model": "It is an adapter, a vocabulary or a projector of "
             "images. Name the "
             "file of the model.",
-            "by --cache-dir": "Free space on the named disk, or give `--cache-dir` a directory of "
-            "a disk with room: the converted model takes up to 1.25 times the size of the file.",
-            "because it cannot be stored": "The model is served. To convert it once only, free "
-            "space on the disk of `--cache-dir`, or name another directory.",
+            "--cache-dir": "Free space there.",
             "could not be converted": "Usually memory: the converter needs room for the weights. "
             "Free some, or take a smaller quantization.",
             "before May 2024": "Take a file that was made later.",
@@ -139,18 +136,7 @@ SECTIONS: Final[Sequence[Section]] = (
         "The device cannot run what was asked for. `fastovms doctor MODEL` shows memory, devices "
         "and what the model needs.",
         {
-            "raise --cache-size": "Give a larger `--cache-size` (GB), or leave it out. If the free "
-            "memory is short, raise the limit of the container (cgroup) or of the process "
-            "(`ulimit -v`).",
-            "of weights, but": "The system would end the server. Take weights in 4 bits or a "
-            "smaller model, or raise the memory or its limit.",
-            "the system may end this process": "Leave more memory to the server, or take weights "
-            "in 4 bits or a smaller model.",
-            "is more than fits into the free memory": "Lower `--cache-size` (GB) to the stated "
-            "number, or free memory.",
-            "than the memory that this process may use": "Give the stated size or less.",
-            "raise the limit of the address space": "Raise or remove `ulimit -v` "
-            "(`LimitAS=` in a unit); limit memory by a cgroup (`MemoryMax=`) instead.",
+            "raise --cache-size": "Give a larger `--cache-size` (GB), or leave it out.",
             "--model-memory must be more": "Raise `--model-memory`, or lower `--cache-size`.",
             "have the name": "Give each model a name of its own: `--model NAME=MODEL`.",
             "--device must be": "Give a device of [Devices](devices.md).",

@@ -8,7 +8,7 @@ import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -238,9 +238,11 @@ class ModelPool:
         *,
         clock: Callable[[], float],
         wait_timeout: float,
+        occupied: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """
         Args:
+            occupied: returns a context that is open while a request waits for its model.
             models: the models in memory; the pool updates it.
             wait_timeout: how many seconds a request may wait for its model.
         """
@@ -249,6 +251,7 @@ class ModelPool:
         self._loader = loader
         self._clock = clock
         self._wait_timeout = wait_timeout
+        self._occupied = occupied
         self._configs: dict[str, ModelConfig] = {}
         self._known: dict[str, KnownModel] = {}
         self._loaded: dict[str, ModelPlan] = {}  # by name, that of the last successful load
@@ -337,8 +340,9 @@ class ModelPool:
             raise Overloaded(f"{limit} requests wait for {name} to be loaded, which is the limit")
         waiting = self._wait(name)
         try:
-            async with asyncio.timeout(self._wait_timeout):
-                await waiting
+            with self._occupied():
+                async with asyncio.timeout(self._wait_timeout):
+                    await waiting
         except BaseException as error:
             self._give_up(name, waiting)
             if isinstance(error, TimeoutError):

@@ -235,12 +235,11 @@ def begin_loading(model: ModelConfig) -> None:
     limited = ", as far as its limits go (cgroup, ulimit -v)" if memory_left() <= free else ""
     text = (
         f"{model.name} has {format_size(weights)} of weights, but {format_size(free)} of memory "
-        f"are free for this process{limited}: use weights in 4 bits, a smaller model, or more "
-        "memory"
+        f"are free for this process{limited}"
     )
     if weights > available_memory(with_swap=True):
-        raise ConfigurationError(text)
-    logger.warning("%s; the system may end this process", text)
+        raise ConfigurationError(f"{text}: use weights in 4 bits, a smaller model, or more memory")
+    logger.warning("%s: the system may end this process", text)
 
 
 def check_cache_size(model: ModelConfig) -> None:

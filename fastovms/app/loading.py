@@ -43,7 +43,7 @@ from fastovms.backends.encoder_backend import load_encoder
 from fastovms.backends.engine_thread import ComputeTurn
 from fastovms.backends.image_decoder import ImageDecoder
 from fastovms.backends.model_task import read_optional, takes_images
-from fastovms.backends.paged.backend import PagedBackend, SharedCores
+from fastovms.backends.paged.backend import PagedBackend
 from fastovms.backends.processes import ChildProcess
 from fastovms.backends.speech_backend import load_whisper
 from fastovms.config import EngineConfig, MediaConfig, ModelConfig
@@ -123,7 +123,7 @@ def load_models(
     media: MediaConfig,
     prefixes: PrefixDirectory | None = None,
     *,
-    cores: SharedCores | None = None,
+    cores: TunedCores | None = None,
     available: Callable[[], int] = available_memory,
     ahead: CompileAhead | None = None,
 ) -> ServedModels:
@@ -139,10 +139,22 @@ def load_models(
     Raises:
         ConfigurationError: a model cannot be loaded on its device, or its cache does not fit.
     """
+    cores = cores or TunedCores.share()
+    with cores.idle_tuning.occupied():
+        return _load(models, media, prefixes, cores, available, ahead)
+
+
+def _load(
+    models: Sequence[ModelConfig],
+    media: MediaConfig,
+    prefixes: PrefixDirectory | None,
+    cores: TunedCores,
+    available: Callable[[], int],
+    ahead: CompileAhead | None,
+) -> ServedModels:
     check_models(models)
     start = time.perf_counter()
     make_binding_tables()
-    cores = cores or TunedCores.share()
     others: dict[str, ServedEncoder | ServedSpeech] = {}
     closes: list[Callable[[], None]] = []
     for model in models:

@@ -143,7 +143,7 @@ def compile_paged(
         finally:
             checked.result()
         grammars = compiler.result()
-    measurement = Measurement(model_dir, config, cache) if is_to_be_measured else None
+    measurement = Measurement(model.name, model_dir, config, cache) if is_to_be_measured else None
     if config.max_num_batched_tokens is None:
         config = replace(config, max_num_batched_tokens=token_budget)
     extensions = [SamplingKernels(), SuffixKernels(), *_of_model(paged_model, config, cache)]

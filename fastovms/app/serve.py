@@ -79,7 +79,7 @@ from fastovms.files import FOLDER as FILE_FOLDER
 from fastovms.files import FileStore
 from fastovms.http.access_log import AccessLog, HttpMetrics
 from fastovms.http.gates import JsonOnly
-from fastovms.http.listeners import Notifier, inherited_sockets
+from fastovms.http.listeners import BoundSockets, Notifier, bind_sockets
 from fastovms.http.messages import Observer, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
@@ -299,12 +299,18 @@ class ServerConfig:
     read_models: ReadList | None = None
 
 
-def serve(config: ServerConfig, log: LineWriter, ahead: CompileAhead | None = None) -> None:
+def serve(
+    config: ServerConfig,
+    log: LineWriter,
+    ahead: CompileAhead | None = None,
+    sockets: BoundSockets | None = None,
+) -> None:
     """Serves until a signal has drained the server.
 
     Args:
         log: the stream of the log, and of the access log unless it has its own file.
         ahead: compiles a model already.
+        sockets: those to listen on; None = they are bound before the models are loaded.
 
     Raises:
         ConfigurationError: the model, the device, an address or a file is not available.
@@ -312,7 +318,7 @@ def serve(config: ServerConfig, log: LineWriter, ahead: CompileAhead | None = No
     """
     check_sizes(config)
     supply = model_supply(config, log, ahead)
-    run(config, log, load=supply.load, supply=supply)
+    run(config, log, load=supply.load, supply=supply, sockets=sockets)
 
 
 def check_sizes(config: ServerConfig) -> None:
@@ -372,7 +378,8 @@ def model_supply(
     """
     finder = ModelFinder.of(config.repository, os.environ)
     prefix_cache = config.prefix_cache
-    load = partial(load_models, media=config.media, cores=TunedCores.share(), ahead=ahead)
+    cores = TunedCores.share()
+    load = partial(load_models, media=config.media, cores=cores, ahead=ahead)
     supply = ModelSupply(
         config.models,
         finder.find,
@@ -387,6 +394,7 @@ def model_supply(
         keeps_salted=prefix_cache.keeps_salted,
         list_path=config.model_list,
         read_list=config.read_models,
+        occupied=cores.idle_tuning.occupied,
     )
     if ahead is not None:
         supply.find([ahead.model])
@@ -401,12 +409,14 @@ def run(
     *,
     load: Callable[[], ServedModels],
     supply: ModelSupply | None = None,
+    sockets: BoundSockets | None = None,
 ) -> None:
     """Serves the models that `load` loads, like `serve`. Tests and benchmarks use it with their own
     models.
 
     Args:
         supply: loads and unloads models; None = the models stay loaded.
+        sockets: as for `serve`.
     """
 
     def load_and_settle() -> ServedModels:
@@ -417,7 +427,8 @@ def run(
     async def serve_models() -> None:
         # At the end, no thread is waited for whose time is over.
         asyncio.get_running_loop().set_default_executor(LeavableExecutor())
-        await _run(config, log, access_lines, tracer, load_and_settle, supply)
+        bound = sockets or bind_sockets(config.http, os.environ, os.getpid())
+        await _run(config, log, access_lines, tracer, load_and_settle, supply, bound)
 
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with (
@@ -435,6 +446,7 @@ async def _run(
     tracer: Tracer | None,
     load: Callable[[], ServedModels],
     supply: ModelSupply | None,
+    sockets: BoundSockets,
 ) -> None:
     extensions = load_extensions(ENDPOINTS)
     router = Router()
@@ -444,7 +456,6 @@ async def _run(
     open_paths = () if page is None else tuple(page.paths())
     guard = Guard(status, config.security, os.environ, open_paths)
     cors = cors_policy(config.security, needs_key=guard.needs_key)
-    inherited = inherited_sockets(os.environ, os.getpid())
     dispatcher = Dispatcher(
         router,
         render_error,
@@ -466,7 +477,7 @@ async def _run(
         config.http,
         dispatcher,
         observers=observers,
-        inherited=inherited,
+        bound=sockets,
         memory_left=partial(memory_left, kept_space=0),
     )
     add_health_routes(router, HealthRoutes(status, registry, __version__))
@@ -561,7 +572,7 @@ async def _run(
             config.service,
             hooks,
             waits,
-            listens_early=not inherited,
+            listens_early=not sockets.are_inherited,
         ).run()
     finally:
         loop_watch.stop()

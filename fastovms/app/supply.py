@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -218,6 +219,7 @@ class ModelSupply:
         keeps_salted: whether prompts with a `cache_salt` are cached on disk.
         list_path: the file that lists the models; None = no list.
         read_list: reads the list again.
+        occupied: see `ModelPool`.
     """
 
     def __init__(
@@ -231,6 +233,7 @@ class ModelSupply:
         keeps_salted: bool = False,
         list_path: Path | None = None,
         read_list: ReadList | None = None,
+        occupied: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._sources = sources
         self._find = find
@@ -240,6 +243,7 @@ class ModelSupply:
         self._keeps_salted = keeps_salted
         self._prefixes: PrefixDirectory | None = None
         self._read_list = read_list
+        self._occupied = occupied
         self._residency = Residency(residency)
         self._configs: list[ModelConfig] | None = None
         self._plans: list[ModelPlan] = []
@@ -305,6 +309,7 @@ class ModelSupply:
             loader,
             clock=time.monotonic,
             wait_timeout=self._config.wait_timeout,
+            occupied=self._occupied,
         )
         pool.start(plans)
         if self._watch is not None:

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from fastovms.app.compiling import CompileAhead
     from fastovms.app.serve import ServerConfig
     from fastovms.app.supply import ReadList
+    from fastovms.http.listeners import BoundSockets
 
 
 def add_serving_arguments(parser: argparse.ArgumentParser, *, shows_all: bool) -> None:
@@ -636,27 +637,38 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
         logger.info("fastovms %s is starting", __version__)
         # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
         # not wait, nor the first line of the log.
-        ahead = _compile_ahead(models, settings)
+        ahead, sockets = _compile_ahead(models, settings)
         from fastovms.app.serve import serve
 
         read_models = listed and (lambda: chosen_models(arguments, given)[0])
         config = server_config(models, settings, listed and config_file(listed), read_models)
-        serve(config, log, ahead)
+        serve(config, log, ahead, sockets)
 
 
-def _compile_ahead(models: Sequence[ModelSource], settings: Settings) -> CompileAhead | None:
-    """Begins to compile a single model while the rest of the server is imported. Returns None if
-    there are several, if the model must be downloaded, or if it is loaded on demand."""
+def _compile_ahead(
+    models: Sequence[ModelSource], settings: Settings
+) -> tuple[CompileAhead | None, BoundSockets | None]:
+    """Begins to compile a single model while the rest of the server is imported, once the server
+    has its addresses. Returns the model and the sockets; None if there are several models, if the
+    model must be downloaded, or if it is loaded on demand.
+
+    Raises:
+        ConfigurationError: an address is not available.
+    """
     if len(models) != 1 or settings.section(ResidencyConfig).loads_on_demand:
-        return None
-    repository = settings.section(RepositoryConfig)
-    finder = ModelFinder.of(repository, os.environ)
-    with suppress(ConfigurationError):  # which the server reports
-        if not finder.needs_network(models[0]):
-            from fastovms.app.compiling import compile_ahead
+        return None, None
+    finder = ModelFinder.of(settings.section(RepositoryConfig), os.environ)
+    try:
+        found = None if finder.needs_network(models[0]) else finder.find(models[0])
+    except ConfigurationError:  # which the server reports
+        found = None
+    if found is None:
+        return None, None
+    from fastovms.app.compiling import compile_ahead
+    from fastovms.http.listeners import bind_sockets
 
-            return compile_ahead(finder.find(models[0]))
-    return None
+    sockets = bind_sockets(settings.section(HttpConfig), os.environ, os.getpid())
+    return compile_ahead(found), sockets
 
 
 def _pull(arguments: argparse.Namespace, settings: Settings) -> None:

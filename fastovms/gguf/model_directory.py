@@ -86,13 +86,12 @@ def model_directory(path: Path, cache: DiskCache, scratch: Path | None) -> Path:
     except OSError as error:
         kept = f" (the disk of --cache-dir: {faults[0].strerror})" if faults else ""
         raise ConfigurationError(
-            f"{file} cannot be converted in {scratch}: {error.strerror}{kept}: free some space, or "
-            "name a directory with more by --cache-dir"
+            f"{file} cannot be converted in {scratch}: {error.strerror}{kept}: free space, or name "
+            "another --cache-dir"
         ) from None
     if faults:
         logger.warning(
-            "%s was converted, but will be again at each start, because it cannot be stored in the "
-            "directory of --cache-dir: %s",
+            "%s is converted at each start, because --cache-dir has no room: %s",
             file,
             faults[0].strerror,
         )

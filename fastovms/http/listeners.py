@@ -15,7 +15,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
@@ -422,6 +422,28 @@ def bind_all(config: HttpConfig, inherited: Sequence[socket.socket] = ()) -> lis
             listener.remove_path()
         raise
     return listeners
+
+
+class BoundSockets(NamedTuple):
+    """The sockets of a server, before it listens.
+
+    Attributes:
+        are_inherited: whether they are those of a socket unit, which listen already.
+    """
+
+    listeners: Sequence[Listener]
+    are_inherited: bool
+
+
+def bind_sockets(config: HttpConfig, environ: MutableMapping[str, str], pid: int) -> BoundSockets:
+    """Takes the sockets of a socket unit, or binds those of the configuration. Call it before what
+    takes long, so that an address in use is found at once.
+
+    Raises:
+        ConfigurationError: an address is not available, or an inherited descriptor is not a socket.
+    """
+    inherited = inherited_sockets(environ, pid)
+    return BoundSockets(bind_all(config, inherited), bool(inherited))
 
 
 _MOST_SPARE: Final = 512

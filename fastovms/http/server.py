@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import select
-import socket
 from collections.abc import Callable, Sequence
 
 from fastovms.config import HttpConfig
@@ -13,6 +12,7 @@ from fastovms.errors import ConfigurationError
 from fastovms.http.gates import is_local
 from fastovms.http.listeners import (
     Acceptor,
+    BoundSockets,
     Listener,
     TlsCredentials,
     bind_all,
@@ -32,7 +32,7 @@ class HttpServer:
     Args:
         dispatcher: finds handlers and refuses requests.
         observers: called with each finished request; must be fast.
-        inherited: listening sockets to use in place of the configured addresses.
+        bound: the sockets to listen on; None = `bind` binds the configured addresses.
         memory_left: see `BodyBudget`.
 
     Attributes:
@@ -46,12 +46,12 @@ class HttpServer:
         dispatcher: Dispatcher,
         *,
         observers: Sequence[Observer] = (),
-        inherited: Sequence[socket.socket] = (),
+        bound: BoundSockets | None = None,
         memory_left: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._config = config
         self._observers = tuple(observers)
-        self._inherited = tuple(inherited)
+        self._bound = bound
         self._dispatcher = dispatcher
         self._memory_left = memory_left
         self._tls: TlsCredentials | None = None
@@ -87,14 +87,15 @@ class HttpServer:
         Raises:
             ConfigurationError: an address is not available, or a file cannot be used.
         """
-        if self._listeners:
+        if self.addresses:
             return
         config = self._config
         if config.tls_certificate is not None:
             self._tls = TlsCredentials(config.tls_certificate, config.tls_key)
         elif config.tls_key is not None:
             raise ConfigurationError("a TLS key is given without a certificate")
-        self._listeners = bind_all(config, self._inherited)
+        self._bound = self._bound or BoundSockets(bind_all(config), False)
+        self._listeners = list(self._bound.listeners)
         self.addresses = [listener.url for listener in self._listeners]
         self.is_local = all(is_local(listener.sock) for listener in self._listeners)
 
@@ -190,7 +191,7 @@ class HttpServer:
         """Accepts the connections in the kernel's queue, because closing a listener would reset
         them. Not needed for inherited sockets, which stay open in the parent."""
         queues = select.poll()
-        if not self._inherited:
+        if self._bound is None or not self._bound.are_inherited:
             for listener in self._listeners:
                 queues.register(listener.sock, select.POLLIN)
         loop = asyncio.get_running_loop()

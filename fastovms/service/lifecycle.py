@@ -277,6 +277,8 @@ class Lifecycle:
         if models is None:  # the thread is left to its work
             return
         try:
+            if list(models):
+                logger.info("warming up: the first steps are computed, before requests are")
             if not await self._unless_stopped(asyncio.ensure_future(_warm_up(models))):
                 return
             self._hooks.on_loaded(models)

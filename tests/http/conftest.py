@@ -11,6 +11,7 @@ import uvloop
 
 from fastovms.config import HttpConfig
 from fastovms.http import Dispatcher, Exchange, HttpServer, Request, Response, Router
+from fastovms.http.listeners import BoundSockets, bind_all
 from fastovms.http.websocket import NORMAL, RESTART, handshake_fault
 
 QUICK = HttpConfig(
@@ -141,8 +142,9 @@ async def start() -> AsyncIterator[Start]:
         keywords = {"root_path": config.root_path, **(options or {})}
         observers = keywords.pop("observers", (site.exchanges.append,))
         inherited = keywords.pop("inherited", ())
+        bound = BoundSockets(bind_all(config, inherited), True) if inherited else None  # type: ignore[arg-type]
         dispatcher = Dispatcher(site.router, render_error, **keywords)  # type: ignore[arg-type]
-        server = HttpServer(config, dispatcher, observers=observers, inherited=inherited)  # type: ignore[arg-type]
+        server = HttpServer(config, dispatcher, observers=observers, bound=bound)  # type: ignore[arg-type]
         await server.start()
         servers.append(server)
         return Running(server, site, int(server.addresses[0].rsplit(":", 1)[1]))

@@ -70,7 +70,7 @@ _CHILD = """
 import asyncio, os, sys
 from fastovms.config import HttpConfig
 from fastovms.http import Dispatcher, HttpServer, Response, Router
-from fastovms.http.listeners import Notifier, inherited_sockets
+from fastovms.http.listeners import Notifier, bind_sockets
 
 async def main():
     os.environ["LISTEN_PID"] = str(os.getpid())
@@ -79,7 +79,7 @@ async def main():
     server = HttpServer(
         HttpConfig(port=1),
         Dispatcher(router, lambda request, status, message: Response(status)),
-        inherited=inherited_sockets(os.environ, os.getpid()),
+        bound=bind_sockets(HttpConfig(port=1), os.environ, os.getpid()),
     )
     await server.start()
     notifier = Notifier(os.environ, os.getpid())

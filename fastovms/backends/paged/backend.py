@@ -38,11 +38,11 @@ from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.extensions import EngineExtensions
 from fastovms.engine.model.devices import (
-    CACHE_TOO_LARGE,
     GIB,
     MIB,
     available_memory,
     format_size,
+    log_lack,
     num_cache_blocks,
 )
 from fastovms.engine.model.model import Model, PagedModel
@@ -129,7 +129,7 @@ def reserve_cache(
         )
     size = num_blocks * bytes_per_block
     if num_blocks < max_useful_blocks and available < int(config.cache_size * GIB):
-        logger.warning(CACHE_TOO_LARGE, config.cache_size, size / GIB)
+        log_lack(config.cache_size, size)
     try:
         paged_model.allocate_cache(num_blocks)
         if further is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ import openvino as ov
 from fastovms.errors import ConfigurationError
 from fastovms.system.memory import memory_left, named_sizes, num_usable_cpus
 
+logger = logging.getLogger(__name__)
+
 GIB = 1024**3
 MIB = 1024**2
 
@@ -24,8 +27,6 @@ FREE_MEMORY_SHARE = 0.5
 """The fraction of the memory free at start that the KV cache may take. The rest is for activations,
 prompts and other programs."""
 
-
-CACHE_TOO_LARGE = "KV cache: --cache-size %g GB is more than fits into the free memory: it has %.3g"
 
 MAX_MEMORY_SHARE = 0.9
 """The fraction of the free memory beyond which weights or caches leave too little for the rest."""
@@ -62,6 +63,15 @@ def num_cache_blocks(
     `max_useful_blocks` are reserved."""
     size = min(cache_size * GIB, available) if cache_size else available * FREE_MEMORY_SHARE
     return int(max(0, min((size - extra_bytes) / bytes_per_block, max_useful_blocks)))
+
+
+def log_lack(cache_size: float, size: float) -> None:
+    """Logs that a KV cache has only `size` bytes of `cache_size` GB."""
+    logger.warning(
+        "KV cache: --cache-size %g GB does not fit into the free memory: the cache has %.3g GB",
+        cache_size,
+        size / GIB,
+    )
 
 
 def share_memory(cache_sizes: Sequence[float], available: int, free: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from fastovms.backends.model_task import weights_file
 from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, exact_properties
 from fastovms.engine.model.devices import (
-    CACHE_TOO_LARGE,
     FREE_MEMORY_SHARE,
     GIB,
     device_memory,
@@ -25,6 +23,7 @@ from fastovms.engine.model.devices import (
     is_cpu,
     is_gpu,
     is_npu,
+    log_lack,
     share_of_cpu,
 )
 from fastovms.engine.model.paging import reason_of
@@ -37,8 +36,6 @@ from fastovms.parts.genai.support import (
     num_assistant_tokens,
     token_budget,
 )
-
-logger = logging.getLogger(__name__)
 
 
 class PromptReader:
@@ -134,7 +131,7 @@ def load_pipeline(
     wanted = config.cache_size * GIB
     size = min(wanted, available) if wanted else available * FREE_MEMORY_SHARE
     if size < wanted:
-        logger.warning(CACHE_TOO_LARGE, config.cache_size, size / GIB)
+        log_lack(config.cache_size, size)
     block_size = _GPU_BLOCK_SIZE if is_gpu(device) else _BLOCK_SIZE
     try:
         if size >= GIB:

@@ -10,7 +10,8 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -301,8 +302,13 @@ IDLE_SECONDS: Final = 5.0
 
 
 class Measurement(NamedTuple):
-    """The subject of a measurement, and the place of its result."""
+    """The subject of a measurement, and the place of its result.
 
+    Attributes:
+        name: the model's name, for people.
+    """
+
+    name: str
     model_dir: Path
     config: EngineConfig
     cache: DiskCache
@@ -356,6 +362,9 @@ class IdleTuning:
         self._delay = delay
         self._changed = threading.Condition()
         self._num_working = 0
+        self._num_occupied = 0
+        self._is_paused = False
+        self._is_dropped = False
         self._waiting: deque[Measurement] = deque()
         self._process: TuningProcess | None = None
         self._thread: threading.Thread | None = None
@@ -373,10 +382,21 @@ class IdleTuning:
                 self._thread = threading.Thread(target=self._run, name="idle-tuning", daemon=True)
                 self._thread.start()
 
+    @contextmanager
+    def occupied(self) -> Iterator[None]:
+        """Counts as work of the server while the context is open: a client that waits for a model,
+        or a model that is loaded."""
+        self._set_occupied(1)
+        try:
+            yield
+        finally:
+            self._set_occupied(-1)
+
     def drop(self, measurement: Measurement) -> None:
         """Cancels a measurement that has not ended."""
         with self._changed:
             if self._process is not None and self._waiting[0] == measurement:
+                self._is_dropped = True
                 self._process.kill()
             elif measurement in self._waiting:
                 self._waiting.remove(measurement)
@@ -384,23 +404,41 @@ class IdleTuning:
     def _set_working(self, num_working: int) -> None:
         with self._changed:
             self._num_working = num_working
-            if num_working and self._process is not None:
-                self._process.pause()
-            self._changed.notify_all()
+            self._on_change()
+
+    def _set_occupied(self, difference: int) -> None:
+        with self._changed:
+            self._num_occupied += difference
+            self._on_change()
+
+    def _is_idle(self) -> bool:
+        return self._num_working == 0 and self._num_occupied == 0
+
+    def _on_change(self) -> None:
+        if not self._is_idle() and self._process is not None:
+            self._process.pause()
+            if not self._is_paused:
+                logger.info(
+                    "tuning: measuring %s is interrupted by work, and continues when the server is "
+                    "idle",
+                    self._waiting[0].name,
+                )
+            self._is_paused = True
+        self._changed.notify_all()
 
     def _run(self) -> None:
         """Runs the queued measurements. The processes are started on this thread, because they are
         killed when it ends."""
         with self._changed:
             while self._waiting:
-                self._changed.wait_for(lambda: self._num_working == 0)
-                if self._changed.wait_for(lambda: self._num_working > 0, self._delay):
+                self._changed.wait_for(self._is_idle)
+                if self._changed.wait_for(lambda: not self._is_idle(), self._delay):
                     continue
                 if self._process is not None:
                     self._process.resume()
                 elif self._waiting and not self._begin(self._waiting[0]):
                     self._waiting.popleft()
-                self._changed.wait_for(lambda: self._num_working > 0 or self._process is None)
+                self._changed.wait_for(lambda: not self._is_idle() or self._process is None)
             self._thread = None
 
     def _begin(self, measurement: Measurement) -> bool:
@@ -412,9 +450,10 @@ class IdleTuning:
             return False
         logger.info(
             "tuning: the server is idle; measuring which settings run %s fastest",
-            measurement.model_dir.name,
+            measurement.name,
         )
         self._process = process
+        self._is_paused = self._is_dropped = False
         thread = threading.Thread(target=self._end, args=(process,), daemon=True)
         thread.start()
         return True
@@ -425,7 +464,9 @@ class IdleTuning:
         with self._changed:
             measurement = self._waiting.popleft()
             self._process = None
-            logger.info("tuning: result for %s: %s", measurement.model_dir.name, found)
+            if self._is_dropped:
+                found = "interrupted, as the model leaves; a later start measures it again"
+            logger.info("tuning: result for %s: %s", measurement.name, found)
             self._changed.notify_all()
 
 

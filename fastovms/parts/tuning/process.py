@@ -44,7 +44,7 @@ class MemorySpeed:
 
 def tune(measurement: Measurement) -> str:
     """Measures, and returns a sentence about the result or the failure."""
-    model_dir, config, cache = measurement
+    _, model_dir, config, cache = measurement
     weights_size = (model_dir / "openvino_model.bin").stat().st_size
     if weights_size > available_memory() * _MEMORY_SHARE:
         return "there is too little memory to measure it beside the server"

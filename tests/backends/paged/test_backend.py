@@ -76,7 +76,7 @@ def test_a_cache_larger_than_the_free_memory_takes_what_is_free(
 ) -> None:
     config = EngineConfig(cache_size=1024 * 1024 / 1024**3)
     assert reserve_cache(FakeModel(), None, INFO, config, 512 * 1024) == 512
-    assert "--cache-size 0.000976562 GB is more than fits" in caplog.text
+    assert "--cache-size 0.000976562 GB does not fit" in caplog.text
 
 
 def test_a_limit_of_the_address_space_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import time
 from collections.abc import Sequence
@@ -246,7 +247,7 @@ def test_what_was_measured_of_a_small_model_is_known(machine: Machine, cache: Di
 
 DELAY = 0.02
 FIRST, SECOND = (
-    Measurement(Path(name), EngineConfig(), DiskCache(None)) for name in ("first", "second")
+    Measurement(name, Path(name), EngineConfig(), DiskCache(None)) for name in ("first", "second")
 )
 
 
@@ -313,6 +314,39 @@ def test_measuring_is_for_when_all_engines_rest(server: Server) -> None:
     with server.engines.rest():
         assert server.next() == "resume"
     assert server.told.get_nowait() == "pause"
+
+
+def test_clients_that_wait_for_a_model_and_loads_are_work(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with server.tuning.occupied():
+        server.tuning.add(FIRST)
+        time.sleep(3 * DELAY)
+        assert server.told.empty()
+    assert server.next() == "start first"
+    for _ in range(2):
+        with server.tuning.occupied(), server.tuning.occupied():
+            assert server.told.get_nowait() == "pause"
+            assert server.told.get_nowait() == "pause"
+            with server.engines.rest():  # which is not all that there is to do
+                time.sleep(3 * DELAY)
+        while server.next() != "resume":
+            pass
+    interrupted = "tuning: measuring first is interrupted by work"
+    assert sum(line.startswith(interrupted) for line in caplog.messages) == 1
+
+
+def test_a_measurement_whose_model_leaves_is_named(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    server.tuning.add(FIRST)
+    assert server.next() == "start first"
+    server.tuning.drop(FIRST)
+    while server.tuning.is_measuring:
+        time.sleep(0.001)
+    assert "tuning: result for first: interrupted, as the model leaves" in caplog.text
 
 
 def test_a_short_rest_is_none(server: Server) -> None:

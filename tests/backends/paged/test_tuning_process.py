@@ -26,7 +26,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_process_keeps_what_it_finds(model_dir: Path, tmp_path: Path) -> None:
-    process = TuningProcess(Measurement(model_dir, EngineConfig(), DiskCache(tmp_path)))
+    process = TuningProcess(Measurement("m", model_dir, EngineConfig(), DiskCache(tmp_path)))
     process.pause()
     process.resume()
     assert process.result().startswith("the next start will run it as f32, f32 cache, with ")
@@ -35,7 +35,7 @@ def test_a_process_keeps_what_it_finds(model_dir: Path, tmp_path: Path) -> None:
 
 
 def test_a_process_that_was_killed_has_found_nothing(model_dir: Path, tmp_path: Path) -> None:
-    process = TuningProcess(Measurement(model_dir, EngineConfig(), DiskCache(tmp_path)))
+    process = TuningProcess(Measurement("m", model_dir, EngineConfig(), DiskCache(tmp_path)))
     process.pause()
     process.kill()
     assert process.result() == "the process that measures was ended by SIGKILL"
@@ -46,7 +46,7 @@ def test_there_must_be_room_beside_the_server(
     model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning_process, "available_memory", lambda: 1000)
-    found = tune(Measurement(model_dir, EngineConfig(), DiskCache(None)))
+    found = tune(Measurement("m", model_dir, EngineConfig(), DiskCache(None)))
     assert found == "there is too little memory to measure it beside the server"
 
 

@@ -14,7 +14,6 @@ from fastovms.backend import GenerationBackend
 from fastovms.backends.model_files import (
     check_graph,
     fit_length,
-    load_grammar_compiler,
     log_gaps,
 )
 from fastovms.backends.model_task import graph_file
@@ -25,7 +24,7 @@ from fastovms.engine.model.paging import read_transformed
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo
 from fastovms.parts.drafts.files import read_draft_files
-from fastovms.parts.grammars.trials import trial_starter
+from fastovms.parts.grammars.trials import load_grammar_compiler, trial_starter
 from fastovms.parts.prefix_cache.engine import PrefixDirectory
 from fastovms.system.disk import DiskCache
 

@@ -14,7 +14,6 @@ from fastovms.backends.model_files import (
     check_graph,
     fit_attention,
     fit_vocabulary,
-    load_grammar_compiler,
 )
 from fastovms.backends.paged.backend import (
     BackendExtension,
@@ -35,7 +34,7 @@ from fastovms.params import ModelInfo
 from fastovms.parts.beams import BeamSearches
 from fastovms.parts.comparison.graph_comparison import largest_difference
 from fastovms.parts.drafts.drafting import SuffixKernels, drafting_of
-from fastovms.parts.grammars.trials import guard_compiler
+from fastovms.parts.grammars.trials import guard_compiler, load_grammar_compiler
 from fastovms.parts.tuning.idle import (
     IdleTuning,
     Measurement,

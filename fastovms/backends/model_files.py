@@ -37,7 +37,6 @@ from fastovms.engine.model.paging import (
     reason_of,
 )
 from fastovms.errors import ConfigurationError, UnsupportedModel
-from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import ModelInfo, SamplingDefaults, WeightCount
 from fastovms.request_fields import rows_of
 from fastovms.system.disk import DiskCache, file_identity, key_of
@@ -236,24 +235,6 @@ def fit_vocabulary(model: ModelInfo, vocab_size: int | None) -> ModelInfo:
     if eos_token_ids != model.eos_token_ids:
         logger.warning("end-of-text ids beyond the vocabulary of %d tokens are ignored", vocab_size)
     return replace(model, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
-
-
-def load_grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler | None:
-    """Returns the compiler for the model's tokenizer.json, or None, with a warning, if it cannot be
-    used."""
-    path = model_dir / "tokenizer.json"
-    if not path.is_file():
-        logger.warning("structured outputs are not available: %s is missing", path)
-        return None
-    try:
-        return GrammarCompiler(
-            path.read_text(encoding="utf-8"),
-            vocab_size=model.vocab_size,
-            eos_token_ids=sorted(model.eos_token_ids),
-        )
-    except ValueError as error:
-        logger.warning("structured outputs are not available: %s: %s", path, error)
-        return None
 
 
 Config = Mapping[str, Any]

@@ -23,7 +23,6 @@ from fastovms.backends.model_files import (
     fit_cache,
     fit_vocabulary,
     limit_context,
-    load_grammar_compiler,
     log_gaps,
     read_encoder_info,
     read_model_info,
@@ -31,6 +30,7 @@ from fastovms.backends.model_files import (
 from fastovms.backends.model_task import REQUIRED_FILES, VISION_FILES
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo, SamplingDefaults, WeightCount
+from fastovms.parts.grammars.trials import load_grammar_compiler
 from fastovms.system.disk import DiskCache
 from tests.backends.paged.test_backend import MODEL
 from tests.fakes import model_info

@@ -12,7 +12,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 
 from bench.common.numpy_decoder import NumpyDecoder
-from fastovms.backends.model_files import load_grammar_compiler, read_model_info
+from fastovms.backends.model_files import read_model_info
 from fastovms.config import EngineConfig
 from fastovms.engine.model.model import PagedModel
 from fastovms.errors import ConfigurationError
@@ -23,6 +23,7 @@ from fastovms.gguf.model_directory import (
     model_directory,
 )
 from fastovms.params import Grammar, GrammarKind, SamplingParams
+from fastovms.parts.grammars.trials import load_grammar_compiler
 from fastovms.system.disk import DiskCache
 from fastovms.text.tokenizer import Tokenizer
 from tests.engine.engines import full_engine

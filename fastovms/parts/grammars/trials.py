@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -29,7 +30,7 @@ from fastovms.errors import BackendUnavailable, Overloaded
 from fastovms.fair_queue import FairQueue
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.grammar.state import UnusableGrammar
-from fastovms.params import Grammar
+from fastovms.params import Grammar, ModelInfo
 
 _MAX_REFUSED: Final = 256
 _MAX_REASON: Final = 1000
@@ -614,6 +615,24 @@ class _CompiledGrammars:
     def keep(self, grammar: Grammar, verdict: Verdict) -> Grammar:
         compiled = self._compiler.compile(grammar, num_bytes=verdict.num_bytes)
         return replace(grammar, compiled=compiled)
+
+
+def load_grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler | None:
+    """Returns the compiler for the model's tokenizer.json, or None, with a warning, if it cannot be
+    used."""
+    path = model_dir / "tokenizer.json"
+    if not path.is_file():
+        logger.warning("structured outputs are not available: %s is missing", path)
+        return None
+    try:
+        return GrammarCompiler(
+            path.read_text(encoding="utf-8"),
+            vocab_size=model.vocab_size,
+            eos_token_ids=sorted(model.eos_token_ids),
+        )
+    except ValueError as error:
+        logger.warning("structured outputs are not available: %s: %s", path, error)
+        return None
 
 
 def guard_compiler(

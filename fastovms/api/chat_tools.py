@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -95,7 +95,7 @@ def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = N
     Raises:
         InvalidField: the tool is malformed.
     """
-    target = ToolTarget(read_name(custom, place), namespace, is_custom=True)
+    target = ToolTarget(read_name(custom, place), namespace, "custom")
     description = custom.get("description")
     if description is not None and not isinstance(description, str):
         name = f"{place}.description"
@@ -224,17 +224,18 @@ class ToolTarget(NamedTuple):
 
     Attributes:
         namespace: the namespace of the tool; None = none.
-        is_custom: whether its input is free text, not JSON arguments.
+        kind: the type of the tool: "function", "custom", or that of a tool which its vendor
+            describes, such as "shell".
     """
 
     name: str
     namespace: str | None = None
-    is_custom: bool = False
+    kind: str = "function"
 
     @property
-    def kind(self) -> str:
-        """The type of the tool in the Chat Completions API."""
-        return "custom" if self.is_custom else "function"
+    def is_custom(self) -> bool:
+        """Whether its input is free text, not JSON arguments."""
+        return self.kind == "custom"
 
     @property
     def text_member(self) -> str:
@@ -313,7 +314,8 @@ def _allowed(choice: Mapping[str, Any], reader: ToolReader) -> ToolChoice:
         place = f"{name}[{position}]"
         if not isinstance(tool, dict):
             raise wrong(place, "an object", tool)
-        if reader.skips_others and tool.get("type") not in _KINDS:
+        kind = tool.get("type")
+        if reader.skips_others and kind not in _KINDS and not reader.of_kind(kind):
             continue
         names += _found(tool, place, reader)
     _check_any(reader)
@@ -324,14 +326,17 @@ def _allowed(choice: Mapping[str, Any], reader: ToolReader) -> ToolChoice:
 
 
 _KINDS: Final = ("function", "custom")
+COMPUTERS: Final = ("computer", "computer_use", "computer_use_preview")
 
 
 def _found(choice: Mapping[str, Any], place: str, reader: ToolReader) -> Sequence[str]:
     """Returns the names of the functions of a tool choice such as `{"type": "function", "function":
     {"name"}}`, or with the name next to the type."""
     kind = choice.get("type")
+    if kind not in _KINDS and (found_by_type := reader.of_kind(kind)):
+        return found_by_type
     if reader.checks and kind not in _KINDS:
-        raise wrong(f"{place}.type", '"function" or "custom"', kind)
+        raise wrong(f"{place}.type", '"function", "custom" or that of one of the tools', kind)
     is_custom = kind == "custom"
     given, inner = members_of(
         choice, "custom" if is_custom else "function", place, flat=reader.flat
@@ -348,7 +353,7 @@ def _found(choice: Mapping[str, Any], place: str, reader: ToolReader) -> Sequenc
             message = f"{place} names {show(name)}, which more than one namespace has"
             raise InvalidField(f"{message}: set {inner}.namespace to one of them", param=place)
         found = inside[0] if len(inside) == 1 else None
-    if found is not None and found.target.is_custom == is_custom:
+    if found is not None and found.target.kind == ("custom" if is_custom else "function"):
         return [found.tool.name]
     if reader.checks:
         raise InvalidField(f"{place} names {show(name)}, which is not among the tools", param=place)
@@ -439,6 +444,7 @@ def read_tools(
     *,
     flat: bool = False,
     skips_others: bool = False,
+    read_other: ReadOther | None = None,
 ) -> ToolUse:
     """Reads the tools of a request. Tools that must not be called are hidden from the model.
 
@@ -446,13 +452,14 @@ def read_tools(
         flat: whether members of tools and choices may be given next to the type, in every dialect,
             and whether there are namespaces.
         skips_others: whether tools of other types are passed over; otherwise they are refused.
+        read_other: reads a tool of another type; None = no other types are supported.
 
     Raises:
         InvalidField: a tool or the choice is malformed, or they contradict each other.
     """
     check_number_of_tools(given, "tools")
     reader = ToolReader(
-        flat or dialect.flat_tools, flat, skips_others, checks=dialect.checks_tool_choice
+        flat or dialect.flat_tools, flat, skips_others, dialect.checks_tool_choice, read_other
     )
     for position, tool in enumerate(given or ()):
         reader.read(tool, f"tools[{position}]")
@@ -498,6 +505,11 @@ def check_number_of_tools(given: Sequence[object] | None, name: str) -> None:
         )
 
 
+ReadOther = Callable[[Mapping[str, Any], str], Sequence[OfferedTool]]
+"""Returns the functions that stand for a tool of a vendor's type at a place of the request; empty =
+the type is not supported."""
+
+
 class ToolReader:
     """Reads tools, one after the other.
 
@@ -505,6 +517,7 @@ class ToolReader:
         flat: whether members of tools and choices may be given next to the type.
         skips_others: whether tools of other types are passed over.
         checks: whether a choice must name an offered tool.
+        read_other: reads a tool of another type; None = no other types are supported.
         offered: the tools, by the names of their functions.
     """
 
@@ -514,8 +527,10 @@ class ToolReader:
         has_namespaces: bool = False,
         skips_others: bool = False,
         checks: bool = False,
+        read_other: ReadOther | None = None,
     ) -> None:
         self.flat = flat
+        self.read_other = read_other
         self.skips_others = skips_others
         self.checks = checks
         self.offered: dict[str, OfferedTool] = {}
@@ -534,10 +549,19 @@ class ToolReader:
             self.add(read(members, inner, namespace), inner)
         elif kind == "namespace" and self._has_namespaces and namespace is None:
             self._read_namespace(tool, place)
+        elif namespace is None and (others := self._others(tool, place)):
+            for offered in others:
+                self.add(offered, place)
         elif self.skips_others and isinstance(kind, str):
             self.skip(kind, place)
         else:
             raise wrong(f"{place}.type", '"function" or "custom"', kind)
+
+    def of_kind(self, kind: object) -> Sequence[str]:
+        """Returns the functions of the tools of a vendor's type, such as "shell". Clients name the
+        tool "computer_use_preview" by "computer_use" too, and either by "computer"."""
+        kinds = COMPUTERS if kind in COMPUTERS else (kind,)
+        return [name for name, tool in self.offered.items() if tool.target.kind in kinds]
 
     def skip(self, kind: str, place: str) -> None:
         """Records that a tool of an unsupported type is ignored."""
@@ -577,6 +601,9 @@ class ToolReader:
             warnings=[tool.warning for tool in chosen if tool.warning],
             input_grammars=[tool.input_grammar for tool in chosen if tool.input_grammar],
         )
+
+    def _others(self, tool: Mapping[str, Any], place: str) -> Sequence[OfferedTool]:
+        return () if self.read_other is None else self.read_other(tool, place)
 
     def _read_namespace(self, tool: Mapping[str, Any], place: str) -> None:
         """Reads `{"name", "description", "tools"}`: its tools are read like top-level functions.

@@ -54,7 +54,7 @@ def test_a_function_of_a_namespace():
 def test_a_custom_tool(form, words, pattern, is_enforced):
     custom = {"name": "write", "description": "Writes.", **({"format": form} if form else {})}
     read = read_custom(custom, "tools[0].custom")
-    assert read.target == ToolTarget("write", None, is_custom=True)
+    assert read.target == ToolTarget("write", None, "custom")
     assert read.function["description"].startswith("Writes.\n\n")
     assert read.function["description"].endswith(words) or words == "free text"
     assert words in read.function["description"]

@@ -1,4 +1,5 @@
-"""What Codex and Claude Code send in a task of three calls, sent again: see `tests.clients.agents`.
+"""What Codex, Claude Code and OpenAI's Agents SDK for JavaScript send in tasks of three calls, sent
+again: see `tests.clients.agents`.
 
 Codex sends it over a WebSocket connection, on which each message continues the response before.
 """
@@ -95,3 +96,26 @@ def test_claude_code(url: str) -> None:
         [end] = [event["delta"] for event in events if event["type"] == "message_delta"]
         assert end["stop_reason"] == ("tool_use" if calls[-1] else "end_turn")
     assert calls == [*range(1, NUM_CALLS + 1), 0]
+
+
+def test_agents_sdk_for_javascript(url: str) -> None:
+    called = []
+    for entry in sent_by("agents"):
+        request = urllib.request.Request(
+            f"{url}{entry['path']}",
+            json.dumps(entry["body"]).encode(),
+            {"Content-Type": "application/json", **entry["headers"]},
+        )
+        with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
+            sent = answer.read()
+        if entry["body"].get("stream"):
+            lines = sent.splitlines()
+            events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
+            response = events[-1]["response"]
+        else:
+            response = json.loads(sent)
+        assert response["status"] == "completed"
+        assert response["tools"] == entry["body"]["tools"]
+        called.append([item["type"] for item in response["output"]][1:])
+    calls = [["shell_call"], ["apply_patch_call"], ["shell_call"], []]
+    assert called == [*calls, *calls, ["computer_call"], ["computer_call"]]

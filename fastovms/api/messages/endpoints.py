@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar, Union
 
 import msgspec
 import orjson
+from msgspec import UNSET, UnsetType
 
 from fastovms.api import offload
 from fastovms.api.answer import AnswerWriter, Envelope, write_answer
@@ -22,6 +23,7 @@ from fastovms.api.chat_prompt import (
     template_options,
 )
 from fastovms.api.chat_task import ChatJob, ReadChat, chat_job, constraint, hides_content
+from fastovms.api.chat_tools import ToolTarget
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import (
     ANTHROPIC,
@@ -73,12 +75,14 @@ class AnswerForm:
         new_call_id: makes the ids of tool uses.
         max_tokens: the maximum number of answer tokens, apart from the context.
         omits_thinking: whether reasoning is written as its signature only.
+        target: maps the name of a function to the client's tool.
     """
 
     shown: ShownPieces
     new_call_id: Callable[[], str]
     max_tokens: int
     omits_thinking: bool = False
+    target: Callable[[str], ToolTarget] = ToolTarget
 
     def thinking(self, text: str) -> str:
         """Returns the visible part of the reasoning."""
@@ -154,6 +158,7 @@ class ToolUseBlock(AnswerSchema, tag_field="type", tag="tool_use"):
     name: str
     input: dict[str, Any]
     caller: DirectCaller
+    toolset_name: str | UnsetType = UNSET
 
 
 AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
@@ -229,8 +234,9 @@ def message_body(
     )
 
 
-def _tool_use(call_id: str, name: str) -> ToolUseBlock:
-    return ToolUseBlock(call_id, name, {}, DirectCaller())
+def _tool_use(form: AnswerForm, function: str) -> ToolUseBlock:
+    name, toolset, _ = form.target(function)
+    return ToolUseBlock(form.new_call_id(), name, {}, DirectCaller(), toolset or UNSET)
 
 
 def _blocks(pieces: Iterable[Piece], form: AnswerForm) -> list[AnswerBlock]:
@@ -244,7 +250,7 @@ def _blocks(pieces: Iterable[Piece], form: AnswerForm) -> list[AnswerBlock]:
                 blocks.append(ThinkingBlock(form.thinking(text), form.signature(text)))
             case CallBegin(name=name):
                 arguments = []
-                call = _tool_use(form.new_call_id(), name)
+                call = _tool_use(form, name)
                 blocks.append(call)
             case CallArguments(text=text):
                 arguments.append(text)
@@ -408,7 +414,7 @@ class MessageFrames:
                     return begun
                 return [*begun, self._more(b"thinking_delta", b"thinking", text)]
             case CallBegin(name=name):
-                return self._begin(CallBegin, _tool_use(self._form.new_call_id(), name))
+                return self._begin(CallBegin, _tool_use(self._form, name))
             case CallArguments(text=text):
                 return [self._more(b"input_json_delta", b"partial_json", text)]
             case CallEnd(complete=is_whole):
@@ -493,7 +499,7 @@ async def prepare(
     )
     # The operator's limit counts as if the request had named it.
     max_tokens = 0 if only_computes_prompt else options.budget.max_tokens or 0
-    form = AnswerForm(shown, new_call_id, max_tokens, omits_thinking=fields.omits_thinking)
+    form = AnswerForm(shown, new_call_id, max_tokens, fields.omits_thinking, tools.target)
     return job, form
 
 

@@ -23,9 +23,11 @@ from fastovms.api.chat_tools import (
     ToolReader,
     ToolUse,
     check_number_of_tools,
+    flat_name,
     read_function,
     read_name,
 )
+from fastovms.api.client_tools import anthropic_tool
 from fastovms.api.documents import GivenDocument
 from fastovms.api.request_schemas import GENERATION_MEMBERS, GenerationFields, Uint32
 from fastovms.api.served import UnseenParts
@@ -54,7 +56,7 @@ _BLOCKS: Final = Members(
     kinds={
         **_PARTS,
         "thinking": _block("thinking", "signature"),
-        "tool_use": _block("id", "name", "input", "caller"),
+        "tool_use": _block("id", "name", "input", "caller", "toolset_name"),
         "tool_result": _block("tool_use_id", "is_error", content=Members(kinds=_PARTS)),
     }
 )
@@ -114,8 +116,7 @@ _TOOL_CHOICES: Final = ("auto", "any", "tool", "none")
 def read_tools(
     given: Sequence[Mapping[str, Any]] | None, choice: Mapping[str, Any] | None
 ) -> ToolUse:
-    """Reads `tools`. Tools that Anthropic's servers run, or that its models know without a schema,
-    are ignored.
+    """Reads `tools`. Tools that Anthropic's servers run are ignored.
 
     Raises:
         InvalidField: a tool or the choice is malformed, or they contradict each other.
@@ -128,11 +129,12 @@ def read_tools(
             raise wrong(f"{place}.type", "a string", kind)
         if kind in (None, "custom"):
             reader.add(read_function(_function(tool, place), place, schema="input_schema"), place)
+        elif offered := anthropic_tool(tool, place):
+            for each in offered:
+                reader.add(each, place)
         else:
             reader.skip(kind, place)
-    chosen, is_parallel = _choice(
-        {"type": "auto"} if choice is None else choice, list(reader.offered)
-    )
+    chosen, is_parallel = _choice({"type": "auto"} if choice is None else choice, reader)
     return reader.use(chosen, is_parallel=is_parallel)
 
 
@@ -145,9 +147,9 @@ def _function(tool: Mapping[str, Any], place: str) -> dict[str, Any]:
     return {**function, "parameters": schema}
 
 
-def _choice(choice: Mapping[str, Any], offered: Sequence[str]) -> tuple[ToolChoice, bool]:
+def _choice(choice: Mapping[str, Any], reader: ToolReader) -> tuple[ToolChoice, bool]:
     """Reads `tool_choice`. Returns the choice, and whether parallel calls are allowed."""
-    place = "tool_choice"
+    place, offered = "tool_choice", list(reader.offered)
     kind = one_of(choice.get("type"), _TOOL_CHOICES, f"{place}.type")
     is_single = choice.get("disable_parallel_tool_use")
     if is_single is not None and not isinstance(is_single, bool):
@@ -162,11 +164,16 @@ def _choice(choice: Mapping[str, Any], offered: Sequence[str]) -> tuple[ToolChoi
     if kind == "any":
         return ToolChoice(offered, is_required=True), is_parallel
     called = read_name(choice, place)
-    if called not in offered:
+    if called in offered:
+        return ToolChoice([called], is_required=True, is_named=True), is_parallel
+    # A toolset, or one of its members.
+    targets = {name: tool.target for name, tool in reader.offered.items()}
+    found = [name for name, target in targets.items() if called in (target.namespace, target.name)]
+    if not found:
         raise InvalidField(
             f"{place} names {show(called)}, which is not among the tools", param=place
         )
-    return ToolChoice([called], is_required=True, is_named=True), is_parallel
+    return ToolChoice(found, is_required=True, is_named=len(found) == 1), is_parallel
 
 
 _RESULT: Final = "_tool_result"
@@ -588,7 +595,9 @@ def _thinking(block: Block) -> str:
 
 def _call(block: Block) -> dict[str, Any]:
     # Clients repeat what a model wrote, which may be any JSON value.
-    function = {"name": block.filled_text("name"), "arguments": block.members.get("input")}
+    toolset = None if block.members.get("toolset_name") is None else block.text("toolset_name")
+    name = flat_name(block.filled_text("name"), toolset)
+    function = {"name": name, "arguments": block.members.get("input")}
     return {"type": "function", "id": block.filled_text("id"), "function": function}
 
 

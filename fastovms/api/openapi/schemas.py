@@ -150,15 +150,55 @@ class CompactionItem(AnswerSchema, tag_field="type", tag="compaction", kw_only=T
     encrypted_content: str
 
 
-ConversationItem = (
-    MessageItem
-    | FunctionCallItem
-    | FunctionCallOutputItem
-    | CustomToolCallItem
-    | CustomToolCallOutputItem
-    | ReasoningItem
-    | CompactionItem
-)
+_OWN_MEMBERS: Final[dict[str, dict[str, Any]]] = {
+    "shell_call": {"action": dict[str, Any], "environment": dict[str, Any] | None | UnsetType},
+    "shell_call_output": {"output": list[dict[str, Any]]},
+    "local_shell_call": {"action": dict[str, Any]},
+    "local_shell_call_output": {"output": str},
+    "apply_patch_call": {"operation": dict[str, str]},
+    "apply_patch_call_output": {"output": str | None | UnsetType},
+    "computer_call": {
+        "action": dict[str, Any] | None | UnsetType,
+        "actions": list[dict[str, Any]] | None | UnsetType,
+        "pending_safety_checks": list[dict[str, Any]] | UnsetType,
+    },
+    "computer_call_output": {"output": dict[str, Any]},
+    "tool_search_call": {"arguments": Any, "execution": str | UnsetType},
+    "tool_search_output": {"tools": list[dict[str, Any]]},
+}
+"""The members of items of tools that clients run, beside their ids and their status."""
+
+
+def _own_item(kind: str, members: dict[str, Any]) -> type[Struct]:
+    own = [(name, shape, UNSET) for name, shape in members.items()]
+    status = ItemStatus | Literal["failed"]
+    what = "The result of a call" if "output" in kind else "A call"
+    return defstruct(
+        "".join(word.capitalize() for word in kind.split("_")) + "Item",
+        [("id", str), ("status", status), ("call_id", str), *own],
+        bases=(AnswerSchema,),
+        tag_field="type",
+        tag=kind,
+        kw_only=True,
+        namespace={"__doc__": f"{what} of a tool that the client runs."},
+    )
+
+
+if TYPE_CHECKING:
+    ConversationItem = MessageItem | FunctionCallItem | FunctionCallOutputItem
+else:
+    ConversationItem = Union[
+        (
+            MessageItem,
+            FunctionCallItem,
+            FunctionCallOutputItem,
+            CustomToolCallItem,
+            CustomToolCallOutputItem,
+            ReasoningItem,
+            CompactionItem,
+            *(_own_item(kind, members) for kind, members in _OWN_MEMBERS.items()),
+        )
+    ]
 
 
 class ItemList(ListPage[ConversationItem]):
@@ -258,6 +298,7 @@ _Part = OutputText | ReasoningText | SummaryText
 _OF_RESPONSE: Final = {"response": ResponseObject}
 _OF_ITEM: Final = {"output_index": int, "item": ConversationItem}
 _IN_ITEM: Final = {"item_id": str, "output_index": int}
+_OF_COMMAND: Final = {"output_index": int, "command_index": int}
 _IN_CONTENT: Final = {**_IN_ITEM, "content_index": int}
 _IN_SUMMARY: Final = {**_IN_ITEM, "summary_index": int}
 _OF_PART: Final = {**_IN_CONTENT, "part": _Part}
@@ -282,6 +323,11 @@ _EVENTS: Final[dict[str, dict[str, Any]]] = {
     "function_call_arguments.done": {**_IN_ITEM, "arguments": str},
     "custom_tool_call_input.delta": {**_IN_ITEM, "delta": str},
     "custom_tool_call_input.done": {**_IN_ITEM, "input": str},
+    "shell_call_command.added": {**_OF_COMMAND, "command": str},
+    "shell_call_command.delta": {**_OF_COMMAND, "delta": str},
+    "shell_call_command.done": {**_OF_COMMAND, "command": str},
+    "apply_patch_call_operation_diff.delta": {**_IN_ITEM, "delta": str},
+    "apply_patch_call_operation_diff.done": {**_IN_ITEM, "diff": str},
 }
 """The members of each event in addition to its type and number, by its type without `response.`."""
 

@@ -23,6 +23,7 @@ from fastovms.api.chat_messages import (
     unseal_summary,
 )
 from fastovms.api.chat_tools import ToolReader, check_number_of_tools, flat_name
+from fastovms.api.client_tools import ANSWERED, CALLED, ClientTool, check_item, openai_tool
 from fastovms.api.dialect import Dialect
 from fastovms.api.documents import GivenDocument
 from fastovms.api.endpoint import MAX_ID, check_id
@@ -70,16 +71,11 @@ class HostedOutput(NamedTuple):
 
 
 CALLS: Final[Mapping[str, HostedCall]] = {
-    "apply_patch_call": HostedCall("apc", "apply_patch", ("operation",)),
     "code_interpreter_call": HostedCall("ci", "code_interpreter", ("code",), ("outputs",)),
-    "computer_call": HostedCall("cu", "computer", ("action", "actions")),
     "file_search_call": HostedCall("fs", "file_search", ("queries",), ("results",)),
     "image_generation_call": HostedCall("ig", "image_generation", ("revised_prompt",), ("result",)),
-    "local_shell_call": HostedCall("lsh", "local_shell", ("action",)),
     "mcp_call": HostedCall("mcp", "", ("arguments",), ("output", "error")),
     "program": HostedCall("prog", "program", ("code",)),
-    "shell_call": HostedCall("sh", "shell", ("action",)),
-    "tool_search_call": HostedCall("tsc", "tool_search", ("arguments",)),
     "web_search_call": HostedCall("ws", "web_search", ("action",), ("status",)),
 }
 OUTPUTS: Final[Mapping[str, HostedOutput]] = {
@@ -102,25 +98,34 @@ REFUSED: Final[Mapping[str, str]] = {
 """Unsupported types of items, with the alternative to suggest."""
 
 
-def as_functions(item: Item) -> Sequence[Item]:
+def as_functions(item: Item, shells: Mapping[str, Item] | None = None) -> Sequence[Item]:
     """Returns the items that replace a hosted call in the model's input: a call of a function, its
-    output, both, or none."""
+    output, both, or none.
+
+    Args:
+        shells: calls of a local shell by id, by which their outputs may name them too.
+    """
     kind = item["type"]
     if kind in CONFIGURATION:
         return ()
-    call, output = CALLS.get(kind), OUTPUTS.get(kind)
-    if output is not None:
-        return (_answer(item, output.results, item.get("call_id")),)
-    if call is None:
+    if (output := OUTPUTS.get(kind)) is not None:
+        call_id = item.get("call_id")
+        called = (shells or {}).get(call_id or "", {}) if kind == "local_shell_call_output" else {}
+        return (_answer(item, output.results, called.get("call_id") or call_id),)
+    call_id = item.get("call_id") or item.get("id")
+    if (tool := CALLED.get(kind)) is not None:
+        return (_told_call(call_id, tool.function, tool.arguments(item)),)
+    if (call := CALLS.get(kind)) is None:
         return (item,)
-    call_id = item.get("call_id") or item["id"]
-    told = {
-        "type": "function_call",
-        "call_id": call_id,
-        "name": call.function or item["name"],
-        "arguments": _arguments(item, call.arguments),
-    }
+    arguments = {name: item[name] for name in call.arguments if item.get(name) is not None}
+    given = item.get("arguments") if call.arguments == ("arguments",) else arguments
+    told = _told_call(call_id, call.function or item["name"], given or {})
     return (told,) if call.results is None else (told, _answer(item, call.results, call_id))
+
+
+def _told_call(call_id: str | None, name: str, arguments: object) -> Item:
+    text = arguments if isinstance(arguments, str) else _json(arguments)
+    return {"type": "function_call", "call_id": call_id, "name": name, "arguments": text}
 
 
 def tool_names(tools: Iterable[Mapping[str, Any]], namespace: str | None = None) -> Iterator[str]:
@@ -131,13 +136,6 @@ def tool_names(tools: Iterable[Mapping[str, Any]], namespace: str | None = None)
             yield from tool_names(tool["tools"], name)
         elif name:
             yield flat_name(name, namespace)
-
-
-def _arguments(item: Item, members: Sequence[str]) -> str:
-    if members == ("arguments",):
-        given = item.get("arguments")
-        return given if isinstance(given, str) else _json(given or {})
-    return _json({name: item[name] for name in members if item.get(name) is not None})
 
 
 def _answer(item: Item, members: Sequence[str], call_id: str | None) -> Item:
@@ -270,6 +268,7 @@ FILE: Final = "input_file"
 ROLES: Final = ("user", "assistant", "system", "developer")
 PHASES: Final = ("commentary", "final_answer")
 STATUSES: Final = ("in_progress", "completed", "incomplete")
+_CLIENT_STATUSES: Final = (*STATUSES, "failed")
 TEXT_PARTS: Final = {
     "input_text": "text",
     "output_text": "text",
@@ -316,7 +315,7 @@ def _item(item: Mapping[str, Any], place: str, rules: ItemRules) -> Item:
     if kind in REFUSED:
         raise InvalidField(f"{name} {show(kind)} is not supported: {REFUSED[kind]}", param=name)
     read = _TYPES[one_of(kind, _TYPES, name)].read(item, place, rules)
-    if kind in CALLS or kind in OUTPUTS or kind in CONFIGURATION:
+    if kind in _HOSTED or kind in CONFIGURATION:
         encoded(read, place)  # some of its members may be any JSON
     return read
 
@@ -467,6 +466,10 @@ def _hosted(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str) 
         _word(item.get("name"), f"{name}.name")
     if kind == "tool_search_output":
         _check_tools(item, name, rules)
+    if kind in CALLED or kind in ANSWERED:
+        check_item(item, name)
+        status = item.get("status")
+        read["status"] = one_of(status or "completed", _CLIENT_STATUSES, f"{name}.status")
     return read
 
 
@@ -486,7 +489,9 @@ def _check_tools(item: Mapping[str, Any], name: str, rules: ItemRules) -> None:
         raise wrong(name, "a list", tools)
     check_number_of_tools(tools, name)
     skips_others = rules.dialect.responses.skips_unknown_types
-    reader = ToolReader(flat=True, has_namespaces=True, skips_others=skips_others)
+    reader = ToolReader(
+        flat=True, has_namespaces=True, skips_others=skips_others, read_other=openai_tool
+    )
     for position, tool in enumerate(tools):
         reader.read(tool, f"{name}[{position}]")
 
@@ -520,6 +525,11 @@ class _Type(NamedTuple):
     read: Callable[[Mapping[str, Any], str, ItemRules], Item]
 
 
+_HOSTED: Final[Mapping[str, HostedCall | ClientTool | HostedOutput]] = {
+    **CALLS,
+    **CALLED,
+    **OUTPUTS,
+}
 _TYPES: Final[Mapping[str, _Type]] = {
     "message": _Type("msg", _message),
     "function_call": _Type("fc", partial(_call, kind="function_call", member="arguments")),
@@ -531,8 +541,7 @@ _TYPES: Final[Mapping[str, _Type]] = {
     "item_reference": _Type("", _item_reference),
     "additional_tools": _Type("at", _additional_tools),
     "configuration_update": _Type("cu", _configuration_update),
-    **{kind: _Type(call.prefix, partial(_hosted, kind=kind)) for kind, call in CALLS.items()},
-    **{kind: _Type(output.prefix, partial(_hosted, kind=kind)) for kind, output in OUTPUTS.items()},
+    **{kind: _Type(row.prefix, partial(_hosted, kind=kind)) for kind, row in _HOSTED.items()},
 }
 """All types of items that are supported."""
 
@@ -653,10 +662,11 @@ def to_messages(
         messages.append(PlacedMessage(message, "instructions"))
     turn = _Turn()
     is_compacted = False
+    shells = {item["id"]: item for item in items if item["type"] == "local_shell_call"}
     told = (
         (position, function)
         for position, item in enumerate(items, -num_earlier)
-        for function in as_functions(item)
+        for function in as_functions(item, shells)
     )
     for position, item in told:
         name = f"input[{position}]" if position >= 0 else "input"

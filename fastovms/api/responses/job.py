@@ -18,7 +18,8 @@ from fastovms.api.answer import Envelope
 from fastovms.api.chat_messages import fitting, unseal_summary
 from fastovms.api.chat_prompt import PromptMaker, TemplateFields, template_options
 from fastovms.api.chat_task import ChatJob, ReadChat, chat_job, constraint, hides_content
-from fastovms.api.chat_tools import ToolUse, read_tools
+from fastovms.api.chat_tools import COMPUTERS, ToolUse, read_tools
+from fastovms.api.client_tools import CLIENT_TOOLS, openai_tool
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
 from fastovms.api.fields import (
@@ -178,13 +179,15 @@ _MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The members of a tool that responses repeat, by tool type."""
 
+_KINDS: Final = (*_MEMBERS, *CLIENT_TOOLS, *COMPUTERS)
+
 
 def echoed_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the tools in OpenAI's form. Ignored tools are left out."""
     return [
         _namespace(tool) if tool["type"] == "namespace" else _tool(tool)
         for tool in tools
-        if tool["type"] in (*_MEMBERS, "namespace")
+        if tool["type"] in (*_MEMBERS, "namespace") or openai_tool(tool, "tools")
     ]
 
 
@@ -198,7 +201,7 @@ def echoed_choice(choice: str | Mapping[str, Any] | None) -> object:
     return {
         "type": "allowed_tools",
         "mode": allowed.get("mode", "auto"),
-        "tools": [_named(tool) for tool in allowed["tools"] if tool.get("type") in _MEMBERS],
+        "tools": [_named(tool) for tool in allowed["tools"] if tool.get("type") in _KINDS],
     }
 
 
@@ -209,6 +212,8 @@ def _namespace(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     kind = tool["type"]
+    if kind not in _MEMBERS:
+        return {**tool}
     members = tool.get(kind) or tool
     told = {name: members.get(name) for name in _MEMBERS[kind]}
     if kind == "custom":
@@ -218,6 +223,8 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
+    if choice.get("type") in _KINDS and choice["type"] not in _MEMBERS:
+        return {"type": choice["type"]}
     kind = "custom" if choice.get("type") == "custom" else "function"
     return {"type": kind, "name": (choice.get(kind) or choice)["name"]}
 
@@ -471,9 +478,14 @@ def _make_prompt(
 
 def _tools(body: ResponsesRequest, dialect: Dialect) -> ToolUse:
     is_parallel = body.parallel_tool_calls if body.max_tool_calls != 1 else False
-    skips_others = dialect.responses.skips_unknown_types
     return read_tools(
-        body.tools, body.tool_choice, is_parallel, dialect, flat=True, skips_others=skips_others
+        body.tools,
+        body.tool_choice,
+        is_parallel,
+        dialect,
+        flat=True,
+        skips_others=dialect.responses.skips_unknown_types,
+        read_other=openai_tool,
     )
 
 

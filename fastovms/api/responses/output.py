@@ -13,6 +13,7 @@ from msgspec import to_builtins
 from fastovms.api.answer import CachedTokens, ReasoningTokens, metrics_member
 from fastovms.api.chat_messages import seal
 from fastovms.api.chat_tools import ToolTarget
+from fastovms.api.client_tools import CLIENT_TOOLS, ClientTool
 from fastovms.api.dialect import AnswerSchema, Dialect, describe, frame
 from fastovms.api.generate import SampleDelta, Usage
 from fastovms.api.responses.input import Item, NewId
@@ -449,7 +450,7 @@ class OutputBuilder:
     def __init__(self, form: OutputForm, emit: Emit) -> None:
         self._form = form
         self._emit = emit
-        self._open: _OpenText | _OpenCall | None = None
+        self._open: _OpenText | _OpenCall | _OpenClientCall | None = None
         self._skips_call = False
         self._num_earlier = 0
         self.items: list[Item] = []
@@ -493,11 +494,13 @@ class OutputBuilder:
                     if not self._skips_call:
                         self._begin_call(name)
                 case CallArguments(text=text):
-                    if isinstance(self._open, _OpenCall) and not self._skips_call:
-                        self._open.add(text)
+                    if (call := self._open_call()) and not self._skips_call:
+                        call.add(text)
                 case CallEnd(complete=is_complete, position=position):
                     if aligner is not None:
                         aligner.skip_to(position)
+                    if isinstance(self._open, _OpenClientCall):
+                        is_complete = self._open.read() and is_complete
                     if not is_complete and not self._skips_call:
                         self.end_item("incomplete")
                         self.has_cut_call = True
@@ -522,11 +525,13 @@ class OutputBuilder:
         """
         if self._open is not None:
             opened, self._open = self._open, None
-            self.items.append(opened.end(status, phase))
+            if (item := opened.end(status, phase)) is not None:
+                self.items.append(item)
 
     def snapshot(self) -> list[Item]:
         """Returns the items including the open one."""
-        return self.items + ([] if self._open is None else [self._open.snapshot("in_progress")])
+        opened = None if self._open is None else self._open.snapshot("in_progress")
+        return self.items + ([] if opened is None else [opened])
 
     @property
     def _is_empty(self) -> bool:
@@ -547,10 +552,17 @@ class OutputBuilder:
         self._open = opened = _OpenText(kind, len(self.items), self._form, self._emit)
         return opened
 
+    def _open_call(self) -> _OpenCall | _OpenClientCall | None:
+        return None if isinstance(self._open, _OpenText) else self._open
+
     def _begin_call(self, name: str) -> None:
         self.end_item("completed", "commentary")
         target = self._form.target(name)
-        self._open = _OpenCall(target, len(self.items), self._form, self._emit)
+        tool = CLIENT_TOOLS.get(target.kind)
+        if tool is None:
+            self._open = _OpenCall(target, len(self.items), self._form, self._emit)
+        else:
+            self._open = _OpenClientCall(tool, len(self.items), self._form, self._emit)
 
     def _logprobs(self, tokens: Sequence[TextToken]) -> list[bytes]:
         tell = self._form.tell_logprobs
@@ -640,4 +652,41 @@ class _OpenCall:
         text = {self._member: item[self._member]}
         self._emit(f"{self._kind.event}.done", {**self._place, **text})
         self._emit("output_item.done", {"output_index": self._place["output_index"], "item": item})
+        return item
+
+
+class _OpenClientCall:
+    """A call of a tool with an item of its own. The item is known when all arguments are, and is
+    left out if they are malformed."""
+
+    def __init__(self, tool: ClientTool, index: int, form: OutputForm, emit: Emit) -> None:
+        self._tool = tool
+        self._index = index
+        self._form = form
+        self._emit = emit
+        self._texts: list[str] = []
+        self._item: Item | None = None
+
+    def add(self, text: str) -> None:
+        self._texts.append(text)
+
+    def read(self) -> bool:
+        """Reads the arguments. Returns whether they follow the schema."""
+        members = self._tool.members("".join(self._texts))
+        if members is not None:
+            ids = {"id": self._form.new_id(self._tool.prefix), "type": self._tool.call}
+            call_id = self._form.new_call_id()
+            self._item = {**ids, "status": "in_progress", "call_id": call_id, **members}
+        return self._item is not None
+
+    def snapshot(self, status: str) -> Item | None:
+        return None if self._item is None else {**self._item, "status": status}
+
+    def end(self, status: str, phase: str | None) -> Item | None:
+        item, place = self.snapshot(status), {"output_index": self._index}
+        if item is not None:
+            self._emit("output_item.added", {**place, "item": self._item})
+            for kind, members in self._tool.events(item):
+                self._emit(kind, {**place, **members})
+            self._emit("output_item.done", {**place, "item": item})
         return item

@@ -69,12 +69,17 @@ class _Output:
             self._item(step, event)
             return
         assert self.open is not None
+        if family == "shell_call_command":
+            self._command(step, event)
+            return
         assert event["item_id"] == self.open["id"]
         if family in ("content_part", "reasoning_summary_part"):
             self._part(step, event)
         elif family in _TEXTS:
             assert self.part is not None
             self._text(step, event, "text")
+        elif family == "apply_patch_call_operation_diff":
+            self._text(step, event, "diff")
         else:
             kind, member = _CALLS[family]
             assert self.open["type"] == kind
@@ -86,7 +91,8 @@ class _Output:
             assert self.open is None
             assert item["status"] == "in_progress"
             assert item.get("content", []) == item.get("summary", []) == []
-            assert item.get("arguments", "") == item.get("input", "") == ""
+            assert item.get("arguments") in ("", None) or item["type"] == "tool_search_call"
+            assert item.get("input", "") == ""
             self.open = item
             self.text = ""
             self.logprobs = []
@@ -98,6 +104,13 @@ class _Output:
             assert item.get("call_id") == self.open.get("call_id")
             self.items.append(item)
             self.open = None
+
+    def _command(self, step: str, event: Event) -> None:
+        assert self.open is not None
+        command = self.open["action"]["commands"][event["command_index"]]
+        self.text = "" if step == "added" else self.text + event.get("delta", "")
+        assert event.get("command", "") == ("" if step != "done" else command)
+        assert step != "done" or self.text == command
 
     def _part(self, step: str, event: Event) -> None:
         if step == "added":

@@ -47,8 +47,8 @@ def answer(text: str, id: str = "c") -> list[Any]:
 
 HOSTED: dict[str, tuple[dict[str, Any], list[Any]]] = {
     "apply_patch_call": (
-        {"call_id": "c", "operation": {"path": "a"}},
-        call("apply_patch", {"operation": {"path": "a"}}),
+        {"call_id": "c", "operation": {"type": "delete_file", "path": "a"}},
+        call("apply_patch", {"type": "delete_file", "path": "a"}),
     ),
     "apply_patch_call_output": (
         {"call_id": "c", "status": "failed", "output": "no"},
@@ -75,8 +75,8 @@ HOSTED: dict[str, tuple[dict[str, Any], list[Any]]] = {
         call("image_generation", {"revised_prompt": "a cat"}, NOTE),
     ),
     "local_shell_call": (
-        {"call_id": "c", "action": {"command": ["ls"]}},
-        call("local_shell", {"action": {"command": ["ls"]}}),
+        {"call_id": "c", "action": {"type": "exec", "command": ["ls"], "env": {}}},
+        call("local_shell", {"command": ["ls"]}),
     ),
     "local_shell_call_output": ({"id": "c", "output": "a"}, answer("a")),
     "mcp_call": (
@@ -85,8 +85,8 @@ HOSTED: dict[str, tuple[dict[str, Any], list[Any]]] = {
     "program": ({"call_id": "c", "id": "p", "code": "1"}, call("program", {"code": "1"})),
     "program_output": ({"call_id": "c", "result": "1"}, answer("1")),
     "shell_call": (
-        {"call_id": "c", "action": {"commands": ["ls"]}},
-        call("shell", {"action": {"commands": ["ls"]}}),
+        {"call_id": "c", "action": {"commands": ["ls"], "timeout_ms": None}},
+        call("shell", {"commands": ["ls"]}),
     ),
     "shell_call_output": (
         {"call_id": "c", "output": [{"stdout": "é"}]}, answer('[{"stdout": "é"}]')
@@ -130,6 +130,13 @@ def test_items_are_told_as_functions(kind: str) -> None:
     assert read[0].items() >= members.items()
     assert to_messages(read).messages == messages
     assert bool(transcript(read, 999, len)) == (kind not in CONFIGURATION)
+
+
+def test_output_of_local_shell_may_name_the_id_of_its_call() -> None:
+    asked = {"type": "local_shell_call", "id": "lsh_1", "call_id": "c", "action": {"command": []}}
+    given = [asked, {"type": "local_shell_call_output", "id": "lsh_1", "output": "a"}]
+    messages = to_messages(read_items(given, "input", RULES)).messages
+    assert messages == call("local_shell", {"command": []}, "a")
 
 
 def test_images_of_tools_are_shown_to_models_that_take_some() -> None:

@@ -46,10 +46,15 @@ CALL = (
     'I ask.<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
     '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 )
+SHELL = (
+    'I run.<tool_call>\n{"name": "shell", "arguments": {"commands": ["ls", "pwd"]}}\n</tool_call>'
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "text": ("Hello, world!", {}),
     "thoughts": (THOUGHTS, {}),
     "calls": (CALL, {"tools": [TOOL]}),
+    "shell": (SHELL, {"tools": [TOOL, {"type": "shell"}]}),
     "stop string": ("Hello, wonderful world!", {"stop": ["wonder"]}),
     "cut": ("Hello, world!", {"max_output_tokens": 9}),
     "conversation": ("Hello!", {"conversation": True}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,11 @@ from typing import Any
 
 from tests.clients.agents.recordings import TRAFFIC, shortened, written
 
-PACKAGES = {"codex": "@openai/codex", "claude": "@anthropic-ai/claude-code"}
+PACKAGES = {
+    "codex": "@openai/codex",
+    "claude": "@anthropic-ai/claude-code",
+    "agents": "@openai/agents",
+}
 TASK = "Run the three commands and tell me when it is done."
 DEADLINE = 180
 
@@ -47,7 +52,7 @@ def codex(url: str) -> tuple[list[str], dict[str, str]]:
         f"{provider}.supports_websockets": "true",
     }
     flags = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-    return ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
+    return ["codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
             "-m", "scripted", *flags, TASK], {}  # fmt: skip
 
 
@@ -60,10 +65,15 @@ def claude(url: str) -> tuple[list[str], dict[str, str]]:
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
     }
-    return ["-p", TASK, "--allowedTools", "Bash"], variables
+    return ["claude", "-p", TASK, "--allowedTools", "Bash"], variables
 
 
-AGENTS = {"codex": codex, "claude": claude}
+def agents(url: str) -> tuple[list[str], dict[str, str]]:
+    return [shutil.which("node") or "node", OWN_TOOLS.name, url], {}
+
+
+AGENTS = {"codex": codex, "claude": claude, "agents": agents}
+OWN_TOOLS = Path(__file__).with_name("own_tools.mjs")
 
 
 def run(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -74,11 +84,10 @@ def run(folder: Path, name: str) -> list[dict[str, Any]]:
     work = home / "work"
     work.mkdir(parents=True, exist_ok=True)
     with scripted_server(record) as url:
-        arguments, variables = AGENTS[name](url)
-        program = folder / "node_modules/.bin" / name
+        (program, *arguments), variables = AGENTS[name](url)
         ended = subprocess.run(
-            [program, *arguments],
-            cwd=work,
+            [folder / "node_modules/.bin" / program, *arguments],
+            cwd=folder if name == "agents" else work,
             env={**_environment(home), **variables},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -120,8 +129,9 @@ def main() -> None:
         folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "node_modules").is_dir():
-            command = ["npm", "install", "--no-fund", "--no-audit", *PACKAGES.values()]
+            command = ["npm", "install", "--no-fund", "--no-audit", *PACKAGES.values(), "zod@4"]
             subprocess.run(command, cwd=folder, check=True)
+        shutil.copy(OWN_TOOLS, folder)
         found = {f"{name} {version(folder, name)}": run(folder, name) for name in AGENTS}
     if arguments.record:
         kept = {

@@ -37,7 +37,7 @@ from tests.paths import TEMPLATES
 NAME = "scripted"
 NUM_CALLS = 3
 SHELLS = {"exec_command": "cmd", "shell_command": "command", "shell": "command", "Bash": "command"}
-"""The tools that run a command, with the parameter that holds it."""
+"""The functions that run a command, with the parameter that holds it."""
 
 
 def command(number: int) -> str:
@@ -45,20 +45,50 @@ def command(number: int) -> str:
     return f"printf 'RES%sT{number}' UL"
 
 
+def own_calls(number: int) -> dict[str, dict[str, Any]]:
+    """Arguments of the tools that vendors describe, by the function that stands for each."""
+    text = command(number)
+    return {
+        "shell": {"commands": [text]},
+        "local_shell": {"command": ["sh", "-c", text]},
+        "apply_patch": {"type": "create_file", "path": f"{number}.txt", "diff": "+a\n+b"},
+        "computer": {"actions": [{"type": "wait"}, {"type": "screenshot"}]},
+        "bash": {"command": text},
+        "str_replace_based_edit_tool": {"command": "view", "path": f"/{number}"},
+        "memory": {"command": "view", "path": "/memories"},
+    }
+
+
 def said_text(prompt: str) -> str:
-    """What the model says to a prompt: the next call, or that it is done."""
-    tools = [name for name in SHELLS if f'"name": "{name}"' in prompt]
-    if not tools:
+    """What the model says to a prompt: the next call, or that it is done, with all results. Calls
+    of tools that vendors describe take turns."""
+    start = '{"type": "function"'
+    lines = [line for line in prompt.splitlines() if line.startswith(start)]
+    offered = {tool["name"]: tool for tool in (json.loads(line)["function"] for line in lines)}
+    names = [n for n, p in SHELLS.items() if n in offered and p in _parameters(offered[n])]
+    results = sorted(set(re.findall(r"RESULT\d", prompt)))
+    number = len(results) + 1
+    own = [name for name in own_calls(number) if name in offered]
+    if not names and not own:
         return "A title"
-    number = len(set(re.findall(r"RESULT(\d)", prompt))) + 1
     if number > NUM_CALLS:
-        return "All is done."
-    text: Any = command(number)
-    arguments = {SHELLS[tools[0]]: ["sh", "-c", text] if tools[0] == "shell" else text}
-    if tools[0] == "Bash":
-        arguments["description"] = "prints"
+        return f"All is done. {' '.join(results)}"
+    if names:
+        name, text = names[0], command(number)
+        written: Any = ["sh", "-c", text] if name == "shell" else text
+        arguments = {SHELLS[name]: written}
+        if name == "Bash":
+            arguments["description"] = "prints"
+    else:
+        name = own[(number - 1) % len(own)]
+        arguments = own_calls(number)[name]
     chat = chat_model()
-    return f"Call {number}. " + written_call(chat.tool_format or PLAIN_JSON, tools[0], arguments)
+    return f"Call {number}. " + written_call(chat.tool_format or PLAIN_JSON, name, arguments)
+
+
+def _parameters(function: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = function["parameters"].get("properties", {})
+    return found
 
 
 def chat_model() -> ChatModel:

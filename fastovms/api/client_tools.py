@@ -1,0 +1,554 @@
+"""Tools that clients run and that their vendors describe by a type alone, such as shells, patches
+and computers. The model calls each as a function; the client gets the items or blocks that its
+vendor's API has for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from fastovms.api.body import one_of, wrong
+from fastovms.api.chat_tools import OfferedTool, ToolTarget, read_function
+from fastovms.errors import InvalidField
+from fastovms.grammar.finite_schema import Schema
+from fastovms.text.parameters import Tool
+
+# Schemas, and the check of values against them: those of a request, and those of the model where
+# no grammar enforces them.
+
+
+def _object(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
+    return {
+        "type": "object",
+        "properties": {**required, **(optional or {})},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _string(description: str = "", *values: str) -> Schema:
+    schema: dict[str, Any] = {"type": "string", **({"enum": list(values)} if values else {})}
+    return {**schema, "description": description} if description else schema
+
+
+def _integer(description: str = "") -> Schema:
+    return {"type": "integer", **({"description": description} if description else {})}
+
+
+def _list(items: Schema, description: str = "", **bounds: int) -> Schema:
+    told = {"description": description} if description else {}
+    return {"type": "array", "items": items, **bounds, **told}
+
+
+def _numbers(description: str, length: int) -> Schema:
+    return _list(_integer(), description, minItems=length, maxItems=length)
+
+
+def _one_of(**options: Schema) -> Schema:
+    """Returns the schema of objects that their `type` tells apart."""
+    return {
+        "anyOf": [
+            {
+                **option,
+                "properties": {"type": _string("", kind), **option["properties"]},
+                "required": ["type", *option["required"]],
+            }
+            for kind, option in options.items()
+        ]
+    }
+
+
+_JSON_TYPES: Final[Mapping[str, tuple[type, str]]] = {
+    "array": (list, "a list"),
+    "boolean": (bool, "true or false"),
+    "integer": (int, "an integer"),
+    "object": (dict, "an object"),
+    "string": (str, "a string"),
+}
+
+
+def _check(value: Any, schema: Schema, place: str) -> None:
+    """Checks a value against a schema of this module. Optional members may be null, and other
+    members may be present.
+
+    Raises:
+        InvalidField: the value does not follow the schema.
+    """
+    if "anyOf" in schema:
+        options = {option["properties"]["type"]["enum"][0]: option for option in schema["anyOf"]}
+        if not isinstance(value, dict):
+            raise wrong(place, "an object", value)
+        schema = options[one_of(value.get("type"), options, f"{place}.type")]
+    kind, words = _JSON_TYPES[schema["type"]]
+    if type(value) is not kind:
+        raise wrong(place, words, value)
+    if "enum" in schema:
+        one_of(value, schema["enum"], place)
+    if "items" in schema:
+        for position, element in enumerate(value):
+            _check(element, schema["items"], f"{place}[{position}]")
+    for name, inner in schema.get("properties", {}).items():
+        if name in schema["required"] or value.get(name) is not None:
+            _check(value.get(name), inner, f"{place}.{name}")
+
+
+# OpenAI's tools: the items of the Responses API.
+
+
+class ClientTool(NamedTuple):
+    """A tool of a type of OpenAI's.
+
+    Attributes:
+        function: the name of the function that the model calls.
+        description, parameters: what the model is told of it.
+        call, output: the types of the items of a call and of its result.
+        prefix: the prefix of ids of calls; those of results have an "o" more.
+        member: the member of the item that holds the arguments; "" = the item itself does.
+        item: the schema of the item of a call.
+        result: the schema of the item of a result.
+        fixed: members beside the arguments, unless these have them.
+        others: further members of the item.
+    """
+
+    function: str
+    description: str
+    parameters: Schema
+    call: str
+    output: str
+    prefix: str
+    member: str
+    item: Schema
+    result: Schema
+    fixed: Mapping[str, Any] = {}
+    others: Mapping[str, Any] = {}
+
+    def members(self, arguments: str) -> dict[str, Any] | None:
+        """Returns the members of the item of a call; None if the arguments are malformed.
+
+        Args:
+            arguments: what the model has written.
+        """
+        try:
+            written = orjson.loads(arguments or "{}")
+            _check(written, {"type": "object"}, "")
+            if names := self.parameters.get("properties"):
+                written = {name: written[name] for name in written if name in names}
+            if self.call == "apply_patch_call" and written.get("type") == "delete_file":
+                written.pop("diff", None)
+            told = {**written, **self.fixed, **written}  # in the order of the model
+            item = {self.member: told} if self.member else told
+            _check(item, self.item, "")
+        except (orjson.JSONDecodeError, InvalidField):
+            return None
+        return {**item, **self.others}
+
+    def events(self, item: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, object]]]:
+        """Yields the events about the parts of a call: their types without "response.", and their
+        members."""
+        if self.call == "shell_call":
+            for index, command in enumerate(item["action"]["commands"]):
+                place = {"command_index": index}
+                yield "shell_call_command.added", {**place, "command": ""}
+                yield "shell_call_command.delta", {**place, "delta": command}
+                yield "shell_call_command.done", {**place, "command": command}
+        elif self.call == "apply_patch_call" and (diff := item["operation"].get("diff")):
+            place = {"item_id": item["id"]}
+            yield "apply_patch_call_operation_diff.delta", {**place, "delta": diff}
+            yield "apply_patch_call_operation_diff.done", {**place, "diff": diff}
+
+    def arguments(self, item: Mapping[str, Any]) -> Any:
+        """Returns the arguments of a call as the model has written them."""
+        if self.call == "computer_call":
+            return {name: item[name] for name in ("action", "actions") if item.get(name)}
+        given = item.get(self.member) or {}
+        if not isinstance(given, Mapping):
+            return given
+        return {
+            name: value
+            for name, value in given.items()
+            if value is not None and (name not in self.fixed or value != self.fixed[name])
+        }
+
+
+_TIMEOUT: Final = _integer("Maximum time in milliseconds that the commands may run")
+_SHELL: Final = _object(
+    {"commands": _list(_string(), "Shell commands, which run in this order", minItems=1)},
+    {
+        "timeout_ms": _TIMEOUT,
+        "max_output_length": _integer("Maximum number of characters of the output to return"),
+    },
+)
+_LOCAL_SHELL: Final = _object(
+    {"command": _list(_string(), 'The program and its arguments: ["ls", "-l"]', minItems=1)},
+    {
+        "env": {
+            "type": "object",
+            "properties": {},
+            "required": [],
+            "additionalProperties": _string(),
+            "description": "Environment variables of the command",
+        },
+        "timeout_ms": _TIMEOUT,
+        "user": _string("The user that runs the command"),
+        "working_directory": _string("The directory in which the command runs"),
+    },
+)
+_PATH: Final = _string("The path of the file")
+_DIFF: Final = _string(
+    "create_file: the content, each line after a +. update_file: sections, each of which begins "
+    "with a line @@ and has lines of context after a space, removed lines after a - and added "
+    "lines after a +. delete_file: empty"
+)
+_PATCH_KINDS: Final = ("create_file", "update_file", "delete_file")
+_KEYS: Final = {"keys": _list(_string(), "Keys that are held meanwhile")}
+_POINT: Final = {"x": _integer(), "y": _integer()}
+_ACTION: Final = _one_of(
+    click=_object(
+        {"button": _string("", "left", "right", "wheel", "back", "forward"), **_POINT}, _KEYS
+    ),
+    double_click=_object(_POINT, _KEYS),
+    drag=_object({"path": _list(_object(_POINT))}, _KEYS),
+    keypress=_object({"keys": _list(_string())}),
+    move=_object(_POINT, _KEYS),
+    screenshot=_object({}),
+    scroll=_object({**_POINT, "scroll_x": _integer(), "scroll_y": _integer()}, _KEYS),
+    type=_object({"text": _string()}),
+    wait=_object({}),
+)
+_ACTIONS: Final = _list(_ACTION, "Actions, which are carried out in this order", minItems=1)
+_SCREENSHOT: Final = _object(
+    {
+        "output": _object(
+            {"type": _string("", "computer_screenshot", "input_image")},
+            {"image_url": _string(), "file_id": _string()},
+        )
+    }
+)
+_OUTCOME: Final = _one_of(exit=_object({}, {"exit_code": _integer()}), timeout=_object({}))
+_COMPUTER: Final = "Controls a computer with a screen, a mouse and a keyboard. Returns a screenshot"
+
+CLIENT_TOOLS: Final[Mapping[str, ClientTool]] = {
+    "shell": ClientTool(
+        "shell",
+        "Runs shell commands on the user's machine and returns their output",
+        _SHELL,
+        *("shell_call", "shell_call_output", "sh", "action"),
+        item=_object({"action": _SHELL}),
+        result=_object(
+            {
+                "output": _list(
+                    _object({}, {"stdout": _string(), "stderr": _string(), "outcome": _OUTCOME})
+                )
+            }
+        ),
+        fixed={"timeout_ms": None, "max_output_length": None},
+        others={"environment": {"type": "local"}},
+    ),
+    "local_shell": ClientTool(
+        "local_shell",
+        "Runs a command on the user's machine, without a shell, and returns its output",
+        _LOCAL_SHELL,
+        *("local_shell_call", "local_shell_call_output", "lsh", "action"),
+        item=_object({"action": _LOCAL_SHELL}),
+        result=_object({"output": _string()}),
+        fixed={
+            "type": "exec",
+            "env": {},
+            "timeout_ms": None,
+            "user": None,
+            "working_directory": None,
+        },
+    ),
+    "apply_patch": ClientTool(
+        "apply_patch",
+        "Creates, updates or deletes a file of the user by a patch",
+        _object({"type": _string("", *_PATCH_KINDS), "path": _PATH, "diff": _DIFF}),
+        *("apply_patch_call", "apply_patch_call_output", "apc", "operation"),
+        item=_object(
+            {
+                "operation": _one_of(
+                    create_file=_object({"path": _PATH, "diff": _DIFF}),
+                    update_file=_object({"path": _PATH, "diff": _DIFF}),
+                    delete_file=_object({"path": _PATH}),
+                )
+            }
+        ),
+        result=_object({"status": _string("", "completed", "failed")}, {"output": _string()}),
+    ),
+    "computer": ClientTool(
+        "computer",
+        _COMPUTER,
+        _object({"actions": _ACTIONS}),
+        *("computer_call", "computer_call_output", "cu", ""),
+        item=_object({"actions": _ACTIONS}),
+        result=_SCREENSHOT,
+        others={"pending_safety_checks": []},
+    ),
+    "computer_use_preview": ClientTool(
+        "computer",
+        _COMPUTER,
+        _object({"action": _ACTION}),
+        *("computer_call", "computer_call_output", "cu", ""),
+        item=_object({"action": _ACTION}),
+        result=_SCREENSHOT,
+        others={"pending_safety_checks": []},
+    ),
+    "tool_search": ClientTool(
+        "tool_search",
+        "Finds further tools",
+        {"type": "object"},
+        *("tool_search_call", "tool_search_output", "tsc", "arguments"),
+        item={"type": "object"},
+        result={"type": "object"},
+        others={"execution": "client"},
+    ),
+}
+"""The tools of OpenAI's API that clients run, by type."""
+
+CALLED: Final = {tool.call: tool for tool in CLIENT_TOOLS.values()}
+ANSWERED: Final = {tool.output: tool for tool in CLIENT_TOOLS.values()}
+"""The tools by the types of the items of their calls, and of their results."""
+
+_ENVIRONMENTS: Final = ("local", "container_auto", "container_reference")
+_SKILLS: Final = _list(_object(dict.fromkeys(("name", "description", "path"), _string())))
+
+
+def check_item(item: Mapping[str, Any], place: str) -> None:
+    """Checks an item of a call or of a result.
+
+    Raises:
+        InvalidField: a member is missing or of a wrong type.
+    """
+    kind = item["type"]
+    if kind == "computer_call":
+        is_single = item.get("actions") is None and item.get("action") is not None
+        _check(item, CLIENT_TOOLS["computer_use_preview" if is_single else "computer"].item, place)
+    else:
+        _check(item, CALLED[kind].item if kind in CALLED else ANSWERED[kind].result, place)
+    if kind == "computer_call_output":
+        screenshot = item["output"]
+        if screenshot.get("image_url") is None and screenshot.get("file_id") is None:
+            raise wrong(f"{place}.output.image_url", "a string", None)
+
+
+def openai_tool(tool: Mapping[str, Any], place: str) -> Sequence[OfferedTool]:
+    """Returns the function that stands for a tool of one of OpenAI's types; nothing if the server
+    would have to run it.
+
+    Raises:
+        InvalidField: the tool is malformed.
+    """
+    kind = tool.get("type")
+    found = CLIENT_TOOLS.get(kind) if isinstance(kind, str) else None
+    if found is None:
+        return ()
+    description, parameters = [found.description], found.parameters
+    if kind == "shell" and tool.get("environment") is not None:
+        environment, name = tool["environment"], f"{place}.environment"
+        _check(environment, _object({"type": _string("", *_ENVIRONMENTS)}), name)
+        if environment["type"] != "local":
+            return ()
+        if skills := environment.get("skills"):
+            _check(skills, _SKILLS, f"{name}.skills")
+            description.append("Skills, which are described in files below their paths:")
+            for skill in skills:
+                description.append(f"{skill['name']} ({skill['path']}): {skill['description']}")
+    elif kind == "computer_use_preview":
+        size = {"display_width": _integer(), "display_height": _integer()}
+        _check(tool, _object(size, {"environment": _string()}), place)
+        screen = f"{tool['display_width']} x {tool['display_height']} pixels"
+        description.append(f"Screen: {screen}. System: {tool.get('environment') or 'unknown'}")
+    elif kind == "tool_search":
+        if tool.get("execution") != "client":
+            return ()
+        given = {key: value for key, value in tool.items() if value is not None}
+        read = read_function({**given, "name": found.function}, place)
+        parameters = read.tool.parameters or parameters
+        description = [given.get("description", found.description)]
+    return [_offered(ToolTarget(found.function, kind=str(kind)), description, parameters)]
+
+
+def _offered(target: ToolTarget, description: Sequence[str], parameters: Schema) -> OfferedTool:
+    name = target.function
+    shown = {"name": name, "description": "\n".join(description), "parameters": parameters}
+    return OfferedTool(Tool(name, parameters), shown, target)
+
+
+# Anthropic's tools: calls are blocks of the type `tool_use`, so that their schemas are all.
+
+
+class _Family(NamedTuple):
+    """Tools of one type of Anthropic's, but for the date at its end.
+
+    Attributes:
+        name: the usual name of the tool.
+        properties: of the inputs; the first is required, and `more` others are.
+    """
+
+    name: str
+    description: str
+    properties: Mapping[str, Schema]
+    more: int = 0
+
+
+_COMMANDS: Final = (
+    "view shows a file, or what a directory has. create writes a file with file_text. str_replace "
+    "replaces old_str, which occurs once, by new_str. insert puts insert_text after insert_line."
+)
+_RANGE: Final = _numbers("First and last line to view; -1 = to the end", 2)
+_EDITS: Final = {
+    "path": _string("Absolute path of the file or directory"),
+    "file_text": _string("Content of the file to create"),
+    "old_str": _string("Text to replace"),
+    "new_str": _string("Text that replaces old_str"),
+    "insert_line": _integer("Line after which the text is inserted; 0 = before the first"),
+    "insert_text": _string("Text to insert"),
+    "view_range": _RANGE,
+}
+_EDIT_COMMANDS: Final = ("view", "create", "str_replace", "insert")
+_FAMILIES: Final[Mapping[str, _Family]] = {
+    "bash": _Family(
+        "bash",
+        "Runs a command in a bash session that stays open, and returns its output",
+        {
+            "command": _string("The command to run"),
+            "restart": {"type": "boolean", "description": "true restarts the session"},
+        },
+    ),
+    "text_editor": _Family(
+        "str_replace_based_edit_tool",
+        f"Views and edits files. {_COMMANDS}",
+        {"command": _string("", *_EDIT_COMMANDS), **_EDITS},
+        more=1,
+    ),
+    "memory": _Family(
+        "memory",
+        "Keeps notes in files below /memories from one conversation to the next. View /memories "
+        f"before anything else. {_COMMANDS} delete removes path, rename moves old_path to "
+        "new_path.",
+        {
+            "command": _string("", *_EDIT_COMMANDS, "delete", "rename"),
+            **_EDITS,
+            "old_path": _string("Path to rename"),
+            "new_path": _string("Path after renaming"),
+        },
+    ),
+}
+_XY: Final = "(x, y): pixels from the left edge and from the top edge"
+_INPUTS: Final[Mapping[str, Schema]] = {
+    "coordinate": _numbers(_XY, 2),
+    "start_coordinate": _numbers(_XY, 2),
+    "text": _string("Text to type, or keys to press or to hold, such as ctrl+s"),
+    "duration": _integer("Seconds"),
+    "scroll_direction": _string("", "up", "down", "left", "right"),
+    "scroll_amount": _integer("Number of clicks of the scroll wheel"),
+    "region": _numbers("(x0, y0, x1, y1): the region to capture", 4),
+    "repeat": _integer("Number of times to press the keys"),
+}
+_CLICK: Final = ((), ("coordinate", "text"))
+_MEMBERS: Final[Mapping[str, tuple[str, Sequence[str], Sequence[str]]]] = {
+    "key": ("Press a key or a combination of keys", ("text",), ("repeat",)),
+    "type": ("Type a text", ("text",), ()),
+    "mouse_move": ("Move the cursor", ("coordinate",), ()),
+    "left_click": ("Click the left button", *_CLICK),
+    "left_click_drag": (
+        "Drag from start_coordinate to coordinate",
+        ("start_coordinate", "coordinate"),
+        ("text",),
+    ),
+    "right_click": ("Click the right button", *_CLICK),
+    "middle_click": ("Click the middle button", *_CLICK),
+    "double_click": ("Double-click the left button", *_CLICK),
+    "screenshot": ("Take a screenshot", (), ()),
+    "cursor_position": ("Get the position of the cursor", (), ()),
+    "left_mouse_down": ("Press and hold the left button", (), ()),
+    "left_mouse_up": ("Release the left button", (), ()),
+    "scroll": ("Scroll", ("scroll_direction", "scroll_amount"), _CLICK[1]),
+    "hold_key": ("Hold keys for a time", ("text", "duration"), ()),
+    "wait": ("Wait", ("duration",), ()),
+    "triple_click": ("Triple-click the left button", *_CLICK),
+    "zoom": ("Take a screenshot of a region, scaled up", ("region",), ()),
+}
+"""What a computer does: a description, and the inputs that are required and that are not."""
+
+_FIRST_MEMBERS: Final = 10
+"""The number of actions that the tool of 2024 has."""
+
+_DATED: Final = re.compile(r"(bash|text_editor|memory|computer|computer_toolset)_(\d{8})")
+
+
+def anthropic_tool(tool: Mapping[str, Any], place: str) -> Sequence[OfferedTool]:
+    """Returns the functions that stand for a tool of one of Anthropic's types; nothing if the
+    server would have to run it.
+
+    Raises:
+        InvalidField: the tool is malformed.
+    """
+    found = _DATED.fullmatch(tool["type"])
+    if found is None:
+        return ()
+    kind, date = found.groups()
+    if kind == "computer_toolset":
+        return _computer_toolset(tool, place)
+    if kind == "computer":
+        name, description, properties, more = _computer(tool, date, place)
+    else:
+        name, description, properties, more = _FAMILIES[kind]
+    if kind == "text_editor" and date < "20250728":
+        properties = {key: properties[key] for key in properties if key != "insert_text"}
+        description = description.replace("insert_text", "new_str")
+    if kind == "text_editor" and date < "20250429":
+        name = "str_replace_editor"
+        properties = {**properties, "command": _string("", *_EDIT_COMMANDS, "undo_edit")}
+    required = dict([*properties.items()][: 1 + more])
+    function = {
+        "name": tool.get("name", name),
+        "description": description,
+        "parameters": _object(required, properties),
+        **{key: tool[key] for key in ("strict",) if tool.get(key) is not None},
+    }
+    return [read_function(function, place)]
+
+
+def _computer(tool: Mapping[str, Any], date: str, place: str) -> _Family:
+    size = {"display_width_px": _integer(), "display_height_px": _integer()}
+    _check(tool, _object(size), place)
+    members = dict([*_MEMBERS.items()][: _FIRST_MEMBERS if date < "2025" else None])
+    if not tool.get("enable_zoom"):
+        members.pop("zoom", None)
+    actions = [
+        f"{name}: {' '.join((told, *_needed(needs)))}" for name, (told, needs, _) in members.items()
+    ]
+    used = {name for _, *inputs in members.values() for names in inputs for name in names}
+    properties = {name: schema for name, schema in _INPUTS.items() if name in used}
+    return _Family(
+        "computer",
+        f"{_COMPUTER}. Screen: {tool['display_width_px']} x {tool['display_height_px']} pixels. "
+        f"Actions:\n" + "\n".join(actions),
+        {"action": _string("", *members), **properties},
+    )
+
+
+def _needed(inputs: Sequence[str]) -> Sequence[str]:
+    return [f"({', '.join(inputs)})"] if inputs else ()
+
+
+def _computer_toolset(tool: Mapping[str, Any], place: str) -> Sequence[OfferedTool]:
+    configs, name = tool.get("configs") or {}, f"{place}.configs"
+    _check(configs, {"type": "object"}, name)
+    offered = []
+    for member, config in configs.items():
+        one_of(member, _MEMBERS, name)
+        _check(config or {}, _object({}, {"enabled": {"type": "boolean"}}), f"{name}.{member}")
+    for member, (description, required, optional) in _MEMBERS.items():
+        if (configs.get(member) or {}).get("enabled") is False:
+            continue
+        target = ToolTarget(member, "computer")
+        parameters = _object(
+            *({name: _INPUTS[name] for name in names} for names in (required, optional))
+        )
+        offered.append(_offered(target, [description], parameters))
+    return offered

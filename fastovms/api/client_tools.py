@@ -14,6 +14,7 @@ from fastovms.api.body import one_of, wrong
 from fastovms.api.chat_tools import OfferedTool, ToolTarget, read_function
 from fastovms.errors import InvalidField
 from fastovms.grammar.finite_schema import Schema
+from fastovms.json_types import json_type
 from fastovms.text.parameters import Tool
 
 # Schemas, and the check of values against them: those of a request, and those of the model where
@@ -61,12 +62,12 @@ def _one_of(**options: Schema) -> Schema:
     }
 
 
-_JSON_TYPES: Final[Mapping[str, tuple[type, str]]] = {
-    "array": (list, "a list"),
-    "boolean": (bool, "true or false"),
-    "integer": (int, "an integer"),
-    "object": (dict, "an object"),
-    "string": (str, "a string"),
+_WORDS: Final = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "object": "an object",
+    "string": "a string",
 }
 
 
@@ -82,9 +83,8 @@ def _check(value: Any, schema: Schema, place: str) -> None:
         if not isinstance(value, dict):
             raise wrong(place, "an object", value)
         schema = options[one_of(value.get("type"), options, f"{place}.type")]
-    kind, words = _JSON_TYPES[schema["type"]]
-    if type(value) is not kind:
-        raise wrong(place, words, value)
+    if json_type(value) != schema["type"]:
+        raise wrong(place, _WORDS[schema["type"]], value)
     if "enum" in schema:
         one_of(value, schema["enum"], place)
     if "items" in schema:

@@ -69,8 +69,10 @@ SECTIONS: Final[Sequence[Section]] = (
             "cannot be served: it is …": "PyTorch, ONNX: export it with `optimum-cli export "
             "openvino`. An adapter: give the base model, and the adapter by `--lora-modules`: see "
             "[Adapters](lora.md). Encoder-decoder and image models are not supported.",
-            "model directory …": "Check the path. ORG/NAME is a model of a hub only if no such "
+            "… does not exist": "Check the path. ORG/NAME is a model of a hub only if no such "
             "directory exists.",
+            "nor a GGUF file": "Give the directory that `openvino_model.xml` is in, or a file that "
+            "begins with the bytes GGUF.",
             "trying the genai backend": "No action needed: the model runs on the "
             "[second backend](how-it-runs.md#the-genai-backend), which has fewer features.",
             "the genai backend cannot run it either": "Neither backend runs this graph. Look for "
@@ -216,6 +218,9 @@ SECTIONS: Final[Sequence[Section]] = (
         "Correct the flag, variable or file that the line names; "
         "`fastovms serve --help` and [Flags](flags.md) say what each takes.",
         {
+            "is neither a command, a file nor a directory": "`fastovms --help` lists the commands. "
+            "A model is a path, or ORG/NAME of a hub.",
+            "there is no command": "The rest of the line says what to use.",
             "is not used": "No action needed: the rest of the line says why the setting has no "
             "effect here.",
             "cannot pull": "Check the name ORG/NAME, the network (`HF_ENDPOINT`, proxies), and for "
@@ -274,6 +279,8 @@ SECTIONS: Final[Sequence[Section]] = (
             "full: give `--prefix-cache-dir`.",
             "prefix cache:": "No action needed: prompts are computed again. If it repeats, check "
             "the disk (`dmesg`, free room).",
+            "no API key is needed": "Give `--api-key-file`, or listen on 127.0.0.1: see "
+            "[Secure it](secure.md).",
             "API keys were removed": "No action needed: this follows from the new file of keys.",
             "records cannot be read": "They were written by a newer version; start that one to see "
             "them.",

@@ -99,6 +99,7 @@ logger = logging.getLogger(__name__)
 _MODEL_ID: Final = re.compile(
     r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(?:/(?P<file>[\w./ -]+\.gguf))?", re.ASCII
 )
+_FILE_SUFFIXES: Final = (".gguf", ".xml", ".bin", ".pbtxt")
 _IR: Final = re.compile(r"openvino_(language_)?model\.xml")
 _TIMEOUT: Final = 30.0
 """Seconds in which the hub must say what it has."""
@@ -106,8 +107,11 @@ _TIMEOUT: Final = 30.0
 
 def is_model_id(text: str) -> bool:
     """Returns whether a text may name a model of a hub, "ORG/NAME", or a file of one,
-    "ORG/NAME/FILE.gguf"."""
-    return _MODEL_ID.fullmatch(text) is not None and ".." not in text.split("/")
+    "ORG/NAME/FILE.gguf". A name that ends as a file does is one of this machine."""
+    match = _MODEL_ID.fullmatch(text)
+    if match is None or ".." in text.split("/"):
+        return False
+    return not match["repository"].endswith(_FILE_SUFFIXES)
 
 
 def repository_of(model_id: str) -> str:
@@ -333,7 +337,7 @@ class ModelFinder:
             ConfigurationError: the model cannot be downloaded, or its graph is invalid.
         """
         path = self.locate(source.location)
-        is_id = not Path(source.location).exists() and is_model_id(source.location)
+        is_id = self._is_of_hub(source.location)
         graph = path / GRAPH_FILE if path.is_dir() else path
         settings = Settings()
         if graph.suffix == Path(GRAPH_FILE).suffix and graph.is_file():
@@ -368,9 +372,8 @@ class ModelFinder:
     def locate(self, location: str) -> Path:
         """Returns the directory of a model, after downloading it if needed. A missing directory is
         returned unchanged unless it may be a model id."""
-        path = Path(location)
-        if path.exists() or not is_model_id(location):
-            return path
+        if not self._is_of_hub(location):
+            return _path(location)
         config = self._config
         try:
             return self._repository.pull(
@@ -378,13 +381,28 @@ class ModelFinder:
             )
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"{location} is not a directory, and cannot be downloaded: {error}"
+                f"{location} is not a file or directory, and cannot be downloaded: {error}"
             ) from None
 
+    def _is_of_hub(self, location: str) -> bool:
+        """Returns whether a location is a model of a hub: neither a path that exists, nor a file
+        that is missing from a directory that exists and has no models of a hub."""
+        path = _path(location)
+        if path.exists() or not is_model_id(location):
+            return False
+        stored = self._repository.root / location
+        is_missing_file = location.count("/") > 1 and path.parent.is_dir() and not stored.exists()
+        return not is_missing_file or path.parent.resolve() == stored.parent.resolve()
+
     def _is_missing(self, location: str) -> bool:
-        if Path(location).exists() or not is_model_id(location):
+        if not self._is_of_hub(location):
             return False
         return self._config.overwrite or self._repository.find(location) is None
+
+
+def _path(location: str) -> Path:
+    """Returns a path of this machine. Shells do not expand the ~ in `--model NAME=~/DIR`."""
+    return Path(os.path.expanduser(location))
 
 
 def _name_of(path: Path) -> str:

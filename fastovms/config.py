@@ -296,6 +296,7 @@ class ApiConfig:
         per_request_metrics: answers of one sample report their duration.
         max_audio_size: bytes of a file to transcribe; larger ones get 413.
         max_audio_seconds: seconds of its audio.
+        any_model_name: the only model answers requests that name another one.
     """
 
     max_prompts: int = 1024
@@ -310,6 +311,7 @@ class ApiConfig:
     per_request_metrics: bool = False
     max_audio_size: int = 256 * 1024 * 1024
     max_audio_seconds: int = 2 * 60 * 60
+    any_model_name: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ def test_a_model_of_the_hub(hub, tmp_path):
     assert again.needs_network(source)
     with pytest.raises(
         ConfigurationError,
-        match="org/tiny is not a directory, and cannot be downloaded: cannot pull",
+        match="org/tiny is not a file or directory, and cannot be downloaded: cannot pull",
     ):
         again.find(source)
 
@@ -184,3 +184,37 @@ def test_where_one_may_not_even_look_is_the_operators_fault(tmp_path):
     settings = Settings.of(ModelFiles, generation_config=Path(too_long))
     with pytest.raises(ConfigurationError, match="cannot look for the model"):
         find.find(ModelSource(".", settings=settings))
+
+
+@pytest.mark.parametrize(
+    ("location", "is_missing"),
+    [
+        ("org/tiny", True),
+        ("org/tiny/a.gguf", True),
+        ("w/nope.gguf", False),
+        ("w/openvino_model.xml", False),
+        ("./org/tiny", False),
+        ("/org/tiny", False),
+        ("~/org", False),
+        ("a/b/c/d", False),
+        ("here/models/nope.gguf", False),
+    ],
+)
+def test_paths_of_this_machine_are_not_asked_of_a_hub(location, is_missing, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here/models").mkdir(parents=True)
+    finder = ModelFinder(Repository(tmp_path / "stored"), RepositoryConfig())
+    assert finder.needs_network(ModelSource(location)) is is_missing
+
+
+def test_further_file_of_a_pulled_model_is_asked_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org/tiny").mkdir(parents=True)
+    finder = ModelFinder(Repository(tmp_path), RepositoryConfig())
+    assert finder.needs_network(ModelSource("org/tiny/b.gguf"))
+
+
+def test_tilde_in_a_location_is_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    finder = ModelFinder(Repository(tmp_path), RepositoryConfig())
+    assert finder.find(ModelSource("~/a.gguf")).path == tmp_path / "a.gguf"

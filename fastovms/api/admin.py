@@ -484,7 +484,7 @@ class ModelRoutes:
         """
         if (refusal := operator_refusal(request)) is not None:
             return refusal
-        model = self._models.find(request.path_params["id"], dialect)
+        model = self._models.find(request.path_params["id"], dialect, is_exact=True)
         if self._models.holder is not None:
             await self._models.holder.load(model.resident)
         return json_response(_card(model, dialect))
@@ -498,7 +498,7 @@ class ModelRoutes:
         """
         if (refusal := operator_refusal(request)) is not None:
             return refusal
-        model = self._models.find(request.path_params["id"], dialect)
+        model = self._models.find(request.path_params["id"], dialect, is_exact=True)
         if model.parent is not None:
             raise RequestError(
                 f"{model.name} is an adapter of {model.parent.name}: POST /v1/unload_lora_adapter"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, TypeVar
 
@@ -234,10 +234,26 @@ _MAX_LOGGED: Final = 300
 """Characters of an error's message that the access log repeats."""
 
 
-def model_not_found(name: str, dialect: Dialect) -> ModelNotFound:
-    return ModelNotFound(
-        dialect.unknown_model.format(name[:200]), param="model", code="model_not_found"
-    )
+_MAX_SERVED: Final = 8
+"""How many models an error lists."""
+
+
+def model_not_found(name: str, dialect: Dialect, served: Sequence[str] = ()) -> ModelNotFound:
+    """Returns the error about a model that is not served.
+
+    Args:
+        served: the names to list.
+    """
+    message = dialect.unknown_model.format(name[:200])
+    if served:
+        listed = ", ".join(f"`{one[:100]}`" for one in served[:_MAX_SERVED])
+        more = f" and {len(served) - _MAX_SERVED} more" if len(served) > _MAX_SERVED else ""
+        message += (
+            f" This server has {listed}{more}."
+            if message.endswith(".")
+            else (f": this server has {listed}{more}")
+        )
+    return ModelNotFound(message, param="model", code="model_not_found")
 
 
 def error_response(error: Exception, dialect: Dialect, request_id: str = "") -> Response:

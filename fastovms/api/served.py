@@ -614,6 +614,7 @@ class ServedModels:
         holder: loads and unloads models; None = all models stay loaded.
         close: releases the resources that the models share. May take a few seconds, so call it in a
             thread.
+        takes_any_name: whether the only model answers requests that name another one.
     """
 
     def __init__(
@@ -626,6 +627,7 @@ class ServedModels:
         """
         self.holder: ModelHolder | None = None
         self.close = close
+        self.takes_any_name = False
         self._known: dict[str, KnownModel] = {}
         self._by_name: dict[str, KnownModel] = {}
         self._all: list[KnownModel] = []
@@ -676,8 +678,12 @@ class ServedModels:
                 return found[name]
         return None
 
-    def find(self, name: str | None, dialect: Dialect) -> KnownModel:
+    def find(self, name: str | None, dialect: Dialect, *, is_exact: bool = False) -> KnownModel:
         """Returns the model that a request names.
+
+        Args:
+            is_exact: whether the name must be one of the model's even if the only model answers
+                to any.
 
         Raises:
             InvalidField: the dialect requires a model name and none is given.
@@ -692,8 +698,10 @@ class ServedModels:
                 )
             return next(iter(self._known.values()))
         model = self.get(name)
+        if model is None and self.takes_any_name and not is_exact and len(self._known) == 1:
+            [model] = self._known.values()
         if model is None:
-            raise model_not_found(name, dialect)
+            raise model_not_found(name, dialect, [one.name for one in self.named])
         return model
 
     def metrics(self) -> list[GenerationMetrics]:

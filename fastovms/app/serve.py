@@ -484,6 +484,11 @@ async def _run(
     if page is not None:
         add_page_routes(router, page)
     server.bind()  # before the state is touched: who has the address mostly has that too
+    if not (guard.needs_key or server.is_local):
+        logger.warning(
+            "other machines can connect to %s, and no API key is needed: --api-key-file sets keys",
+            ", ".join(server.addresses),
+        )
     runs = BackgroundRuns(config.state.max_background)
     clock = SteadyClock(time.time, boot_time)
     store = open_store(config.state, os.environ, clock)
@@ -667,6 +672,7 @@ def api_context(
     """
     if documents is None:
         documents = _documents(config, Kept[FileStore]("files", None, "there is no server"))
+    models.takes_any_name = config.api.any_model_name
     return ApiContext(
         models,
         config.api,

@@ -135,8 +135,12 @@ def check_speech_files(model_dir: Path) -> None:
 
 def _check(model_dir: Path, required: Sequence[str]) -> None:
     if not model_dir.is_dir():
-        reason = "is not a directory" if model_dir.exists() else "does not exist"
-        raise ConfigurationError(f"model directory {model_dir} {reason}")
+        if model_dir.exists():
+            raise ConfigurationError(
+                f"{model_dir} is neither a directory of a model nor a GGUF file"
+            )
+        what = "file" if model_dir.suffix == ".gguf" else "model directory"
+        raise ConfigurationError(f"{what} {model_dir} does not exist")
     missing = [name for name in required if not (model_dir / name).is_file()]
     for pattern, kind in _FOREIGN_FILES.items():
         if "openvino_model.xml" in missing and any(model_dir.glob(pattern)):

@@ -25,9 +25,10 @@ from fastovms.cli.foreign_flags import (
     normalize,
     unused_flags,
 )
-from fastovms.cli.foreign_tables import REFUSED_FLAGS, VLLM_FLAGS, VLLM_NAMES
+from fastovms.cli.foreign_tables import VLLM_FLAGS, VLLM_NAMES, VLLM_REFUSED
 from fastovms.config import SOURCE, ConfigField, Settings
 from fastovms.errors import ConfigurationError
+from fastovms.http.gates import KEY_VARIABLES
 from fastovms.ovms.options import OVMS_OPTIONS
 
 CONFIG_FILE: Final = "VLLM_CONFIG_FILE"
@@ -43,7 +44,7 @@ _ZERO_IS_UNSET: Final = frozenset(("MAX_NUM_BATCHED_TOKENS",))
 VARIABLES: Final[Mapping[str, str]] = {
     **{
         name[2:].replace("-", "_").upper(): name
-        for name in (*VLLM_NAMES, *(flag.name for flag in VLLM_FLAGS), *REFUSED_FLAGS)
+        for name in (*VLLM_NAMES, *(flag.name for flag in VLLM_FLAGS), *VLLM_REFUSED)
         if name not in _RESERVED
     },
     "BASE_PATH": "--model-repository-path",
@@ -128,6 +129,22 @@ def read_environment(environ: Mapping[str, str]) -> Found:
         if environ.get(name)
     ]
     return Found(found.settings | Settings(given), [*found.unused, *unused])
+
+
+def names_of_set(environ: Mapping[str, str]) -> list[str]:
+    """Returns the names of the variables that set something where no flag does. A shell may have
+    one of them for another program."""
+    known = [
+        *KEY_VARIABLES,
+        CONFIG_FILE,
+        EXTRA_ARGUMENTS,
+        *(name for name, flag in VARIABLES.items() if flag not in _WITHOUT_USE),
+        *(option.variable for option in OVMS_OPTIONS if option.field is not None),
+    ]
+    return [name for name in known if environ.get(name, "").strip()]
+
+
+_WITHOUT_USE: Final = frozenset(flag.name for flag in VLLM_FLAGS if flag.reason is not None)
 
 
 def _given_variables(environ: Mapping[str, str]) -> Iterator[_Given]:

@@ -141,6 +141,9 @@ ENGINE_FLAGS: Final = (
     Flag("--plugin-config", ENGINE.plugin_config, "JSON", json_object,
          "OpenVINO properties of the device, such as '{\"INFERENCE_NUM_THREADS\": 8}'",
          shows_default=False),
+    Flag("--threads", ENGINE.plugin_config, "N", integer(1),
+         "number of CPU threads that compute (default: one for each core that the process may use)",
+         shows_default=False, member="INFERENCE_NUM_THREADS"),
     Flag("--cache-size", ENGINE.cache_size, "GB", number("GB", high=_MAX_CACHE_GB),
          "memory for the KV cache in GB, allocated as it fills; 0 = half of the memory that is "
          "free at start", common=True),
@@ -460,6 +463,9 @@ OPERATION_FLAGS: Final = (
          "collector that gets OpenTelemetry spans by OTLP over HTTP; needs the extra otel "
          "(default: the collector of OpenTelemetry's environment variables, if set)",
          shows_default=False),
+    Flag("--any-model-name", API.any_model_name, "", None,
+         "answer requests for unknown models with the only model of the server, as llama.cpp's "
+         "server does; without it, or with several models, they get 404"),
     Flag("--ovms-metrics", SERVICE.ovms_metrics, "", None,
          "export the ovms_requests_* counters of OpenVINO Model Server too"),
 )  # fmt: skip

@@ -1,15 +1,27 @@
-"""Command lines of OVMS and vLLM: their flags in the parser, and their spelling."""
+"""Command lines of OVMS, vLLM, llama.cpp and Ollama: their flags in the parser, and their spelling;
+what is meant where a flag or a command is unknown."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from fastovms.cli.flag import path
 from fastovms.cli.flags import FLAGS
-from fastovms.cli.foreign_tables import FOREIGN_FLAGS, REFUSED_FLAGS, REFUSED_SWITCHES
+from fastovms.cli.foreign_tables import (
+    FOREIGN_FLAGS,
+    OTHER_COMMANDS,
+    OTHER_NAMES,
+    REFUSED_FLAGS,
+    REFUSED_SWITCHES,
+    SHORT_NAMES,
+    on_off,
+)
 from fastovms.config import Settings
+from fastovms.errors import ConfigurationError
 from fastovms.ovms.options import OVMS_OPTIONS
 
 _PREFIX: Final = "unused "
@@ -28,13 +40,20 @@ def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
                 action=argparse.BooleanOptionalAction,
             )
         else:
+            # A value that may be left out; a word that is none of its values is refused.
+            options: dict[str, Any] = {"nargs": "?", "const": "on"} if flag.parse is on_off else {}
             parser.add_argument(
-                flag.name, dest=dest, default=default, help=argparse.SUPPRESS, type=flag.parse
+                flag.name,
+                dest=dest,
+                default=default,
+                help=argparse.SUPPRESS,
+                type=flag.parse,
+                **options,
             )
 
     for name in REFUSED_FLAGS:
         action = _RefusedSwitch if name in REFUSED_SWITCHES else _Refusal
-        options: dict[str, Any] = {} if name in REFUSED_SWITCHES else {"nargs": "*"}
+        options = {} if name in REFUSED_SWITCHES else {"nargs": "*"}
         parser.add_argument(
             name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, action=action, **options
         )
@@ -116,20 +135,9 @@ ALIASES: Final[Mapping[str, str]] = {
         for option in OVMS_OPTIONS
         if option.flag and option.field is not None and option.flag != _NAMES[option.field]
     },
-    "--tool-call-parser": "--tool-parser",
-    "--disable-fastapi-docs": "--no-enable-docs",
-    "--no-disable-fastapi-docs": "--enable-docs",
+    **OTHER_NAMES,
 }
 """Other servers' names for flags that mean the same here."""
-
-_SHORT: Final = {
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-q": "--quantization",
-    "-O": "--compilation-config",
-}
-"""Short forms of vLLM's."""
 
 _API_KEY: Final = "--api-key"
 _OF_MODELS: Final = ("--model", "--model-path", "--source-model", "--config-path")
@@ -153,6 +161,12 @@ STATE: Final = "state"
 CACHE: Final = "cache"
 CHAT: Final = "chat"
 COMMANDS: Final = (SERVE, PULL, TUNE, RUN_BATCH, BENCH, DOCTOR, CHAT, STATE, CACHE)
+_COMMAND_LINES: Final = {
+    "version": ("--version",),
+    "list": (SERVE, "--list-models"),
+    "ls": (SERVE, "--list-models"),
+}
+"""Commands of others that are flags here."""
 _FIRST_WORDS: Final = (*COMMANDS, "-h", "--help", "--version")
 """What a line begins with that is not one of `serve` without its name."""
 
@@ -175,6 +189,14 @@ def normalize(argv: Sequence[str]) -> list[str]:
     With `--rest_port` the line is treated as OVMS's: `--port` is for gRPC, and the default address
     is every interface.
     """
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:2], "--help"]
+    elif list(argv) == ["-v"]:
+        argv = ["--version"]
+    elif argv[:1] and argv[0] in _COMMAND_LINES:
+        argv = [*_COMMAND_LINES[argv[0]], *argv[1:]]
+    if not argv or argv[0] in (SERVE, RUN_BATCH) or argv[0] not in _FIRST_WORDS:
+        argv = [_long(argument) for argument in argv]
     split = [_split(argument) for argument in argv]
     names = {name for name, _ in split}
     is_ovms = "--rest-port" in names
@@ -197,8 +219,6 @@ def normalize(argv: Sequence[str]) -> list[str]:
             normal.append(_switch(name, value))
         else:
             normal.append(f"{name}={value}")
-    if normal[0] in (SERVE, RUN_BATCH):
-        normal = [_long(argument) for argument in normal]
     if normal[0] == SERVE:
         normal = _with_keys_apart(normal)
     if is_ovms and not names & _ADDRESSES:
@@ -217,10 +237,10 @@ def _split(argument: str) -> tuple[str, str | None]:
 def _long(argument: str) -> str:
     """Returns the long form of a short flag, `-tp`, `-tp=2` or `-O3`."""
     name, separator, value = argument.partition("=")
-    if name in _SHORT:
-        return f"{_SHORT[name]}{separator}{value}"
+    if name in SHORT_NAMES:
+        return f"{SHORT_NAMES[name]}{separator}{value}"
     if argument.startswith("-O"):
-        return f"{_SHORT['-O']}={argument[2:]}"
+        return f"{SHORT_NAMES['-O']}={argument[2:]}"
     return argument
 
 
@@ -240,3 +260,44 @@ def _switch(name: str, value: str) -> str:
     if value.lower() == "true":
         return name
     return f"--{name.removeprefix(_NO)}" if name.startswith(_NO) else f"{_NO}{name[2:]}"
+
+
+def check_first_word(word: str) -> None:
+    """Raises ConfigurationError if the first word of a line is neither a command nor a model."""
+    is_name = not word.startswith("-") and "/" not in word and "=" not in word
+    if not is_name or word in (*COMMANDS, *_COMMAND_LINES, "help") or Path(word).exists():
+        return
+    if word in OTHER_COMMANDS:
+        raise ConfigurationError(f"there is no command {word}: {OTHER_COMMANDS[word]}")
+    near = get_close_matches(word, COMMANDS, 1, _NEAR)
+    meant = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
+    raise ConfigurationError(
+        f"{word!r} is neither a command, a file nor a directory, and a model of a hub is "
+        f"ORG/NAME: {meant}"
+    )
+
+
+def explain_unknown(arguments: Sequence[str], known: Iterable[str]) -> str:
+    """Returns the message about arguments that a command does not have.
+
+    Args:
+        known: the flags that it has.
+    """
+    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("-")]
+    if not flags:
+        several = "; several models are --model NAME=MODEL each"
+        return f"unexpected argument {arguments[0]}{several if '--model' in known else ''}"
+    unused = {*REFUSED_FLAGS, *(flag.name for flag in FOREIGN_FLAGS)}
+    offered = {name.lstrip("-"): name for name in known if name not in unused}
+    return ", ".join(f"there is no flag {flag}{_hint(flag, offered)}" for flag in flags)
+
+
+def _hint(flag: str, offered: Mapping[str, str]) -> str:
+    name = SHORT_NAMES.get(flag, flag)
+    name = ALIASES.get(name, name).lstrip("-")
+    near = [name] if name in offered else get_close_matches(name, offered, 1, _NEAR)
+    return f": did you mean {offered[near[0]]}?" if near else ""
+
+
+_NEAR: Final = 0.7
+"""How alike two names must be, from 0 to 1, for one to be taken for the other."""

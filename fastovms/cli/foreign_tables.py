@@ -1,21 +1,22 @@
-"""The tables of OVMS's and vLLM's flags that this server does not have.
+"""The tables of flags and commands of OVMS, vLLM, llama.cpp and Ollama that this server lacks.
 
 A flag without use is accepted, so that a command line need not change, and is named in one line of
 the log; a wrong value is refused. A flag that would change answers is refused, with what to do
 instead. vLLM's flags are those of 0.27.1, as the list of Runpod's worker has them, and those that
-it has removed since 0.9.
+it has removed since 0.9; llama.cpp's are those of llama-server as of November 2026.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fastovms.cli.flag import choice, integer, json_object, media_limits, number, reader_of, text
-from fastovms.config import ENGINE, ConfigField
-from fastovms.ovms.options import ALWAYS_IN_PARTS, LOG_FLAGS, ONE_DEVICE, OVMS_OPTIONS
+from fastovms.config import CHAT, ENCODER, ENGINE, FILES, SERVICE, ConfigField
+from fastovms.ovms.options import ALWAYS_IN_PARTS, LOG_FLAGS, ONE_DEVICE, OVMS_OPTIONS, STEP_TOKENS
 
 
 class ForeignFlag(NamedTuple):
@@ -75,6 +76,7 @@ _FILES: Final = "the model's files say it"
 _ALWAYS: Final = "it is always so"
 _ONE_SERVER: Final = "one process answers"
 _EXPORT: Final = "the exported graph says it: export the model with it"
+_DEVICE: Final = "--device chooses the device that runs the whole model"
 _ADAPTERS: Final = "adapters are served as --lora-modules, --max-loras and --max-lora-rank say"
 
 OVMS_FLAGS: Final = tuple(
@@ -163,7 +165,7 @@ VLLM_FLAGS: Final = (
         "dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s ec-transfer-config "
         "eplb-config expert-placement-strategy fault-tolerance-config kv-transfer-config "
         "master-addr master-port nnodes node-rank num-redundant-experts "
-        "prefill-context-parallel-size ubatch-size weight-transfer-config worker-cls "
+        "prefill-context-parallel-size weight-transfer-config worker-cls "
         "worker-extension-cls",
         "data-parallel-external-lb data-parallel-hybrid-lb data-parallel-multi-port-external-lb "
         "disable-custom-all-reduce disable-nccl-for-dp-synchronization enable-dbo "
@@ -249,6 +251,7 @@ VLLM_FLAGS: Final = (
         "answers name the server and its version", "fingerprint-mode fingerprint-value"
     ),
     *_without_use("see --reasoning-budget-message", "reasoning-config"),
+    *_without_use(STEP_TOKENS, "ubatch-size"),
     *_without_use("see --pooling", "pooler-config override-pooler-config"),
     *_without_use(
         "there is one, llguidance",
@@ -266,7 +269,7 @@ VLLM_FLAGS: Final = (
 
 _NO_CODE: Final = "code of others is loaded by entry points: see the page of extensions"
 
-REFUSED_FLAGS: Final[Mapping[str, str]] = {
+VLLM_REFUSED: Final[Mapping[str, str]] = {
     "--enable-force-include-usage": "streams have usage where requests ask for it, with "
     "stream_options",
     "--return-tokens-as-token-ids": "a request asks for it, with return_tokens_as_token_ids",
@@ -285,7 +288,6 @@ REFUSED_FLAGS: Final[Mapping[str, str]] = {
     "--ssl-ciphers": "the ciphers are those of the system's OpenSSL",
     "--grpc": "the server speaks HTTP",
 }
-"""Flags of vLLM that change answers or who may ask, and have no counterpart: what to do instead."""
 
 REFUSED_SWITCHES: Final = frozenset(
     (
@@ -293,6 +295,10 @@ REFUSED_SWITCHES: Final = frozenset(
         "--return-tokens-as-token-ids",
         "--exclude-tools-when-tool-choice-none",
         "--grpc",
+        "--ignore-eos",
+        "--special",
+        "--agent",
+        "--offline",
     )
 )
 """Those of them that take no value. Switched off, they ask for nothing."""
@@ -310,4 +316,307 @@ VLLM_NAMES: Final = (
 )  # fmt: skip
 """The flags of vLLM that this server has, too, as vLLM calls them."""
 
-FOREIGN_FLAGS: Final = OVMS_FLAGS + VLLM_FLAGS
+
+def _context(value: str) -> dict[ConfigField, object]:
+    """Reads the length of the context; 0 = the model's."""
+    return {ENGINE.max_model_len: integer(0)(value) or None}
+
+
+def _cache_type(value: str) -> dict[ConfigField, object]:
+    kinds = {"q8_0": "u8", "q4_0": "u4", "f16": "f16", "bf16": "bf16", "f32": "f32"}
+    return {ENGINE.plugin_config: {"KV_CACHE_PRECISION": kinds[choice(*kinds)(value)]}}
+
+
+def on_off(value: str) -> str:
+    """Reads a switch of llama.cpp, which may come without a value: on."""
+    return choice("on", "off", "auto")(value)
+
+
+def _reasoning(value: str) -> dict[ConfigField, object]:
+    variables = {"on": {"enable_thinking": True}, "off": {"enable_thinking": False}}
+    return {CHAT.default_chat_template_kwargs: variables.get(choice(*variables, "auto")(value), {})}
+
+
+def _reasoning_format(value: str) -> dict[ConfigField, object]:
+    return {CHAT.reasoning_parser: "none"} if _FORMAT(value) == "none" else {}
+
+
+_FORMAT: Final = choice("none", "auto", "deepseek")
+
+
+def _float(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan
+
+
+def _recommended(member: str, off: float | None = None) -> Callable[[str], object]:
+    """Returns a reader of a sampling parameter that requests have by default.
+
+    Args:
+        off: the value that stands for none.
+    """
+
+    def read(value: str) -> dict[ConfigField, object]:
+        parsed = _float(value)
+        if not math.isfinite(parsed):
+            raise argparse.ArgumentTypeError(f"must be a number, not {value!r}")
+        given = int(parsed) if parsed.is_integer() else parsed
+        return {} if given == off else {FILES.override_generation_config: {member: given}}
+
+    return read
+
+
+def _only(off: float) -> Callable[[str], object]:
+    """Returns a reader that takes the value that switches a sampler off."""
+
+    def read(value: str) -> float:
+        parsed = _float(value)
+        if parsed != off:
+            raise argparse.ArgumentTypeError(
+                f"must be {off:g}, not {value!r}: this sampler is not supported"
+            )
+        return parsed
+
+    return read
+
+
+def _switch_for(field: ConfigField, value: object) -> Callable[[bool], dict[ConfigField, object]]:
+    """Returns the settings of a switch that sets a field."""
+    return lambda is_on: {field: value} if is_on else {}
+
+
+LLAMA_FLAGS: Final = (
+    ForeignFlag("--ctx-size", _context, None, settings=dict),
+    ForeignFlag("--cache-type-k", _cache_type, None, settings=dict),
+    ForeignFlag("--cache-type-v", _cache_type, None, settings=dict),
+    ForeignFlag("--reasoning", _reasoning, None, settings=dict),
+    ForeignFlag("--reasoning-format", _reasoning_format, None, settings=dict),
+    ForeignFlag("--embeddings", None, None, settings=_switch_for(ENCODER.task, "embeddings")),
+    ForeignFlag("--reranking", None, None, settings=_switch_for(ENCODER.task, "rerank")),
+    ForeignFlag("--log-jsonl", None, None, settings=_switch_for(SERVICE.log_format, "json")),
+    ForeignFlag("--verbose", None, None, settings=_switch_for(SERVICE.log_level, "debug")),
+    *(
+        ForeignFlag(f"--{name}", _recommended(member, off), None, settings=dict)
+        for name, member, off in (
+            ("n-predict", "max_new_tokens", -1),
+            ("temp", "temperature", None),
+            ("top-k", "top_k", None),
+            ("top-p", "top_p", None),
+            ("min-p", "min_p", None),
+            ("repeat-penalty", "repetition_penalty", None),
+            ("presence-penalty", "presence_penalty", None),
+            ("frequency-penalty", "frequency_penalty", None),
+        )
+    ),
+    *(
+        ForeignFlag(f"--{name}", _only(off), None, (off,))
+        for name, off in (
+            ("mirostat", 0), ("xtc-probability", 0), ("typical", 1), ("dry-multiplier", 0),
+            ("dynatemp-range", 0), ("top-nsigma", -1), ("adaptive-target", -1),
+        )
+    ),
+    ForeignFlag("--flash-attn", on_off, "OpenVINO chooses its kernels", ("on", "auto")),
+    ForeignFlag("--fit", on_off, "the KV cache fits into the memory", ("on", "auto")),
+    ForeignFlag("--log-colors", on_off, LOG_FLAGS, ("auto",)),
+    ForeignFlag("--jinja", None, _ALWAYS, (True,)),
+    ForeignFlag("--cont-batching", None, _ALWAYS, (True,)),
+    ForeignFlag("--metrics", None, _ALWAYS, (True,)),
+    ForeignFlag("--kv-unified", None, "all requests share the KV cache", (True,)),
+    ForeignFlag("--context-shift", None, "an answer ends where the context does", (False,)),
+    ForeignFlag("--mmproj-auto", None, "images need an export of the model", (False,)),
+    ForeignFlag("--models-autoload", None, _ALWAYS, (True,)),
+    *_without_use(
+        _DEVICE,
+        "gpu-layers split-mode tensor-split main-gpu n-cpu-moe n-cpu-ffn override-tensor "
+        "fit-target fit-ctx spec-draft-ngl spec-draft-device moe-cache-mib rpc",
+        "cpu-moe kv-offload op-offload mmproj-offload no-host",
+    ),
+    *_without_use(
+        "--threads sets the threads that compute",
+        "threads-batch threads-http cpu-mask cpu-range cpu-strict prio poll cpu-mask-batch "
+        "cpu-range-batch cpu-strict-batch prio-batch poll-batch numa",
+    ),
+    *_without_use(
+        "the model's file is mapped and packed as its kernels need it",
+        "load-mode lazy-mode",
+        "mmap mlock direct-io repack check-tensors swa-full",
+    ),
+    *_without_use(
+        "see --prefix-cache-dir and --cache-size",
+        "slot-save-path cache-ram cache-reuse slot-prompt-similarity ctx-checkpoints "
+        "checkpoint-min-step defrag-thold kv-unified-per-slot lookup-cache-static "
+        "lookup-cache-dynamic",
+        "cache-idle-slots",
+    ),
+    *_without_use(
+        "drafts are made where they are faster: see --enable-prompt-lookup",
+        "spec-type spec-draft-n-max spec-draft-n-min spec-draft-p-min spec-draft-type-k "
+        "spec-draft-type-v ctx-size-draft",
+    ),
+    *_without_use(LOG_FLAGS, "verbosity", "log-disable log-prefix log-timestamps perf"),
+    *_without_use("see --write-timeout", "timeout"),
+    *_without_use("penalties count all tokens", "repeat-last-n"),
+    *_without_use("penalties of this sampler are off",
+                  "dry-base dry-allowed-length dry-penalty-last-n dry-sequence-breaker "
+                  "xtc-threshold dynatemp-exp mirostat-lr mirostat-ent adaptive-decay"),
+    *_without_use("the prompt is never shortened", "keep"),
+    *_without_use("there is no such endpoint", "", "slots props"),
+    *_without_use("the first request is as fast as the others", "", "warmup"),
+    *_without_use("see --shrink-images-to", "image-min-tokens image-max-tokens"),
+    *_without_use("the page has settings of its own", "webui-config webui-config-file tags"),
+)  # fmt: skip
+
+_SAMPLING: Final = "requests ask for it: the server has no such default"
+_GGUF_ADAPTERS: Final = "adapters have PEFT's form: --lora-modules NAME=DIR"
+
+_LLAMA_REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("--grammar", "--grammar-file", "--json-schema", "--json-schema-file", "--logit-bias",
+         "--reverse-prompt", "--samplers", "--sampler-seq", "--ignore-eos", "--special"),
+        _SAMPLING,
+    ),
+    **dict.fromkeys(
+        ("--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled"), _GGUF_ADAPTERS
+    ),
+    **dict.fromkeys(
+        ("--mmproj", "--mmproj-url"),
+        "images need a vision model in OpenVINO's format, exported by optimum-cli",
+    ),
+    **dict.fromkeys(
+        ("--rope-scale", "--rope-freq-base", "--rope-freq-scale", "--override-kv"),
+        "the model's file says it",
+    ),
+    **dict.fromkeys(
+        ("--models-dir", "--models-preset"), "name each model: --model NAME=FILE, or --config-path"
+    ),
+    **dict.fromkeys(
+        ("--tools", "--agent", "--mcp-servers-config", "--mcp-servers-json"),
+        "clients call tools themselves",
+    ),
+    **dict.fromkeys(
+        ("--model-url", "--docker-repo"), "name a file, or ORG/NAME/FILE.gguf of a hub"
+    ),
+    "--offline": "set HF_HUB_OFFLINE=1 in the environment",
+    "--path": "the server has a page of its own, and serves no other files",
+}  # fmt: skip
+REFUSED_FLAGS: Final[Mapping[str, str]] = {**VLLM_REFUSED, **_LLAMA_REFUSED}
+"""Flags that change answers or who may ask, and have no counterpart: what to do instead."""
+
+FOREIGN_FLAGS: Final = OVMS_FLAGS + VLLM_FLAGS + LLAMA_FLAGS
+
+OTHER_NAMES: Final[Mapping[str, str]] = {
+    "--tool-call-parser": "--tool-parser",
+    "--disable-fastapi-docs": "--no-enable-docs",
+    "--no-disable-fastapi-docs": "--enable-docs",
+    # of llama.cpp
+    "--alias": "--model-name",
+    "--api-prefix": "--root-path",
+    "--cache-prompt": "--enable-prefix-caching",
+    "--no-cache-prompt": "--no-enable-prefix-caching",
+    "--chat-template-file": "--chat-template",
+    "--chat-template-kwargs": "--default-chat-template-kwargs",
+    "--cors-credentials": "--allow-credentials",
+    "--no-cors-credentials": "--no-allow-credentials",
+    "--cors-headers": "--allowed-headers",
+    "--cors-methods": "--allowed-methods",
+    "--cors-origins": "--allowed-origins",
+    "--draft": "--spec-draft-n-max",
+    "--draft-max": "--spec-draft-n-max",
+    "--draft-min": "--spec-draft-n-min",
+    "--draft-p-min": "--spec-draft-p-min",
+    "--embedding": "--embeddings",
+    "--hf-file": "--gguf-filename",
+    "--hf-repo": "--source-model",
+    "--log-verbose": "--verbose",
+    "--log-verbosity": "--verbosity",
+    "--media-path": "--allowed-local-media-path",
+    "--model-draft": "--draft-model",
+    "--models-max": "--max-loaded-models",
+    "--n-gpu-layers": "--gpu-layers",
+    "--no-mmproj": "--no-mmproj-auto",
+    "--no-webui": "--no-ui",
+    "--parallel": "--max-num-seqs",
+    "--predict": "--n-predict",
+    "--rerank": "--reranking",
+    "--sleep-idle-seconds": "--idle-unload",
+    "--sse-ping-interval": "--ping-interval",
+    "--ssl-cert-file": "--ssl-certfile",
+    "--ssl-key-file": "--ssl-keyfile",
+    "--temperature": "--temp",
+    "--top-n-sigma": "--top-nsigma",
+    "--typical-p": "--typical",
+    "--webui": "--ui",
+}
+"""Other servers' names for flags that mean the same here."""
+
+SHORT_NAMES: Final[Mapping[str, str]] = {
+    # of vLLM
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-q": "--quantization",
+    "-O": "--compilation-config",
+    # of llama.cpp
+    "-a": "--alias",
+    "-b": "--batch-size",
+    "-c": "--ctx-size",
+    "-cb": "--cont-batching",
+    "-cmoe": "--cpu-moe",
+    "-cram": "--cache-ram",
+    "-ctk": "--cache-type-k",
+    "-ctv": "--cache-type-v",
+    "-dev": "--device",
+    "-fa": "--flash-attn",
+    "-fit": "--fit",
+    "-hf": "--hf-repo",
+    "-hff": "--hf-file",
+    "-hfr": "--hf-repo",
+    "-hft": "--hf-token",
+    "-j": "--json-schema",
+    "-kvu": "--kv-unified",
+    "-lv": "--verbosity",
+    "-m": "--model",
+    "-md": "--draft-model",
+    "-mg": "--main-gpu",
+    "-mm": "--mmproj",
+    "-mu": "--model-url",
+    "-n": "--n-predict",
+    "-ncmoe": "--n-cpu-moe",
+    "-ngl": "--gpu-layers",
+    "-ngld": "--spec-draft-ngl",
+    "-nkvo": "--no-kv-offload",
+    "-np": "--max-num-seqs",
+    "-ot": "--override-tensor",
+    "-rea": "--reasoning",
+    "-s": "--seed",
+    "-sm": "--split-mode",
+    "-sps": "--slot-prompt-similarity",
+    "-t": "--threads",
+    "-tb": "--threads-batch",
+    "-to": "--timeout",
+    "-ts": "--tensor-split",
+    "-ub": "--ubatch-size",
+    "-v": "--verbose",
+}
+"""Short forms of other servers."""
+
+OTHER_COMMANDS: Final[Mapping[str, str]] = {
+    "run": "chat MODEL chats in the terminal, serve MODEL serves a model",
+    "start": "serve MODEL serves a model",
+    "complete": "chat MODEL chats in the terminal",
+    "ps": "GET /api/ps and GET /v1/work of a running server list what is loaded and what runs",
+    "show": "POST /api/show of a running server describes a model, doctor MODEL examines one",
+    "stop": "end the server with Ctrl-C or SIGTERM; --idle-unload unloads idle models",
+    "rm": "delete the model's directory below --model-repository-path",
+    "cp": "--model NAME=MODEL gives a model another name",
+    "create": "--chat-template and --override-generation-config do what a Modelfile does",
+    "push": "models are pulled only",
+    "collect-env": "doctor examines the machine and the installation",
+    "convert": "export models with optimum-cli; serve converts GGUF files itself",
+    "install": "pull ORG/NAME downloads a model",
+    "download": "pull ORG/NAME downloads a model",
+    "update": "pull --overwrite-models ORG/NAME downloads a model again",
+}
+"""Commands of Ollama, vLLM and others: what to use here."""

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from fastovms import __version__
 from fastovms.catalog import (
@@ -38,6 +38,7 @@ from fastovms.cli.commands import (
 from fastovms.cli.environment import (
     CONFIG_FILE,
     extra_arguments,
+    names_of_set,
     read_config_file,
     read_environment,
 )
@@ -64,6 +65,8 @@ from fastovms.cli.foreign_flags import (
     STATE,
     TUNE,
     add_foreign_flags,
+    check_first_word,
+    explain_unknown,
     mapped_flags,
     normalize,
     unused_flags,
@@ -201,7 +204,10 @@ def source_model(arguments: argparse.Namespace) -> str:
     """
     model_id: str = arguments.source_model
     if not is_model_id(model_id):
-        raise ConfigurationError(f"--source-model must be ORG/NAME, not {model_id!r}")
+        raise ConfigurationError(
+            f"--source-model must be ORG/NAME, not {model_id!r}: name a GGUF file of it with "
+            "--gguf-filename"
+        )
     return model_id if arguments.gguf_filename is None else f"{model_id}/{arguments.gguf_filename}"
 
 
@@ -375,10 +381,17 @@ def parse(argv: Sequence[str], extra: Sequence[str] = ()) -> argparse.Namespace:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Prints errors in one line, without the usage."""
+    """Prints errors in one line, without the usage, and names the flag that may be meant."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        arguments, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(explain_unknown(unknown, self._option_string_actions))
+        return arguments, unknown
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        help_flag = "--help-all" if "--help-all" in self._option_string_actions else "--help"
+        self.exit(USAGE_ERROR, f"{self.prog}: {message} (see {self.prog} {help_flag})\n")
 
 
 def command_parser(*, shows_all: bool = True) -> argparse.ArgumentParser:
@@ -530,6 +543,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if line and not line[0].startswith("-") and line[0] not in COMMANDS:
             for extension in load_extensions(COMMAND_GROUP, line[0]):
                 return _run_extension(extension, line[1:])
+            check_first_word(line[0])
         arguments = parse(line, extra)
         settings = _settings(arguments, environ)
         command = _command(arguments)
@@ -635,6 +649,8 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
         for line in (*unused_flags(arguments), *arguments.unused):
             logger.warning("%s", line)
         logger.info("fastovms %s is starting", __version__)
+        if variables := names_of_set(os.environ):
+            logger.info("settings come from variables of the environment: %s", ", ".join(variables))
         # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
         # not wait, nor the first line of the log.
         ahead, sockets = _compile_ahead(models, settings)

@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from fastovms.catalog import ModelFinder
 from fastovms.cli.commands import wants_colour
 from fastovms.cli.flag import (
     Flag,
@@ -25,7 +26,7 @@ from fastovms.cli.flag import (
     some_duration,
     text,
 )
-from fastovms.config import ConfigField, Fields, Settings
+from fastovms.config import ConfigField, Fields, RepositoryConfig, Settings
 from fastovms.load_test.config import (
     BACKENDS,
     DATA_SETS,
@@ -93,12 +94,16 @@ def add_chat(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> N
 
 
 def run_chat(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Runs the chat, and returns the exit code."""
+    """Runs the chat, and returns the exit code. A model is downloaded here, not by the server, so
+    that its progress is shown."""
     given = client_settings(CHAT_FLAGS, arguments, TERMINAL.api_key, os.environ)
     from fastovms.terminal import chat
 
+    place: str | None = arguments.place
+    if place is not None and "://" not in place:
+        ModelFinder.of(settings.section(RepositoryConfig), os.environ).locate(place)
     return chat(
-        arguments.place,
+        place,
         given.section(TerminalConfig),
         in_colour=wants_colour(sys.stdout, os.environ),
     )

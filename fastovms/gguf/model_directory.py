@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 _CONVERTER: Final = "fastovms.gguf.converter"
 
+_MAGIC: Final = b"GGUF"
+
 _BYTES_PER_SECOND: Final = 20e6
 """The speed of a conversion, for the log: two busy cores took 6 s for 98 MB and 15 s for 253 MB."""
 
@@ -45,7 +47,7 @@ def find_gguf(path: Path) -> Path | None:
         ConfigurationError: the directory has several GGUF files.
     """
     if path.is_file():
-        return path if path.suffix == ".gguf" else None
+        return path if path.suffix == ".gguf" or _has_magic(path) else None
     if (path / "openvino_model.xml").exists():
         return None
     files = sorted(path.glob("*.gguf"))
@@ -53,6 +55,15 @@ def find_gguf(path: Path) -> Path | None:
         names = ", ".join(file.name for file in files)
         raise ConfigurationError(f"{path} has several GGUF files: name one of {names}")
     return files[0] if files else None
+
+
+def _has_magic(path: Path) -> bool:
+    """Returns whether a file begins as GGUF files do, such as a blob of Ollama."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
 
 
 class NotStored(Exception):

@@ -18,7 +18,8 @@ from fastovms.http.messages import Caller, ErrorRenderer, HeaderPairs, Request, 
 # without one.
 
 
-_VARIABLES = ("API_KEY", "VLLM_API_KEY")
+KEY_VARIABLES: Final = ("API_KEY", "VLLM_API_KEY")
+"""Variables of the environment that may hold the key."""
 _ADMIN = "admin"
 _KEY_FIELDS = ("x-api-key",)
 """Fields that hold only a key: Anthropic's clients send it so."""
@@ -109,7 +110,7 @@ def read_api_keys(
                 admins.append(key)
             keys.append((str(path), key if mark.strip() == _ADMIN else line))
     elif not keys:
-        found = [(name, environ.get(name, "").strip()) for name in _VARIABLES]
+        found = [(name, environ.get(name, "").strip()) for name in KEY_VARIABLES]
         keys = [(name, key) for name, key in found if key][:1]
     for source, key in keys:
         if not (key.isascii() and key.isprintable()) or " " in key:

@@ -93,6 +93,7 @@ _EXPORT: Final = "models are pulled as they are"
 _GRPC: Final = "there is no gRPC here"
 _NPU: Final = "it is for NPUs"
 _SAME_AS_MAIN: Final = "the draft model runs as the model that it drafts for"
+STEP_TOKENS: Final = "--max-num-batched-tokens bounds the tokens of a step"
 _TENSORS: Final = "it is about models of tensors"
 
 _UINT16: Final = 2**16 - 1
@@ -213,7 +214,7 @@ _OF_THE_SERVER: Final = (
 
 _OF_TENSORS: Final = (
     OvmsOption(str, None, "there are no custom layers in language models", flag="--cpu-extension"),
-    OvmsOption(str, None, _TENSORS, flag="--batch-size", member="batch_size"),
+    OvmsOption(str, None, STEP_TOKENS, flag="--batch-size", member="batch_size"),
     OvmsOption(str, None, _TENSORS, flag="--shape", member="shape"),
     OvmsOption(str, None, _TENSORS, flag="--layout", member="layout"),
     OvmsOption(str, None, _TENSORS, member="precision"),

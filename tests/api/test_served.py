@@ -13,9 +13,9 @@ import orjson
 import pytest
 
 from fastovms.api.admin import ModelRoutes
-from fastovms.api.dialect import OLLAMA, OPENAI
+from fastovms.api.dialect import OLLAMA, OPENAI, model_not_found
 from fastovms.api.residency import ModelState, Move, MoveKind, Residency
-from fastovms.api.served import ChatModel, ImageInput, KnownModel, no_hold
+from fastovms.api.served import ChatModel, ImageInput, KnownModel, ServedModels, no_hold
 from fastovms.config import DEMO_MODEL, ChatConfig, MediaConfig, ResidencyConfig
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError, FieldFault, ModelNotFound, Overloaded
@@ -633,6 +633,24 @@ def test_random_operations(seed: int) -> None:
 # Models are found by their names.
 
 
+def test_only_model_takes_any_name_where_the_operator_says_so():
+    [known, _] = several_models()[0].known
+    models = ServedModels()
+    models.set_known([known])
+    with pytest.raises(ModelNotFound, match=r"'three' not found: this server has `one`$"):
+        models.find("three", OLLAMA)
+    models.takes_any_name = True
+    assert models.find("three", OLLAMA) is known
+    with pytest.raises(ModelNotFound):
+        models.find("three", OLLAMA, is_exact=True)
+
+
+def test_error_about_an_unknown_model_lists_few_names():
+    error = model_not_found("x" * 999, OPENAI, ["y" * 999, *"abcdefghij"])
+    assert str(error).endswith("y`, `a`, `b`, `c`, `d`, `e`, `f`, `g` and 3 more.")
+    assert len(str(error)) < 500
+
+
 def test_several_models_and_names():
     models, _ = several_models()
     assert [model.info.name for model in models] == ["one", "two"]
@@ -643,6 +661,11 @@ def test_several_models_and_names():
         models.find("three", OPENAI)
     with pytest.raises(ModelNotFound, match="model 'three:latest' not found"):
         models.find("three:latest", OLLAMA)
+    with pytest.raises(ModelNotFound, match=r"does not exist\. This server has `one`, `two`\.$"):
+        models.find("three", OPENAI)
+    models.takes_any_name = True
+    with pytest.raises(ModelNotFound):  # which of the two is meant?
+        models.find("three", OPENAI)
     routes = ModelRoutes(models, OPENAI)
     listing = orjson.loads(routes.list(make_request("/v1/models")).body)
     assert [card["id"] for card in listing["data"]] == ["one", "two"]

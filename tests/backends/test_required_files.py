@@ -29,7 +29,9 @@ def test_missing_file(model_dir, missing):
 def test_no_directory(model_dir):
     with pytest.raises(ConfigurationError, match=r"nowhere does not exist$"):
         check_files(model_dir / "nowhere")
-    with pytest.raises(ConfigurationError, match=r"config\.json is not a directory$"):
+    with pytest.raises(
+        ConfigurationError, match=r"config\.json is neither a directory of a model nor a GGUF file$"
+    ):
         check_files(model_dir / "config.json")
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms import terminal
+from fastovms.catalog import ModelFinder
 from fastovms.cli.main import parse
 from fastovms.cli.server_commands import CHAT_FLAGS, TERMINAL, run_chat
 from fastovms.config import Settings
@@ -29,6 +30,17 @@ def test_arguments(calls: list[tuple[object, ...]]) -> None:
         (None, TerminalConfig()),
         ("http://a", TerminalConfig(model="m", system="Be brief.")),
     ]
+
+
+def test_model_of_a_hub_is_downloaded_before_its_server_starts(
+    calls: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    located: list[str] = []
+    monkeypatch.setattr(ModelFinder, "locate", lambda finder, place: located.append(place))
+    for place in ("http://a", "org/name/file.gguf"):
+        run_chat(parse(["chat", place]), Settings())
+    assert located == ["org/name/file.gguf"]
+    assert [place for place, _ in calls] == ["http://a", "org/name/file.gguf"]
 
 
 def test_every_field_has_a_flag() -> None:

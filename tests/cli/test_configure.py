@@ -154,7 +154,7 @@ def test_options_without_use_here_are_in_the_graph_all_the_same(folder, caplog):
          "a graph for text_generation has no option for --max-model-len"),
         (f"{CONFIGURE} --chat-template '{{{{ x }}}}'", "has no option for --chat-template"),
         (f"{CONFIGURE} --generation-config vllm", "has no option for --generation-config"),
-        (f"{CONFIGURE} --unknown", "unrecognized arguments: --unknown"),
+        (f"{CONFIGURE} --unknown", "there is no flag --unknown"),
     ],
 )  # fmt: skip
 def test_wrong_lines(folder, capfd, line, message):

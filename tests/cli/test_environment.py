@@ -10,6 +10,7 @@ from fastovms.cli.environment import (
     IGNORED,
     VARIABLES,
     extra_arguments,
+    names_of_set,
     read_config_file,
     read_environment,
 )
@@ -31,6 +32,17 @@ from fastovms.errors import ConfigurationError
 SWITCHES, VALUES, REMOVED = (
     part.split() for part in (Path(__file__).parent / "worker_flags.txt").read_text().split("\n\n")
 )
+
+
+def test_variables_that_set_something_are_named():
+    environ = {
+        "API_KEY": "secret", "TASK": "embeddings", "MAX_MODEL_LEN": "8k", "HOME": "/", "SEED": "1",
+        "DTYPE": "auto", "REVISION": " ", "OVMS_MODEL_REPOSITORY_PATH": "/m",
+        "VLLM_EXTRA_ARGS": "--port 1",
+    }  # fmt: skip
+    assert set(names_of_set(environ)) == {
+        "API_KEY", "TASK", "MAX_MODEL_LEN", "OVMS_MODEL_REPOSITORY_PATH", "VLLM_EXTRA_ARGS",
+    }  # fmt: skip
 
 
 def test_runpods_variables():

@@ -10,11 +10,20 @@ import pytest
 from fastovms.cli.flags import FLAGS, read_flags
 from fastovms.cli.foreign_flags import (
     ALIASES,
+    check_first_word,
+    mapped_flags,
     normalize,
     unused_flags,
 )
-from fastovms.cli.foreign_tables import FOREIGN_FLAGS, REFUSED_FLAGS
+from fastovms.cli.foreign_tables import (
+    FOREIGN_FLAGS,
+    OTHER_COMMANDS,
+    REFUSED_FLAGS,
+    SHORT_NAMES,
+)
+from fastovms.cli.main import add_serving_arguments, parse
 from fastovms.config import (
+    CHAT,
     ENCODER,
     ENGINE,
     FILES,
@@ -26,6 +35,7 @@ from fastovms.config import (
     SecurityConfig,
     ServiceConfig,
 )
+from fastovms.errors import ConfigurationError
 from tests.cli.test_flags import arguments_of
 
 # Command lines of other servers, in this one's spelling.
@@ -62,6 +72,14 @@ def test_values_are_left_alone():
         ("m -O3 -O 2", "serve m --compilation-config=3 --compilation-config 2"),
         ("run-batch -i in -o out -tp 1", "run-batch -i in -o out --tensor-parallel-size 1"),
         ("chat -q x", "chat -q x"),
+        ("-m a.gguf -c=9 -np 2", "serve --model a.gguf --ctx-size=9 --max-num-seqs 2"),
+        ("serve -hf o/n -hff f.gguf", "serve --source-model o/n --gguf-filename f.gguf"),
+        ("help", "--help"),
+        ("help pull", "pull --help"),
+        ("version", "--version"),
+        ("-v", "--version"),
+        ("-v -m a", "serve --verbose --model a"),
+        ("list", "serve --list-models"),
         # Several keys behind one flag, where a word cannot be the model.
         ("m --api-key a b c --port 1", "serve m --api-key a --api-key b --api-key c --port 1"),
         ("--api_key a b --model m", "serve --api-key a --api-key b --model m"),
@@ -79,10 +97,12 @@ def test_lines_of_other_servers(line, normal):
 
 
 def test_aliases_name_flags():
-    names = {flag.name for flag in FLAGS}
-    names |= {f"--no-{flag.name[2:]}" for flag in FLAGS if flag.parse is None}
+    parser = argparse.ArgumentParser()
+    add_serving_arguments(parser, shows_all=True)
+    names = set(parser._option_string_actions)
     assert set(ALIASES.values()) <= names
-    assert not names & set(ALIASES)
+    assert {ALIASES.get(name, name) for name in SHORT_NAMES.values()} <= names
+    assert not names & {*ALIASES, *SHORT_NAMES}
 
 
 # Flags of other servers: used, told as unused, or refused where they are wrong.
@@ -155,6 +175,98 @@ def test_a_line_of_vllm():
     }
     told = {line.partition(" is not used: ")[0] for line in unused_flags(arguments)}
     assert told == {"--gpu-memory-utilization", "--trust-remote-code", "--uvicorn-log-level"}
+
+
+LLAMA_LINE = """
+-m model.gguf -c 8192 -np 4 -t 2 -tb 4 -ngl 99 -fa -ctk q8_0 -ctv q8_0 -a chat --jinja
+--temp .7 --top-k 40 --top-p 0.95 --repeat-penalty 1 -n 256 --mirostat 0 -b 2048 -ub 512
+--no-webui --host 0.0.0.0 --port 8080 --no-mmap --metrics --chat-template-kwargs {"a":1}
+--reasoning off --reasoning-format none -v --timeout 600 --cache-reuse 256 --no-warmup
+"""
+
+
+def test_a_line_of_llama_cpp():
+    arguments = parse(LLAMA_LINE.split())
+    settings = mapped_flags(arguments) | read_flags(arguments)
+    assert (arguments.models, arguments.names) == (["model.gguf"], ["chat"])
+    http = settings.section(HttpConfig)
+    assert (http.host, http.port) == ("0.0.0.0", 8080)
+    assert settings.section(SecurityConfig).ui is False
+    assert settings.section(ServiceConfig).log_level == "debug"
+    assert settings.only(*MODEL_SECTIONS).given == {
+        ENGINE.max_model_len: 8192,
+        ENGINE.max_num_seqs: 4,
+        ENGINE.plugin_config: {"INFERENCE_NUM_THREADS": 2, "KV_CACHE_PRECISION": "u8"},
+        FILES.override_generation_config: {
+            "temperature": 0.7, "top_k": 40, "top_p": 0.95, "repetition_penalty": 1,
+            "max_new_tokens": 256,
+        },
+        CHAT.default_chat_template_kwargs: {"a": 1, "enable_thinking": False},
+        CHAT.reasoning_parser: "none",
+    }  # fmt: skip
+    told = {line.partition(" is not used: ")[0] for line in unused_flags(arguments)}
+    assert told == {
+        "--threads-batch", "--gpu-layers", "--batch-size", "--ubatch-size", "--timeout",
+        "--cache-reuse",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--mirostat 2", "must be 0, not '2': this sampler is not supported"),
+        ("-fa model.gguf", "must be on, off or auto, not 'model.gguf'"),
+        ("-ctk q5_1", "must be q8_0, q4_0, f16, bf16 or f32, not 'q5_1'"),
+        ("-c -1", "must be an integer at least 0, not '-1'"),
+        ("--temp warm", "must be a number, not 'warm'"),
+        ("--lora a.gguf", "--lora-modules NAME=DIR"),
+    ],
+)
+def test_values_of_llama_cpp_that_are_refused(line, message):
+    with pytest.raises(argparse.ArgumentError) as caught:
+        arguments_of(*line.split())
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("serve --prot 1", "there is no flag --prot: did you mean --port?"),
+        ("serve -port 1", "there is no flag -port: did you mean --port?"),
+        ("serve --thread 1 --modle m", "--thread: did you mean --threads?, there is no flag --mod"),
+        ("chat --modle x", "there is no flag --modle: did you mean --model?"),
+        ("tune -t 2 m", "there is no flag -t: did you mean --threads?"),
+        ("serve --xyzzy", "there is no flag --xyzzy (see fastovms serve --help-all)"),
+        ("serve a b", "unexpected argument b; several models are --model NAME=MODEL each"),
+        ("pull a/b --por", "there is no flag --por (see fastovms pull --help)"),
+    ],
+)
+def test_unknown_flag_names_the_nearest_one(line, message, capsys):
+    with pytest.raises(SystemExit):
+        parse(line.split())
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("serv", "did you mean serve?"),
+        ("run", "chat MODEL chats in the terminal"),
+        ("ps", "GET /api/ps"),
+        ("llama3.2", "a model of a hub is ORG/NAME: commands are serve, pull"),
+    ],
+)
+def test_unknown_command_names_what_to_use(word, message):
+    with pytest.raises(ConfigurationError, match=message.replace("?", r"\?")):
+        check_first_word(word)
+
+
+@pytest.mark.parametrize("word", [*OTHER_COMMANDS, "serve", "help", "--port", "a/b", "a=b", "list"])
+def test_first_words_that_are_models_or_commands(word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if word in OTHER_COMMANDS:  # a directory of that name is a model
+        (tmp_path / word).mkdir()
+    check_first_word(word)
 
 
 HARMLESS = """

@@ -218,6 +218,13 @@ def test_a_directory_with_a_single_file_means_that_file(
         assert find_gguf(tmp_path / name) == (tmp_path / name if ".gguf" in name else None)
 
 
+def test_gguf_without_its_suffix_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+    blob, other = tmp_path / "sha256-abc", tmp_path / "other"
+    blob.write_bytes(b"GGUF\3\0\0\0")
+    other.write_bytes(b"GGU")
+    assert (find_gguf(blob), find_gguf(other)) == (blob, None)
+
+
 def test_several_files_in_a_directory_are_named(tmp_path: Path) -> None:
     for name in ("b.gguf", "a.gguf"):
         (tmp_path / name).touch()

@@ -149,7 +149,10 @@ async def test_one_model(make, name):
     tokens = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
     _, card = await make(tokenizer=ByteTokenizer(**tokens)).post("/api/show", {name: "fake"})
     assert "insert" in card["capabilities"]
-    assert await refused(make(), "/api/show", {name: "x"}, 404) == "model 'x' not found"
+    assert (
+        await refused(make(), "/api/show", {name: "x"}, 404)
+        == "model 'x' not found: this server has `fake`"
+    )
     assert "model is required" in await refused(make(), "/api/show", {})
 
 
@@ -163,7 +166,7 @@ async def test_pulls(make):
         {"status": "success"},
     )
     error = await refused(make(), "/api/pull", {"model": "x"}, 404)
-    assert error.startswith("model 'x' not found; it is not downloaded")
+    assert error.startswith("model 'x' not found: this server has `fake`; it is not downloaded")
 
 
 @pytest.mark.parametrize(

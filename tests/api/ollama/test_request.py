@@ -297,7 +297,10 @@ async def test_asking_refusals(make, path, body, fields, message):
 
 @pytest.mark.parametrize(("path", "body"), ENDPOINTS)
 async def test_unknown_models(make, path, body):
-    assert await refused(make(), path, {**body, "model": "x"}, 404) == "model 'x' not found"
+    assert (
+        await refused(make(), path, {**body, "model": "x"}, 404)
+        == "model 'x' not found: this server has `fake`"
+    )
     answer = await ask(make(), path, {**body, "model": "fake:latest"})
     assert answer["model"] == "fake:latest"
 

@@ -161,6 +161,18 @@ class Parameter(NamedTuple):
         )
 
     @property
+    def items(self) -> Parameter | None:
+        """The items of a list, as a parameter; None = they are not declared."""
+        if "array" not in self.types or "object" in self.types or "items" not in self.schema:
+            return None
+        return find_parameters({**self.definitions, "properties": {"": self.schema["items"]}})[""]
+
+    @property
+    def choices(self) -> Sequence[object]:
+        """The values that the schema enumerates; empty if it allows others."""
+        return _enumerated(self.schema, 0)
+
+    @property
     def whole_schema(self) -> Schema:
         """Returns a schema without changes."""
         return {**self.schema, **self.definitions}
@@ -335,6 +347,15 @@ def _asks_nothing(schema: Schema) -> bool:
     return schema.keys() <= _ANNOTATIONS
 
 
+def _enumerated(schema: object, depth: int) -> list[Any]:
+    if not isinstance(schema, Mapping) or depth == _MAX_DEPTH:
+        return []
+    if "const" in schema:
+        return [schema["const"]]
+    found = [_enumerated(one, depth + 1) for key in _CHOICES for one in _list(schema.get(key))]
+    return _list(schema.get("enum")) or [one for part in found for one in part if all(found)]
+
+
 def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
@@ -420,13 +441,16 @@ class _TypeReader:
             types &= {json_type(value) for value in choices}
         kind = schema.get("type")
         if isinstance(kind, str):
-            types &= _with_integer({kind})
+            types &= _declared({kind})
         elif kind is not None:
-            types &= _with_integer({k for k in _list(kind) if isinstance(k, str)})
-        return types
+            types &= _declared({k for k in _list(kind) if isinstance(k, str)})
+        return types | {"null"} if schema.get("nullable") is True else types
 
 
-def _with_integer(kinds: set[str]) -> Types:
+def _declared(kinds: set[str]) -> Types:
+    """Returns the types of these names. A name that JSON Schema does not have allows any type."""
+    if not kinds <= ANY_TYPE:
+        return ANY_TYPE
     return frozenset(kinds | {"integer"} if "number" in kinds else kinds)
 
 

@@ -6,9 +6,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fastovms.text.parameters import Types
+from fastovms.text.parameters import ANY_TYPE, Parameter
 from fastovms.text.scanning import Emit, Incremental, Scanner
 
 # Reads values in the notation of a model, and passes them on as JSON meanwhile.
@@ -304,7 +304,8 @@ def is_json(text: str) -> bool:
 
 
 _PYTHON_PLAIN = {quote: re.compile(rf"[^{quote}\\\n]+") for quote in "'\""}
-_NUMBER = re.compile(r"[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)([eE][-+]?\d+)?")
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)([eE][-+]?\d+)?", re.ASCII)
+_LIKE_NUMBER = re.compile(r"[-+.]*\d")
 _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _CUT_NUMBER = re.compile(r"-?|-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][-+]?[0-9]*)?")
 _NAMES = {"True": "true", "False": "false", "None": "null"}
@@ -372,15 +373,26 @@ def _copy_python_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
 
 
 def _convert(word: str) -> str | None:
-    if _JSON_NUMBER.fullmatch(word):
+    """Returns a name or a number as JSON. Other text that begins like a number is a string, because
+    a phone number (`+1555`) or a code (`007`) would lose a part as a number."""
+    if _JSON_NUMBER.fullmatch(word) and math.isfinite(float(word)):
         return word
-    if _NUMBER.fullmatch(word):
-        digits = word.replace("_", "").removeprefix("+")
-        if digits.lstrip("-").isdigit():
-            return digits[: digits.startswith("-")] + (digits.lstrip("-0") or "0")
-        number = float(digits)
-        return json.dumps(number) if math.isfinite(number) else None
-    return _NAMES.get(word)
+    return _quoted(word) if _LIKE_NUMBER.match(word) else _NAMES.get(word)
+
+
+def _quoted(text: str) -> str:
+    return f'"{escape(text)}"'
+
+
+def _number(word: str) -> str | None:
+    """Returns a number as Python writes it, or with leading zeros, as JSON."""
+    if not _NUMBER.fullmatch(word):
+        return None
+    digits = word.replace("_", "").removeprefix("+")
+    if digits.lstrip("-").isdigit():
+        return digits[: digits.startswith("-")] + (digits.lstrip("-0") or "0")
+    number = float(digits)
+    return json.dumps(number) if math.isfinite(number) else None
 
 
 def _convert_cut(word: str) -> str | None:
@@ -399,23 +411,62 @@ PYTHON = Notation(
 )
 
 
-def copy_python(scan: Scanner, emit: Emit) -> Incremental[bool]:
-    """Reads one Python literal and emits it as JSON."""
-    return (yield from copy_value(scan, emit, PYTHON))
+def for_parameter(notation: Notation, parameter: Parameter | None, first: str) -> Notation:
+    """Returns a notation whose unquoted words are read by the types that a schema declares: `TRUE`
+    is a boolean, and `007` a number, only where it says so.
+
+    Args:
+        parameter: the parameter that the value is for; None = an undeclared one.
+        first: the first character of the value. Those in brackets have the schema of items.
+    """
+    if parameter is not None and first in notation.brackets:
+        parameter = parameter.items
+    if parameter is None or parameter.types == ANY_TYPE:
+        return notation
+    types, choices = parameter.types, parameter.choices
+    is_text, is_number = "string" in types, bool(types & {"integer", "number"})
+
+    def convert(word: str) -> str | None:
+        name = word.lower()
+        if name in ("true", "false") and "boolean" in types:
+            return name
+        if name in ("null", "none") and "null" in types and not is_text:
+            return "null"
+        if is_number and not is_text and (number := _number(word)):
+            return number
+        found = notation.convert(word)
+        if found is None or not is_text or not _LIKE_NUMBER.match(word):
+            return found
+        is_choice = word in choices and word not in map(json.dumps, choices)
+        return _quoted(word) if is_choice or _json_type(found) not in types else found
+
+    return replace(notation, convert=convert)
+
+
+def copy_python(scan: Scanner, emit: Emit, parameter: Parameter | None = None) -> Incremental[bool]:
+    """Reads one Python literal, the value of a parameter if one is given, and emits it as JSON."""
+    notation = for_parameter(PYTHON, parameter, (yield from scan.peek()))
+    return (yield from copy_value(scan, emit, notation))
 
 
 _FIRST_CHARACTERS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean"}
 
 
-def value_of(text: str, types: Types) -> str:
-    """Converts a text to JSON. If it is a JSON or Python literal of one of `types`, returns that
-    value, otherwise a string."""
+def value_of(text: str, parameter: Parameter | None) -> str:
+    """Converts the text of a parameter to JSON. If it is a JSON or Python literal of a type that
+    the schema allows, returns that value, otherwise a string. Where a string is allowed too, only
+    text that is exactly a JSON number is a number."""
+    types = ANY_TYPE if parameter is None else parameter.types
     word = text.strip()
-    for notation in (JSON, PYTHON):
-        value = to_json(word, notation)
-        if value is not None and (_json_type(value) in types or "string" not in types):
-            return value
-    return f'"{escape(text)}"'
+    python = for_parameter(PYTHON, parameter, word[:1])
+    value = python.convert(word) or to_json(word, JSON) or to_json(word, python)
+    if value is None or (value[0] == '"' and word[0] not in PYTHON.quotes):
+        return _quoted(text)
+    if "string" in types:
+        is_exact = word == text or value[0] in '"[{'
+        if not is_exact or word[0] == "(" or _json_type(value) not in types:
+            return _quoted(text)
+    return value
 
 
 def _json_type(text: str) -> str:

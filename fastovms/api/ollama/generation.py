@@ -153,7 +153,10 @@ class AnswerCollector:
                 told.calls.append(self._call())
 
     def _call(self) -> Members:
-        arguments = orjson.loads("".join(self._arguments) or "{}")
+        # As the model wrote them: to read them would change the digits of large numbers. Line
+        # breaks, which would end the line of a stream, are never within strings.
+        text = "".join(self._arguments).replace("\n", " ").replace("\r", " ") or "{}"
+        arguments = msgspec.Raw(text.encode())
         function = {"index": self._num_calls, "name": self._name, "arguments": arguments}
         self._num_calls += 1
         return {"id": self._new_call_id(), "function": function}

@@ -41,6 +41,7 @@ from fastovms.text.values import (
     copy_string,
     copy_value,
     escape,
+    for_parameter,
     read_word,
     starts_string,
 )
@@ -79,7 +80,9 @@ def read_pythonic_call(
         return False
     scan.recorded()
     out.begin(name)
-    is_whole = yield from _read_arguments(scan, out, argument)
+    tool = out.tool(name)
+    parameters = tool.known_parameters if tool is not None else Parameters()
+    is_whole = yield from _read_arguments(scan, out, argument, parameters)
     out.end(complete=is_whole)
     return is_whole
 
@@ -91,12 +94,15 @@ def _read_argument_name(scan: Scanner) -> Incremental[str]:
     return name if name and (yield from scan.take("=")) else ""
 
 
-def _read_arguments(scan: Scanner, out: PieceCollector, name: str) -> Incremental[bool]:
+def _read_arguments(
+    scan: Scanner, out: PieceCollector, name: str, parameters: Parameters
+) -> Incremental[bool]:
     before = "{"
     while True:
         out.arguments(f'{before}"{escape(name)}":')
         before = ","
-        if not (yield from copy_python(scan, out.arguments)):
+        yield from scan.space()
+        if not (yield from copy_python(scan, out.arguments, parameters.find(name))):
             return False
         yield from scan.space()
         is_end = yield from scan.take(")")
@@ -336,13 +342,15 @@ def _copy_argument(
 ) -> Incremental[bool]:
     """Reads and emits a value. For a string parameter, unquoted text is always a string."""
     yield from scan.space()
+    first = yield from scan.peek()
     if (
         parameter is not None
         and parameter.is_text
         and not (yield from starts_string(scan, notation))
-        and (yield from scan.peek()) not in notation.brackets
+        and first not in notation.brackets
     ):
         return (yield from copy_bare(scan, out.arguments, notation, is_text=True))
+    notation = for_parameter(notation, parameter, first)
     return (yield from copy_value(scan, out.arguments, notation))
 
 

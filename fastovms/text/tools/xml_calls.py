@@ -24,7 +24,6 @@ from fastovms.grammar_tree import (
     several,
 )
 from fastovms.text.parameters import (
-    ANY_TYPE,
     CallChoice,
     Parameter,
     Parameters,
@@ -150,16 +149,15 @@ def _read_value(
     scan: Scanner, mark: str, name: str, parameter: Parameter | None, depth: int
 ) -> Incremental[str | None]:
     """Reads an element after its name and returns its value as JSON; None = incomplete."""
-    types = parameter.types if parameter is not None else ANY_TYPE
     value = yield from _read_json(scan, f"{mark}</{name}>")
     if value is not None:
-        return value_of(value, types)
+        return value_of(value, parameter)
     pieces: list[str] = []
     if (yield from scan.until((mark,), pieces.append)) is None or depth == _MAX_DEPTH:
         return None
     text = "".join(pieces)
     if (yield from scan.take(f"</{name}>")):
-        return value_of(text, types)
+        return value_of(text, parameter)
     if text.strip():
         return None
     return (yield from _read_children(scan, mark, name, parameter, depth))
@@ -426,12 +424,12 @@ def _copy_other(
     if parameter is not None and not parameter.is_free and not scan.is_ended:
         value = yield from _read_json(scan, form.parameter_end)
         if value is not None:
-            emit(value_of(value, parameter.types))
+            emit(value_of(value, parameter))
             return True
     pieces: list[str] = []
     is_whole = yield from _read_text(scan, pieces.append, form)
     if is_whole:
-        emit(value_of("".join(pieces), parameter.types if parameter is not None else ANY_TYPE))
+        emit(value_of("".join(pieces), parameter))
     return is_whole
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from dataclasses import replace
 
+import msgspec
 import orjson
 import pytest
 
 from fastovms.api.dialect import OLLAMA, last_frames
-from fastovms.api.ollama.generation import nanoseconds, timestamp
+from fastovms.api.generate import SampleDelta
+from fastovms.api.ollama.generation import AnswerCollector, nanoseconds, timestamp
 from fastovms.api.routes import add_model_routes
 from fastovms.api.served import ChatModel
 from fastovms.errors import BackendUnavailable, RequestError
 from fastovms.http.messages import Caller
 from fastovms.http.routing import Router
+from fastovms.text.scanning import CallArguments, CallBegin, CallEnd
 from fastovms.text.template import ChatTemplate
 from tests.api.chat_models import MESSAGES, call_text, chat_model, prompt_of, tool
 from tests.api.ollama.ollama_requests import (
@@ -114,6 +118,16 @@ async def test_calls_are_told_whole(make):
     calls = [call for part in parts for call in part["message"].get("tool_calls", ())]
     assert [call["function"] for call in calls] == functions
     assert last["done_reason"] == "stop"
+
+
+def test_call_keeps_the_digits_of_its_numbers():
+    written = '{"a":\n' + "9" * 30 + ', "b": 1e999}'
+    pieces = [CallBegin(0, "f"), CallArguments(0, written), CallEnd(0, True)]
+    collector = AnswerCollector(lambda: "call-1")
+    [call] = collector.take(SampleDelta(0, "", pieces=pieces)).calls
+    line = msgspec.json.encode(call)
+    assert b"\n" not in line
+    assert json.loads(line)["function"]["arguments"]["a"] == int("9" * 30)
 
 
 async def test_a_call_that_is_cut_is_left_out(make):

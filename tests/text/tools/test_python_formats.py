@@ -111,7 +111,8 @@ LFM2_SAMPLES = {
         call(
             0,
             "now",
-            '{"a":true,"b":false,"c":null,"d":-1.50,"e":0.5,"f":1000,"g":7,"h":1e3,"i":null}',
+            '{"a":true,"b":false,"c":null,"d":-1.50,"e":"+.5","f":"1_000","g":"007","h":1e3,'
+            '"i":null}',
         ),
     ),
     "strings": (

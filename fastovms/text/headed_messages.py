@@ -83,7 +83,7 @@ def parse_messages(
                 return
             if begin in form.ends:
                 continue
-        opening = yield from _read_opening(scan, form, begin)
+        opening = yield from _read_opening(scan, out, form, begin)
         if opening is None:
             continue
         header = form.read_header(opening, functions)
@@ -98,10 +98,12 @@ def parse_messages(
         yield from _read_text(scan, out, form, is_reasoning=is_reasoning)
 
 
-def _read_opening(scan: Scanner, form: HeadedMessages, begin: str) -> Incremental[str | None]:
+def _read_opening(
+    scan: Scanner, out: PieceCollector, form: HeadedMessages, begin: str
+) -> Incremental[str | None]:
     """Reads a header and the tag after it, and returns the header's text. If the tag is missing,
     the text after the header is read as the message; None = there is none, or the header was cut by
-    a limit."""
+    a limit. A header with which the model ends the text is content."""
     if begin == form.body:
         return begin
     pieces = [begin]
@@ -114,7 +116,10 @@ def _read_opening(scan: Scanner, form: HeadedMessages, begin: str) -> Incrementa
     text = rest.removesuffix(end or "").strip()
     is_cut = end is None and scan.is_cut and len(text.split()) <= 1
     if not text or text.startswith("<") or is_cut:
-        scan.put_back(end or "")
+        if end is None:
+            out.broken(opening)
+        else:
+            scan.put_back(end)
         return None
     scan.put_back(rest)
     return opening

@@ -15,7 +15,7 @@ from fastovms.params import Grammar, GrammarKind
 from fastovms.text.detokenizer import LocatingDetokenizer
 from fastovms.text.headed_messages import HeadedMessages, parse_messages
 from fastovms.text.parameters import CallChoice, Tool
-from fastovms.text.reasoning import ReasoningFormat, ThoughtTags, thoughts_before_calls
+from fastovms.text.reasoning import ReasoningFormat, Tags, ThoughtTags, thoughts_before_calls
 from fastovms.text.scanning import (
     CallArguments,
     CallBegin,
@@ -283,7 +283,9 @@ class TaggedAnswer:
                 yield from self.calls.read(scan, out, found)
             elif found not in loose:
                 scan.put_back(found)
-                yield from self._read_thought(scan, out, (yield from self._take_begin(scan)))
+                tags = yield from self._take_begin(scan)
+                assert tags is not None
+                yield from self._read_thought(scan, out, *tags)
 
     @property
     def _begins_of_thoughts(self) -> list[str]:
@@ -302,15 +304,15 @@ class TaggedAnswer:
         """Reads reasoning, if it comes first, and returns the tags that count as markup in the rest
         even if unpaired."""
         space = yield from scan.space()
-        end = yield from self._take_begin(scan)
+        tags = yield from self._take_begin(scan)
         loose = []
         if thoughts.anywhere:
             loose = [its_end for _, its_end in thoughts.pairs] + list(thoughts.answer or ())
-        if end is None and not self.is_inside:
+        if tags is None and not self.is_inside:
             out.content(space)
             return loose
-        end = end or thoughts.pairs[0][1]
-        if not (yield from self._read_thought(scan, out, end)):
+        begin, end = tags or ("", thoughts.pairs[0][1])
+        if not (yield from self._read_thought(scan, out, begin, end)):
             loose.append(end)  # a call came before it
         elif thoughts.answer is not None and not thoughts.anywhere:
             space = yield from scan.space()
@@ -320,21 +322,25 @@ class TaggedAnswer:
                 out.content(space)
         return loose
 
-    def _take_begin(self, scan: Scanner) -> Incremental[str | None]:
-        """Reads the beginning of reasoning and returns its end tag; None if no reasoning begins."""
-        for begin, end in self.thoughts.pairs if self.thoughts is not None else ():
-            if (yield from scan.take(begin, is_first=True)):
-                return end
+    def _take_begin(self, scan: Scanner) -> Incremental[Tags | None]:
+        """Reads the beginning of reasoning and returns its tags; None if no reasoning begins."""
+        for tags in self.thoughts.pairs if self.thoughts is not None else ():
+            if (yield from scan.take(tags[0], is_first=True)):
+                return tags
         return None
 
     def _read_thought(
-        self, scan: Scanner, out: PieceCollector, end: str | None
+        self, scan: Scanner, out: PieceCollector, begin: str, end: str
     ) -> Incremental[bool]:
         """Reads reasoning to its end tag, or to the end of the text. A tool call within it ends it;
-        returns False in that case."""
+        returns False in that case. A begin tag with which the model ends the text is content."""
         begins = self.calls.begins if self.calls and self.calls.end_thoughts else ()
         out.begin_reasoning()
-        while found := (yield from scan.until((*([end] if end else []), *begins), out.reasoning)):
+        if not ((yield from scan.peek()) or scan.is_cut):
+            out.end_reasoning()
+            out.content(begin)
+            return True
+        while found := (yield from scan.until((end, *begins), out.reasoning)):
             if found == end or self.calls is None:
                 break
             yield from self.calls.read(scan, out, found)

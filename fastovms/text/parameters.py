@@ -89,10 +89,12 @@ def _constants(schema: Schema) -> list[str]:
 
 
 def _whole(pattern: str) -> str:
-    """Returns an expression for the whole text, from one that may match anywhere in it."""
+    """Returns an expression for the whole text, from one that may match anywhere in it and that has
+    anchors at its ends alone."""
     any_text = r"(.|\n)*"
     before = "" if pattern.startswith("^") else any_text
-    is_anchored = pattern.endswith("$") and not pattern.endswith(r"\$")
+    escapes = len(pattern) - 1 - len(pattern[:-1].rstrip("\\"))
+    is_anchored = pattern.endswith("$") and escapes % 2 == 0
     body = pattern.removeprefix("^").removesuffix("$" if is_anchored else "")
     after = "" if is_anchored else any_text
     return f"{before}({body}){after}"

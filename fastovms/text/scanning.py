@@ -131,7 +131,6 @@ Incremental = Generator[None, None, T]
 Emit = Callable[[str], None]
 
 _SPACE = re.compile(r"\s*")
-_OPENING = re.compile(r"[<\[]")
 
 
 class Scanner:
@@ -142,7 +141,10 @@ class Scanner:
         is_cut: whether a limit ended the text; otherwise the model did, or a stop string.
     """
 
-    __slots__ = ("_at", "_last", "_num_forgotten", "_recorded", "_text", "is_cut", "is_ended")
+    __slots__ = (
+        "_at", "_base", "_last", "_marks", "_num_forgotten", "_recorded", "_text", "is_cut",
+        "is_ended",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._text = ""
@@ -150,7 +152,10 @@ class Scanner:
         # Characters before those of `_text`, and the last of them.
         self._num_forgotten = 0
         self._last = ""
-        self._recorded: list[str] | None = None
+        # The text that was read from `_base` on, while it is recorded from one of `_marks` on.
+        self._recorded: list[str] = []
+        self._base = 0
+        self._marks: list[int] = []
         self.is_ended = False
         self.is_cut = False
 
@@ -179,29 +184,37 @@ class Scanner:
         """Whether all text so far has been read."""
         return self._at == len(self._text)
 
-    def has_cut(self, markup: str) -> bool:
-        """Returns whether the text ended within the markup that began with `markup`, which was read
-        last. A bracket at the end of a text that the model ended itself is not markup."""
-        if not self.is_ended or not self.is_empty:
-            return False
-        return self.is_cut or (len(markup) > 1 and _OPENING.search(markup) is not None)
+    @property
+    def was_cut(self) -> bool:
+        """Whether a limit ended the text, and all of it has been read."""
+        return self.is_ended and self.is_cut and self.is_empty
 
-    def record(self) -> None:
-        """Records the text that is read from here on, for `recorded`."""
-        self._recorded = []
+    def record(self) -> int:
+        """Records the text that is read from here on, and returns the mark for `recorded`."""
+        if not self._marks:
+            self._base = self.position
+        self._marks.append(self.position)
+        return self.position
 
-    def recorded(self) -> str:
+    def recorded(self, mark: int) -> str:
         """Returns the text that was read since `record`, and ends the recording."""
-        recorded, self._recorded = self._recorded or (), None
-        return "".join(recorded)
+        self._marks.remove(mark)
+        text = "".join(self._recorded)[mark - self._base :]
+        if not self._marks:
+            self._recorded.clear()
+        return text
 
     def put_back(self, text: str) -> None:
         """Undoes the reading of `text`, which was read last."""
         self._num_forgotten = self.position - len(text)
         self._text = text + self._text[self._at :]
         self._at = 0
-        if self._recorded is not None:
-            self._recorded = ["".join(self._recorded).removesuffix(text)]
+        length = len(text)
+        while self._recorded and length > 0:
+            last = self._recorded.pop()
+            if len(last) > length:
+                self._recorded.append(last[:-length])
+            length -= len(last)
 
     def peek(self, count: int = 1, expected: str = "") -> Incremental[str]:
         """Returns the next `count` characters without reading them. Returns fewer at the end of the
@@ -246,21 +259,17 @@ class Scanner:
         return False
 
     def _skip_cut(self, start: int, tags: Sequence[str], is_first: bool) -> None:
-        """At the end of the text, skips the text from `start` on if it is the beginning of one of
-        `tags`.
-
-        Content that the model has ended itself may end with the first character of a tag. In
-        content that a limit has cut, letters within a word, and the fence of a block of code, are
-        not the beginning of a tag.
-        """
+        """At the end of a text that a limit has cut, skips the text from `start` on if it is the
+        beginning of one of `tags`. Letters within a word, and the fence of a block of code, are not
+        the beginning of a tag in content."""
         rest = self._text[start:]
-        if not self.is_ended or not rest or not any(tag.startswith(rest) for tag in tags):
+        if not self.is_ended or not self.is_cut or not rest:
+            return
+        if not any(tag.startswith(rest) for tag in tags):
             return
         before = self._text[start - 1] if start else self._last
         if not is_first:
             is_tag = True
-        elif not self.is_cut:
-            is_tag = len(rest) > 1 and _OPENING.search(rest) is not None
         elif rest[0].isalnum():
             is_tag = not before.isalnum()
         else:
@@ -326,7 +335,7 @@ class Scanner:
     def _advance(self, end: int) -> str:
         text = self._text[self._at : end]
         self._at = end
-        if self._recorded is not None:
+        if self._marks:
             self._recorded.append(text)
         return text
 
@@ -347,6 +356,20 @@ def _length_of_beginning(text: str, tags: Sequence[str]) -> int:
 
 # Runs a parser that is written as one computation over the whole text, while the text still
 # arrives.
+
+
+_FIRST_VALUE = re.compile(r'\s*\{\s*(\}|"([^"\\]|\\.)*"\s*:\s*\S)')
+_MAX_HELD = 1000
+"""How many characters of arguments are held back at most."""
+
+
+class _HeldCall(NamedTuple):
+    """A call whose first argument has no value yet; see `PieceCollector.begin`."""
+
+    name: str
+    opening: str
+    mark: int | None
+    arguments: list[str]
 
 
 class PieceCollector:
@@ -378,6 +401,7 @@ class PieceCollector:
         self.content_end = 0
         self.num_calls = 0
         self.tells_calls = True
+        self._held: _HeldCall | None = None
 
     def take(self) -> list[Piece]:
         """Returns the pieces found since the last time."""
@@ -397,9 +421,9 @@ class PieceCollector:
             self._add_content(self._content.hold(text), self._content.num_held)
 
     def broken(self, markup: str) -> None:
-        """Adds markup that did not begin a call. It counts as content, unless it was cut by the end
-        of the text."""
-        if not self._scan.has_cut(markup):
+        """Adds markup that did not begin a call. It counts as content, unless a limit has cut
+        it."""
+        if not self._scan.was_cut:
             self.content(markup)
 
     def begin_content(self) -> None:
@@ -423,29 +447,64 @@ class PieceCollector:
     def end_reasoning(self) -> None:
         self.in_reasoning = False
 
-    def begin(self, name: str) -> None:
-        """Begins a call, which ends reasoning."""
-        self.end_reasoning()
-        if not self.tells_calls:
-            self.begin_content()
-            return
-        self._content.trim()
-        self._join()
-        self._pieces.append(CallBegin(self.num_calls, name))
-        self.num_calls += 1
+    def begin(self, name: str, opening: str = "", mark: int | None = None) -> None:
+        """Begins a call. It is held back until the value of its first argument begins: if it breaks
+        before, its text is content.
+
+        Args:
+            opening: the markup read before `mark`.
+            mark: that of the scanner's recording of the call; None = the call is not held back.
+        """
+        self._held = _HeldCall(name, opening, mark, [])
+        if mark is None or not self.tells_calls:
+            self.tell()
 
     def arguments(self, text: str) -> None:
         """Adds to the arguments of the call that was begun last."""
-        if self.tells_calls:
+        if self._held is not None:
+            self._held.arguments.append(text)
+            told = "".join(self._held.arguments)
+            if len(told) > _MAX_HELD or _FIRST_VALUE.match(told):
+                self.tell()
+        elif self.tells_calls:
             self._add(self._arguments, text)
         else:
             self.content(text)
 
-    def end(self, *, complete: bool) -> None:
-        if not self.tells_calls:
+    def tell(self) -> None:
+        """Tells a call that is held back, which ends reasoning."""
+        held, self._held = self._held, None
+        if held is None:
             return
-        self._join()
-        self._pieces.append(CallEnd(self.num_calls - 1, complete, self._scan.position))
+        if held.mark is not None:
+            self._scan.recorded(held.mark)
+        self.end_reasoning()
+        if self.tells_calls:
+            self._content.trim()
+            self._join()
+            self._pieces.append(CallBegin(self.num_calls, held.name))
+            self.num_calls += 1
+        else:
+            self.begin_content()
+        self.arguments("".join(held.arguments))
+
+    def end(self, *, complete: bool, rest: str = "") -> None:
+        """Ends the call that was begun last.
+
+        Args:
+            rest: the text read last, of an argument that is not told because it is malformed. It
+                becomes content.
+        """
+        held = self._held
+        if held is not None and held.mark is not None and not (complete or self._scan.was_cut):
+            self._held = None
+            self.content(held.opening + self._scan.recorded(held.mark))
+            return
+        self.tell()
+        if self.tells_calls:
+            self._join()
+            self._pieces.append(CallEnd(self.num_calls - 1, complete, self._scan.position))
+        self.broken(rest)
 
     def finish(self) -> None:
         """Ends the text."""

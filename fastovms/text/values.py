@@ -173,6 +173,18 @@ def read_word(scan: Scanner) -> Incremental[str]:
 
 def to_json(text: str, notation: Notation) -> str | None:
     """Converts a text that is exactly one value to JSON; None = it is not."""
+    told, is_whole = _read_all(text, notation)
+    return told if is_whole else None
+
+
+def beginning_of_json(text: str) -> str | None:
+    """Returns a text that may become a JSON value; None = it cannot."""
+    return _read_all(text, JSON)[0]
+
+
+def _read_all(text: str, notation: Notation) -> tuple[str | None, bool]:
+    """Returns a value, or the beginning of one, as JSON, and whether it is whole; None = the text
+    is something else."""
     scan = Scanner()
     scan.feed(text)
     scan.end(is_cut=False)
@@ -182,7 +194,7 @@ def to_json(text: str, notation: Notation) -> str | None:
         try:
             next(copying)
         except StopIteration as end:
-            return "".join(pieces) if end.value and scan.is_empty else None
+            return ("".join(pieces), end.value) if scan.is_empty else (None, False)
 
 
 # Reads JSON as models write it, with their usual faults mended, while it arrives.

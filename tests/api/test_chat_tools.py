@@ -283,7 +283,8 @@ async def test_a_call_is_told_as_it_is_made(make):
         [call] = delta["tool_calls"]
         assert set(call) == {"index", "function"}
     pieces = [delta["tool_calls"][0]["function"]["arguments"] for delta in others]
-    assert pieces == list('{"city":"Paris"}')
+    # The call is told as soon as its first argument has a value.
+    assert pieces == ['{"city":"', *'Paris"}']
     assert last == {}
 
 

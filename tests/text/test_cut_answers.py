@@ -1,4 +1,4 @@
-"""Answers that end anywhere: markup that the end of the text cuts is not content."""
+"""Answers that end anywhere: markup that a limit cuts is not content, other markup is."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat, ThoughtT
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Piece, Reasoning
 from fastovms.text.told_tools import written_call
 from fastovms.text.tools import TOOL_FORMATS, ToolFormat
+from fastovms.text.tools.tool_format import TaggedCalls
 from tests.text.tools import family_calls as family
 from tests.text.tools.checks import SHOP
 
@@ -87,18 +88,14 @@ def check_cuts(
     tool_format: ToolFormat | None,
     reasoning: ReasoningFormat | None,
     *,
-    is_cut: bool,
     prompt: str = "",
 ) -> None:
-    """Whatever a cut answer tells is a beginning of what the whole one tells. One that the model
-    has ended itself may also tell the first character of a tag, and JSON without a tag."""
+    """Whatever an answer tells that a limit has cut is a beginning of what the whole one tells."""
     whole = told(read(text, tool_format, reasoning, is_cut=False, prompt=prompt))
     for end in range(len(text)):
-        pieces = read(text[:end], tool_format, reasoning, is_cut=is_cut, prompt=prompt)
+        pieces = read(text[:end], tool_format, reasoning, is_cut=True, prompt=prompt)
         content, thoughts, calls = told(pieces)
         assert not re.search(r"[<\[]\S", content), text[:end]
-        if not is_cut:
-            continue
         assert whole[0].startswith(content.rstrip()), text[:end]
         assert whole[1].startswith(thoughts), text[:end]
         assert len(calls) <= len(whole[2]), text[:end]
@@ -113,23 +110,77 @@ def check_cuts(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_cut", [True, False])
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS.values(), ids=lambda found: found.name)
-def test_a_cut_call_tells_no_markup(tool_format: ToolFormat, is_cut: bool) -> None:
+def test_a_cut_call_tells_no_markup(tool_format: ToolFormat) -> None:
     reasoning = REASONING_FORMATS.get(tool_format.name)
     for text in texts_of(tool_format):
-        check_cuts(text, tool_format, reasoning, is_cut=is_cut)
+        check_cuts(text, tool_format, reasoning)
 
 
-@pytest.mark.parametrize("is_cut", [True, False])
 @pytest.mark.parametrize("reasoning", REASONING_FORMATS.values(), ids=lambda found: found.name)
-def test_a_cut_thought_tells_no_markup(reasoning: ReasoningFormat, is_cut: bool) -> None:
+def test_a_cut_thought_tells_no_markup(reasoning: ReasoningFormat) -> None:
     thoughts = reasoning.parse
     if not isinstance(thoughts, ThoughtTags):
         return
     begin_answer, end_answer = thoughts.answer or ("", "")
     for begin, end in thoughts.pairs:
         rest = f"Why not.{end}\n{'' if begin_answer == end else begin_answer}Four.{end_answer}"
-        check_cuts(f"{begin}{rest}", None, reasoning, is_cut=is_cut)
+        check_cuts(f"{begin}{rest}", None, reasoning)
         if (begin, end) == thoughts.pairs[0]:
-            check_cuts(rest, None, reasoning, is_cut=is_cut, prompt=begin)
+            check_cuts(rest, None, reasoning, prompt=begin)
+
+
+# Answers that the model itself ends within markup: it is content to the last character.
+
+
+def begins_of(form: TaggedCalls | ThoughtTags | HeadedMessages) -> Sequence[str]:
+    """The tags of a format that begin calls, reasoning or messages."""
+    match form:
+        case TaggedCalls(begins=begins):
+            return begins
+        case ThoughtTags(pairs=pairs):
+            return [begin for begin, _ in pairs]
+        case _:
+            return form.begins
+
+
+@pytest.mark.parametrize(
+    ("tool_format", "reasoning"),
+    [
+        *[(found, REASONING_FORMATS.get(found.name)) for found in TOOL_FORMATS.values()],
+        *[(None, found) for found in REASONING_FORMATS.values()],
+        *[(TOOL_FORMATS["hermes3"], found) for found in REASONING_FORMATS.values()
+          if isinstance(found.parse, ThoughtTags)],
+    ],
+    ids=lambda found: "none" if found is None else found.name,
+)  # fmt: skip
+def test_tag_that_ends_an_answer_is_content(
+    tool_format: ToolFormat | None, reasoning: ReasoningFormat | None
+) -> None:
+    forms = [found.parse for found in (tool_format, reasoning) if found is not None]
+    prompt = (reasoning.end if reasoning is not None else None) or ""
+    begins = {begin for form in forms for begin in begins_of(form)} - {"<|channel>thought\n"}
+    for begin in begins:
+        for before in ("", "Let me see ", "Let me see\n\n"):
+            for end in range(1, len(begin) + 1):
+                text = before + begin[:end]
+                if tool_format is not None and tool_format.name == "functionary_v32":
+                    text = f"all\n{text}"
+                found = told(read(text, tool_format, reasoning, is_cut=False, prompt=prompt))
+                assert found == (text.removeprefix("all\n"), "", []), text
+                if len(begin) > 1:
+                    stream = output_parser(tool_format, reasoning, prompt=prompt, tools=SHOP)
+                    pieces = [piece for letter in text for piece in stream.push(letter)]
+                    assert told([*pieces, *stream.finish(is_cut=False)]) == found, text
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS.values(), ids=lambda found: found.name)
+def test_call_that_the_model_does_not_finish_loses_no_text(tool_format: ToolFormat) -> None:
+    """Names, values and markup of an unfinished call are in the content, or in its arguments."""
+    for text in texts_of(tool_format):
+        whole = told(read(text, tool_format, None, is_cut=False))[2]
+        for end in range(1, len(text)):
+            content, _, calls = told(read(text[:end], tool_format, None, is_cut=False))
+            if not calls and not isinstance(tool_format.parse, HeadedMessages):
+                assert content.split() == text[:end].removeprefix("all\n").split(), text[:end]
+            assert all(call[0] == its[0] for call, its in zip(calls, whole, strict=False))

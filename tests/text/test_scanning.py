@@ -114,12 +114,15 @@ def test_take(texts: list[str], is_taken: bool) -> None:
 def test_what_was_read_can_be_had_again() -> None:
     scan = Scanner()
     scan.feed("  abc")
-    scan.record()
+    outer = scan.record()
     assert run(scan, scan.space(), []) == "  "
+    inner = scan.record()
     assert run(scan, scan.read(2), []) == "ab"
     scan.put_back("b")
-    assert scan.recorded() == "  a"
-    assert scan.recorded() == ""
+    assert scan.recorded(inner) == "a"
+    assert scan.recorded(outer) == "  a"
+    again = scan.record()
+    assert scan.recorded(again) == ""
     assert run(scan, scan.read(2), []) == "bc"
     assert scan.is_empty
 

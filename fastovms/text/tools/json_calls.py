@@ -11,7 +11,14 @@ from fastovms.grammar_tree import EMPTY, MAYBE_LINE_BREAK, Node, Tag, in_order, 
 from fastovms.text.parameters import CallChoice, Tool
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat, read_end, tagged_calls
-from fastovms.text.values import JSON, copy_json, read_string, to_json
+from fastovms.text.values import (
+    JSON,
+    beginning_of_json,
+    copy_json,
+    copy_string,
+    read_string,
+    to_json,
+)
 
 CallReader = Callable[[Scanner, PieceCollector, str], Incremental[bool]]
 """Reads a call after the markup that has been read before it, and returns whether it was whole;
@@ -43,7 +50,6 @@ _NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
 _OTHERS = ("id", "type", "index", "tool_call_id")
 _FUNCTION = "function"
-_QUOTED = '"{'
 
 
 def json_call(
@@ -103,15 +109,14 @@ def read_call(
         opening: the markup read before the call.
         known: the allowed function names; calls of others are not calls; None = any name counts.
     """
-    scan.record()
-    call = _Call(scan, out, known)
+    call = _Call(out, opening, scan.record(), known)
     is_whole = yield from _read_members(scan, call)
     if is_whole and not call.is_told:
         call.begin()
         call.arguments("{}")
         call.is_complete = True
     if not call.is_told:
-        out.broken(opening + scan.recorded())
+        out.broken(opening + scan.recorded(call.mark))
         return False
     out.end(complete=call.is_complete)
     return call.is_complete
@@ -120,9 +125,12 @@ def read_call(
 class _Call:
     """The known parts of a call so far."""
 
-    def __init__(self, scan: Scanner, out: PieceCollector, known: Collection[str] | None) -> None:
-        self._scan = scan
+    def __init__(
+        self, out: PieceCollector, opening: str, mark: int, known: Collection[str] | None
+    ) -> None:
         self._out = out
+        self._opening = opening
+        self.mark = mark
         self._known = known
         self._waiting: list[str] = []
         self.name: str | None = None
@@ -131,8 +139,7 @@ class _Call:
 
     def begin(self) -> None:
         assert self.name is not None
-        self._scan.recorded()
-        self._out.begin(self.name)
+        self._out.begin(self.name, self._opening, self.mark)
         self.is_told = True
 
     def arguments(self, text: str) -> None:
@@ -208,18 +215,25 @@ def _read_member(scan: Scanner, call: _Call, key: str) -> Incremental[bool]:
 
 
 def _read_quoted_arguments(scan: Scanner, call: _Call) -> Incremental[bool]:
-    """Reads arguments that are given as a JSON string; they are emitted only when complete."""
-    if (yield from scan.peek(len(_QUOTED), _QUOTED)) != _QUOTED:
-        return False
+    """Reads arguments that are given as a JSON string; they are emitted only when complete, or when
+    a limit has cut them."""
     if call.name is not None:
         call.begin()
-    text = yield from read_string(scan)
-    told = to_json(text, JSON) if text is not None else None
-    if told is None:
+    mark = scan.record()
+    pieces: list[str] = []
+    is_whole = yield from copy_string(scan, pieces.append)
+    written = scan.recorded(mark)
+    if not is_whole:
+        last = pieces.pop()
+        pieces += ['"'] if last.startswith("\\") else [last, '"']  # the escape may be cut
+    text = json.loads("".join(pieces))
+    told = to_json(text, JSON) if is_whole else beginning_of_json(text)
+    if told is None or not f"{told.lstrip()}{{".startswith("{"):
+        scan.put_back(written)  # malformed, even if a limit has cut it
         return False
     call.arguments(told)
-    call.is_complete = True
-    return True
+    call.is_complete = is_whole
+    return is_whole
 
 
 class CallTags(NamedTuple):

@@ -87,13 +87,13 @@ def read_apertus(scan: Scanner, out: PieceCollector, opening: str) -> Incrementa
 
 
 def _read_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
-    scan.record()
+    mark = scan.record()
     is_call = yield from scan.take("{")
     yield from scan.space()
     name = (yield from read_string(scan)) if is_call else None
     yield from scan.space()
     is_call = bool(name) and (yield from scan.take(":"))
-    opening += scan.recorded()
+    opening += scan.recorded(mark)
     if not is_call:
         out.broken(opening)
         return False

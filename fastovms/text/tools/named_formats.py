@@ -53,20 +53,20 @@ def read_deepseek(scan: Scanner, out: PieceCollector, opening: str) -> Increment
 
 
 def _read_deepseek_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
-    scan.record()
+    mark = scan.record()
     pieces: list[str] = []
     tag = yield from scan.until(
         (SEPARATOR, DEEPSEEK_END, DEEPSEEK_ALL_END, DEEPSEEK_BEGIN), pieces.append
     )
     if tag != SEPARATOR:
-        out.broken(opening + scan.recorded())
+        out.broken(opening + scan.recorded(mark))
         return False
     name = "".join(pieces).strip()
     if name == _KIND:
         pieces = []
         end = yield from scan.until(("\n", "{", DEEPSEEK_END), pieces.append)
         if end is None:
-            out.broken(opening + scan.recorded())
+            out.broken(opening + scan.recorded(mark))
             return False
         if end != "\n":
             scan.put_back(end)
@@ -74,7 +74,7 @@ def _read_deepseek_call(scan: Scanner, out: PieceCollector, opening: str) -> Inc
         name = "".join(pieces).strip() or name
     yield from scan.space()
     fence = yield from _take_fence(scan)
-    opening += scan.recorded()
+    opening += scan.recorded(mark)
     if not (yield from read_arguments(scan, out, name, opening, (DEEPSEEK_END,))):
         return False
     if fence:
@@ -134,9 +134,9 @@ ALL = "all\n"
 
 
 def _read_element(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    scan.record()
+    mark = scan.record()
     name = yield from read_name(scan, ">")
-    opening += scan.recorded()
+    opening += scan.recorded(mark)
     if (yield from read_arguments(scan, out, name, opening, (FUNCTIONARY_END,))):
         yield from read_end(scan, out, FUNCTIONARY_END)
 

@@ -64,27 +64,24 @@ def read_pythonic_call(
         opening: the markup read before the call.
         known: names of functions; a call to another one is not a call; None = any name counts.
     """
-    scan.record()
+    mark = scan.record()
     name = yield from read_word(scan)
     is_call = bool(name) and (known is None or name in known) and (yield from scan.take("("))
     yield from scan.space()
     if is_call and (yield from scan.take(")")):
-        scan.recorded()
-        out.begin(name)
+        out.begin(name, opening, mark)
         out.arguments("{}")
         out.end(complete=True)
         return True
-    argument = (yield from _read_argument_name(scan)) if is_call else ""
-    if not argument:
-        out.broken(opening + scan.recorded())
+    if not is_call:
+        out.broken(opening + scan.recorded(mark))
         return False
-    scan.recorded()
-    out.begin(name)
+    out.begin(name, opening, mark)
     tool = out.tool(name)
     parameters = tool.known_parameters if tool is not None else Parameters()
-    is_whole = yield from _read_arguments(scan, out, argument, parameters)
-    out.end(complete=is_whole)
-    return is_whole
+    rest = yield from _read_arguments(scan, out, parameters)
+    out.end(complete=rest is None, rest=rest or "")
+    return rest is None
 
 
 def _read_argument_name(scan: Scanner) -> Incremental[str]:
@@ -95,28 +92,32 @@ def _read_argument_name(scan: Scanner) -> Incremental[str]:
 
 
 def _read_arguments(
-    scan: Scanner, out: PieceCollector, name: str, parameters: Parameters
-) -> Incremental[bool]:
-    before = "{"
-    while True:
+    scan: Scanner, out: PieceCollector, parameters: Parameters
+) -> Incremental[str | None]:
+    """Reads the arguments and the bracket after them. Returns None if they were complete, otherwise
+    the text read since the last value."""
+    before, mark = "{", scan.record()
+    while name := (yield from _read_argument_name(scan)):
+        yield from scan.space()
+        scan.recorded(mark)
         out.arguments(f'{before}"{escape(name)}":')
         before = ","
-        yield from scan.space()
-        if not (yield from copy_python(scan, out.arguments, parameters.find(name))):
-            return False
+        is_value = yield from copy_python(scan, out.arguments, parameters.find(name))
+        mark = scan.record()
+        if not is_value:
+            break
         yield from scan.space()
         is_end = yield from scan.take(")")
         if not is_end:
             if not (yield from scan.take(",")):
-                return False
+                break
             yield from scan.space()
             is_end = yield from scan.take(")")
         if is_end:
+            scan.recorded(mark)
             out.arguments("}")
-            return True
-        name = yield from _read_argument_name(scan)
-        if not name:
-            return False
+            return None
+    return scan.recorded(mark)
 
 
 def pythonic_calls(choice: CallChoice) -> Node:
@@ -295,46 +296,53 @@ def _notation(quote: str, end: str) -> Notation:
 def _read_call(
     scan: Scanner, out: PieceCollector, notation: Notation, opening: str
 ) -> Incremental[bool]:
-    scan.record()
+    mark = scan.record()
     yield from scan.space()
     name = yield from read_word(scan)
     yield from scan.space()
     if not name or not (yield from scan.take("{")):
-        out.broken(opening + scan.recorded())
+        out.broken(opening + scan.recorded(mark))
         return False
-    scan.recorded()
-    out.begin(name)
+    out.begin(name, opening, mark)
     out.arguments("{")
     tool = out.tool(name)
     parameters = tool.known_parameters if tool is not None else Parameters()
-    is_whole = yield from _read_braced_arguments(scan, out, parameters, notation)
-    out.end(complete=is_whole)
-    return is_whole
+    rest = yield from _read_braced_arguments(scan, out, parameters, notation)
+    out.end(complete=rest is None, rest=rest or "")
+    return rest is None
 
 
 def _read_braced_arguments(
     scan: Scanner, out: PieceCollector, parameters: Parameters, notation: Notation
-) -> Incremental[bool]:
+) -> Incremental[str | None]:
+    """Reads the arguments and the brace after them. Returns None if they were complete, otherwise
+    the text read since the last value."""
     comma = ""
     while True:
+        mark = scan.record()
         yield from scan.space()
         if (yield from scan.take("}")):
+            scan.recorded(mark)
             out.arguments("}")
-            return True
+            return None
         pieces: list[str] = []
-        if not (yield from notation.copy_key(scan, pieces.append)):
-            return False
+        is_key = yield from notation.copy_key(scan, pieces.append)
         yield from scan.space()
-        if not (yield from scan.take(":")):
-            return False
+        is_key = is_key and (yield from scan.take(":"))
+        text = scan.recorded(mark)
+        if not is_key:
+            return text
         key = "".join(pieces)
         out.arguments(f"{comma}{key}:")
         comma = ","
         if not (yield from _copy_argument(scan, out, parameters.find(json.loads(key)), notation)):
-            return False
+            return ""
+        mark = scan.record()
         yield from scan.space()
-        if not (yield from scan.take(",")) and (yield from scan.peek()) != "}":
-            return False
+        is_next = (yield from scan.take(",")) or (yield from scan.peek()) == "}"
+        text = scan.recorded(mark)
+        if not is_next:
+            return text
 
 
 def _copy_argument(

@@ -60,21 +60,21 @@ def read_arguments(
     Args:
         ends: markup before which missing arguments count as `{}`; so does the end of the text.
     """
-    space = yield from scan.space()
+    opening += yield from scan.space()
     if not name:
-        out.broken(opening + space)
+        out.broken(opening)
         return False
     following = yield from scan.peek()
     if following == "{":
-        out.begin(name)
+        out.begin(name, opening, scan.record())
         is_complete = yield from copy_json(scan, out.arguments)
         out.end(complete=is_complete)
         return is_complete
     is_empty = not following and not scan.is_cut
     if not is_empty and not (yield from scan.starts(*ends)):
-        out.broken(opening + space)
+        out.broken(opening)
         return False
-    out.begin(name)
+    out.begin(name, opening, scan.record())
     out.arguments("{}")
     out.end(complete=True)
     return True
@@ -95,9 +95,10 @@ _OTHER_NAME = r"[^\s<>/\"']+"
 
 def read_elements(
     scan: Scanner, out: PieceCollector, mark: str, tool: Tool | None, end: str
-) -> Incremental[bool]:
-    """Reads a call's arguments and the tag after them. Returns whether they were complete. Strings
-    are emitted as they arrive, other values when complete.
+) -> Incremental[str | None]:
+    """Reads a call's arguments and the tag after them. Returns None if they were complete,
+    otherwise the text of the argument that is malformed. Strings are emitted as they arrive, other
+    values when complete.
 
     Args:
         mark: the text before every tag.
@@ -107,29 +108,29 @@ def read_elements(
     parameters = tool.known_parameters if tool is not None else Parameters()
     begin = "{"
     while True:
+        argument = scan.record()
         yield from scan.space()
-        if not (yield from scan.take(mark)):
-            return False
-        if (yield from scan.take(end)):
+        is_marked = yield from scan.take(mark)
+        if is_marked and (yield from scan.take(end)):
+            scan.recorded(argument)
             out.arguments(begin if begin == "{" else "")
             out.arguments("}")
-            return True
-        name = yield from _read_element_name(scan)
-        if not name:
-            return False
-        out.arguments(f'{begin}"{escape(name)}":')
-        begin = ","
+            return None
+        name = (yield from _read_element_name(scan)) if is_marked else ""
         parameter = parameters.find(name)
-        if parameter is not None and parameter.is_text:
-            out.arguments('"')
+        if name and parameter is not None and parameter.is_text:
+            scan.recorded(argument)
+            out.arguments(f'{begin}"{escape(name)}":"')
             if not (yield from _copy_element_text(scan, out.arguments, f"{mark}</{name}>")):
-                return False
+                return ""
             out.arguments('"')
-            continue
-        found = yield from _read_value(scan, mark, name, parameter, 0)
-        if found is None:
-            return False
-        out.arguments(found)
+        else:
+            found = (yield from _read_value(scan, mark, name, parameter, 0)) if name else None
+            text = scan.recorded(argument)
+            if found is None:
+                return text
+            out.arguments(f'{begin}"{escape(name)}":{found}')
+        begin = ","
 
 
 def _read_element_name(scan: Scanner) -> Incremental[str]:
@@ -167,16 +168,16 @@ def _read_json(scan: Scanner, end: str) -> Incremental[str | None]:
     """Reads a JSON value and the tag after it, and returns the value's text; None = other text
     comes next, which is not read. The end of the JSON value is found by its syntax, because strings
     in it may contain the tag."""
-    scan.record()
+    mark = scan.record()
     yield from scan.space()
     if (yield from scan.peek()) in _JSON_BEGINS:
         pieces: list[str] = []
         is_json = yield from copy_json(scan, pieces.append)
         yield from scan.space()
         if is_json and (yield from scan.take(end)):
-            scan.recorded()
+            scan.recorded(mark)
             return "".join(pieces)
-    scan.put_back(scan.recorded())
+    scan.put_back(scan.recorded(mark))
     return None
 
 
@@ -322,9 +323,9 @@ def read_call(scan: Scanner, out: PieceCollector, form: XmlForm, opening: str) -
     Args:
         opening: the markup read before the call.
     """
-    scan.record()
+    mark = scan.record()
     name = yield from read_name(scan, form.function[1].removeprefix('"'))
-    return (yield from read_named_call(scan, out, form, name, opening))
+    return (yield from read_named_call(scan, out, form, name, opening, mark))
 
 
 def read_named_call(
@@ -333,22 +334,23 @@ def read_named_call(
     form: XmlForm,
     name: str,
     opening: str,
+    mark: int,
 ) -> Incremental[bool]:
-    """Like `read_call`, from after the function's name, which must have been recorded."""
+    """Like `read_call`, from after the function's name, which must have been recorded since
+    `mark`."""
     yield from scan.space()
     starts = name and (yield from scan.starts(form.parameter_begin, form.function_end))
     if not starts:
-        out.broken(opening + scan.recorded())
+        out.broken(opening + scan.recorded(mark))
         return False
-    scan.recorded()
-    out.begin(name)
+    out.begin(name, opening, mark)
     tool = out.tool(name)
     parameters = tool.known_parameters if tool is not None else Parameters()
-    is_whole = yield from _read_arguments(scan, out, parameters, form)
-    if is_whole:
+    rest = yield from _read_arguments(scan, out, parameters, form)
+    if rest is None:
         out.arguments("}")
-    out.end(complete=is_whole)
-    return is_whole
+    out.end(complete=rest is None, rest=rest or "")
+    return rest is None
 
 
 def read_name(scan: Scanner, end: str) -> Incremental[str]:
@@ -377,36 +379,54 @@ def unquoted(name: str) -> str:
 
 def _read_arguments(
     scan: Scanner, out: PieceCollector, parameters: Parameters, form: XmlForm
-) -> Incremental[bool]:
+) -> Incremental[str | None]:
+    """Reads the arguments and the tag after them. Returns None if they were complete, otherwise the
+    text of the argument that is malformed."""
     told: set[str] = set()
     while True:
+        argument = scan.record()
         yield from scan.space()
         if (yield from scan.take(form.function_end)):
+            scan.recorded(argument)
             if not told:
                 out.arguments("{")
-            return True
-        if not (yield from scan.take(form.parameter_begin)):
-            return False
-        tag = yield from _read_tag(scan, form.parameter[1].removeprefix('"'))
-        kind = _KIND.fullmatch(tag) if form.kinds else None
-        name = unquoted(tag if kind is None else kind[1])
-        if not name or not (yield from _take_value_tag(scan, form)):
-            return False
+            return None
+        name, says_text = yield from _read_parameter_tag(scan, form)
+        if not name:
+            return scan.recorded(argument)
         emit = out.arguments
         if name in told:  # the first one counts
             emit = _skip
-        emit(f'{"," if told else "{"}"{escape(name)}":')
+        head = f'{"," if told else "{"}"{escape(name)}":'
         told.add(name)
         parameter = parameters.find(name)
         may_be_text = parameter is None or "string" in parameter.types
-        says_text = kind is not None and kind[2] == "true"
-        is_text = (says_text and may_be_text) or (parameter is not None and parameter.is_text)
-        if is_text:
-            is_whole = yield from _copy_text(scan, emit, form)
-        else:
-            is_whole = yield from _copy_other(scan, emit, form, parameter)
+        if (says_text and may_be_text) or (parameter is not None and parameter.is_text):
+            scan.recorded(argument)
+            emit(head)
+            if not (yield from _copy_text(scan, emit, form)):
+                return ""
+            continue
+        emit(head)
+        if (yield from scan.peek()) in ("{", "["):  # a long value: the client may see its name
+            out.tell()
+        is_whole = yield from _copy_other(scan, emit, form, parameter)
+        text = scan.recorded(argument)
         if not is_whole:
-            return False
+            return text
+
+
+def _read_parameter_tag(scan: Scanner, form: XmlForm) -> Incremental[tuple[str, bool]]:
+    """Reads the tag before a value. Returns its name, "" if there is none, and whether it says that
+    the value is a string."""
+    if not (yield from scan.take(form.parameter_begin)):
+        return "", False
+    tag = yield from _read_tag(scan, form.parameter[1].removeprefix('"'))
+    kind = _KIND.fullmatch(tag) if form.kinds else None
+    name = unquoted(tag if kind is None else kind[1])
+    if not name or not (yield from _take_value_tag(scan, form)):
+        return "", False
+    return name, kind is not None and kind[2] == "true"
 
 
 def _take_value_tag(scan: Scanner, form: XmlForm) -> Incremental[bool]:

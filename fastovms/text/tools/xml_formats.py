@@ -83,14 +83,13 @@ GLM45_TAGS = (
 
 
 def read_glm45(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    mark = scan.record()
     name = yield from read_glm45_name(scan)
-    yield from read_named_call(scan, out, GLM45_FORM, name, opening)
+    yield from read_named_call(scan, out, GLM45_FORM, name, opening, mark)
 
 
 def read_glm45_name(scan: Scanner) -> Incremental[str]:
-    """Reads a function's name, which ends before a line break or a tag. The read text is
-    recorded."""
-    scan.record()
+    """Reads a function's name, which ends before a line break or a tag."""
     yield from scan.space()
     pieces: list[str] = []
     end = yield from scan.until(("\n", "<"), pieces.append)
@@ -131,9 +130,10 @@ def read_hunyuan_v3(scan: Scanner, out: PieceCollector, opening: str) -> Increme
     opening = yield from read_begin(scan, out, opening, HUNYUAN_V3_ALL_BEGIN, GLM45_BEGIN)
     if not opening:
         return
+    mark = scan.record()
     name = yield from read_glm45_name(scan)
     yield from scan.take(HUNYUAN_V3_SEPARATOR)
-    if (yield from read_named_call(scan, out, GLM45_FORM, name, opening)):
+    if (yield from read_named_call(scan, out, GLM45_FORM, name, opening, mark)):
         yield from read_end(scan, out, HUNYUAN_V3_ALL_END)
 
 
@@ -237,17 +237,16 @@ def read_minimax_m3(scan: Scanner, out: PieceCollector, opening: str) -> Increme
 
 
 def _read_minimax_m3_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
-    scan.record()
+    mark = scan.record()
     name = yield from read_name(scan, ">")
-    read = scan.recorded()
     if not name:
-        out.broken(opening + read)
+        out.broken(opening + scan.recorded(mark))
         return False
-    out.begin(name)
+    out.begin(name, opening, mark)
     tool = out.tool(name)
-    is_whole = yield from read_elements(scan, out, MINIMAX_M3_TOKEN, tool, INVOKE_END)
-    out.end(complete=is_whole)
-    return is_whole
+    rest = yield from read_elements(scan, out, MINIMAX_M3_TOKEN, tool, INVOKE_END)
+    out.end(complete=rest is None, rest=rest or "")
+    return rest is None
 
 
 def minimax_m3_grammar(choice: CallChoice) -> Node:

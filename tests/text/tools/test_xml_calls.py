@@ -69,9 +69,9 @@ TOOL = Tool(
 
 def reader(scan: Scanner, out: PieceCollector) -> Incremental[bool]:
     out.begin("f")
-    is_whole = yield from read_elements(scan, out, "#", TOOL, "</f>")
-    out.end(complete=is_whole)
-    return is_whole
+    rest = yield from read_elements(scan, out, "#", TOOL, "</f>")
+    out.end(complete=rest is None, rest=rest or "")
+    return rest is None
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,13 @@ def reader(scan: Scanner, out: PieceCollector) -> Incremental[bool]:
         ("#<a>#<item>x#</item>#</a>#</f>", True, call(0, "f", '{"a":["x"]}'), ""),
         ("#</f>", True, call(0, "f", "{}"), ""),
         ("#<s>1#</s>x", False, call(0, "f", '{"s":"1"', complete=False), "x"),
-        ("#<n>1", False, call(0, "f", '{"n":', complete=False), ""),
+        (
+            "#<s>1#</s>#<n>1#</m>",
+            False,
+            [*call(0, "f", '{"s":"1"', complete=False), Content("#<n>1#")],
+            "</m>",
+        ),
+        ("#<n>1", False, call(0, "f", "", complete=False), ""),
     ],
 )
 def test_nested_elements_arguments(

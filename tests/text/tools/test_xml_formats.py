@@ -46,7 +46,7 @@ SAMPLES = {
     ),
     "no value": (
         "<tool_call>search\n<arg_key>query</arg_key>\nx</tool_call>",
-        [*call(0, "search", "", complete=False), Content("x</tool_call>")],
+        [Content("<tool_call>search\n<arg_key>query</arg_key>\nx</tool_call>")],
     ),
     "cut": (
         "<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>ab",

@@ -3,7 +3,8 @@ the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -17,10 +18,12 @@ from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel
 from fastovms.api.structured import check_length, compile_grammar, grammar_of
 from fastovms.api.task import GenerationOptions, ModelInput, PromptTask, make_tasks, with_images
-from fastovms.errors import BackendUnavailable, FieldFault, InvalidField
+from fastovms.config import ApiConfig
+from fastovms.errors import BackendUnavailable, FieldFault, InvalidField, RequestError
 from fastovms.grammar.json_schema import enforceable_schema
+from fastovms.grammar.state import UnusableGrammar
 from fastovms.media.loader import ImageSource
-from fastovms.params import Grammar, ReasoningBudget, ReasoningTags
+from fastovms.params import Grammar, GrammarKind, ReasoningBudget, ReasoningTags
 from fastovms.text.output import (
     CustomCallParser,
     answer_grammar,
@@ -28,10 +31,10 @@ from fastovms.text.output import (
     opens_reasoning,
     output_parser,
 )
-from fastovms.text.parameters import Tool
+from fastovms.text.parameters import CallChoice, Tool
 from fastovms.text.reasoning import ReasoningFormat, ThoughtTags
 from fastovms.text.scanning import OutputParser, PlainParser
-from fastovms.text.tools.tool_format import TaggedCalls
+from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat
 
 # Turns a chat that is rendered and encoded into the backend's task, and makes the parsers of its
 # answer.
@@ -240,12 +243,56 @@ class Constraint(NamedTuple):
         is_optional: whether the constraint is dropped with a warning if it cannot be compiled.
         parts: the grammars that it consists of, each with the field that errors name.
         warnings: parts of the request that are not enforced.
+        calls: the calls that it allows; None = none.
     """
 
     grammar: Grammar | None
     warnings: list[str]
     is_optional: bool = False
     parts: Sequence[Grammar] = ()
+    calls: _Calls | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """The tools that an answer may call, and the grammar of the answer.
+
+    Attributes:
+        tools: as the request has them.
+        choice: the choice with schemas that grammars can enforce.
+        build: returns the grammar of the answer for a choice. Raises InvalidField.
+    """
+
+    tools: ToolUse
+    tool_format: ToolFormat
+    choice: CallChoice
+    build: Callable[[CallChoice], Grammar]
+
+    @property
+    def free(self) -> Sequence[Tool]:
+        """The tools whose schema need not be enforced."""
+        if self.tools.is_required:
+            return ()
+        return [tool for tool in self.choice.tools if tool.name not in self.tools.strict]
+
+    def only(self, tools: Sequence[Tool]) -> Grammar:
+        """Returns the grammar of calls to these tools alone. Raises InvalidField."""
+        tree = self.tool_format.grammar(replace(self.choice, tools=tools, required=True))
+        return Grammar(GrammarKind.CALLS, "", "tools", tree)
+
+    def without(self, names: Collection[str]) -> Grammar:
+        """Returns the grammar in which these tools take any arguments. Raises InvalidField."""
+        tools = [
+            replace(tool, parameters=_ANY_ARGUMENTS) if tool.name in names else tool
+            for tool in self.choice.tools
+        ]
+        return self.build(replace(self.choice, tools=tools))
+
+    def named(self, tool: Tool, fault: str) -> str:
+        """Returns a fault of a tool's schema after the path of the schema in the request."""
+        place = self.tools.places.get(tool.name, "tools")
+        is_path = re.split(r"[ .:\[]", fault, maxsplit=1)[0] in tool.parameters
+        return f"{place}{'.' if is_path else ': '}{fault}"
 
 
 def constraint(
@@ -277,30 +324,56 @@ def constraint(
             raise InvalidField(
                 f"{asked.param} cannot be used when tool_choice requires a call", param=asked.param
             )
-    calls = None
-    if tool_format is not None and tools.tools:
-        calls = tool_format, replace(tools.choice, tools=_enforceable(tools, warnings))
-    if asked is not None and not tools.is_required:
-        grammar = answer_grammar(asked, reasoning_format, prompt=prompt, calls=calls)
-        return Constraint(grammar, warnings, parts=tools.input_grammars)
-    if calls is None:
-        return None
-    is_optional = not (tools.is_required or tools.is_strict)
-    try:
-        grammar = call_grammar(calls[0], reasoning_format, calls[1], prompt=prompt)
+    wanted = None if tools.is_required else asked
+    if tool_format is None or not tools.tools:
+        if wanted is None:
+            return None
+        return Constraint(answer_grammar(wanted, reasoning_format, prompt=prompt), warnings)
+
+    def build(choice: CallChoice) -> Grammar:
+        if wanted is not None:
+            calls = tool_format, choice
+            return answer_grammar(wanted, reasoning_format, prompt=prompt, calls=calls)
+        grammar = call_grammar(tool_format, reasoning_format, choice, prompt=prompt)
         check_length(grammar, request.config)
+        return grammar
+
+    calls = _Calls(tools, tool_format, tools.choice, build)
+    calls = replace(calls, choice=replace(tools.choice, tools=_enforceable(calls, warnings)))
+    is_optional = wanted is None and not (tools.is_required or tools.is_strict)
+    try:
+        grammar = _built(calls, request.config, warnings)
     except InvalidField as error:
         if not is_optional:
             raise
         return Constraint(None, [*warnings, f"{_NOT_ENFORCED}: {error.message}"])
-    return Constraint(grammar, warnings, is_optional, tools.input_grammars)
+    return Constraint(grammar, warnings, is_optional, tools.input_grammars, calls)
+
+
+def _built(calls: _Calls, config: ApiConfig, warnings: list[str]) -> Grammar:
+    """Returns the grammar of an answer. A tool whose schema the format of calls cannot express, or
+    is too long, takes any arguments if it may, which adds a warning. Raises InvalidField."""
+    try:
+        return calls.build(calls.choice)
+    except InvalidField:
+        faults: dict[str, str] = {}
+        for tool in calls.free:
+            try:
+                check_length(calls.only([tool]), config)
+            except InvalidField as error:
+                faults[tool.name] = error.message
+        if not faults:
+            raise
+        warnings += [f"{_parameters_of(name)} are not enforced: {faults[name]}" for name in faults]
+        return calls.without(faults)
 
 
 async def usable(
     request: Preparation[GenerationFields], wanted: Constraint | None
 ) -> Grammar | None:
     """Compiles the grammar and returns it. Returns None if there is none, or if an optional one
-    cannot be compiled, which adds a warning.
+    cannot be compiled, which adds a warning. A tool whose schema alone cannot be compiled takes any
+    arguments instead, if it may.
 
     Raises:
         InvalidField: the grammar is invalid. The error names the invalid part if there is one.
@@ -311,16 +384,74 @@ async def usable(
     try:
         return await compile_grammar(wanted.grammar, request.model, request.client)
     except (InvalidField, BackendUnavailable) as error:
-        if not wanted.is_optional:
-            if isinstance(error, InvalidField):
-                for part in wanted.parts:
-                    await compile_grammar(part, request.model, request.client)
-            raise
-        wanted.warnings.append(f"{_NOT_ENFORCED}: {error}")
-        return None
+        fault = error
+    try:
+        if isinstance(fault, InvalidField) and wanted.calls is not None:
+            calls = wanted.calls
+            for part in wanted.parts if not wanted.is_optional else ():
+                await compile_grammar(part, request.model, request.client)
+            found = await _refused(request, calls, calls.choice.tools, is_all=True)
+            kept = found.keys() - {tool.name for tool in calls.free}
+            for name in calls.tools.places:
+                if name in kept:
+                    raise InvalidField(f"{found[name]} (the tool {show(name)})", param="tools")
+            if found:
+                grammar = calls.without(found)
+                compiled = await compile_grammar(grammar, request.model, request.client)
+                for name, text in found.items():
+                    wanted.warnings.append(f"{_parameters_of(name)} are not enforced: {text}")
+                return compiled
+    except (InvalidField, BackendUnavailable) as error:
+        fault = error
+    if not wanted.is_optional:
+        raise fault
+    wanted.warnings.append(f"{_NOT_ENFORCED}: {fault}")
+    return None
 
 
-def _enforceable(tools: ToolUse, warnings: list[str]) -> Sequence[Tool]:
+async def _refused(
+    request: Preparation[GenerationFields],
+    calls: _Calls,
+    tools: Sequence[Tool],
+    *,
+    is_all: bool = False,
+) -> dict[str, str]:
+    """Returns what is wrong with each of the tools whose calls cannot be compiled, by name. Halves
+    of the tools are tried, then theirs, so that few grammars are compiled. Their results are
+    cached.
+
+    Args:
+        is_all: whether it is known that the tools cannot be compiled together.
+    """
+    try:
+        if not is_all or len(tools) == 1:
+            await compile_grammar(calls.only(tools), request.model, request.client)
+            return {}
+    except InvalidField as error:
+        if len(tools) == 1:
+            return {tools[0].name: await _fault(request, calls, tools[0]) or error.message}
+    middle = len(tools) // 2
+    first = await _refused(request, calls, tools[:middle])
+    return {**first, **await _refused(request, calls, tools[middle:])}
+
+
+async def _fault(request: Preparation[GenerationFields], calls: _Calls, tool: Tool) -> str:
+    """Returns what is wrong with a tool's schema by itself; "" = nothing."""
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, tool.arguments.schema, "tools")
+    try:
+        await request.model.backend.compile_grammar(grammar, request.client)
+    except UnusableGrammar as error:
+        return calls.named(tool, error.reason)
+    except RequestError:
+        pass
+    return ""
+
+
+def _parameters_of(name: str) -> str:
+    return f"the parameters of {show(name)}"
+
+
+def _enforceable(calls: _Calls, warnings: list[str]) -> Sequence[Tool]:
     """Returns the tools with only the schema keywords that grammars can enforce. Adds a warning for
     each other keyword.
 
@@ -329,19 +460,20 @@ def _enforceable(tools: ToolUse, warnings: list[str]) -> Sequence[Tool]:
             that is strict or must be called is malformed.
     """
     found: list[Tool] = []
-    for tool in tools.tools:
-        name = f"the parameters of {show(tool.name)}"
-        is_strict = tool.name in tools.strict
+    for tool in calls.choice.tools:
+        name, tool_name = _parameters_of(tool.name), f"(the tool {show(tool.name)})"
+        is_strict = tool.name in calls.tools.strict
         try:
             schema, unenforced = enforceable_schema(tool.parameters)
-        except ValueError as fault:
-            if is_strict or tools.is_required:
-                message = f"tools: {name} cannot be used: {fault}"
-                raise InvalidField(message, param="tools") from None
+        except ValueError as error:
+            fault = calls.named(tool, str(error))
+            if is_strict or calls.tools.is_required:
+                raise InvalidField(f"{fault} {tool_name}", param="tools") from None
             warnings.append(f"{name} are not enforced: {fault}")
             schema, unenforced = _ANY_ARGUMENTS, ()
         if is_strict and unenforced:
-            raise InvalidField(f"tools: {name}: {unenforced[0]}", param="tools")
+            fault = calls.named(tool, str(unenforced[0]))
+            raise InvalidField(f"{fault} {tool_name}", param="tools")
         if unenforced:
             warnings.append(f"{name}: {', '.join(map(str, unenforced))}")
         found.append(replace(tool, parameters=schema, is_relaxed=not is_strict))

@@ -43,6 +43,7 @@ class OfferedTool(NamedTuple):
         is_strict: whether its arguments are always constrained by its schema.
         warning: the unsupported feature; empty = none.
         input_grammar: the grammar for the text of a custom tool; None = free text.
+        place: the path of its schema in the request.
     """
 
     tool: Tool
@@ -51,6 +52,7 @@ class OfferedTool(NamedTuple):
     is_strict: bool = False
     warning: str = ""
     input_grammar: Grammar | None = None
+    place: str = ""
 
 
 def read_function(
@@ -84,7 +86,7 @@ def read_function(
     tool = Tool(target.function, strict_schema(parameters) if is_strict else parameters)
     _check_arguments(tool.parameters.get("type"), f"{place}.{schema}.type")
     shown = {**function, "name": target.function}
-    return OfferedTool(tool, shown, target, is_strict=is_strict)
+    return OfferedTool(tool, shown, target, is_strict=is_strict, place=f"{place}.{schema}")
 
 
 def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = None) -> OfferedTool:
@@ -110,7 +112,7 @@ def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = N
         "parameters": input_parameters(),
     }
     tool = Tool(target.function, input_parameters(pattern))
-    return OfferedTool(tool, shown, target, pattern is not None, warning, enforced)
+    return OfferedTool(tool, shown, target, pattern is not None, warning, enforced, name)
 
 
 def read_name(named: Mapping[str, Any], place: str) -> str:
@@ -391,6 +393,7 @@ class ToolUse:
         skipped: names of the ignored tools, for a warning.
         warnings: unsupported features of the other tools.
         input_grammars: the grammars for the texts of custom tools.
+        places: the paths of the functions' schemas in the request, by function name.
     """
 
     tools: Sequence[Tool] = ()
@@ -404,6 +407,7 @@ class ToolUse:
     skipped: Sequence[str] = ()
     warnings: Sequence[str] = ()
     input_grammars: Sequence[Grammar] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_strict(self) -> bool:
@@ -600,6 +604,7 @@ class ToolReader:
             skipped=self._skipped,
             warnings=[tool.warning for tool in chosen if tool.warning],
             input_grammars=[tool.input_grammar for tool in chosen if tool.input_grammar],
+            places={tool.tool.name: tool.place for tool in chosen},
         )
 
     def _others(self, tool: Mapping[str, Any], place: str) -> Sequence[OfferedTool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
 from fastovms import grammar_tree as tree
+from fastovms.grammar.enforceable import fault_of, patterns_of
 from fastovms.grammar.json_schema import usable_rules, usable_schema
 from fastovms.grammar.lark import OPAQUE, unmatchable_rule
 from fastovms.grammar.state import (
@@ -417,6 +419,9 @@ it is measured."""
 
 _TRIAL_STEPS: Final = 8
 
+_MAX_PATTERNS: Final = 64
+"""How many patterns of a refused schema are tried one by one."""
+
 _DEAD_END: Final = "NoExtensionBias"
 """llguidance's error where no token may follow."""
 
@@ -493,6 +498,20 @@ class GrammarCompiler:
         if found is not None:
             return found
         try:
+            compiled = self._compiled(grammar, num_bytes)
+        except UnfinishableGrammar:
+            raise
+        except UnusableGrammar as error:
+            place = self._place_of_fault(grammar)
+            if not place:
+                raise
+            raise UnusableGrammar(grammar, place) from error
+        self._cache.put(grammar, compiled)
+        return compiled
+
+    def _compiled(self, grammar: Grammar, num_bytes: int | None) -> CompiledGrammar:
+        """Compiles the grammar; see `compile`."""
+        try:
             answer = self._to_llguidance[grammar.kind](grammar.source)
             rules = "" if grammar.tree is None else self._rules(grammar.tree)
         except UnfinishableGrammar as error:
@@ -507,9 +526,27 @@ class GrammarCompiler:
         num_characters = len(source)
         if num_bytes is None:
             num_bytes = _BYTES_PER_CHARACTER * num_characters
-        compiled = CompiledGrammar(matcher, max(_MIN_BYTES, num_bytes) + 4 * num_characters)
-        self._cache.put(grammar, compiled)
-        return compiled
+        return CompiledGrammar(matcher, max(_MIN_BYTES, num_bytes) + 4 * num_characters)
+
+    def _place_of_fault(self, grammar: Grammar) -> str:
+        """Returns the keyword of a JSON schema that is at fault, by its path, and what is wrong.
+        llguidance does not say where. "" = it is not known."""
+        if grammar.kind is not GrammarKind.JSON_SCHEMA:
+            return ""
+        with contextlib.suppress(ValueError, RecursionError):
+            schema = json.loads(grammar.source)
+            if fault := fault_of(schema):
+                return fault
+            for place, pattern in islice(patterns_of(schema), _MAX_PATTERNS):
+                one = json.dumps({"type": "string", "pattern": pattern})
+                try:
+                    self._compiled(Grammar(grammar.kind, one), None)
+                except UnfinishableGrammar:
+                    continue
+                except UnusableGrammar as error:
+                    shown = json.dumps(pattern, ensure_ascii=False)
+                    return f"{place} {shown} cannot be used: {error.reason}"
+        return ""
 
     def start(
         self, grammar: Grammar, num_prompt_tokens: int, time_budget: GrammarTimeBudget | None = None

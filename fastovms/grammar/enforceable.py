@@ -8,10 +8,11 @@ keywords can express is replaced by them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from fastovms.grammar.finite_schema import LISTS, MAPS, ONE, Schema, check_numbers
+from fastovms.grammar.finite_schema import LISTS, MAPS, ONE, Schema, check_numbers, parts_of
 from fastovms.grammar.patterns import FORMATS, usable_patterns
 from fastovms.json_types import json_type, resolve
 
@@ -36,6 +37,7 @@ _MAX_DEPTH: Final = 8
 _MAX_LISTED: Final = 20
 _MAX_SHOWN: Final = 100
 
+_TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
 JSON_KINDS: Final = ("null", "boolean", "number", "string", "array", "object")
 
 _Path = tuple[Any, ...]
@@ -88,10 +90,40 @@ def enforceable(schema: object) -> Enforceable:
     return Enforceable(found, tuple(rewriter.unenforced))
 
 
+def fault_of(schema: object) -> str:
+    """Returns the first keyword with a value that JSON Schema does not allow, by its path, and what
+    it must be; "" = there is none. Compilers say neither, and pass over some."""
+    try:
+        _Rewriter(schema, checks_forms=True).part(schema, ())
+    except ValueError as fault:
+        return str(fault)
+    return ""
+
+
+def patterns_of(schema: object, path: _Path = ()) -> Iterator[tuple[str, str]]:
+    """Yields the regular expressions of a schema, each after the path of its keyword."""
+    if not isinstance(schema, Mapping):
+        return
+    if isinstance(schema.get("pattern"), str):
+        yield _shown((path, "pattern")), schema["pattern"]
+    for key, value in schema.items():
+        if key in MAPS and isinstance(value, Mapping):
+            if key == "patternProperties":
+                yield from ((_shown((path, key)), name) for name in value)
+            for name, one in value.items():
+                yield from patterns_of(one, ((path, key), name))
+        elif key in LISTS and isinstance(value, list):
+            for index, one in enumerate(value):
+                yield from patterns_of(one, ((path, key), index))
+        elif key in ONE:
+            yield from patterns_of(value, (path, key))
+
+
 class _Rewriter:
     """Rewrites a schema, inner parts first."""
 
-    def __init__(self, root: object) -> None:
+    def __init__(self, root: object, *, checks_forms: bool = False) -> None:
+        self._checks_forms = checks_forms
         self.unenforced: list[Unenforced] = []
         self._root = root
         self._expansion_left = _MAX_EXPANSION
@@ -102,7 +134,9 @@ class _Rewriter:
         """Returns a schema within the root, rewritten."""
         if not isinstance(given, Mapping):
             return given
-        _check_part(given, path)
+        _check_part(given, path, checks_forms=self._checks_forms)
+        if self._checks_forms:
+            self._check_reference(given, path)
         part = dict(given)
         _rewrite_flags(part)
         for keyword, rewrite in _RULES.items():
@@ -124,6 +158,24 @@ class _Rewriter:
                 inner = self.part(value, (path, key))
             part[key] = inner
         return _same_or(given, part)
+
+    def _check_reference(self, part: Schema, path: _Path) -> None:
+        """Raises ValueError for a reference that points to nothing in the root."""
+        reference = part.get("$ref")
+        if not isinstance(reference, str):
+            return
+        try:
+            resolve(reference, self._root)
+        except LookupError:
+            if reference not in self._anchors:
+                place = _shown((path, "$ref"))
+                raise ValueError(f"{place} {_text(reference)} points to nothing in it") from None
+
+    @cached_property
+    def _anchors(self) -> frozenset[str]:
+        parts = parts_of(self._root) if isinstance(self._root, Mapping) else ()
+        keys = ("$anchor", "$dynamicAnchor")
+        return frozenset(f"#{part[key]}" for part in parts for key in keys if key in part)
 
     def _leave_out(self, path: _Path, keyword: str) -> None:
         if len(self.unenforced) < _MAX_LISTED:
@@ -376,22 +428,85 @@ def _pattern_of_names(schema: Schema) -> str | None:
     return value if key == "pattern" and isinstance(value, str) else None
 
 
-def _check_part(part: Schema, path: _Path) -> None:
-    """Raises ValueError, with the path, for an invalid keyword."""
+def _check_part(part: Schema, path: _Path, *, checks_forms: bool) -> None:
+    """Raises ValueError, which begins with the path, for an invalid keyword."""
     try:
+        if checks_forms:
+            _check_forms(part)
         check_numbers(part)
         _check_types(part)
     except ValueError as fault:
-        place = _shown(path)
-        raise ValueError(f"{place}: {fault}" if place else str(fault)) from None
+        place, keyword = _shown(path), str(fault).partition(" ")[0].partition(".")[0]
+        gap = "." if keyword in part else ": "
+        raise ValueError(f"{place}{gap}{fault}" if place else str(fault)) from None
+
+
+def _check_forms(part: Schema) -> None:
+    """Checks the forms of the values of keywords, except of those without effect for the part's
+    type."""
+    kinds = part.get("type", [])
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        if kind not in _TYPES:
+            raise ValueError(f"type must be one of {', '.join(_TYPES)}, not {_text(kind)}")
+    for kinds, words, has_form, keywords in _FORMS:
+        if kinds and all(_cannot_be(part, kind) for kind in kinds):
+            continue
+        for keyword in keywords:
+            if keyword in part and not has_form(part[keyword]):
+                raise ValueError(f"{keyword} must be {words}, not {_text(part[keyword])}")
+            if keyword in ("properties", "patternProperties"):
+                for name, value in part.get(keyword, {}).items():
+                    if not _is_schema(value):
+                        raise ValueError(f"{keyword}.{name} must be a schema, not {_text(value)}")
+
+
+def _is_schema(value: object) -> bool:
+    return isinstance(value, Mapping | bool)
+
+
+def _are_schemas(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_schema, value))
+
+
+def _are_strings(value: object) -> bool:
+    return isinstance(value, list) and len(_strings(value)) == len(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_FORMS: Final[Sequence[tuple[Sequence[str], str, Callable[[Any], bool], Sequence[str]]]] = (
+    ((), "a string", lambda value: isinstance(value, str), ("$ref",)),
+    ((), "a list", lambda value: isinstance(value, list), ("enum",)),
+    ((), "a list of schemas", _are_schemas, ("allOf", "anyOf", "oneOf")),
+    (("object",), "a list of strings", _are_strings, ("required",)),
+    (("object",), "an object", lambda value: isinstance(value, Mapping),
+     ("properties", "patternProperties")),
+    (("object",), "a schema", _is_schema, ("additionalProperties",)),
+    (("object",), "a number", _is_number, ("minProperties", "maxProperties")),
+    (("array",), "a schema or a list of schemas",
+     lambda value: _is_schema(value) or _are_schemas(value), ("items",)),
+    (("array",), "a list of schemas", _are_schemas, ("prefixItems",)),
+    (("array",), "a number", _is_number, ("minItems", "maxItems")),
+    (("string",), "a string", lambda value: isinstance(value, str), ("pattern", "format")),
+    (("string",), "a number", _is_number, ("minLength", "maxLength")),
+    (("number", "integer"), "a number", _is_number, ("minimum", "maximum", "multipleOf")),
+    (("number", "integer"), "a number",  # or a flag, in JSON Schema's draft 4
+     lambda value: isinstance(value, int | float), ("exclusiveMinimum", "exclusiveMaximum")),
+)  # fmt: skip
+"""The forms of values: the types for which the keywords count, the form and its keywords."""
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)[:_MAX_SHOWN]
 
 
 def _check_types(part: Schema) -> None:
     kinds = part.get("type", [])
     listed = kinds if isinstance(kinds, list) else [kinds]
     if not all(isinstance(kind, str) for kind in listed):
-        shown = json.dumps(kinds)[:_MAX_SHOWN]
-        raise ValueError(f"type must be a string or a list of strings, not {shown}")
+        raise ValueError(f"type must be a string or a list of strings, not {_text(kinds)}")
     if not listed:
         return
     for keyword, values in (("enum", part.get("enum")), ("const", [part.get("const")])):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, TypeGuard
 
 from fastovms.json_types import json_type, resolve
@@ -301,11 +303,39 @@ class _Search:
             required = schema.get("required")
             if isinstance(required, list):
                 names.update(dict.fromkeys(n for n in required if isinstance(n, str)))
+        counts = [s["minProperties"] for s in conjuncts if isinstance(s.get("minProperties"), int)]
+        if not all(self._may_have(conjuncts, name) for name in names):
+            return False
+        least = max(counts, default=0) - len(names)
+        return least <= 0 or self._has_more_properties(conjuncts, names, least)
+
+    def _may_have(self, conjuncts: list[Schema], name: str) -> bool:
         return all(
-            self._types_of(part)
-            for schema in conjuncts
-            for name in names
-            for part in self._parts_for(schema, name)
+            self._types_of(part) for schema in conjuncts for part in self._parts_for(schema, name)
+        )
+
+    def _has_more_properties(
+        self, conjuncts: list[Schema], names: Collection[str], least: int
+    ) -> bool:
+        """Returns whether an object may have so many properties beside those that are required: the
+        declared ones, or any number of others."""
+        others: list[object] = []
+        declared: dict[str, None] = {}
+        for schema in conjuncts:
+            others.append(schema.get("additionalProperties", True))
+            for key in ("properties", "patternProperties"):
+                value = schema.get(key)
+                if isinstance(value, Mapping) and key == "properties":
+                    declared.update(dict.fromkeys(value))
+                elif isinstance(value, Mapping) and any(map(self._types_of, value.values())):
+                    others.pop()
+                elif isinstance(value, Mapping) and any(_fits_all(pattern) for pattern in value):
+                    others.append(False)
+        if all(map(self._types_of, others)):
+            return True
+        optional = (name for name in declared if name not in names)
+        return (
+            sum(self._may_have(conjuncts, name) for name in islice(optional, _MAX_ITEMS)) >= least
         )
 
     def _parts_for(self, schema: Schema, name: str) -> Iterator[object]:
@@ -316,8 +346,11 @@ class _Search:
         if isinstance(properties, Mapping) and name in properties:
             is_named = True
             yield properties[name]
-        # llguidance knows which patterns fit.
-        if not is_named and not schema.get("patternProperties"):
+        patterns = schema.get("patternProperties")
+        fits = {p: _fits(p, name) for p in patterns} if isinstance(patterns, Mapping) else {}
+        yield from (patterns[pattern] for pattern, does_fit in fits.items() if does_fit)
+        # llguidance knows whether the others fit.
+        if not is_named and not any(does_fit is not False for does_fit in fits.values()):
             yield schema.get("additionalProperties", True)
 
     def _has_array(self, conjuncts: list[Schema]) -> bool:
@@ -356,6 +389,24 @@ class _Search:
         self._num_visits += 1
         if self._num_visits > _MAX_VISITS:
             raise ValueError("its parts refer to each other too often")
+
+
+_SIMPLE: Final = re.compile(r"\^?(?:[\w .-]|\\[dws.]|\[[\w -]*\])*[*+]?\$?", re.ASCII)
+"""Expressions that Python reads as JSON Schema does, in time proportional to the name."""
+
+
+def _fits(pattern: str, name: str) -> bool | None:
+    """Returns whether a name matches an expression; None = not decided here."""
+    if _SIMPLE.fullmatch(pattern) is None:
+        return None
+    try:
+        return re.search(pattern, name) is not None
+    except re.error:
+        return None
+
+
+def _fits_all(pattern: str) -> bool:
+    return pattern.removeprefix("^").removesuffix("$") in ("", ".*", ".+")
 
 
 def _own_types(schema: Schema) -> Types:

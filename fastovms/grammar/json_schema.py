@@ -487,7 +487,9 @@ def usable_schema(source: str, *, name: str = "it") -> str:
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     if usable is False:
-        raise ValueError(f"nothing satisfies {name}")
+        is_endless = isinstance(schema, Mapping) and _NEEDS_A_SEARCH.search(source)
+        reason = ": a $ref leads back to it without end" if is_endless and "$ref" in source else ""
+        raise ValueError(f"nothing satisfies {name}{reason}")
     return source if usable is schema else json.dumps(usable)
 
 

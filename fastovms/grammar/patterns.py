@@ -162,7 +162,7 @@ def common(first: Ranges, second: Ranges) -> Ranges:
 
 
 _PART: Final = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\(\?(?:<?[=!]|P?<\w+>|P=|[>#(])|.", re.DOTALL
+    r"\\[pP]\{\w+\}|\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\(\?(?:<?[=!]|P?<\w+>|P=|[>#(])|.", re.DOTALL
 )
 """A piece of an expression: an escape, a class, the beginning of a special group, a character."""
 
@@ -189,6 +189,7 @@ def usable_patterns(pattern: str) -> list[str] | None:
         return None
     found = "".join(pieces)
     if not any(piece in _LOOK_AHEAD for piece in pieces):
+        found = _with_outer_anchors(pieces) or found
         return [pattern if found == pattern else found]
     if len(found) > _MAX_LENGTH:
         return None
@@ -223,6 +224,85 @@ def _pieces(pattern: str) -> list[str] | None:
             piece, position = unit[0], unit.end()
         pieces.append(_ESCAPES.get(piece, piece))
     return pieces
+
+
+_QUANTIFIER: Final = re.compile(r"[*+?]|\{\d")
+_ANYTHING: Final = r"[\s\S]*"
+
+_Items = list[Any]
+"""The items of one alternative: a piece, or `(opening, alternatives)` for a group."""
+
+
+def _with_outer_anchors(pieces: Sequence[str]) -> str | None:
+    """Returns an equivalent expression with anchors at its two ends alone, where formats without
+    quotes read them; None if the expression has them there or nowhere, or within or after a part
+    that must match before."""
+    if "^" not in pieces and "$" not in pieces:
+        return None
+    try:
+        alternatives, end = _alternatives(pieces, 0)
+        inner = pieces[pieces[0] == "^" : len(pieces) - (pieces[-1] == "$")]
+        if end < len(pieces) or (len(alternatives) == 1 and "^" not in inner and "$" not in inner):
+            return None
+        for anchor, side in (("^", 0), ("$", -1)):
+            alternatives = [_open(one, anchor, side) for one in alternatives]
+        return None if _has_anchor(alternatives) else f"^(?:{_written(alternatives)})$"
+    except RecursionError:
+        return None
+
+
+def _alternatives(pieces: Sequence[str], start: int) -> tuple[list[_Items], int]:
+    """Returns the alternatives from `start` to the end of their group, and its position."""
+    found: list[_Items] = [[]]
+    while start < len(pieces) and pieces[start] != ")":
+        piece = pieces[start]
+        if piece == "|":
+            found.append([])
+        elif piece.startswith("("):
+            opening = piece
+            while pieces[start + 1 : start + 2] == ["?"] or opening[1:2] == "?":
+                if opening.endswith((":", ">", ")")):
+                    break
+                start += 1
+                opening += "".join(pieces[start : start + 1])
+            inner, start = _alternatives(pieces, start + 1) if opening[-1] != ")" else (None, start)
+            found[-1].append(opening if inner is None else (opening, inner))
+        else:
+            found[-1].append(piece)
+        start += 1
+    return found, start
+
+
+def _open(items: _Items, anchor: str, side: int) -> _Items:
+    """Returns the items without an anchor at one side, or with any text there if they had none."""
+    at = items[side] if items else None
+    is_quantified = len(items) > 1 and side == 0 and _is_quantifier(items[1])
+    if at == anchor and not is_quantified:
+        rest = items[1:] if side == 0 else items[:-1]
+        return rest if rest[side : side + 1 or None] != [anchor] else _open(rest, anchor, side)
+    if isinstance(at, tuple) and not is_quantified and _has_anchor(at[1]):
+        opened = (at[0], [_open(one, anchor, side) for one in at[1]])
+        return [opened, *items[1:]] if side == 0 else [*items[:-1], opened]
+    return [_ANYTHING, *items] if side == 0 else [*items, _ANYTHING]
+
+
+def _has_anchor(alternatives: Sequence[_Items]) -> bool:
+    return any(
+        _has_anchor(one[1]) if isinstance(one, tuple) else one in ("^", "$")
+        for items in alternatives
+        for one in items
+    )
+
+
+def _is_quantifier(item: object) -> bool:
+    return isinstance(item, str) and _QUANTIFIER.match(item) is not None
+
+
+def _written(alternatives: Sequence[_Items]) -> str:
+    return "|".join(
+        "".join(one if isinstance(one, str) else f"{one[0]}{_written(one[1])})" for one in items)
+        for items in alternatives
+    )
 
 
 def _conjuncts(pieces: Sequence[str]) -> list[str] | None:

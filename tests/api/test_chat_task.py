@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from fastovms.api.served import ServedModel
 from fastovms.config import ApiConfig
 from fastovms.errors import BackendUnavailable, InvalidField
 from fastovms.http.messages import ANYBODY
+from fastovms.params import Grammar
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.chat_models import (
     PARAMETERS,
@@ -212,7 +214,7 @@ async def test_a_format_at_fault_is_named(fields, form):
 def test_a_tool_at_fault_is_named():
     short = {"type": "object", "properties": {"a": {"type": "string", "minLength": -1}}}
     tools = [tool(), tool("add", parameters=short)]
-    reason = r'parameters of "add" cannot be used: properties\.a: minLength'
+    reason = r'^tools\[1\]\.function\.parameters\.properties\.a\.minLength .*not -1 .*"add"'
     with pytest.raises(InvalidField, match=reason) as e:
         constraint_of({**REQUIRED, "tools": tools})
     assert e.value.param == "tools"
@@ -222,6 +224,83 @@ def test_a_tool_at_fault_is_named():
         assert ['parameters of "add" are not enforced' in one for one in wanted.warnings] == [True]
         assert vocabulary().accepts(wanted.grammar, CALL)
         assert not vocabulary().accepts(wanted.grammar, WRONG_CALL)
+
+
+def one_parameter(schema: object, **more: object) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": schema}, "required": ["a"], **more}
+
+
+@pytest.fixture
+def compiling(monkeypatch):
+    """A model whose backend compiles, and the grammars that it was given."""
+    model = served()
+    given: list[Grammar] = []
+
+    async def compile_grammar(grammar: Grammar, client: str) -> Grammar:
+        given.append(grammar)
+        vocabulary().matcher(grammar)
+        return grammar
+
+    monkeypatch.setattr(model.backend, "compile_grammar", compile_grammar)
+    return preparation(model, ChatRequest()), given
+
+
+REFUSED = {
+    "type": ({"type": "any"}, '.properties.a.type must be one of .*, not "any"'),
+    "reference": ({"$ref": "#/$defs/x"}, '.properties.a.$ref "#/$defs/x" points to nothing'),
+    "required": ({"type": "object", "required": None},
+                 ".properties.a.required must be a list of strings, not null"),
+    "bound": ({"type": "integer", "minimum": "1"},
+              '.properties.a.minimum must be a number, not "1"'),
+    "pattern": ({"type": "string", "pattern": "(x^a"},
+                '.properties.a.pattern "(x^a" cannot be used: unclosed group'),
+    "name": ({"type": "object", "patternProperties": {"*": {}}},
+             '.properties.a.patternProperties "*" cannot be used'),
+    "items": ({"type": "array", "items": [{"anyOf": 5}]},
+              ".properties.a.items[0].anyOf must be a list of schemas, not 5"),
+    "endless": ({"$ref": "#"}, ": nothing satisfies it: a $ref leads back to it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "fault"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("more", [{}, FORMAT])
+async def test_refused_schema_frees_its_tool_alone(compiling, more, schema, fault):
+    request, given = compiling
+    tools = [tool(f"f{index}") for index in range(30)]
+    tools[20] = tool("f20", parameters=one_parameter(schema))
+    wanted = constraint_of({**AUTO, **more, "tools": tools})
+    grammar = await usable(request, wanted)
+    [warning] = wanted.warnings
+    begin = 'the parameters of "f20" are not enforced: tools[20].function.parameters'
+    assert re.match(re.escape(begin + fault).replace(r"\.\*", ".*"), warning), warning
+    accepts = vocabulary().accepts
+    assert accepts(grammar, call_text("f19"))
+    assert not accepts(grammar, call_text("f19", '{"town":"Paris"}'))
+    assert accepts(grammar, call_text("f20", '{"town":"Paris"}'))
+    assert len(given) < 16, "the tools are tried by halves"
+
+
+@pytest.mark.parametrize(("schema", "fault"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("choice", [{"tool_choice": "required"}, {}])
+async def test_refused_schema_that_must_be_enforced_is_named(compiling, choice, schema, fault):
+    request, _ = compiling
+    given = one_parameter(schema, additionalProperties=False)
+    tools = [tool(), tool("add", parameters=given, strict=not choice)]
+    with pytest.raises(InvalidField) as e:
+        await usable(request, constraint_of({**AUTO, **choice, "tools": tools}))
+    begin = "tools[1].function.parameters"
+    assert re.match(re.escape(begin + fault).replace(r"\.\*", ".*"), e.value.message), e.value
+    assert e.value.message.endswith('(the tool "add")')
+
+
+async def test_schema_that_is_too_long_frees_its_tool_alone():
+    long = tool("add", parameters={"type": "object", "description": "x" * 3000})
+    config = ApiConfig(max_grammar_length=2000)
+    wanted = constraint_of({**AUTO, "tools": [tool(), long]}, config=config)
+    [warning] = wanted.warnings
+    assert warning.startswith('the parameters of "add" are not enforced: tools must be at most')
+    assert not vocabulary().accepts(wanted.grammar, WRONG_CALL)
+    assert vocabulary().accepts(wanted.grammar, call_text("add", '{"a":1}'))
 
 
 @pytest.mark.parametrize(

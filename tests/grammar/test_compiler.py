@@ -323,7 +323,7 @@ def test_trees_are_part_of_a_grammar() -> None:
 @pytest.mark.parametrize(
     ("kind", "source", "message"),
     [
-        (GrammarKind.JSON_SCHEMA, '{"type": "objec"}', "Invalid type: objec"),
+        (GrammarKind.JSON_SCHEMA, '{"type": "objec"}', "type must be one of null, boolean"),
         (GrammarKind.JSON_SCHEMA, "{", "JSON schema cannot be used"),
         (GrammarKind.JSON_SCHEMA, '{"$ref": "#/nope"}', "nope"),
         (

@@ -140,6 +140,24 @@ ENDLESS: dict[str, Schema] = {
         "$ref": "#/$defs/a~1b%20c", "$defs": {"a/b c": an_object({"a": ROOT})},
     },
     "in a list": {"allOf": [{"$ref": "#/allOf/0"}]},
+    "least number": {"type": "object", "additionalProperties": ROOT, "minProperties": 1},
+    "least number of the optional": {
+        "type": "object", "properties": {"a": ROOT, "b": {}}, "additionalProperties": False,
+        "minProperties": 2,
+    },
+    "least number beside the required": {
+        "type": "object", "properties": {"a": {}}, "required": ["a"],
+        "additionalProperties": ROOT, "minProperties": 2,
+    },
+    "least number elsewhere": {
+        "allOf": [{"type": "object", "additionalProperties": ROOT}, {"minProperties": 1}],
+    },
+    "pattern of all names": {
+        "type": "object", "patternProperties": {"^.*$": ROOT}, "minProperties": 1,
+    },
+    "pattern of what is required": {
+        "type": "object", "patternProperties": {"^a": ROOT}, "required": ["ab"],
+    },
 }  # fmt: skip
 
 FINITE: dict[str, Schema] = {
@@ -149,6 +167,19 @@ FINITE: dict[str, Schema] = {
     "type": an_object({"a": ROOT}) | {"type": ["object", "null"]},
     "no type": {"properties": {"a": ROOT}, "required": ["a"]},
     "enough": {"type": "array", "prefixItems": [{}, ROOT], "minItems": 1},
+    "least number of the named": {
+        "type": "object",
+        "properties": {"a": {}},
+        "additionalProperties": ROOT,
+        "minProperties": 1,
+    },
+    "least number by pattern": {
+        "type": "object",
+        "patternProperties": {"^a": {}, "^b": ROOT},
+        "additionalProperties": False,
+        "minProperties": 9,
+    },
+    "least number of none": {"type": "object", "additionalProperties": ROOT, "minProperties": 0},
     "values": {"enum": [1, None, {}], "properties": {"a": ROOT}, "required": ["a"]},
     "pattern": {"type": "object", "patternProperties": {"^b": ROOT}, "required": ["a"]},
     "tree": {

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from fastovms.api.body import scan, wrong
+from fastovms.api.body import scan, show, wrong
 from fastovms.api.dialect import Dialect
 from fastovms.api.documents import GivenDocument
 from fastovms.api.prompt import Prompt
@@ -20,7 +20,8 @@ from fastovms.api.served import IMAGE_PARTS, MEDIA_PARTS, UnseenParts, read_imag
 from fastovms.errors import CONTEXT_EXCEEDED, InvalidField, MalformedBody
 from fastovms.media.loader import GivenImages, ImageSource
 from fastovms.text.output import input_arguments
-from fastovms.text.template_messages import PlacedMessage
+from fastovms.text.template_messages import PlacedMessage, place_of
+from fastovms.text.tool_results import fault_of_results
 
 # Checks the messages of a chat, and puts them into the one form that templates get.
 
@@ -75,7 +76,8 @@ def read_messages(
 
     Raises:
         InvalidField: the messages are missing, empty or of a wrong type, or have parts of unknown
-            types, or the last message has media that the model cannot read.
+            types, or the last message has media that the model cannot read, or the id of a result
+            is that of no call, or of another result.
     """
     if given is None:
         raise InvalidField("messages is required", param="messages")
@@ -92,8 +94,24 @@ def read_messages(
         reader.refuses_media = position == len(given) - 1 and message.get("role") not in _RESULTS
         messages.append(PlacedMessage(_message(message, place, reader), place))
     _add_legacy_ids(given, messages)
+    if dialect.checks_results:
+        check_results(messages, "tool_call_id")
     found = () if images is None else images.sources
     return ChatMessages(messages, found, reader.unseen.warnings)
+
+
+def check_results(messages: Sequence[Message], member: str) -> None:
+    """Raises InvalidField for a result whose id is that of no call, or of another result of the
+    turn.
+
+    Args:
+        member: the client's name of the id.
+    """
+    fault = fault_of_results(messages)
+    if fault is not None:
+        index, words = fault
+        name = f"{place_of(messages[index], index)}.{member}"
+        raise InvalidField(f"{name} {show(messages[index]['tool_call_id'])} {words}", param=name)
 
 
 def given_documents(given: str | Sequence[Mapping[str, Any]] | None) -> Iterator[GivenDocument]:

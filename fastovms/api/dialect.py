@@ -405,6 +405,8 @@ class Dialect:
         takes_image_url_strings: whether `image_url` of a part may be the URL itself.
         completes_vision_models: whether vision models accept prompts without messages.
         flat_tools: whether a tool's members may be given next to its type.
+        checks_results: whether an id of a tool's result must be that of a call before it, and of no
+            other result of the turn.
         checks_tool_choice: whether a choice of an unknown tool is refused; otherwise no tool is
             called.
         parses_special_tokens: whether tool calls and reasoning are parsed also with
@@ -443,6 +445,7 @@ class Dialect:
     takes_image_url_strings: bool
     completes_vision_models: bool
     flat_tools: bool
+    checks_results: bool
     checks_tool_choice: bool
     parses_special_tokens: bool
     continues_roles: bool
@@ -479,6 +482,7 @@ OPENAI: Final = Dialect(
     takes_image_url_strings=True,
     completes_vision_models=True,
     flat_tools=False,
+    checks_results=True,
     checks_tool_choice=True,
     parses_special_tokens=True,
     continues_roles=True,
@@ -528,6 +532,7 @@ OVMS: Final = Dialect(
     takes_image_url_strings=False,
     completes_vision_models=False,
     flat_tools=True,
+    checks_results=False,
     checks_tool_choice=False,
     parses_special_tokens=False,
     continues_roles=False,
@@ -559,6 +564,7 @@ ANTHROPIC: Final = replace(OPENAI, name="anthropic", error_form=ANTHROPIC_ERRORS
 
 OLLAMA: Final = replace(
     OPENAI,
+    checks_results=False,
     name="ollama",
     prefixes=("/api",),
     error_form=OLLAMA_ERRORS,

@@ -29,15 +29,6 @@ from fastovms.request_fields import rows_by_name
 # Writes, from GGUF metadata, what the directory of an OpenVINO model holds beside its graphs.
 
 
-_ENDS: Final = frozenset(
-    {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>"}
-    | {"<end_of_turn>", "<EOT>", "<\uff5cend\u2581of\u2581sentence\uff5c>"}
-)
-"""Tokens that end an answer whatever the file says of them, as in llama.cpp."""
-
-_CONTROL: Final = 3
-_USER_DEFINED: Final = 4
-
 _TEMPLATE: Final = "tokenizer.chat_template"
 _TEMPLATE_NAME: Final = re.compile(r"[\w-]+")
 
@@ -80,16 +71,13 @@ def text_files(
 def _config(
     parameters: Hyperparameters, fields: TokenizerFields, vocab_size: int
 ) -> dict[str, Any]:
-    ends = {fields.token_id(name) for name in ("eos", "eot", "eom")}
-    special = fields.ids_of(_CONTROL, _USER_DEFINED)
-    ends |= {i for i in special if fields.tokens[i] in _ENDS}
     return {
         "model_type": parameters.name,
         "vocab_size": vocab_size,
         "max_position_embeddings": parameters.context_length,
         "sliding_window": parameters.window or None,
         "bos_token_id": fields.token_id("bos"),
-        "eos_token_id": sorted(i for i in ends if i is not None),
+        "eos_token_id": sorted(fields.end_ids()),
     }
 
 

@@ -145,6 +145,16 @@ _USER_DEFINED: Final = 4
 _BYTE: Final = 6
 """The kind of tokens that stand for a byte in `tokenizer.ggml.token_type`."""
 
+_ENDS: Final = frozenset(
+    {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>"}
+    | {"<|return|>", "<|call|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>", "_<EOT>", "[EOT]"}
+    | {"<\uff5cend\u2581of\u2581sentence\uff5c>"}
+)
+"""Tokens that end an answer whatever the file says of them, as in llama.cpp."""
+
+_MARKUP: Final = re.compile(r"<\|\w+\|>|<start_of_turn>|" + "|".join(map(re.escape, sorted(_ENDS))))
+"""Tokens of markup whatever the file calls them."""
+
 _SPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"
 """What SentencePiece writes for a space."""
 
@@ -183,13 +193,18 @@ class TokenizerFields:
             ((twice, _),) = Counter(self.tokens).most_common(1)
             raise ConfigurationError(f"two tokens have the text {twice!r}")
         kinds = self._field("token_type")
-        self.kinds = kinds if isinstance(kinds, list) else [_NORMAL] * len(tokens)
+        self.kinds = list(kinds) if isinstance(kinds, list) else [_NORMAL] * len(tokens)
         self.scores = self._field("scores")
         for name, values in {"token_type": self.kinds, "scores": self.scores}.items():
             if isinstance(values, list) and len(values) != len(tokens):
                 raise ConfigurationError(
                     f"tokenizer.ggml.{name} has {len(values)} values for {len(tokens)} tokens"
                 )
+        # Some files call the tokens of a chat's markup normal, and no text would become one.
+        named = self._named_ends()
+        for i, token in enumerate(self.tokens):
+            if self.kinds[i] == _NORMAL and (i in named or _MARKUP.fullmatch(token)):
+                self.kinds[i] = _CONTROL
         self.merges = strings(self._field("merges"))
         self.pre = self._field("pre")
         self.is_phi3 = bool(_PHI3.search(str(metadata.get("general.name", "")).lower()))
@@ -211,6 +226,15 @@ class TokenizerFields:
     def special_ids(self) -> frozenset[int]:
         """Returns the ids of tokens without text."""
         return frozenset(self.ids_of(_CONTROL, _UNKNOWN))
+
+    def end_ids(self) -> frozenset[int]:
+        """Returns the ids of the tokens that end an answer."""
+        special = self.ids_of(_CONTROL, _USER_DEFINED)
+        return self._named_ends() | {i for i in special if self.tokens[i] in _ENDS}
+
+    def _named_ends(self) -> frozenset[int]:
+        ids = (self.token_id(name) for name in ("eos", "eot", "eom"))
+        return frozenset(i for i in ids if i is not None)
 
     def _field(self, name: str) -> Value | None:
         return self._metadata.get(f"tokenizer.ggml.{name}")

@@ -348,7 +348,7 @@ class _Search:
             yield properties[name]
         patterns = schema.get("patternProperties")
         fits = {p: _fits(p, name) for p in patterns} if isinstance(patterns, Mapping) else {}
-        yield from (patterns[pattern] for pattern, does_fit in fits.items() if does_fit)
+        yield from (patterns[one] for one, does_fit in fits.items() if does_fit and patterns)
         # llguidance knows whether the others fit.
         if not is_named and not any(does_fit is not False for does_fit in fits.values()):
             yield schema.get("additionalProperties", True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import product
 from typing import Any, Final, NamedTuple
 
 from fastovms.errors import RequestError
+from fastovms.text.tool_results import NO_RESULT, STRAY, in_order_of_calls
 
 # Adapts the messages of a chat to the form that a template can show.
 
@@ -44,6 +45,7 @@ _SHORT_ID: Final = 9
 _MARKED: Final = "[{role} message]\n{text}"
 _RESULT_TEXT: Final = "Result of the call of {name}:\n{text}"
 _UNKNOWN: Final = "a function"
+_CANNOT_SHOW: Final = "the chat template cannot show the tool result"
 _MAX_PLACES: Final = 3
 
 
@@ -167,9 +169,11 @@ def adapt(
     turns = _Turns(form, write_call or _json_call)
     last = len(messages) - 1
     split = form.calls == ONE_BY_ONE
-    for index, message in _one_by_one(messages) if split else enumerate(messages):
+    for index, message, is_added in in_order_of_calls(messages, split=split):
         place = place_of(messages[index], index)
-        if split and len(messages[index].get("tool_calls") or ()) > 1:
+        if is_added:
+            turns.warn(place, f"has a call without a result, which is told as {NO_RESULT!r}")
+        elif split and len(messages[index].get("tool_calls") or ()) > 1:
             turns.warn(place, "is shown one call after the other, as the chat template takes one")
         turns.add(message, place, is_last=index == last)
     return turns.finish(tools)
@@ -195,6 +199,7 @@ class _Turns:
         self._has_user = False
         self._may_join = False
         self._pending: dict[str, str] = {}
+        self._names: dict[str, str] = {}
         self._has_told_calls = False
         self._num_calls = 0
         self._places: dict[str, list[str]] = {}
@@ -213,8 +218,8 @@ class _Turns:
             self._speak(turn, place)
         elif role == "assistant":
             self._answer(turn, place, is_last=is_last)
-        elif role == "tool":
-            self._result(turn, place)
+        elif role in ("tool", STRAY):
+            self._result(turn, place, is_stray=role == STRAY)
         elif role == "user" or role in self._form.roles or ANY_ROLE in self._form.roles:
             self._push(turn, place)
         else:
@@ -285,6 +290,7 @@ class _Turns:
             self._push(turn, place)
         if calls:
             self._pending = {call["id"]: call["function"].get("name", "") for call in calls}
+            self._names |= self._pending
             self._has_told_calls = has_told
 
     def _call(self, call: Message) -> Turn:
@@ -314,18 +320,18 @@ class _Turns:
         arguments = value if isinstance(value, Mapping) else {ARGUMENTS: value}
         return self._write_call(function.get("name", ""), arguments)
 
-    def _result(self, turn: Turn, place: str) -> None:
+    def _result(self, turn: Turn, place: str, *, is_stray: bool) -> None:
         form, call_id = self._form, turn.get("tool_call_id")
         if isinstance(call_id, str) and call_id and form.short_ids:
             call_id = _short_id(call_id)
         if not call_id:
             call_id = next(iter(self._pending), None)
         name = self._pending.pop(str(call_id), None)
-        if not form.results or self._has_told_calls or (name is None and not form.orphans):
-            self.warn(
-                place, "is shown as a user turn: the chat template cannot show the tool result"
-            )
-            name = name or turn.get("name") or _UNKNOWN
+        is_shown = form.results and not self._has_told_calls and (name or form.orphans)
+        if not is_shown or is_stray:
+            reason = "it belongs to no call of the turn before" if is_stray else _CANNOT_SHOW
+            self.warn(place, f"is shown as a user turn: {reason}")
+            name = name or self._names.get(str(call_id)) or turn.get("name") or _UNKNOWN
             text = _RESULT_TEXT.format(name=name, text=_string(turn["content"]))
             pending, has_told = self._pending, self._has_told_calls
             self._push_user(text, place)
@@ -387,35 +393,6 @@ class _Turns:
 def _may_hold(form: TemplateForm) -> bool:
     """Returns whether a turn with calls may have content."""
     return form.call_text == KEPT
-
-
-def _one_by_one(messages: Sequence[Message]) -> Iterator[tuple[int, Message]]:
-    """Yields messages with their indexes; a turn with several calls as one turn for each call,
-    followed by the call's result."""
-    following = 0
-    for place, message in enumerate(messages):
-        calls = message.get("tool_calls") or ()
-        if place < following:
-            continue
-        if len(calls) < 2:
-            yield place, message
-            continue
-        following = place + 1
-        while following < len(messages) and messages[following].get("role") == "tool":
-            following += 1
-        results = list(enumerate(messages[place + 1 : following], place + 1))
-        for index, call in enumerate(calls):
-            head = message if index == 0 else {"role": "assistant", "content": None}
-            yield place, {**head, "tool_calls": [call]}
-            own = [r for r in results if _answers(r[1], call, is_next=r is results[0])]
-            yield from own[:1]
-            results = [r for r in results if r not in own[:1]]
-        yield from results
-
-
-def _answers(result: Message, call: Message, *, is_next: bool) -> bool:
-    call_id = result.get("tool_call_id")
-    return call_id == call.get("id") if call_id else is_next
 
 
 def _warning(text: str, places: Sequence[str]) -> str:

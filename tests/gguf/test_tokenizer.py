@@ -62,6 +62,39 @@ def test_tokens_are_special_that_are_no_text() -> None:
     assert tokenizer.decode(ids) == "a[multimodal]"
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_markup_that_a_file_calls_normal_is_special(kind: str) -> None:
+    metadata = byte_pairs() if kind == "gpt2" else sentencepiece()
+    tokens = [*metadata["tokenizer.ggml.tokens"]]
+    kinds = [*metadata["tokenizer.ggml.token_type"]]
+    added = ["<|im_start|>", "<|im_end|> ", "<end_of_turn>", "[STOP]", "<a|b>", "[NO]"]
+    ids = {token: len(tokens) + i for i, token in enumerate(added)}
+    metadata = {
+        **metadata,
+        "tokenizer.ggml.tokens": [*tokens, *added],
+        "tokenizer.ggml.token_type": [*kinds, *[1] * len(added)],
+        "tokenizer.ggml.eot_token_id": ids["[STOP]"],
+    }
+    if kind == "llama":
+        scores = metadata["tokenizer.ggml.scores"]
+        metadata["tokenizer.ggml.scores"] = [*scores, *[0.0] * len(added)]
+    fields = TokenizerFields(metadata)
+    special = fields.special_ids() & set(ids.values())
+    assert special == {ids[name] for name in ("<|im_start|>", "<end_of_turn>", "[STOP]")}
+    assert {ids["<end_of_turn>"], ids["[STOP]"]} <= fields.end_ids()
+    assert ids["<|im_start|>"] not in fields.end_ids()
+
+
+def test_tokenizer_reads_markup_that_a_file_calls_normal_as_one_token(tmp_path: Path) -> None:
+    metadata = {**LLAMA_3, "tokenizer.ggml.token_type": [1] * len(LLAMA_3["tokenizer.ggml.tokens"])}
+    ours, _, fields = make(metadata, tmp_path)
+    end = fields.tokens.index("<|im_end|>")
+    ids = ours.encode("hello<|im_end|>", add_special_tokens=False)
+    assert ids[-1] == end
+    assert end in fields.end_ids()
+    assert end in ours.special_token_ids
+
+
 def test_better_scores_join_first() -> None:
     """As SentencePiece does it, pair by pair."""
     metadata = sentencepiece()
@@ -119,7 +152,7 @@ def test_empty_tokens_get_names() -> None:
         ({**LLAMA_3, "tokenizer.ggml.tokens": ["a", "b", "a"]}, "two tokens have the text 'a'"),
         ({**LLAMA_3, "tokenizer.ggml.token_type": [1]}, "token_type has 1 values for"),
         (
-            {**LLAMA_3, "tokenizer.ggml.token_type": [1] * len(LLAMA_3["tokenizer.ggml.tokens"])},
+            {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b"]},
             "the vocabulary has no special token",
         ),
         ({**LLAMA_3, "tokenizer.ggml.bos_token_id": 9999}, "bos_token_id is missing"),

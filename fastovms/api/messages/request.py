@@ -14,6 +14,7 @@ from fastovms.api.chat_messages import (
     ChatMessages,
     ContentPart,
     Message,
+    check_results,
     join_parts,
     told_text,
     unseal,
@@ -449,6 +450,7 @@ def to_messages(
         messages += [PlacedMessage(message, place) for message in found]
     if not messages:
         raise InvalidField("messages must have at least one message with content", param="messages")
+    check_results(messages, "tool_use_id")
     sources = () if images is None else images.sources
     return ChatMessages(messages, sources, reader.unseen.warnings)
 

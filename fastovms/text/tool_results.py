@@ -1,0 +1,109 @@
+"""Matches the results of tools to their calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+Message = Mapping[str, Any]
+
+NO_RESULT: Final = "No result of this call is known."
+"""The text in place of a result that is missing among those of a turn's calls."""
+
+STRAY: Final = "tool result without a call"
+"""The role of a result that belongs to none of the calls before it."""
+
+
+class ToldMessage(NamedTuple):
+    """A message of a chat whose results are in the order of their calls.
+
+    Attributes:
+        at: the index of the message, or of the turn with the calls.
+        is_added: whether it marks a missing result.
+    """
+
+    at: int
+    message: Message
+    is_added: bool = False
+
+
+def in_order_of_calls(messages: Sequence[Message], *, split: bool) -> Iterator[ToldMessage]:
+    """Yields messages; the results after a turn with calls in the order of the calls, because many
+    chat templates show no ids. A result is marked where it is missing among others. One that
+    belongs to no call comes last, with the role `STRAY`.
+
+    Args:
+        split: whether a turn with several calls becomes one turn for each, before its result.
+    """
+    position = 0
+    while position < len(messages):
+        start, message = position, messages[position]
+        calls, end = message.get("tool_calls") or (), _end_of_results(messages, position)
+        position = end
+        given = list(enumerate(messages[start + 1 : end], start + 1))
+        results = _matched(calls, given)
+        if not split or len(calls) < 2:
+            yield ToldMessage(start, message)
+        for number, (call, result) in enumerate(zip(calls, results, strict=True)):
+            if split and len(calls) > 1:
+                head = message if number == 0 else {"role": "assistant", "content": None}
+                yield ToldMessage(start, {**head, "tool_calls": [call]})
+            if result is not None:
+                yield ToldMessage(*result)
+            elif results != [None] * len(calls):
+                marked = {"role": "tool", "tool_call_id": call.get("id"), "content": NO_RESULT}
+                yield ToldMessage(start, marked, is_added=True)
+        for index, result_message in given:
+            yield ToldMessage(index, {**result_message, "role": STRAY})
+
+
+def fault_of_results(messages: Sequence[Message]) -> tuple[int, str] | None:
+    """Returns what OpenAI refuses of the results after a turn with calls, with the index of the
+    message: an id that no call before has, or that another result of the turn has."""
+    known: set[object] = set()
+    for start, message in enumerate(messages):
+        calls = message.get("tool_calls") or ()
+        left = Counter(call.get("id") for call in calls)
+        known |= left.keys()
+        for index in range(start + 1, _end_of_results(messages, start)):
+            call_id = messages[index].get("tool_call_id")
+            if not call_id or None in left:
+                continue
+            if call_id not in known:
+                return index, "is not the id of a call before it"
+            left[call_id] -= 1
+            if left[call_id] < 0 and any(call.get("id") == call_id for call in calls):
+                return index, "is also the id of another result"
+    return None
+
+
+def _end_of_results(messages: Sequence[Message], start: int) -> int:
+    """Returns the index after a message and the results that follow its calls."""
+    end = start + 1
+    if messages[start].get("tool_calls"):
+        while end < len(messages) and messages[end].get("role") == "tool":
+            end += 1
+    return end
+
+
+def _matched(
+    calls: Sequence[Message], results: list[tuple[int, Message]]
+) -> list[tuple[int, Message] | None]:
+    """Returns the result of each call, None if there is none, and takes it out of the results: by
+    its id, otherwise the next without one. If one call and one result are left, they belong
+    together."""
+    found: list[tuple[int, Message] | None] = []
+    for call in calls:
+        own = (one for one in results if one[1].get("tool_call_id") == call.get("id"))
+        found.append(next(own, None) if call.get("id") else None)
+        results[:] = [one for one in results if one is not found[-1]]
+    for number, call in enumerate(calls):
+        is_last = len(results) == 1 and found.count(None) == 1
+        if found[number] is not None:
+            continue
+        is_any = is_last or not call.get("id")
+        others = (one for one in results if is_any or not one[1].get("tool_call_id"))
+        found[number] = next(others, None)
+        results[:] = [one for one in results if one is not found[number]]
+    return found

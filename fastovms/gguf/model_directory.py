@@ -35,7 +35,7 @@ _SMALL_FILES: Final = 16_000_000
 """The bytes of a directory over those of its file, and beside them. A disk that has less is not
 tried; what takes still more is found when the disk is full."""
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 """The version of converted directories; a new version invalidates cached ones."""
 
 

@@ -12,7 +12,8 @@ from fastovms.text.tool_results import NO_RESULT, Message, fault_of_results
 
 PLAIN = """
 {%- for m in messages %}{{ m.role }}:{{ m.content or '' }}
-{%- for c in m.tool_calls or [] %}<{{ c.function.name }} {{ c.function.arguments }}>{% endfor %}|{% endfor %}"""
+{%- for c in m.tool_calls or [] %}<{{ c.function.name }} {{ c.function.arguments }}>{% endfor -%}
+|{% endfor %}"""
 """A template that shows no ids."""
 
 USER = {"role": "user", "content": "hi"}

@@ -53,7 +53,7 @@ from fastovms.config import (
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.http import listeners, wire
-from fastovms.http.listeners import Listener, TlsCredentials
+from fastovms.http.listeners import BoundSockets, Listener, TlsCredentials
 from fastovms.http.server import HttpServer
 from fastovms.http.websocket import WebSocket
 from fastovms.parts.prefix_cache import directory as prefix_cache
@@ -537,7 +537,8 @@ class SimServer:
                 if self.settings.num_models > 1:
                     self.supply = self._make_supply()
                 load = self._load if self.supply is None else self.supply.load
-                runner.run(serve._run(config, log, log, None, load, self.supply))  # type: ignore[arg-type]
+                bound = BoundSockets((), are_inherited=False)
+                runner.run(serve._run(config, log, log, None, load, self.supply, bound))  # type: ignore[arg-type]
             self.outcome = ""
         except Exception as error:
             self.outcome = f"{type(error).__name__}: {error}"

@@ -189,8 +189,9 @@ class Request:
             over HTTP.
         warnings: parts of the request that the server ignores, for the header `Warning`.
         wants_websocket: whether the client asks for an upgrade to WebSocket.
-        open_websocket: answers with the upgrade, and returns the WebSocket connection; None = the
-            request has no connection.
+        upgrade: answers with a switch of protocols and the given fields, and hands the connection
+            over to the `http.writers.Successor` that the function returns of a `Handover`; None =
+            the request has no connection.
     """
 
     __slots__ = (
@@ -205,7 +206,6 @@ class Request:
         "id",
         "method",
         "open_stream",
-        "open_websocket",
         "path",
         "path_params",
         "query",
@@ -215,6 +215,7 @@ class Request:
         "sink",
         "trace",
         "turn",
+        "upgrade",
         "wants_websocket",
         "warnings",
     )
@@ -252,7 +253,7 @@ class Request:
         self.turn: Any = None
         self.wants_websocket = False
         self.warnings: tuple[str, ...] = ()
-        self.open_websocket: Callable[[Request], Any] | None = None
+        self.upgrade: Callable[[Request, HeaderPairs, Callable[[Any], Any]], Any] | None = None
         self._log_fields: dict[str, object] | None = None
 
     @property

@@ -13,6 +13,7 @@ from fastovms.errors import shortage_of
 from fastovms.http.messages import (
     Exchange,
     Handler,
+    HeaderPairs,
     Request,
     Response,
     Stream,
@@ -28,9 +29,14 @@ from fastovms.http.parser import (
     trace_context,
 )
 from fastovms.http.routing import Dispatcher
-from fastovms.http.websocket import INTERNAL_ERROR, WebSocket, accept_key
 from fastovms.http.wire import Deadline, Wire, WireState
-from fastovms.http.writers import CONTINUE, ResponseStream, ServerState
+from fastovms.http.writers import (
+    CONTINUE,
+    Handover,
+    ResponseStream,
+    ServerState,
+    Successor,
+)
 
 
 class ReadDeadline(Deadline):
@@ -207,7 +213,7 @@ class Connection(asyncio.Protocol):
         self._linger = False
         self._task: asyncio.Future[Response | None] | None = None
         self._stream: ResponseStream | None = None
-        self._websocket: WebSocket | None = None
+        self._successor: Successor | None = None
         self._status = 0
         self._written_before = 0
 
@@ -223,8 +229,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._wire.state is not _OPEN:
             return
-        if self._websocket is not None:
-            self._websocket.feed(data)
+        if self._successor is not None:
+            self._successor.feed(data)
             return
         parser = self._parser
         if parser.phase is _DONE:
@@ -260,8 +266,8 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._wire.resume()
-        if self._websocket is not None:
-            self._websocket.on_resume()
+        if self._successor is not None:
+            self._successor.on_resume()
         stream = self._stream
         if stream is not None and stream.on_writable is not None:
             stream.on_writable()
@@ -286,8 +292,8 @@ class Connection(asyncio.Protocol):
     def drain(self) -> None:
         """Closes after the next answer, which announces it, or soon if the connection stays idle. A
         connection without a request so far keeps the time limit of its first request."""
-        if self._websocket is not None:
-            self._websocket.drain()
+        if self._successor is not None:
+            self._successor.drain()
         if self._num_served and self._request is None and self._parser.phase is _BETWEEN:
             self._deadline.set(self._loop.time() + self._config.drain_grace)
 
@@ -307,7 +313,7 @@ class Connection(asyncio.Protocol):
         request.trace = trace_context(request.headers)
         request.received_at = self._loop.time()
         request.open_stream = self._open_stream
-        request.open_websocket = self._open_websocket
+        request.upgrade = self._upgrade
         admitted = self._admitted = admit(
             server.dispatcher,
             request,
@@ -460,10 +466,10 @@ class Connection(asyncio.Protocol):
     def _end_stream(self) -> None:
         """Ends the stream of a handler that has returned."""
         stream = self._stream
-        if self._websocket is not None:
-            self._websocket.close()
+        if self._successor is not None:
+            self._successor.close()
             # TLS cannot close one side only, and the client waits for the connection's end.
-            self._linger = self._wire.can_half_close or not self._websocket.client_has_closed
+            self._linger = self._wire.can_half_close or not self._successor.client_has_closed
             self._finish(completed=True)
         elif stream is None:
             self._fail(RuntimeError("the handler answered nothing"))
@@ -478,8 +484,8 @@ class Connection(asyncio.Protocol):
         request, stream = self._request, self._stream
         assert request is not None
         logger.error("request %s %s failed", request.method, request.raw_path, exc_info=error)
-        if self._websocket is not None:
-            self._websocket.close(INTERNAL_ERROR, "internal error")
+        if self._successor is not None:
+            self._successor.fail()
             self._finish(completed=False)
         elif stream is not None and stream.started:
             stream.abort()
@@ -526,8 +532,8 @@ class Connection(asyncio.Protocol):
             self._close_books(completed=finished)
         self._request = self._task = self._stream = None
         self._queue.drop(self._server)
-        if self._websocket is not None:
-            self._websocket.lose()
+        if self._successor is not None:
+            self._successor.lose()
         if stream is not None:
             stream.release()
         if task is not None:
@@ -548,7 +554,9 @@ class Connection(asyncio.Protocol):
         )
         return stream
 
-    def _open_websocket(self, request: Request) -> WebSocket:
+    def _upgrade(
+        self, request: Request, fields: HeaderPairs, make: Callable[[Handover], Successor]
+    ) -> Successor:
         if self._request is not request or self._stream is not None:
             raise RuntimeError("a request is answered once, and while its client is there")
         server = self._server
@@ -556,19 +564,21 @@ class Connection(asyncio.Protocol):
         self._parser.close()
         self._queue.drop(server)
         self._deadline.clear()
-        self._wire.write(server.writer.render_upgrade(request, accept_key(request)))
-        self._websocket = websocket = WebSocket(
-            self._wire,
-            self._loop,
-            self._config,
-            server.body_budget,
-            server.frame_turnstile,
-            request.sender,
-            server.report,
+        self._wire.write(server.writer.render_upgrade(request, fields))
+        self._successor = successor = make(
+            Handover(
+                self._wire,
+                self._loop,
+                self._config,
+                server.body_budget,
+                server.frame_turnstile,
+                request.sender,
+                server.report,
+            )
         )
         if server.draining:
-            websocket.drain()
-        return websocket
+            successor.drain()
+        return successor
 
     # Waiting for the client
 

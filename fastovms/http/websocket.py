@@ -22,11 +22,10 @@ from typing import Final, NamedTuple
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 
-from fastovms.config import HttpConfig
-from fastovms.http.messages import Exchange, Request
-from fastovms.http.parser import BodyBudget, BodyBuffer, large_body_fault
-from fastovms.http.wire import Deadline, Wire
-from fastovms.http.writers import Turnstile
+from fastovms.http.messages import Request
+from fastovms.http.parser import BodyBuffer, large_body_fault
+from fastovms.http.wire import Deadline
+from fastovms.http.writers import Handover, Successor
 
 logger = logging.getLogger(__name__)
 
@@ -78,14 +77,20 @@ def accept_key(request: Request) -> str:
     return base64.b64encode(hashlib.sha1(key + _GUID).digest()).decode()
 
 
-class WebSocket:
+def open_websocket(request: Request) -> WebSocket:
+    """Answers a request that has no `handshake_fault` with the upgrade (RFC 6455 4.2.2), and
+    returns the connection."""
+    assert request.upgrade is not None
+    fields = (("Upgrade", "websocket"), ("Sec-WebSocket-Accept", accept_key(request)))
+    opened: WebSocket = request.upgrade(request, fields, WebSocket)
+    return opened
+
+
+class WebSocket(Successor):
     """The server's side of an open connection.
 
     Silence is ended by pings. A client that sends nothing for some of their intervals is
     disconnected. Reading pauses while messages wait, and between the turns of the connection.
-
-    Args:
-        sender: whose share of the memory of request bodies its messages take.
 
     Attributes:
         config: the limits.
@@ -96,23 +101,14 @@ class WebSocket:
             because of a message that HTTP refuses as a body.
     """
 
-    def __init__(
-        self,
-        wire: Wire,
-        loop: asyncio.AbstractEventLoop,
-        config: HttpConfig,
-        budget: BodyBudget,
-        turnstile: Turnstile,
-        sender: str,
-        report: Callable[[Exchange], None],
-    ) -> None:
-        self._wire = wire
-        self._loop = loop
-        self.config = config
-        self.report = report
-        self._budget = budget
-        self._turnstile = turnstile
-        self._sender = sender
+    def __init__(self, link: Handover) -> None:
+        self._wire = link.wire
+        self._loop = loop = link.loop
+        self.config = config = link.config
+        self.report = link.report
+        self._budget = link.budget
+        self._turnstile = link.turnstile
+        self._sender = link.sender
         self._frames = Connection(ConnectionType.SERVER)
         self._begun = BodyBuffer()  # the message of which more fragments come
         self._has_begun = False
@@ -193,6 +189,9 @@ class WebSocket:
         ):
             self._wire.write(self._frames.send(CloseConnection(code=code, reason=reason)))
         self._stop()
+
+    def fail(self) -> None:
+        self.close(INTERNAL_ERROR, "internal error")
 
     # The connection's side
 

@@ -8,11 +8,12 @@ import logging
 import math
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from fastovms.config import HttpConfig
 from fastovms.http.forwarded import ForwardedClients
@@ -192,10 +193,10 @@ class ResponseWriter:
         ids = f"X-Request-Id: {request.id}\r\nRequest-Id: {request.id}\r\n"
         return f"{beginning}{fields}{ids}\r\n".encode("latin-1")
 
-    def render_upgrade(self, request: Request, accept: str) -> bytes:
-        """Returns the answer that opens a WebSocket connection (RFC 6455 4.2.2)."""
-        lines = "Upgrade: websocket\r\nConnection: Upgrade\r\n"
-        lines += f"Sec-WebSocket-Accept: {accept}\r\nX-Request-Id: {request.id}\r\n"
+    def render_upgrade(self, request: Request, fields: HeaderPairs) -> bytes:
+        """Returns the answer that switches to another protocol (RFC 9110 15.2.2)."""
+        added = (("Connection", "Upgrade"), ("X-Request-Id", request.id))
+        lines = "".join(f"{name}: {value}\r\n" for name, value in (*fields, *added))
         return f"{self._beginning(101, '')}{lines}\r\n".encode("latin-1")
 
     def _beginning(self, status: int, content_type: str) -> str:
@@ -369,6 +370,58 @@ class ServerState:
 PING = b": ping\n\n"
 
 _EVENT_STREAM_FIELDS = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
+
+
+class Handover(NamedTuple):
+    """What a connection hands over that goes on in another protocol.
+
+    Attributes:
+        budget: the memory of request bodies.
+        turnstile: limits how much connections do in one pass of the loop.
+        sender: whose share of the memory the connection's messages take.
+        report: notifies the observers of a request that came over the connection.
+    """
+
+    wire: Wire
+    loop: asyncio.AbstractEventLoop
+    config: HttpConfig
+    budget: BodyBudget
+    turnstile: Turnstile
+    sender: str
+    report: Callable[[Exchange], None]
+
+
+class Successor(ABC):
+    """Drives a connection that has left HTTP; it calls these methods of it."""
+
+    @property
+    @abstractmethod
+    def client_has_closed(self) -> bool:
+        """Whether the client has said that it sends nothing more."""
+
+    @abstractmethod
+    def feed(self, data: bytes) -> None:
+        """Takes bytes of the client."""
+
+    @abstractmethod
+    def on_resume(self) -> None:
+        """Called when the client reads again."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Begins the end, because the server shuts down."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the connection once its handler has returned."""
+
+    @abstractmethod
+    def fail(self) -> None:
+        """Ends the connection whose handler has raised."""
+
+    @abstractmethod
+    def lose(self) -> None:
+        """Called when the client has disconnected."""
 
 
 class ResponseStream:

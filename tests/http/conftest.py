@@ -12,7 +12,7 @@ import uvloop
 from fastovms.config import HttpConfig
 from fastovms.http import Dispatcher, Exchange, HttpServer, Request, Response, Router
 from fastovms.http.listeners import BoundSockets, bind_all
-from fastovms.http.websocket import NORMAL, RESTART, handshake_fault
+from fastovms.http.websocket import NORMAL, RESTART, handshake_fault, open_websocket
 
 QUICK = HttpConfig(
     port=0,
@@ -68,8 +68,7 @@ class Site:
         """Echoes messages; "fail" raises."""
         if (fault := handshake_fault(request)) is not None:
             return Response(fault.status, fault.message.encode(), "text/plain")
-        assert request.open_websocket is not None
-        socket = request.open_websocket(request)
+        socket = open_websocket(request)
         while (message := await socket.receive()) is not None:
             text = bytes(message).decode()
             socket.give_back(len(message))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fastovms.http import Request, Response
-from fastovms.http.websocket import POLICY, WebSocket
+from fastovms.http.websocket import POLICY, WebSocket, open_websocket
 from fastovms.http.writers import PASS_SECONDS
 from tests.http.bench import CONFIG, Bench, ticks
 from tests.http.fake_transport import FakeTransport, VirtualLoop
@@ -42,8 +42,7 @@ class SocketBench(Bench):
         return self.now
 
     async def socket(self, request: Request) -> Response | None:
-        assert request.open_websocket is not None
-        socket = request.open_websocket(request)
+        socket = open_websocket(request)
         self.sockets.append(socket)
         while (message := await socket.receive()) is not None:
             self.received.append(message)

@@ -26,7 +26,7 @@ from fastovms.api.endpoint import MAX_ID
 from fastovms.api.responses.request import CreateMessage
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Exchange, Handler, HeaderPairs, Request, Response, StreamHead
-from fastovms.http.websocket import GOING_AWAY, RESTART, WebSocket, handshake_fault
+from fastovms.http.websocket import GOING_AWAY, RESTART, WebSocket, handshake_fault, open_websocket
 from fastovms.state.store import StoredItem
 
 logger = logging.getLogger(__name__)
@@ -437,8 +437,7 @@ def websocket_handler(create: Handler, bodies: BodyReader) -> Handler:
             # RFC 9110 7.8 and RFC 6455 4.2.2
             headers = (("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13"))
             return replace(response, headers=response.headers + headers)
-        assert request.open_websocket is not None
-        await _Session(request.open_websocket(request), request, create, bodies).run()
+        await _Session(open_websocket(request), request, create, bodies).run()
         return None
 
     return connect

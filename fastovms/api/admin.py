@@ -23,6 +23,7 @@ from fastovms.api.dialect import (
     OvmsError,
     dialect_of,
     error_response,
+    is_anthropics,
     last_frames,
     model_not_found,
     or_unset,
@@ -457,7 +458,7 @@ class ModelRoutes:
 
     def list(self, request: Request) -> Response:
         known = self._models.named
-        if _is_anthropics(request):
+        if is_anthropics(request):
             return json_response(anthropic_list(known))
         answer = ModelList(data=[_card(model, self._dialect) for model in known])
         if self._dialect.describes_models:
@@ -467,7 +468,7 @@ class ModelRoutes:
     def get(self, request: Request) -> Response:
         name, dialect = request.path_params["id"], self._dialect
         model = self._models.get(name)
-        if _is_anthropics(request):
+        if is_anthropics(request):
             if model is not None:
                 return json_response(anthropic_card(model))
             dialect = ANTHROPIC
@@ -523,12 +524,6 @@ def operator_refusal(request: Request) -> Response | None:
             "through a proxy"
         )
     return render_error(request, 403, message)
-
-
-def _is_anthropics(request: Request) -> bool:
-    """Returns whether the client is Anthropic's. It uses the same path for models as OpenAI's, but
-    sends the version of its API in a header."""
-    return "anthropic-version" in request.headers
 
 
 def _card(model: KnownModel, dialect: Dialect) -> ModelCard:

@@ -12,8 +12,17 @@ import msgspec
 from fastovms.api.admin import WorkItem
 from fastovms.api.answer import CachedTokens, ReasoningTokens
 from fastovms.api.body import BodyReader, scan, show, wrong
-from fastovms.api.dialect import DIALECTS, AnswerSchema, Dialect, dialect_of, error_response
+from fastovms.api.dialect import (
+    DIALECTS,
+    AnswerSchema,
+    Dialect,
+    dialect_of,
+    error_response,
+    is_anthropics,
+    render_error,
+)
 from fastovms.api.endpoint import (
+    ApiHandler,
     ListPage,
     UrlQuery,
     endpoint,
@@ -29,7 +38,7 @@ from fastovms.batches.records import BatchError, BatchRecord, BatchStatus
 from fastovms.batches.runner import BatchRunner
 from fastovms.errors import InvalidField, NotFound, RequestError, StateFailed
 from fastovms.files import FileStore
-from fastovms.http.messages import Request, Response, UploadHandler
+from fastovms.http.messages import BodySink, Request, Response, UploadHandler
 from fastovms.http.routing import Match, Router
 
 
@@ -342,9 +351,34 @@ def add_batch_routes(router: Router, files: Files, batches: Batches) -> None:
         ("POST", "/batches/{id}/cancel", batches.cancel),
     )
     for dialect in DIALECTS:
-        open_sink = partial(files.open_upload, dialect=dialect)
-        upload = UploadHandler(open_sink, endpoint(files.create, dialect))
+        upload = UploadHandler(_opener(files, dialect), endpoint(files.create, dialect))
         for prefix in dialect.prefixes:
             router.add("POST", f"{prefix}/files", upload)
             for method, path, handler in handlers:
-                router.add(method, f"{prefix}{path}", endpoint(handler, dialect))
+                router.add(method, f"{prefix}{path}", endpoint(_of_openai(handler), dialect))
+
+
+def _opener(files: Files, dialect: Dialect) -> Callable[[Request], BodySink | Response]:
+    def open_sink(request: Request) -> BodySink | Response:
+        return _refusal(request) or files.open_upload(request, dialect)
+
+    return open_sink
+
+
+def _of_openai(handler: ApiHandler) -> ApiHandler:
+    async def answer(request: Request, dialect: Dialect) -> Response | None:
+        return _refusal(request) or await handler(request, dialect)
+
+    return answer
+
+
+def _refusal(request: Request) -> Response | None:
+    """Returns the 404 for Anthropic's client, whose files have the same paths as OpenAI's."""
+    if not is_anthropics(request):
+        return None
+    return render_error(
+        request,
+        404,
+        f"{request.method} {request.path} is not supported for Anthropic's client: send the data "
+        "in the message, or upload the file with OpenAI's client",
+    )

@@ -303,8 +303,15 @@ def render_error(request: Request, status: int, message: str) -> Response:
     """Returns the answer to an error of the HTTP layer itself (no such route, body too large,
     ...)."""
     told = ToldError(status, message, request_id=request.id)
-    body = dialect_of(request.path).error_form.body(told)
+    dialect = ANTHROPIC if is_anthropics(request) else dialect_of(request.path)
+    body = dialect.error_form.body(told)
     return Response(status, body, log_fields=_log_fields(message, None, None))
+
+
+def is_anthropics(request: Request) -> bool:
+    """Returns whether the client is Anthropic's. It uses some paths of OpenAI's, but sends the
+    version of its API in a header."""
+    return "anthropic-version" in request.headers
 
 
 def _status(error: Exception, dialect: Dialect) -> int:

@@ -168,8 +168,23 @@ def test_what_the_http_layer_refuses(client: anthropic.Anthropic) -> None:
     source = {"type": "base64", "media_type": "image/png", "data": data}
     with pytest.raises(anthropic.BadRequestError, match="only text"):
         client.messages.create(**asked([{"type": "image", "source": source}]))  # type: ignore[arg-type]
-    with pytest.raises(anthropic.NotFoundError, match="no such path"):
-        client.messages.batches.list()
+
+
+def test_batches_and_files_are_refused_by_name(client: anthropic.Anthropic) -> None:
+    line: Any = {"custom_id": "a", "params": asked("Hello")}
+    asking: list[tuple[Any, str]] = [
+        (lambda: client.messages.batches.list(), "/v1/messages/batches"),
+        (lambda: client.messages.batches.create(requests=[line]), "/v1/messages/batches"),
+        (lambda: client.messages.batches.results("a"), "/v1/messages/batches/a"),
+        (lambda: client.beta.files.list(), "GET /v1/files"),
+        (lambda: client.beta.files.upload(file=("a.txt", b"a")), "POST /v1/files"),
+        (lambda: client.beta.files.delete("a"), "DELETE /v1/files/a"),
+        (lambda: client.beta.skills.list(), "/v1/skills"),
+    ]
+    for ask, words in asking:
+        with pytest.raises(anthropic.NotFoundError, match=words) as caught:
+            ask()
+        assert caught.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
 
 
 def test_keys() -> None:

@@ -19,6 +19,34 @@ Samples = NDArray[np.int16]
 """Samples of one channel, [N]."""
 
 
+_LANGUAGES: Final = """
+af afrikaans am amharic ar arabic as assamese az azerbaijani ba bashkir be belarusian bg bulgarian
+bn bengali bo tibetan br breton bs bosnian ca catalan ca valencian cs czech cy welsh da danish
+de german el greek en english es spanish es castilian et estonian eu basque fa persian fi finnish
+fo faroese fr french gl galician gu gujarati ha hausa haw hawaiian he hebrew hi hindi hr croatian
+ht haitian hu hungarian hy armenian id indonesian is icelandic it italian ja japanese jw javanese
+ka georgian kk kazakh km khmer kn kannada ko korean la latin lb luxembourgish ln lingala lo lao
+lt lithuanian lv latvian mg malagasy mi maori mk macedonian ml malayalam mn mongolian mr marathi
+ms malay mt maltese my myanmar my burmese ne nepali nl dutch nl flemish nn nynorsk no norwegian
+oc occitan pa punjabi pl polish ps pashto pt portuguese ro romanian ro moldavian ru russian
+sa sanskrit sd sindhi si sinhala sk slovak sl slovenian sn shona so somali sq albanian sr serbian
+su sundanese sv swedish sw swahili ta tamil te telugu tg tajik th thai tk turkmen tl tagalog
+tr turkish tt tatar uk ukrainian ur urdu uz uzbek vi vietnamese yi yiddish yo yoruba zh chinese
+zh mandarin yue cantonese jw jv no nb he iw
+"""
+"""Whisper's codes of languages, each before an English name of it or another code."""
+
+
+def language_code(text: str) -> str | None:
+    """Returns the code of a language that a client gives as a code, with a region or without
+    ("en-US"), or as a name ("English"); None = the model detects it."""
+    word = text.strip().lower()
+    words = _LANGUAGES.split()
+    codes = dict(zip(words[1::2], words[::2], strict=True))
+    code = word.replace("_", "-").partition("-")[0]
+    return None if word in ("", "auto") else codes.get(code, code)
+
+
 class Segment(NamedTuple):
     """A part of a transcript, with the seconds of the audio in which it is spoken.
 

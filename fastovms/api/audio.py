@@ -21,13 +21,14 @@ from fastovms.api.endpoint import Route, endpoint
 from fastovms.api.files import FormReader, Uploads, UploadSink, read_form
 from fastovms.api.served import KnownModel, ServedModels, ServedSpeech
 from fastovms.api.typed_body import hold_model
+from fastovms.api.unread import unknown_warning
 from fastovms.backends.audio_decoder import DecodedAudio
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, Overloaded, RequestError
 from fastovms.fair_queue import Shares
 from fastovms.http.messages import BodySink, Request, Response, Stream, UploadHandler
 from fastovms.media.audio import AUDIO
-from fastovms.speech import SAMPLE_RATE, SpeechInfo, SpeechParams, Transcript
+from fastovms.speech import SAMPLE_RATE, SpeechInfo, SpeechParams, Transcript, language_code
 from fastovms.system.disk import UnnamedFile
 from fastovms.system.threads import DiskThreads
 from fastovms.telemetry.metrics import FinishedRequest
@@ -71,6 +72,11 @@ class TranscriptionForm(TranslationForm, kw_only=True):
     language: str | UnsetType = UNSET
     keywords: list[str] | UnsetType = UNSET
     timestamp_granularities: list[Literal["word", "segment"]] | UnsetType = UNSET
+
+
+_LISTED: Final = ("include", "keywords", "timestamp_granularities")
+_FIELDS: Final = frozenset((*TranscriptionForm.__struct_fields__, *_LISTED))
+"""The fields that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,7 @@ def _read(form: FormReader, dialect: Dialect, *, translates: bool) -> _Asked:
     has_words = "word" in granularities
     has_segments = format == "verbose_json" and (not granularities or "segment" in granularities)
     params = SpeechParams(
-        language=(fields.get("language") or "").lower() or None,
+        language=language_code(fields.get("language") or ""),
         translates=translates,
         prompt=prompt,
         keywords=keywords,
@@ -137,9 +143,8 @@ def _read(form: FormReader, dialect: Dialect, *, translates: bool) -> _Asked:
 
 
 def _list(form: FormReader, name: str) -> list[str]:
-    """Returns the values of a field that may be repeated as `name[]`; empty ones are left out."""
-    values = [*form.lists.get(name, ()), form.fields.get(name, "")]
-    return [value for value in values if value]
+    """Returns the values of a field that may be repeated; empty ones are left out."""
+    return [value for value in form.lists.get(name, ()) if value]
 
 
 def _flag(fields: dict[str, str], name: str) -> bool:
@@ -400,7 +405,7 @@ class Speech:
     def open_upload(self, request: Request, dialect: Dialect) -> BodySink | Response:
         """Returns the sink for the body of a request, or a refusal by its headers."""
         limit = self._context.config.max_audio_size
-        read = partial(FormReader, path=None, max_size=limit, max_value=_MAX_VALUE)
+        read = partial(FormReader, path=None, max_size=limit, max_value=_MAX_VALUE, listed=_LISTED)
         try:
             return self._uploads.open(request, self._threads, self._uploaded, read, dialect)
         except (RequestError, Overloaded) as error:
@@ -416,6 +421,8 @@ class Speech:
             return form
         assert form.unnamed is not None
         asked = _read(form, dialect, translates=translates)
+        if names := form.unknown(_FIELDS):
+            request.warnings = (unknown_warning(names),)
         known = find_model(asked.model, self._context.models, dialect)
         request.log_fields.update(model=known.name, stream=asked.streams)
         model = await hold_model(

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from fastovms.api.unread import unread_names
+from fastovms.api.unread import unknown_warning, unread_names
 from fastovms.errors import BackendUnavailable, InvalidField, MalformedBody, Overloaded
 from fastovms.fair_queue import FairQueue
 from fastovms.http.messages import Request
@@ -705,7 +705,7 @@ class BodyReader:
         return decoded
 
     def _warn(self, request: Request, unread: Sequence[str]) -> None:
-        request.warnings = (f"unknown, and ignored: {', '.join(unread)}",)
+        request.warnings = (unknown_warning(unread),)
         if len(self._logged) < _MAX_LOGGED and (new := set(unread) - self._logged):
             self._logged |= new
             names = ", ".join(sorted(new))

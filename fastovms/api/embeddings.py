@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ from fastovms.api.prompt import check_num_chars, check_token_range, context_exce
 from fastovms.api.request_schemas import ModelField, Priority, Truncation
 from fastovms.api.served import ServedEncoder
 from fastovms.api.typed_body import read_encoder_body
+from fastovms.api.unread import Members, known
 from fastovms.encoding import EncodedTexts, EncoderText, Task
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request, Response
@@ -77,6 +78,8 @@ class RerankRequest(EncodingFields, frozen=True, kw_only=True):
     max_chunks_per_doc: int | None = None
     max_tokens_per_doc: int | None = None
     rank_fields: Any = None
+
+    MEMBERS: ClassVar[Members] = Members({"documents": known("text")})
 
 
 class ScoreRequest(EncodingFields, frozen=True, kw_only=True):

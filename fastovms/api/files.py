@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from fastovms.api.body import one_of, show, wrong
 from fastovms.api.dialect import AnswerSchema, Dialect, error_response
 from fastovms.api.endpoint import ListPage, UrlQuery, json_response, list_page
+from fastovms.api.unread import shown, unknown_warning
 from fastovms.errors import (
     BackendError,
     InvalidField,
@@ -134,10 +135,11 @@ class FormReader:
         path: where the file is written; None = to an unnamed temporary file.
         max_size: the limit of the file, in bytes.
         max_value: the limit of a text field, in bytes.
+        listed: the names of fields that may be repeated.
 
     Attributes:
         fields: the text fields, by name.
-        lists: the values of the fields whose names end in `[]` and may be repeated.
+        lists: the values of the fields that may be repeated, or whose names end in `[]`.
         unnamed: the unnamed file; None = no such file yet.
         file_name: the client's file name; None = no file yet.
         path: where the file is.
@@ -149,8 +151,14 @@ class FormReader:
     """
 
     def __init__(
-        self, content_type: str, path: Path | None, max_size: int, max_value: int = _MAX_VALUE
+        self,
+        content_type: str,
+        path: Path | None,
+        max_size: int,
+        max_value: int = _MAX_VALUE,
+        listed: Collection[str] = (),
     ) -> None:
+        self._listed = listed
         self.fields: dict[str, str] = {}
         self.lists: dict[str, list[str]] = {}
         self.unnamed: UnnamedFile | None = None
@@ -197,6 +205,11 @@ class FormReader:
                 self._parser.write(piece)
         except FormParserError as error:
             raise RequestError(f"the form cannot be read: {error}") from None
+
+    def unknown(self, known: Collection[str]) -> list[str]:
+        """Returns the names of fields with a value that are not among the known ones."""
+        given = {name: [value] for name, value in self.fields.items()} | self.lists
+        return shown([name for name, values in given.items() if any(values) and name not in known])
 
     def finish(self) -> None:
         """Ends a form after its last piece; a file with a path is then synced to disk. Raises as
@@ -285,8 +298,9 @@ class FormReader:
         if self._is_file:
             return
         value = _decoded(bytes(self._text), self._name)
-        if self._name.endswith("[]"):
-            self.lists.setdefault(self._name.removesuffix("[]"), []).append(value)
+        name = self._name.removesuffix("[]")
+        if name in self._listed or name != self._name:
+            self.lists.setdefault(name, []).append(value)
         else:
             self.fields[self._name] = value
 
@@ -755,6 +769,8 @@ class Files:
         if isinstance(form, Response):
             return form
         purpose = one_of(form.fields.get("purpose"), PURPOSES, "purpose")
+        if names := form.unknown(_UPLOAD_FIELDS):
+            request.warnings = (unknown_warning(names),)
         age = seconds_of(_expires_after(form.fields), "expires_after")
         if age is None and purpose == "batch":
             age = BATCH_AGE
@@ -812,6 +828,9 @@ class Files:
         if record is None:
             raise no_such_file(id)
         return record
+
+
+_UPLOAD_FIELDS: Final = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 
 
 def _expires_after(fields: Mapping[str, str]) -> dict[str, object] | None:

@@ -398,9 +398,11 @@ async def _paired(
         parts = options.max_chunks_per_document or options.max_chunks
         together = min(_MAX_TOKENS, room * options.max_chunks)
         long = replace(whole, max_tokens=room * parts, max_together=together)
-    queries = await tokenize(model, texts.queries, texts.query_names, whole, client)
     long = long.at_most(options.max_document_tokens)
-    documents = await tokenize(model, texts.documents, texts.document_names, long, client)
+    first = instructed(texts.queries, model.config.query_instruction)
+    second = instructed(texts.documents, model.config.document_instruction)
+    queries = await tokenize(model, first, texts.query_names, whole, client)
+    documents = await tokenize(model, second, texts.document_names, long, client)
     tokens = PairTokens(queries, documents)
     fit = partial(fit_pairs, pairs, tokens, texts, options, room, model.info, _MAX_TOKENS)
     fitted: list[FittedPair] = fit() if len(pairs) == 1 else await model.tokenizing.run(client, fit)

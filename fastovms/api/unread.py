@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
@@ -56,6 +56,19 @@ def unread_names(body: bytes, decoded: msgspec.Struct, members: Members) -> list
     for name, inner in members.names.items():
         if inner is not None:
             _examine(getattr(decoded, name), inner, name, found)
+    return list(found)
+
+
+def unknown_warning(names: Iterable[str]) -> str:
+    """Returns the warning about parts of a request that nothing reads."""
+    return f"unknown, and ignored: {', '.join(names)}"
+
+
+def shown(names: Iterable[str]) -> list[str]:
+    """Returns a few of the names, escaped and cut for a header field."""
+    found: dict[str, None] = {}
+    for name in names:
+        _add(found, name)
     return list(found)
 
 

@@ -641,7 +641,6 @@ def _command(arguments: argparse.Namespace) -> Command:
 
 def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
     given, listed = settings, arguments.config_path
-    models, settings = chosen_models(arguments, given)
     service = settings.section(ServiceConfig)
     with closing(LineWriter(service.log_file)) as log:
         handler = log_handler(logging.StreamHandler(log), service.log_format)
@@ -651,6 +650,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
         logger.info("fastovms %s is starting", __version__)
         if variables := names_of_set(os.environ):
             logger.info("settings come from variables of the environment: %s", ", ".join(variables))
+        models, settings = chosen_models(arguments, given)
         # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
         # not wait, nor the first line of the log.
         ahead, sockets = _compile_ahead(models, settings)

@@ -85,6 +85,7 @@ _GRAPHS: Final = "mediapipe_config_list"
 _MONITORING: Final = "monitoring"
 
 _GRAPH_MEMBERS: Final = ("name", "base_path", "graph_path", "subconfig")
+_OF_RESIDENCY: Final = ("idle_unload_timeout_seconds", "group_name", "permanent")
 _NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 """Characters that JSON may hold, but neither a path nor an answer."""
 
@@ -149,12 +150,11 @@ def _model(entry: object, folder: Path, where: str) -> ModelSource:
     )
     where = f"{where}.config"
     given: dict[ConfigField, object] = {}
+    _warn_of_unused(config, where)
     for name, option in _MEMBERS.items():
-        if name not in config:
+        if name not in config or option.field is None:
             continue
-        if option.field is None:
-            logger.warning("%s.%s is not used: %s", where, name, option.unused)
-        elif option.field == ENGINE.plugin_config:
+        if option.field == ENGINE.plugin_config:
             value = config[name]
             value = parse_plugin_config(value) if isinstance(value, str) else value
             given[option.field] = _object(value, f"{where}.{name}")
@@ -164,8 +164,15 @@ def _model(entry: object, folder: Path, where: str) -> ModelSource:
     return ModelSource(str(location), (_text(config, "name", where),), Settings(given))
 
 
+def _warn_of_unused(config: Mapping[str, Any], where: str) -> None:
+    for name, option in _MEMBERS.items():
+        if name in config and option.field is None and config[name] not in option.neutral:
+            logger.warning("%s.%s is not used: %s", where, name, option.unused)
+
+
 def _graph(entry: object, folder: Path, where: str) -> ModelSource:
-    config = _object(entry, where, _GRAPH_MEMBERS)
+    config = _object(entry, where, (*_GRAPH_MEMBERS, *_OF_RESIDENCY))
+    _warn_of_unused(config, where)
     name = _text(config, "name", where)
     base = folder / (_text(config, "base_path", where) if "base_path" in config else name)
     given = _text(config, "graph_path", where) if "graph_path" in config else GRAPH_FILE
@@ -191,7 +198,7 @@ def _object(value: object, where: str, known: Iterable[str] | None = None) -> Ma
         raise _Fault(f"{where} must be an object")
     for name in value:
         if known is not None and name not in known:
-            raise _Fault(f"{where} has no member {name}, only {', '.join(known)}")
+            logger.warning("%s.%s is not used: this server does not know it", where, name[:60])
     return value
 
 

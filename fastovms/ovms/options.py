@@ -92,6 +92,7 @@ _APPROXIMATE: Final = "attention is always exact"
 _EXPORT: Final = "models are pulled as they are"
 _GRPC: Final = "there is no gRPC here"
 _NPU: Final = "it is for NPUs"
+_LOADED: Final = "--max-loaded-models and --model-memory say which models are in memory"
 _SAME_AS_MAIN: Final = "the draft model runs as the model that it drafts for"
 STEP_TOKENS: Final = "--max-num-batched-tokens bounds the tokens of a step"
 _TENSORS: Final = "it is about models of tensors"
@@ -214,7 +215,8 @@ _OF_THE_SERVER: Final = (
 
 _OF_TENSORS: Final = (
     OvmsOption(str, None, "there are no custom layers in language models", flag="--cpu-extension"),
-    OvmsOption(str, None, STEP_TOKENS, flag="--batch-size", member="batch_size"),
+    OvmsOption(str, None, STEP_TOKENS, flag="--batch-size"),
+    OvmsOption(str, None, _TENSORS, member="batch_size"),
     OvmsOption(str, None, _TENSORS, flag="--shape", member="shape"),
     OvmsOption(str, None, _TENSORS, flag="--layout", member="layout"),
     OvmsOption(str, None, _TENSORS, member="precision"),
@@ -228,6 +230,10 @@ _OF_TENSORS: Final = (
     OvmsOption(bool, None, _TENSORS, (False,), flag="--low-latency-transformation",
                member="low_latency_transformation"),
     OvmsOption(str, None, _TENSORS, member="allow_cache"),
+    OvmsOption(Integer(), None, "--idle-unload is for all models", (0,),
+               member="idle_unload_timeout_seconds"),
+    OvmsOption(str, None, _LOADED, ("",), member="group_name"),
+    OvmsOption(bool, None, _LOADED, (False,), member="permanent"),
     OvmsOption(str, None, _TENSORS, member="metadata"),
     OvmsOption(Integer(), None, _TENSORS, flag="--sequence-cleaner-poll-wait-minutes"),
     OvmsOption(Integer(), None, _TENSORS, flag="--custom-node-resources-cleaner-interval-seconds"),

@@ -236,6 +236,12 @@ async def test_answers_are_as_described(start) -> None:
         ({"language": "DE", "temperature": "0.5", "seed": "7"},
          {"language": "de", "temperature": 0.5, "seed": 7}),
         ({"keywords[]": ["a", "b"]}, {"keywords": "a, b"}),
+        ({"keywords": ["a", "b"]}, {"keywords": "a, b"}),
+        ({"timestamp_granularities": ["word", "segment"], "response_format": "verbose_json"},
+         {"has_words": True, "has_segments": True}),
+        ({"language": "en-US"}, {"language": "en"}),
+        ({"language": "German"}, {"language": "de"}),
+        ({"language": "auto"}, {}),
         ({"prompt": "c" * 9000}, {"prompt": "c" * 9000}),
         ({"response_format": "srt", "stream": "false"}, {"has_segments": True}),
         ({"response_format": "verbose_json", "timestamp_granularities": "word"},
@@ -248,6 +254,15 @@ async def test_fields_that_are_taken(start, data: dict, changed: dict) -> None:
     answer = await site.post(data)
     assert answer.status_code == 200, answer.text
     assert site.backend.asked == [SpeechParams(**changed)]
+
+
+async def test_unknown_fields_of_a_form_are_named_in_a_warning(start) -> None:
+    site = await start()
+    data = {"timestamp_granularities[0]": "word", "mood": "good", "user": "", "prompt": "a"}
+    answer = await site.post(data)
+    expected = '299 - "unknown, and ignored: timestamp_granularities[0], mood"'
+    assert (answer.status_code, answer.headers["warning"]) == (200, expected)
+    assert "warning" not in (await site.post({"prompt": "a"})).headers
 
 
 async def test_ovms_lists_times_without_a_format(start) -> None:
@@ -273,7 +288,8 @@ async def test_ovms_lists_times_without_a_format(start) -> None:
         ({"stream": "maybe"}, "stream", 'stream must be true or false, not "maybe"'),
         ({"stream": "true", "response_format": "srt"}, "response_format",
          "json or text with stream"),
-        ({"language": "english"}, "language", 'language must be one of de, en, not "english"'),
+        ({"language": "klingon"}, "language", 'language must be one of de, en, not "klingon"'),
+        ({"language": ["de", "en"]}, None, "each of them once"),
         ({"timestamp_granularities[]": ["word"]}, "timestamp_granularities",
          "timestamp_granularities needs response_format verbose_json, not json"),
         ({"timestamp_granularities[]": ["letter"], "response_format": "verbose_json"},

@@ -127,6 +127,26 @@ async def test_texts_are_joined_where_the_tokenizer_knows_no_pairs(is_decoder):
     served.tokenizing.close()
 
 
+async def test_pairs_have_their_instructions():
+    served = served_encoder(Task.RERANK, width=1, query_instruction="<", document_instruction=">")
+    texts = PairTexts(["q"], ["ab", "c"], ["query"], ["d[0]", "d[1]"])
+    options = PairOptions(served.info.max_model_len)
+    call = EncodingCall(served, client="me", priority=0, log_fields={})
+    await score_pairs(call, texts, [Pair(0, 0), Pair(0, 1)], options)
+    [(encoded, _)] = served.backend.encoded
+    told = [bytes(text.token_ids[text.token_ids < 256].astype(np.uint8)) for text in encoded]
+    assert told == [b"<q>ab", b"<q>c"]
+    served.tokenizing.close()
+
+
+async def test_titles_of_documents_are_named_in_a_warning(make_encoder_api):
+    api = make_encoder_api(served_encoder(Task.RERANK))
+    documents = [{"title": "a", "text": "b"}, "c"]
+    response = await api.call("POST", "/v1/rerank", {**BODY, "documents": documents})
+    warning = dict(response.headers)["Warning"]
+    assert (response.status, warning) == (200, '299 - "unknown, and ignored: documents[].title"')
+
+
 @pytest.mark.parametrize("truncates", [False, True])
 async def test_a_long_query_is_not_put_before_many_documents(truncates, monkeypatch):
     """Which would be a string of gigabytes."""

@@ -522,7 +522,10 @@ def _encoded(body: OllamaGenerateRequest, model: ServedModel, fim: FimTokens | N
 # false.
 
 
-_UNBUFFERED: Final[HeaderPairs] = (("X-Accel-Buffering", "no"),)
+_UNBUFFERED: Final[HeaderPairs] = (
+    ("Cache-Control", "no-cache"),
+    ("X-Accel-Buffering", "no"),
+)
 
 _CALL_ID_LENGTH: Final = 9
 """The length of a call's id. The templates of Mistral's models take no other length."""

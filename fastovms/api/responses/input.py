@@ -279,6 +279,9 @@ TEXT_PARTS: Final = {
 }
 """Types of parts that are text, with the member that holds it."""
 
+_MAY_BE_NULL: Final = ("output_text", "refusal", "summary_text", "reasoning_text")
+"""Types of parts of models, which clients send back with an empty text as null."""
+
 _FILE_MEMBERS: Final = ("type", "detail", "file_data", "file_id", "file_url", "filename")
 
 
@@ -307,7 +310,31 @@ def read_items(given: Sequence[Mapping[str, Any]], name: str, rules: ItemRules) 
     Raises:
         InvalidField: an item is malformed or of an unsupported type.
     """
-    return [_item(item, f"{name}[{position}]", rules) for position, item in enumerate(given)]
+    read: list[Item] = []
+    open_calls: dict[str, None] = {}
+    for position, item in enumerate(given):
+        if len(open_calls) == 1 and _lacks_call_id(item):
+            item = {**item, "call_id": next(iter(open_calls))}
+        found = _item(item, f"{name}[{position}]", rules)
+        read.append(found)
+        if found["type"] in _CALL_TYPES:
+            open_calls[found["call_id"]] = None
+        elif "call_id" in found:
+            open_calls.pop(found["call_id"], None)
+    return read
+
+
+_CALL_TYPES: Final = ("function_call", "custom_tool_call")
+
+
+def _lacks_call_id(item: object) -> bool:
+    """Returns whether an item is the output of a call that it does not name. After a single call it
+    can only belong to that one."""
+    return (
+        isinstance(item, dict)
+        and item.get("type") in [f"{kind}_output" for kind in _CALL_TYPES]
+        and item.get("call_id") is None
+    )
 
 
 def _item(item: Mapping[str, Any], place: str, rules: ItemRules) -> Item:
@@ -597,7 +624,10 @@ def _part(part: object, name: str) -> tuple[str, str]:
     member = TEXT_PARTS.get(kind)
     if member is None:
         raise unknown_part(kind, name, takes_images=False)
-    return kind, _text(part.get(member), f"{name}.{member}")
+    text = part.get(member)
+    if text is None and kind in _MAY_BE_NULL:
+        return kind, ""
+    return kind, _text(text, f"{name}.{member}")
 
 
 def _text(value: object, name: str) -> str:

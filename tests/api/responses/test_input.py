@@ -14,6 +14,7 @@ from fastovms.api.dialect import OPENAI, OVMS, Dialect
 from fastovms.api.responses.input import (
     CONFIGURATION,
     REFUSED,
+    TEXT_PARTS,
     ItemRules,
     read_input,
     read_items,
@@ -223,6 +224,34 @@ def test_items_without_ids_get_one(given: dict[str, Any], kind: str, id: str) ->
     [item] = read_items([given], "input", RULES)
     assert (item["type"], item["id"]) == (kind, id)
     assert read_items([item], "input", RULES) == [item], "what is told is read again"
+
+
+@pytest.mark.parametrize("kind", ["output_text", "refusal", "reasoning_text", "summary_text"])
+def test_null_text_of_a_model_is_an_empty_text(kind: str) -> None:
+    part = {"type": kind, TEXT_PARTS[kind]: None, "annotations": None, "logprobs": None}
+    if kind in ("output_text", "refusal"):
+        given = {"type": "message", "role": "assistant", "content": [part], "status": None}
+        member = "content"
+    else:
+        member = "summary" if kind == "summary_text" else "content"
+        given = {"type": "reasoning", "summary": [], member: [part], "encrypted_content": None}
+    [item] = read_items([given], "input", RULES)
+    assert [found[TEXT_PARTS[kind]] for found in item[member]] == [""]
+
+
+@pytest.mark.parametrize("kind", ["function_call", "custom_tool_call"])
+def test_output_without_call_id_belongs_to_the_only_open_call(kind: str) -> None:
+    def call(name: str) -> dict[str, Any]:
+        texts = {"arguments": "{}", "input": ""}
+        return {"type": kind, "call_id": name, "name": "f", "namespace": None, **texts}
+
+    output = {"type": f"{kind}_output", "output": "x", "call_id": None, "id": None}
+    user = {"role": "user", "content": "go on"}
+    items = read_items([call("a"), output, user, call("b"), output], "input", RULES)
+    assert [item["call_id"] for item in items if "output" in item] == ["a", "b"]
+    for given in ([output], [call("a"), call("b"), output], [call("a"), output, output]):
+        with pytest.raises(InvalidField, match="call_id"):
+            read_items(given, "input", RULES)
 
 
 @pytest.mark.parametrize(

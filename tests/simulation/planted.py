@@ -28,6 +28,8 @@ _RUNNING: Final = "fastovms.state.running_responses"
 _POSTGRES: Final = "fastovms.state.postgres.database"
 _WRITERS: Final = "fastovms.http.writers"
 _LISTENERS: Final = "fastovms.http.listeners"
+_WATCH: Final = "fastovms.service.watch"
+_CLOCK: Final = "fastovms.system.clock"
 _LIFECYCLE: Final = "fastovms.service.lifecycle"
 _SERVE: Final = "fastovms.app.serve"
 _SUPPLY: Final = "fastovms.app.supply"
@@ -726,6 +728,24 @@ FAULTS: Final = (
         _SPEECH,
         'language=found.language or None, prompt="")',
         "language=found.language or None)",
+    ),
+    Fault(
+        "a listener stops where accepting fails",
+        _LISTENERS,
+        "        self._loop.call_later(_PAUSE, self._resume, listening)",
+        "        pass",
+    ),
+    Fault(
+        "a statistic that fails ends the server",
+        _WATCH,
+        "            except Exception:  # a statistic",
+        "            except ZeroDivisionError:  # a statistic",
+    ),
+    Fault(
+        "stored data expire by a clock that is wrong for a moment",
+        _CLOCK,
+        "        if _is_near(offset, self._offset):",
+        "        if True:",
     ),
     *(
         Fault(*fault, program="tests.state.postgres")

@@ -18,6 +18,7 @@ from tests.simulation.transcribing import make_leavers, make_speech
 from tests.simulation.workload import (
     KEYS,
     PROMPTS,
+    WRONG_CLOCKS,
     Accident,
     Action,
     Scenario,
@@ -45,7 +46,9 @@ def make_scenario(seed: int) -> Scenario:
         scenario = _with_other_models(scenario, chance)
     scenario = _with_tls(scenario, chance) if chance.random() < 0.12 else scenario
     chance = random.Random(f"encoders 1286 {seed}")  # no world that failed before has them
-    return _with_encoders(scenario, chance) if chance.random() < 0.15 else scenario
+    scenario = _with_encoders(scenario, chance) if chance.random() < 0.15 else scenario
+    chance = random.Random(f"shortages {seed}")
+    return _with_shortages(scenario, chance) if chance.random() < 0.15 else scenario
 
 
 def _interrupt_sockets(scenario: Scenario, chance: random.Random) -> Scenario:
@@ -277,6 +280,21 @@ def _with_encoders(scenario: Scenario, chance: random.Random) -> Scenario:
         reloads=reloads,
         first=first,
     )
+
+
+def _with_shortages(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Returns a scenario whose server has a wrong clock, or no descriptors, for some time."""
+    number = _next_number(scenario.events)
+    accidents = tuple(
+        Accident(
+            number + i,
+            chance.uniform(0.0, 2.0),
+            chance.choice(("descriptors", *WRONG_CLOCKS)),
+            chance.choice((0.1, 1.0, 5.0)),
+        )
+        for i in range(chance.choice((1, 2, 3)))
+    )
+    return replace(scenario, accidents=(*scenario.accidents, *accidents))
 
 
 def _with_variants(reload: Reload, names: Sequence[str], chance: random.Random) -> Reload:

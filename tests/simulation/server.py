@@ -4,6 +4,7 @@ models."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import secrets
@@ -156,10 +157,15 @@ class SimHttpServer(HttpServer):
         self._queued: deque[Link] = deque()
         self.addresses = ["http://127.0.0.1:8000"]
         self.is_local = True
-        self._socket = ListeningSocket(lambda: self._queued.popleft() if self._queued else None)
+        self._socket = ListeningSocket(self._take)
         self._listeners = [Listener(self._socket, self.addresses[0])]  # type: ignore[arg-type]
         if self._config.tls_certificate is not None:
             self._tls = TlsCredentials(self._config.tls_certificate, self._config.tls_key)
+
+    def _take(self) -> Link | None:
+        if self._queued:
+            self._server.check_descriptors()
+        return self._queued.popleft() if self._queued else None
 
     async def start(self) -> None:
         await super().start()
@@ -173,7 +179,7 @@ class SimHttpServer(HttpServer):
         self._port.accepts[self._server] = accept
 
     async def _accept_queued(self, seconds: float) -> None:
-        while self._queued:  # noqa: ASYNC110 (as the real one)
+        while self._queued and not self._server.is_short:  # noqa: ASYNC110 (as the real one)
             await asyncio.sleep(0)
 
     def _stop_listening(self) -> None:
@@ -214,6 +220,7 @@ class _ProcessorTime:
         self._at = self._process.monotonic()
 
     def take(self, interval: float) -> float:
+        _own_server().check_descriptors()
         now = self._process.monotonic()
         seconds, self._at = now - self._at, now
         return min(interval, seconds)
@@ -415,6 +422,9 @@ class Settings:
         )
 
 
+_SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
 class SimServer:
     """A server process, from its start to its end.
 
@@ -424,6 +434,7 @@ class SimServer:
         peers: the processes of its models of speech.
         fault, encoder_fault: how its models or encoders fail; "" = they do not.
         outcome: None = it runs or was killed; "" = it has ended in order; else the error.
+        is_short: whether it has no descriptors left.
     """
 
     def __init__(
@@ -450,7 +461,7 @@ class SimServer:
         self.cores: SharedCores | None = None
         self.turn: CheckedTurn | None = None
         self.fault = self.encoder_fault = ""
-        self.is_cut = self.is_ready = False
+        self.is_cut = self.is_ready = self.is_short = False
         self.num_reloads = 0
         self.supply: ModelSupply | None = None
         self.runs: list[BackgroundRuns] = []
@@ -499,6 +510,11 @@ class SimServer:
             with suppress(OSError):
                 if os.fstat(descriptor).st_ino == inode:
                     os.close(descriptor)
+
+    def check_descriptors(self) -> None:
+        """Raises OSError if the system gives the server no descriptor."""
+        if self.is_short:
+            raise OSError(self.world.chance.choice(_SHORTAGES), "none is left")
 
     def wake(self, topic: str) -> None:
         """Tells the server of a change of the shared state."""
@@ -744,6 +760,8 @@ class LogWatch(logging.Handler):
 
 
 _EXPECTED = (
+    "cannot accept connections",
+    "engine watch: a check failed",
     " is lost: ",
     "the state cannot be",
     "response store: ",

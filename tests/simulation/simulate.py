@@ -52,6 +52,7 @@ from tests.simulation.tls import TlsFlow, certificate_number, client_context
 from tests.simulation.transcribing import faults_of_speech, render_speech
 from tests.simulation.workload import (
     PROMPTS,
+    WRONG_CLOCKS,
     Accident,
     Action,
     Scenario,
@@ -215,6 +216,14 @@ class Simulation:
             await asyncio.sleep(accident.pause)
             self._disk.fault = ""
             return
+        if accident.kind == "descriptors" or accident.kind in WRONG_CLOCKS:
+            async with self._changing:
+                await until(lambda: all(server.is_ready for server in self._servers.values()))
+                self.world.note("accident", accident)
+                self._set_shortage(accident.kind)
+                await asyncio.sleep(accident.pause)
+                self._set_shortage("")
+            return
         if accident.kind == "rot":
             self.world.note("accident", accident)
             damage_files(self.world.chance)
@@ -236,6 +245,11 @@ class Simulation:
             await asyncio.sleep(accident.pause)
             await until(lambda: not self._disk.fault)
             self._start_server(accident.slot)
+
+    def _set_shortage(self, kind: str) -> None:
+        for server in self._servers.values():
+            server.is_short = kind == "descriptors"
+            server.process.clock_error = WRONG_CLOCKS.get(kind, 0.0)
 
     async def _break_model(self, server: SimServer, fault: str) -> None:
         """Has the model of a server fail. The server must notice it at the next step, and end."""

@@ -205,7 +205,7 @@ class ListeningSocket:
     """Stands for a listening socket that `Acceptor` accepts connections from.
 
     Args:
-        take: returns the next connection; None = there is none.
+        take: returns the next connection; None = there is none. Raises OSError.
     """
 
     def __init__(self, take: Callable[[], Link | None]) -> None:

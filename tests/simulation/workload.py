@@ -115,6 +115,13 @@ def headers_of(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
+WRONG_CLOCKS: Final = {"clock forward": 100 * 365 * 86400.0, "clock back": -20 * 365 * 86400.0}
+"""Seconds by which a server's clock is wrong for some time, by kinds of accidents."""
+
+HARMLESS: Final = ("rot", "descriptors", *WRONG_CLOCKS)
+"""Kinds of accidents that clients do not notice."""
+
+
 @dataclass(frozen=True)
 class Accident:
     """What happens to a server.
@@ -124,9 +131,10 @@ class Accident:
             does: "raise", "hang" or "nan", or its encoders: "encoder raise" or "encoder hang"; or
             what its disk does for some time: "full" (it takes nothing more), "write" or "sync"
             (which fail). A replica may be "cut" off the state. The files of the prompt cache "rot",
-            which clients do not notice.
+            which clients do not notice. For some time a server has no "descriptors" left, or a
+            wrong clock (see `WRONG_CLOCKS`).
         slot: which of the replicas it is.
-        pause: seconds until it is started again, or its disk is in order.
+        pause: seconds until it is started again, or until the fault is over.
     """
 
     number: int
@@ -169,7 +177,7 @@ class Scenario:
     @property
     def has_losses(self) -> bool:
         """Whether clients may lose a connection, or get an error, by an accident."""
-        return any(accident.kind != "rot" for accident in self.accidents)
+        return any(accident.kind not in HARMLESS for accident in self.accidents)
 
     @property
     def has_bad_disk(self) -> bool:

@@ -43,6 +43,9 @@ class Process:
 
     Args:
         drift: how much faster its clock is than the world's, such as 1e-4.
+
+    Attributes:
+        clock_error: seconds by which its Unix time is wrong.
     """
 
     def __init__(self, world: World, name: str, *, drift: float = 0.0) -> None:
@@ -51,13 +54,14 @@ class Process:
         self.rate = 1.0 + drift
         self.threads: list[SimThread] = []
         self.is_dead = False
+        self.clock_error = 0.0
 
     def monotonic(self) -> float:
         self.world.now += self.world.tick
         return self.world.now * self.rate
 
     def unix_time(self) -> float:
-        return _START + self.monotonic()
+        return _START + self.monotonic() + self.clock_error
 
     def start(self, target: Callable[[], object], name: str) -> SimThread:
         return self.world.start(self, target, name)

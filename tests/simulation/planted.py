@@ -383,8 +383,8 @@ FAULTS: Final = (
     Fault(
         "a file is found by every tenant",
         "fastovms.files",
-        "return record if record is not None and record.tenant == tenant else None",
-        "return record",
+        "is_found = record is not None and record.tenant == tenant and",
+        "is_found = record is not None and",
     ),
     Fault(
         "lines of a batch that are done run again after a restart",
@@ -599,14 +599,14 @@ FAULTS: Final = (
     Fault(
         "a handshake that fails still counts",
         _LISTENERS,
-        "        self._handshakes.pop(task, None)\n        if task.cancelled():",
+        "        self._beginning.pop(task, None)\n        if task.cancelled():",
         "        if task.cancelled():",
     ),
     Fault(
         "a handshake may take for ever",
         _LISTENERS,
-        "ssl_handshake_timeout=HANDSHAKE_TIMEOUT",
-        "ssl_handshake_timeout=1e6",
+        '"ssl_handshake_timeout": HANDSHAKE_TIMEOUT',
+        '"ssl_handshake_timeout": 1e6',
     ),
     Fault(
         "texts are encoded that nobody waits for",

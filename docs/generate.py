@@ -66,7 +66,7 @@ from fastovms.ovms.options import OVMS_OPTIONS
 from fastovms.params import SamplingFields, SamplingParams
 from fastovms.request_fields import Row, rows_by_name, rows_of
 from fastovms.service.export import OvmsMetrics
-from fastovms.service.watch import LoopWatch
+from fastovms.service.watch import ChildCollector, LoopWatch
 from fastovms.state.state_store import StateCollector
 from fastovms.state.store import StateStats
 from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
@@ -294,6 +294,7 @@ def _collectors() -> Mapping[str, Collector]:
         "The event loop": LoopWatch(bool, float, float),
         "Stored responses": StateCollector(lambda: StateStats(0, 0, 0, True), int),
         "The process": ProcessCollector(registry=None),
+        "Child processes": ChildCollector(list),
         "OpenVINO Model Server's counters, with `--ovms-metrics`": ovms,
     }
 

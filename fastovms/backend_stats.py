@@ -222,6 +222,12 @@ class BackendStats:
     longest_step_seconds: Annotated[
         float, Gauge("longest_step_seconds", "The longest step so far")
     ] = 0.0
+    packed_weights_bytes: Annotated[
+        int, Gauge("packed_weights_bytes", "Bytes of weights that the decode kernels have packed")
+    ] = 0
+    kv_cache_bytes: Annotated[
+        int, Gauge("kv_cache_bytes", "Bytes of the KV cache that have been used so far")
+    ] = 0
     grammars: GrammarStats = field(default_factory=GrammarStats)
     stored_prefixes: StoredPrefixStats = field(default_factory=StoredPrefixStats)
     counters: EngineCounters = field(default_factory=EngineCounters)

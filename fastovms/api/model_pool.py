@@ -617,6 +617,14 @@ class ModelCollector(Collector):
         for model in self._models.known:
             waiting.add_metric([model.name], numbers.get(model.name, 0))
         yield waiting
+        weights = GaugeMetricFamily(
+            f"{_PREFIX}weights_bytes",
+            "Bytes of the weights of a model that is loaded, as its files have them",
+            labels=["model_name"],
+        )
+        for model in self._models.known:
+            weights.add_metric([model.name], model.file_size if model.served is not None else 0)
+        yield weights
         yield self._count("model_loads", "Loads of a model that was asked for", pool.num_loads)
         yield self._count("model_load_failures", "Loads that failed", pool.num_failures)
         yield self._count("model_unloads", "Models unloaded", pool.num_unloads)

@@ -485,6 +485,14 @@ class KnownModel:
     root: str = ""
     lora_modules: Mapping[str, Path] = field(default_factory=dict)
 
+    @property
+    def memory(self) -> int:
+        """The bytes of its weights and of its KV cache as far as it was used; 0 = not loaded."""
+        if self.served is None:
+            return 0
+        stats = self.served.backend.stats()
+        return self.file_size + stats.packed_weights_bytes + stats.kv_cache_bytes
+
     @classmethod
     def of_adapter(cls, parent: KnownModel, served: ServedModel, adapter: Adapter) -> KnownModel:
         """Returns the description of a loaded model with an adapter."""

@@ -87,14 +87,14 @@ from fastovms.parts.prefix_cache.directory import open_block_directory
 from fastovms.service.export import OvmsMetrics, span_tracer
 from fastovms.service.lifecycle import Guard, Lifecycle, LifecycleHooks, cors_policy, gates_for
 from fastovms.service.log_writer import LineWriter
-from fastovms.service.watch import LoopWatch, MemoryTrimmer
+from fastovms.service.watch import ChildCollector, LoopWatch, MemoryTrimmer
 from fastovms.state.opening import open_store
 from fastovms.state.sqlite.database import IN_MEMORY
 from fastovms.state.sqlite.location import default_directory
 from fastovms.state.state_store import StateCollector
 from fastovms.system.clock import SteadyClock, boot_time
 from fastovms.system.disk import nearest_existing
-from fastovms.system.memory import find_trim, memory_left, memory_limit
+from fastovms.system.memory import child_memory, find_trim, memory_left, memory_limit
 from fastovms.system.threads import DiskThreads, LastWaits, LeavableExecutor
 from fastovms.telemetry.metrics import GenerationCollector
 from fastovms.telemetry.tracing import Tracer
@@ -394,7 +394,7 @@ def model_supply(
         keeps_salted=prefix_cache.keeps_salted,
         list_path=config.model_list,
         read_list=config.read_models,
-        occupied=cores.idle_tuning.occupied,
+        cores=cores,
     )
     if ahead is not None:
         supply.find([ahead.model])
@@ -615,6 +615,7 @@ def _observers(
     http_metrics = HttpMetrics(server)
     observers: list[Observer] = [http_metrics]
     registry.register(ProcessCollector(registry=None))
+    registry.register(ChildCollector(child_memory))
     registry.register(http_metrics)
     if config.ovms_metrics:
         ovms_metrics = OvmsMetrics()

@@ -8,7 +8,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from fastovms.api.residency import Residency
 from fastovms.api.served import CAPABILITIES, KnownModel, ServedModels
 from fastovms.app.compiling import read_info, task_of, weights_size
 from fastovms.app.loading import check_models
+from fastovms.app.paged import TunedCores
 from fastovms.backends.model_files import fingerprint_of
 from fastovms.config import ModelConfig, ModelSource, ResidencyConfig
 from fastovms.encoding import Task
@@ -155,6 +155,7 @@ class OneModelLoader:
         num_models: returns the number of models, loaded or not.
         trim: returns malloc's free memory to the operating system.
         prefixes: the directory of cached prompts of all models; None = no disk cache.
+        wait_until_left: waits for threads that still use a closed model.
     """
 
     load_models: LoadModels
@@ -162,6 +163,7 @@ class OneModelLoader:
     num_models: Callable[[], int]
     trim: Callable[[], None]
     prefixes: PrefixDirectory | None = None
+    wait_until_left: Callable[[], None] = lambda: None
 
     async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
         def load() -> ServedModels:
@@ -174,6 +176,7 @@ class OneModelLoader:
 
     async def reclaim(self) -> None:
         def reclaim() -> None:
+            self.wait_until_left()
             gc.unfreeze()  # what a model leaves may refer to itself
             settle_memory()
             self.trim()
@@ -219,7 +222,7 @@ class ModelSupply:
         keeps_salted: whether prompts with a `cache_salt` are cached on disk.
         list_path: the file that lists the models; None = no list.
         read_list: reads the list again.
-        occupied: see `ModelPool`.
+        cores: those that `load_models` shares; None = its own.
     """
 
     def __init__(
@@ -233,7 +236,7 @@ class ModelSupply:
         keeps_salted: bool = False,
         list_path: Path | None = None,
         read_list: ReadList | None = None,
-        occupied: Callable[[], AbstractContextManager[None]] = nullcontext,
+        cores: TunedCores | None = None,
     ) -> None:
         self._sources = sources
         self._find = find
@@ -243,7 +246,7 @@ class ModelSupply:
         self._keeps_salted = keeps_salted
         self._prefixes: PrefixDirectory | None = None
         self._read_list = read_list
-        self._occupied = occupied
+        self._cores = cores or TunedCores.share()
         self._residency = Residency(residency)
         self._configs: list[ModelConfig] | None = None
         self._plans: list[ModelPlan] = []
@@ -301,7 +304,12 @@ class ModelSupply:
             for plan, known in zip(self._plans, models.known, strict=True)
         ]
         loader = OneModelLoader(
-            self._load_models, self._config, lambda: len(models.known), find_trim(), self._prefixes
+            self._load_models,
+            self._config,
+            lambda: len(models.known),
+            find_trim(),
+            self._prefixes,
+            self._cores.wait_until_left,
         )
         self._pool = pool = ModelPool(
             models,
@@ -309,7 +317,7 @@ class ModelSupply:
             loader,
             clock=time.monotonic,
             wait_timeout=self._config.wait_timeout,
-            occupied=self._occupied,
+            occupied=self._cores.idle_tuning.occupied,
         )
         pool.start(plans)
         if self._watch is not None:

@@ -195,6 +195,7 @@ class Engine:
         extensions = extensions or EngineExtensions()
         self.drafter = extensions.make_drafter(self.counters, self._costs)
         self._model = model
+        self.bytes_per_block = model.bytes_per_block
         self._max_model_len = max_model_len
         self._clock = clock
         self._pacing = PrefillPacing(self._costs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
@@ -171,6 +171,26 @@ class ThroughputLog:
             stats.num_running,
             stats.num_waiting,
             cache,
+        )
+
+
+class ChildCollector(Collector):
+    """Exports the number and the memory of child processes, which decode media and PDFs, try
+    grammars, measure, or run a model.
+
+    Args:
+        memory: returns the resident bytes of each child process.
+    """
+
+    def __init__(self, memory: Callable[[], Sequence[int]]) -> None:
+        self._memory = memory
+
+    def collect(self) -> Iterable[Metric]:
+        sizes = self._memory()
+        name = "fastovms_child_process"
+        yield GaugeMetricFamily(f"{name}es", "Child processes", value=len(sizes))
+        yield GaugeMetricFamily(
+            f"{name}_resident_memory_bytes", "Their resident memory", value=sum(sizes)
         )
 
 

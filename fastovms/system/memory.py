@@ -144,6 +144,20 @@ def _lines(file: Path) -> list[str]:
         return []
 
 
+def child_memory(root: Path = _ROOT) -> list[int]:
+    """Returns the resident bytes of each child process of this process, and of their children."""
+    sizes = []
+    parents = ["self"]
+    while parents:
+        tasks = (root / "proc" / parents.pop() / "task").glob("*/children")
+        for child in (child for task in tasks for child in _words(task)):
+            resident = named_sizes(root / "proc" / child / "status").get("VmRSS")
+            if resident is not None:  # it has not ended meanwhile
+                sizes.append(resident)
+                parents.append(child)
+    return sizes
+
+
 _MADV_DONTNEED: Final = 4
 """See madvise(2): what is read again comes from the page cache, or from the disk."""
 

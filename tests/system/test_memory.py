@@ -15,6 +15,7 @@ from fastovms.app import loading
 from fastovms.config import DEMO_MODEL, MediaConfig, ModelConfig
 from fastovms.system import memory
 from fastovms.system.memory import (
+    child_memory,
     cpu_quota,
     find_trim,
     forget_mapped,
@@ -98,6 +99,18 @@ def test_resource_limits_count_as_limits_of_memory(
     write_files(tmp_path / "proc", {"meminfo": f"MemTotal: {6 * GIB // 1024} kB"})
     limits = [int(limit) for limit in (data, space) if limit != "unlimited"]
     assert memory_limit(tmp_path) == min([6 * GIB, *limits])
+
+
+def test_the_memory_of_child_processes_and_of_theirs(tmp_path: Path) -> None:
+    for pid, children, resident in (
+        ("self", "7 8", 1),
+        ("7", "9", 10),
+        ("8", "10", 20),
+        ("9", "", 5),
+    ):
+        write_files(tmp_path / "proc" / pid, {"status": f"VmRSS:  {resident} kB"})
+        write_files(tmp_path / "proc" / pid / "task" / "1", {"children": children})
+    assert sorted(child_memory(tmp_path)) == [5 * 1024, 10 * 1024, 20 * 1024]  # 10 has ended
 
 
 def test_the_tightest_limit_of_the_groups_above_counts(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def running_card(model: KnownModel, now: float, seconds_left: float | None) -> O
     return replace(
         list_card(model, model.name),
         modified_at=UNSET,
-        size=model.size,
+        size=model.memory,
         expires_at=timestamp(expires_at),
         size_vram=0,
         context_length=or_unset(model.max_model_len),

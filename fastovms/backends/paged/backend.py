@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Self
 
 from fastovms.backend import OutputCallback
@@ -66,15 +66,22 @@ class SharedCores:
     Attributes:
         engines: counts the working engines; watched by `turn`.
         turn: makes engines' steps and encoders' slices take turns.
+        leaving: threads that still prepare something for a backend that was closed.
     """
 
     engines: WorkingEngines
     turn: ComputeTurn
+    leaving: list[threading.Thread] = field(default_factory=list, kw_only=True)
 
     @classmethod
     def create(cls) -> Self:
         engines = WorkingEngines()
         return cls(engines, ComputeTurn(engines))
+
+    def wait_until_left(self) -> None:
+        """Waits for the threads that keep closed models in memory, each for a piece of its work."""
+        while self.leaving:
+            self.leaving.pop().join()
 
 
 class FurtherCache(NamedTuple):
@@ -365,6 +372,7 @@ class PagedBackend:
         )
         self._failure: str | None = None
         self._closing = threading.Event()
+        self._preparing: threading.Thread | None = None
 
     @classmethod
     def from_model(
@@ -475,6 +483,8 @@ class PagedBackend:
                 "engine: a step still runs %g s after the shutdown began; it is abandoned",
                 _CLOSE_TIMEOUT,
             )
+        if self._preparing is not None:
+            self._cores.leaving.append(self._preparing)
 
     # Event loop
 
@@ -491,7 +501,7 @@ class PagedBackend:
             self._link.call(self._warm.set)
             if self.extensions:
                 try:
-                    start_thread(self._prepare, name="prepare")
+                    self._preparing = start_thread(self._prepare, name="prepare")
                 except RuntimeError as error:
                     logger.warning("engine: its kernels are not prepared: %s", error)
             run_engine(
@@ -552,6 +562,7 @@ class PagedBackend:
             block_size=engine.blocks.block_size,
             num_blocks=engine.blocks.num_blocks,
             num_free_blocks=engine.blocks.num_free_blocks,
+            kv_cache_bytes=engine.blocks.num_touched_blocks * engine.bytes_per_block,
         )
         for extension in self.extensions:
             stats = extension.add_stats(stats)

@@ -6,11 +6,13 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import openvino as ov
 
 from fastovms import __version__
+from fastovms.backend_stats import BackendStats
 from fastovms.backends.paged.backend import BackendExtension
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.devices import is_cpu
@@ -79,6 +81,11 @@ class DecodeKernels(BackendExtension):
         self._cache = cache or DiskCache(None)
         self._clock = clock
         self._has_adapters = has_adapters
+        self._num_packed = 0
+
+    def add_stats(self, stats: BackendStats) -> BackendStats:
+        packed = self._num_packed
+        return replace(stats, packed_weights_bytes=packed) if packed else stats
 
     def prepare(self, may_go_on: Callable[[float], bool]) -> None:
         def wait_for_rest() -> None:
@@ -86,7 +93,7 @@ class DecodeKernels(BackendExtension):
                 raise _DroppedError
 
         with suppress(_DroppedError):
-            _prepare_kernels(
+            self._num_packed = _prepare_kernels(
                 self._model, wait_for_rest, self._cache, self._clock, self._has_adapters
             )
         forget_compiler()
@@ -99,14 +106,17 @@ def _prepare_kernels(
     cache: DiskCache,
     clock: Callable[[], float],
     has_adapters: bool,
-) -> None:
+) -> int:
+    """Logs the result, and returns the bytes of the packed weights that are in use."""
     try:
-        result = _prepare(model, wait_for_rest, cache, clock, has_adapters=has_adapters)
+        num_packed, result = _prepare(model, wait_for_rest, cache, clock, has_adapters=has_adapters)
         logger.info("decode kernels: %s", result)
+        return num_packed
     except _DroppedError:
         raise
     except Exception as error:
         logger.warning("decode kernels: not used: %s", reason_of(error))
+        return 0
 
 
 def _prepare(
@@ -116,20 +126,20 @@ def _prepare(
     clock: Callable[[], float],
     *,
     has_adapters: bool,
-) -> str:
-    """Prepares the kernels, and returns the result for the log: the largest gain, or the reason why
-    they are not used."""
+) -> tuple[int, str]:
+    """Prepares the kernels. Returns the bytes of their weights, and the result for the log: the
+    largest gain, or the reason why they are not used."""
     from fastovms.engine.kernels.compiler import find_instructions
     from fastovms.parts.decode_kernels import few_rows
 
     instructions = find_instructions()
     if instructions is None:
-        return "not used: this CPU has neither AVX2 nor AVX-512 VNNI"
+        return 0, "not used: this CPU has neither AVX2 nor AVX-512 VNNI"
     variants = few_rows.choose_few_rows(
         model, instructions, before_each=wait_for_rest, has_adapters=has_adapters
     )
     if variants is None:
-        return "not used: the weights have other precisions, or too little memory is free"
+        return 0, "not used: the weights have other precisions, or too little memory is free"
     instructions = variants.store.kernels.instructions
     _check(model, variants, cache, wait_for_rest)
     plain = model.twin()
@@ -159,7 +169,7 @@ def _prepare(
             listed = ", ".join(f"{number}: {gain:.2f}" for number, gain in gains.items())
             speeds.append(f"{name} {listed}")
     if not chosen:
-        return f"not used: no faster than OpenVINO on this CPU ({instructions})"
+        return 0, f"not used: no faster than OpenVINO on this CPU ({instructions})"
     served = {make for makers in chosen.values() for make in makers}
     # OpenVINO takes still longer with adapters, so that these need no measurement of their own.
     adapted = variants.adapted if served & set(variants.whole.values()) else {}
@@ -170,7 +180,8 @@ def _prepare(
         instructions,
         "; ".join(speeds),
     )
-    return f"in use, up to {fastest:.1f} times as fast as OpenVINO in steps of few tokens"
+    result = f"in use, up to {fastest:.1f} times as fast as OpenVINO in steps of few tokens"
+    return variants.store.num_bytes, result
 
 
 def _check(

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from fastovms.api.ollama.generation import timestamp
 from fastovms.api.ollama.models import full_card, list_card, running_card
 from fastovms.api.served import KnownModel, ServedModel
+from fastovms.backend_stats import BackendStats
 from fastovms.params import SamplingDefaults, WeightCount
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.chat_models import SOURCE, chat_model
@@ -65,7 +66,7 @@ def test_a_model_in_memory() -> None:
     assert listed.details.families == ["qwen3"]
     assert len(listed.digest) == 64
     running = running_card(model, 0.0, None)
-    assert running.size == 50
+    assert running.size == 5  # nothing is packed or cached yet
     assert running.context_length == 64
     assert running.expires_at.startswith("2069-")
     assert running.digest == listed.digest
@@ -119,7 +120,7 @@ async def get(api, path: str):
     return orjson.loads(response.body)
 
 
-async def test_lists(make):
+async def test_lists(make, monkeypatch):
     api = make()
     assert (await get(api, "/api/version"))["version"].count(".") == 2
     [model] = (await get(api, "/api/tags"))["models"]
@@ -127,6 +128,12 @@ async def test_lists(make):
     [model] = (await get(api, "/api/ps"))["models"]
     assert (model["name"], model["context_length"]) == ("fake", 2000)
     assert model["expires_at"].startswith("21")
+    [known] = api.context.models.known
+    stats = BackendStats(packed_weights_bytes=20, kv_cache_bytes=3)
+    monkeypatch.setattr(known.served.backend, "stats", lambda: stats)
+    known.file_size = 100
+    assert (await get(api, "/api/ps"))["models"][0]["size"] == 123, "memory, not the file"
+    assert (await get(api, "/api/tags"))["models"][0]["size"] == 100
     [known] = api.context.models.known
     known.served, known.aliases = None, ("alias",)
     assert (await get(api, "/api/ps"))["models"] == []

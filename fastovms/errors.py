@@ -134,7 +134,7 @@ _SHORTAGES: Final = {
     errno.ENOBUFS: "too little memory",
     errno.EAGAIN: "too many processes",
 }
-"""What keeps the system from doing what it was asked for, by the number of the error."""
+"""Reasons for which a system call fails, by the number of the error."""
 
 _NO_THREAD: Final = "can't start new thread"
 

@@ -230,8 +230,8 @@ class TlsCredentials:
 
 # Accepts connections, and bounds those of TLS that still shake hands.
 #
-# uvloop's own servers stop listening for good where accepting fails for lack of descriptors or
-# memory, and tell of a TLS connection only when its handshake is over.
+# uvloop's own servers close their socket if accepting fails for lack of descriptors or memory, and
+# report a TLS connection only after its handshake.
 
 
 _ACCEPTED_AT_ONCE: Final = 8

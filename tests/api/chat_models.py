@@ -68,6 +68,13 @@ def call_text(name: str = "get_weather", arguments: str = '{"city":"Paris"}') ->
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
+BROKEN = [
+    "Let me see <tool_ca", "Let me see <tool_call>", "<tool_call>", "4 <think", "<think>",
+    call_text("get_weather", '"{a: 1"'), call_text("get_weather", "{a: 1}"),
+]  # fmt: skip
+"""Markup that is no call, or no reasoning."""
+
+
 def prompt_of(api: Any, position: int = -1) -> str:
     """What the model was asked."""
     return bytes(api.backend.submitted[position].prompt_token_ids).decode()

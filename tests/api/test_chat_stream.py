@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastovms.config import ApiConfig
-from tests.api.chat_models import call_text, chat_model, tool
+from tests.api.chat_models import BROKEN, call_text, chat_model, tool
 from tests.api.chats import BODY, THOUGHT, V1, V3, content_logprobs, join, make
 from tests.fakes import FakeStream, model_info
 
@@ -58,6 +58,20 @@ async def test_a_stream_tells_of_the_same_tokens(make, tokens_per_step, text, co
     choices = [event["choices"][0] for event in events[:-1]]
     assert content_logprobs(choices) == choice["logprobs"]["content"]
     assert [i for c in choices for i in c.get("token_ids", ())] == choice["token_ids"]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+@pytest.mark.parametrize("end", [{}, {"stop": ["STOP"]}, {"stop": ["<never>"]}])
+async def test_markup_that_is_no_call_is_content(make, text, end):
+    # Within reasoning, a stop string does not end the text.
+    has_stop = end.get("stop") == ["STOP"] and text != "<think>"
+    script = text + ("STOP" if has_stop else "")
+    body = {**BODY, **end, "tools": [tool()]}
+    _, answer = await make(script).post(V1, body)
+    [choice] = answer["choices"]
+    assert (choice["message"]["content"], choice["message"].get("tool_calls")) == (text, None)
+    assert choice["finish_reason"] == "stop"
+    assert join(await make(script).stream(V1, body))[0]["content"] == text
 
 
 @pytest.mark.parametrize("tokens_per_step", [1, 2, 100])

@@ -25,7 +25,7 @@ from fastovms.config import ModelLimits
 from fastovms.errors import BackendUnavailable, Overloaded
 from fastovms.params import FinishReason, GrammarKind
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Piece, Reasoning
-from tests.api.chat_models import call_text, chat_model, prompt_of
+from tests.api.chat_models import BROKEN, call_text, chat_model, prompt_of
 from tests.api.messages.asking import BODY, PATH, THINKS, THOUGHT, TOOL, USER, ask, make
 
 # Why an answer has ended, and what it has cost.
@@ -54,6 +54,14 @@ def test_endings(
 def test_the_context_may_end_sooner_than_the_request_says() -> None:
     ending = AnswerForm(ShownPieces(), str, 9).ending(FinishReason.LENGTH, None, [], 8)
     assert ending.stop_reason == "model_context_window_exceeded"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("text", BROKEN)
+async def test_markup_that_is_no_call_is_text(make, text, streamed):
+    answer = await ask(make(text), streamed, tools=[TOOL])
+    assert [(block["type"], block["text"]) for block in answer["content"]] == [("text", text)]
+    assert answer["stop_reason"] == "end_turn"
 
 
 @pytest.mark.parametrize(("reasoning", "details"), [(None, None), (3, {"thinking_tokens": 3})])

@@ -21,7 +21,7 @@ from fastovms.http.messages import Caller
 from fastovms.http.routing import Router
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd
 from fastovms.text.template import ChatTemplate
-from tests.api.chat_models import MESSAGES, call_text, chat_model, prompt_of, tool
+from tests.api.chat_models import BROKEN, MESSAGES, call_text, chat_model, prompt_of, tool
 from tests.api.ollama.ollama_requests import (
     ASKED,
     CHAT,
@@ -118,6 +118,15 @@ async def test_calls_are_told_whole(make):
     calls = [call for part in parts for call in part["message"].get("tool_calls", ())]
     assert [call["function"] for call in calls] == functions
     assert last["done_reason"] == "stop"
+
+
+@pytest.mark.parametrize("text", BROKEN)
+async def test_markup_that_is_no_call_is_content(make, text):
+    body = {**ASKED, "tools": [tool()]}
+    assert (await ask(make(text), CHAT, body))["message"] == {"role": "assistant", "content": text}
+    parts = await lines(make(text), CHAT, body)
+    assert "".join(part["message"]["content"] for part in parts) == text
+    assert not any("tool_calls" in part["message"] for part in parts)
 
 
 def test_call_keeps_the_digits_of_its_numbers():

@@ -15,7 +15,7 @@ from fastovms.api.scoring import TokenAligner
 from fastovms.config import ApiConfig
 from fastovms.text.detokenizer import TextToken
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Piece, Reasoning
-from tests.api.chat_models import call_text
+from tests.api.chat_models import BROKEN, call_text
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 from tests.api.responses.events import _Output, check, kinds
 from tests.fakes import EOS, ByteTokenizer, FakeStream
@@ -91,6 +91,16 @@ async def events_of(api, body: dict[str, Any], path: str = V1) -> list[Any]:
     assert await api.call("POST", path, {**BODY, **body, "stream": True}, stream) is None
     assert stream.closed
     return stream.events
+
+
+@pytest.mark.parametrize("text", BROKEN)
+async def test_markup_that_is_no_call_is_text(make, text):
+    _, answer = await ask(make(text), "POST", V1, {**BODY, "tools": [TOOL]})
+    [item] = answer["output"]
+    assert [part["text"] for part in item["content"]] == [text]
+    events = await events_of(make(text), {"tools": [TOOL]})
+    deltas = [event["delta"] for event in events[:-1] if event["type"].endswith("text.delta")]
+    assert "".join(deltas) == text
 
 
 @pytest.mark.slow

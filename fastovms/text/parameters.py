@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -110,6 +111,7 @@ Types = frozenset[str]
 ANY_TYPE: Types = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
 _ONLY_STRING: Types = frozenset(("string",))
 _DEFINITIONS = ("$defs", "definitions")
+_ROOT = "-root-"
 _MAX_SCHEMA_DEPTH = 16
 _MAX_COST = 10_000
 """How many schemas and values of enumerations are checked to find the types of one function's
@@ -226,7 +228,7 @@ def parameters_of(root: Schema, function: str, *, is_relaxed: bool = False) -> P
     Raises:
         InvalidField: the schema has keywords that constrain several parameters together.
     """
-    found = find_parameters(root)
+    found = find_parameters(_with_root_among_definitions(root))
     if is_relaxed:
         relaxed = Parameters(
             [OtherParameters(p, q._replace(is_relaxed=True)) for p, q in found.others]
@@ -240,6 +242,34 @@ def parameters_of(root: Schema, function: str, *, is_relaxed: bool = False) -> P
             param="tools",
         )
     return found
+
+
+def _with_root_among_definitions(root: Schema) -> Schema:
+    """Returns the same schema without references to its root, or to parts of it that are not
+    definitions: the schema of a parameter is taken out of it."""
+
+    has_moved: list[bool] = []
+
+    def moved(part: dict[str, Any]) -> dict[str, Any]:
+        reference = part.get("$ref")
+        is_inner = isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
+        if not is_inner or reference.split("/")[1:2] in (["$defs"], ["definitions"]):
+            return part
+        has_moved.append(True)
+        return {**part, "$ref": f"#/$defs/{_ROOT}{reference[1:]}"}
+
+    try:
+        text = json.dumps(root)
+        found: dict[str, Any] = json.loads(text, object_hook=moved) if '"$ref"' in text else {}
+    except (ValueError, RecursionError):
+        return root
+    if not has_moved:
+        return root
+    definitions, own = found.get("$defs"), {k: found[k] for k in found if k not in _DEFINITIONS}
+    return {
+        **found,
+        "$defs": {**(definitions if isinstance(definitions, dict) else {}), _ROOT: own},
+    }
 
 
 def find_parameters(root: Schema) -> Parameters:

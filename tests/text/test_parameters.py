@@ -19,6 +19,7 @@ from fastovms.text.parameters import (
     parameters_of,
     text_body,
 )
+from fastovms.text.told_tools import written_call
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
 from fastovms.text.values import value_of
 from tests.text.tools.checks import calls_in
@@ -351,3 +352,25 @@ def test_every_format_makes_a_grammar_of_schemas_that_lead_back(name: str) -> No
 )
 def test_arguments_are_an_object(parameters: dict[str, object], schema: object) -> None:
     assert json.loads(Tool("f", parameters).arguments.schema) == schema
+
+
+@pytest.mark.parametrize("name", ["qwen3coder", "glm45", "minimax_m3", "gemma4", "lfm2", "hermes3"])
+def test_references_to_the_root_mean_the_same_in_every_format(name: str) -> None:
+    named = {"type": "string", "enum": ["x"]}
+    root = {
+        "type": "object",
+        "properties": {
+            "tree": {"type": "array", "items": {"$ref": "#"}},
+            "list": {"type": "array", "items": {"$ref": "#/properties/name"}},
+            "name": named,
+        },
+        "required": ["tree"],
+        "additionalProperties": False,
+    }
+    found = TOOL_FORMATS[name]
+    choice = CallChoice([Tool("f", root)], required=True, parallel=False)
+    grammar = call_grammar(found, None, choice, prompt="")
+    inner = {"tree": [], "list": ["x"]}
+    for tree, is_right in (([inner], True), ([[]], False), ([{"tree": [], "list": ["y"]}], False)):
+        text = written_call(found, "f", {"tree": tree, "list": ["x"]})
+        assert (vocabulary().accepts(grammar, text) is True) == is_right, text

@@ -252,8 +252,9 @@ def _with_root_among_definitions(root: Schema) -> Schema:
 
     def moved(part: dict[str, Any]) -> dict[str, Any]:
         reference = part.get("$ref")
-        is_inner = isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
-        if not is_inner or reference.split("/")[1:2] in (["$defs"], ["definitions"]):
+        if not isinstance(reference, str) or not f"{reference}/".startswith("#/"):
+            return part
+        if reference.split("/")[1:2] in (["$defs"], ["definitions"]):
             return part
         has_moved.append(True)
         return {**part, "$ref": f"#/$defs/{_ROOT}{reference[1:]}"}

@@ -416,9 +416,8 @@ async def _refused(
     *,
     is_all: bool = False,
 ) -> dict[str, str]:
-    """Returns what is wrong with each of the tools whose calls cannot be compiled, by name. Halves
-    of the tools are tried, then theirs, so that few grammars are compiled. Their results are
-    cached.
+    """Returns the fault of each tool whose calls cannot be compiled, by name. Tries halves of the
+    tools, then halves of those, so that few grammars are compiled. Their results are cached.
 
     Args:
         is_all: whether it is known that the tools cannot be compiled together.
@@ -436,7 +435,7 @@ async def _refused(
 
 
 async def _fault(request: Preparation[GenerationFields], calls: _Calls, tool: Tool) -> str:
-    """Returns what is wrong with a tool's schema by itself; "" = nothing."""
+    """Returns the fault of a tool's schema by itself; "" = there is none."""
     grammar = Grammar(GrammarKind.JSON_SCHEMA, tool.arguments.schema, "tools")
     try:
         await request.model.backend.compile_grammar(grammar, request.client)

@@ -16,9 +16,9 @@ from fastovms.text.parameters import Tool
 # A parser is pushed the text as it is generated and returns pieces. Joined, they are the same
 # however the text was cut: pieces of one kind, and of one call, that follow each other are parts
 # of one text. Markup that turns out to be no well-formed call is content again, down to the last
-# character, unless the end of the text has cut it: then it is dropped. Where a call breaks after
-# its arguments have begun to be told, it stands as told: its `CallEnd` says so, and what follows
-# the fault is content.
+# character, unless a limit has cut it: then it is dropped. A call that breaks after the value of
+# its first argument has begun keeps what was sent of it; its `CallEnd` says so, and the rest is
+# content.
 
 
 class Content(NamedTuple):
@@ -121,7 +121,7 @@ class PlainParser:
 # beginning of a tag is ever looked at twice, so that reading takes time in proportion to the
 # text.
 #
-# A tag that the end of the text cuts is skipped: it is neither content nor a value.
+# A tag that a limit cuts is skipped: it is neither content nor a value.
 
 
 T = TypeVar("T")
@@ -492,8 +492,7 @@ class PieceCollector:
         """Ends the call that was begun last.
 
         Args:
-            rest: the text read last, of an argument that is not told because it is malformed. It
-                becomes content.
+            rest: the text of a malformed argument, which was read last. It becomes content.
         """
         held = self._held
         if held is not None and held.mark is not None and not (complete or self._scan.was_cut):

@@ -59,8 +59,8 @@ def in_order_of_calls(messages: Sequence[Message], *, split: bool) -> Iterator[T
 
 
 def fault_of_results(messages: Sequence[Message]) -> tuple[int, str] | None:
-    """Returns what OpenAI refuses of the results after a turn with calls, with the index of the
-    message: an id that no call before has, or that another result of the turn has."""
+    """Returns the index of a result whose id OpenAI refuses, and the reason: no call before it has
+    the id, or another result of the turn has it too."""
     known: set[object] = set()
     for start, message in enumerate(messages):
         calls = message.get("tool_calls") or ()

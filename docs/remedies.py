@@ -91,9 +91,6 @@ SECTIONS: Final[Sequence[Section]] = (
             "states no context length": "Give `--max-model-len`.",
             "no eos_token_id": "Add `eos_token_id` to `generation_config.json`, or clients "
             "give `stop`.",
-            "structured outputs are not available": "Copy `tokenizer.json` from the original "
-            "model into the "
-            "directory.",
             "as exported is skipped: too little memory": "The model is served unchecked. Free "
             "memory and "
             "restart to have it [compared](how-it-runs.md#checks-before-a-model-is-served).",
@@ -138,6 +135,8 @@ SECTIONS: Final[Sequence[Section]] = (
         "The device cannot run what was asked for. `fastovms doctor MODEL` shows memory, devices "
         "and what the model needs.",
         {
+            "structured outputs are not available": "Copy `tokenizer.json` from the original "
+            "model into the directory.",
             "raise --cache-size": "Give a larger `--cache-size` (GB), or leave it out.",
             "--model-memory must be more": "Raise `--model-memory`, or lower `--cache-size`.",
             "have the name": "Give each model a name of its own: `--model NAME=MODEL`.",

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -654,11 +654,12 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
         # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
         # not wait, nor the first line of the log.
         ahead, sockets = _compile_ahead(models, settings)
-        from fastovms.app.serve import serve
+        with nullcontext() if sockets is None else closing(sockets):
+            from fastovms.app.serve import serve
 
-        read_models = listed and (lambda: chosen_models(arguments, given)[0])
-        config = server_config(models, settings, listed and config_file(listed), read_models)
-        serve(config, log, ahead, sockets)
+            read_models = listed and (lambda: chosen_models(arguments, given)[0])
+            config = server_config(models, settings, listed and config_file(listed), read_models)
+            serve(config, log, ahead, sockets)
 
 
 def _compile_ahead(

@@ -434,6 +434,12 @@ class BoundSockets(NamedTuple):
     listeners: Sequence[Listener]
     are_inherited: bool
 
+    def close(self) -> None:
+        """Closes the sockets where no server has done so."""
+        for listener in self.listeners:
+            listener.sock.close()
+            listener.remove_path()
+
 
 def bind_sockets(config: HttpConfig, environ: MutableMapping[str, str], pid: int) -> BoundSockets:
     """Takes the sockets of a socket unit, or binds those of the configuration. Call it before what

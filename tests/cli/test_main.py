@@ -580,6 +580,6 @@ def test_what_is_compiled_while_the_server_is_imported(
 ) -> None:
     found: list[object] = []
     monkeypatch.setattr(compiling, "CompileAhead", found.append)
-    monkeypatch.setattr(app, "serve", lambda config, log, ahead: None)
-    main(["serve", *line, "--model-repository-path", str(tmp_path)])
+    monkeypatch.setattr(app, "serve", lambda config, log, ahead, sockets: None)
+    main(["serve", *line, "--port", "0", "--model-repository-path", str(tmp_path)])
     assert len(found) == is_ahead

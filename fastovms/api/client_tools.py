@@ -474,10 +474,82 @@ _MEMBERS: Final[Mapping[str, tuple[str, Sequence[str], Sequence[str]]]] = {
 }
 """What a computer does: a description, and the inputs that are required and that are not."""
 
+_TARGETS: Final = {
+    "coordinate": _object({"x": _integer(), "y": _integer()}),
+    "ref": _object({"ref": _string("A reference of read_page or find, such as ref_7")}),
+}
+_PAGE: Final[Mapping[str, Schema]] = {
+    **_INPUTS,
+    "target": _one_of(**_TARGETS),
+    "point": _one_of(coordinate=_TARGETS["coordinate"]),
+    "element": _one_of(ref=_TARGETS["ref"]),
+    "from": _one_of(coordinate=_TARGETS["coordinate"]),
+    "modifiers": _string("Keys to hold, such as ctrl+shift"),
+    "duration": {"type": "number", "description": "Seconds"},
+    "tab_id": _string("The tab; the active one if omitted"),
+    "url": _string("An address, or back, forward or reload"),
+    "ref": _string("Root of the part to read"),
+    "filter": _string("", "interactive", "all"),
+    "depth": _integer("Maximum depth of the tree"),
+    "query": _string("What to find, in words"),
+    "value": {"type": ["string", "number", "boolean"]},
+    "paths": _list(_string(), "Paths of files"),
+    "document_ids": _list(_string(), "Files that are staged"),
+}
+"""Inputs of a browser. "point" and "element" are kinds of "target"."""
+
+_KINDS: Final = {"point": "target", "element": "target"}
+_TAB: Final = ("tab_id",)
+_TARGET: Final = (("target",), ("modifiers", *_TAB))
+_BROWSER_MEMBERS: Final[Mapping[str, tuple[str, Sequence[str], Sequence[str]]]] = {
+    "navigate": ("Go to an address, or in the history", ("url",), _TAB),
+    "list_tabs": ("List the open tabs", (), ()),
+    "new_tab": ("Open an empty tab", (), ()),
+    "switch_tab": ("Make a tab the active one", _TAB, ()),
+    "close_tab": ("Close a tab", _TAB, ()),
+    "read_page": ("Get the accessibility tree", (), ("ref", "filter", "depth", *_TAB)),
+    "get_page_text": ("Get the visible text", (), _TAB),
+    "read_console": ("Get new output of the console", (), _TAB),
+    "read_network": ("Get new network requests", (), _TAB),
+    "find": ("Find elements by a description", ("query",), _TAB),
+    "form_input": ("Set the value of an element", ("element", "value"), _TAB),
+    "file_upload": ("Set the files of an element", ("element",), ("paths", "document_ids", *_TAB)),
+    "scroll_to": ("Scroll an element into view", ("element",), _TAB),
+    "screenshot": ("Take a screenshot", (), _TAB),
+    "zoom": ("Take a screenshot of a region, scaled up", ("region",), _TAB),
+    "left_click": ("Click the left button", *_TARGET),
+    "right_click": ("Click the right button", *_TARGET),
+    "middle_click": ("Click the middle button", *_TARGET),
+    "double_click": ("Double-click the left button", *_TARGET),
+    "triple_click": ("Triple-click the left button", *_TARGET),
+    "hover": ("Move to a place without a click", ("target",), _TAB),
+    "left_click_drag": ("Drag from a point to another", ("from", "point"), _TAB),
+    "left_mouse_down": ("Press and hold the left button", ("point",), _TAB),
+    "left_mouse_up": ("Release the left button", ("point",), _TAB),
+    "mouse_move": ("Move the pointer", ("point",), _TAB),
+    "scroll": ("Scroll at a point", ("point", "scroll_direction"), ("scroll_amount", *_TAB)),
+    "type": ("Type a text", ("text",), _TAB),
+    "key": ("Press a key or a combination of keys", ("text",), ("repeat", *_TAB)),
+    "hold_key": ("Hold keys for a time", ("text", "duration"), _TAB),
+    "wait": ("Wait", ("duration",), _TAB),
+    "javascript_exec": ("Evaluate JavaScript in the page", ("text",), _TAB),
+}
+_TOOLSETS: Final = {
+    "computer": (_MEMBERS, _INPUTS, frozenset[str]()),
+    "browser": (
+        _BROWSER_MEMBERS,
+        _PAGE,
+        frozenset(("file_upload", "read_console", "read_network", "javascript_exec")),
+    ),
+}
+"""Members and inputs of toolsets, and the members that are only offered when enabled."""
+
 _FIRST_MEMBERS: Final = 10
 """The number of actions that the tool of 2024 has."""
 
-_DATED: Final = re.compile(r"(bash|text_editor|memory|computer|computer_toolset)_(\d{8})")
+_DATED: Final = re.compile(
+    r"(bash|text_editor|memory|computer|(?:computer|browser)_toolset)_(\d{8})"
+)
 
 
 def anthropic_tool(tool: Mapping[str, Any], place: str) -> Sequence[OfferedTool]:
@@ -491,8 +563,8 @@ def anthropic_tool(tool: Mapping[str, Any], place: str) -> Sequence[OfferedTool]
     if found is None:
         return ()
     kind, date = found.groups()
-    if kind == "computer_toolset":
-        return _computer_toolset(tool, place)
+    if kind.endswith("_toolset"):
+        return _toolset(tool, kind.partition("_")[0], place)
     if kind == "computer":
         name, description, properties, more = _computer(tool, date, place)
     else:
@@ -536,19 +608,21 @@ def _needed(inputs: Sequence[str]) -> Sequence[str]:
     return [f"({', '.join(inputs)})"] if inputs else ()
 
 
-def _computer_toolset(tool: Mapping[str, Any], place: str) -> Sequence[OfferedTool]:
+def _toolset(tool: Mapping[str, Any], family: str, place: str) -> Sequence[OfferedTool]:
+    """Returns a function for each enabled member of a toolset."""
+    members, inputs, disabled = _TOOLSETS[family]
     configs, name = tool.get("configs") or {}, f"{place}.configs"
     _check(configs, {"type": "object"}, name)
-    offered = []
+    enabled = {member: member not in disabled for member in members}
     for member, config in configs.items():
-        one_of(member, _MEMBERS, name)
+        one_of(member, members, name)
         _check(config or {}, _object({}, {"enabled": {"type": "boolean"}}), f"{name}.{member}")
-    for member, (description, required, optional) in _MEMBERS.items():
-        if (configs.get(member) or {}).get("enabled") is False:
-            continue
-        target = ToolTarget(member, "computer")
-        parameters = _object(
-            *({name: _INPUTS[name] for name in names} for names in (required, optional))
-        )
-        offered.append(_offered(target, [description], parameters))
+        if (config or {}).get("enabled") is not None:
+            enabled[member] = config["enabled"]
+    offered = []
+    for member, (description, *names) in members.items():
+        if enabled[member]:
+            required, optional = ({_KINDS.get(n, n): inputs[n] for n in each} for each in names)
+            target = ToolTarget(member, family)
+            offered.append(_offered(target, [description], _object(required, optional)))
     return offered

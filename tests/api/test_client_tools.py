@@ -4,10 +4,11 @@ in the Responses API and the Messages API."""
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import pytest
+from anthropic.types.beta import BetaBrowserMemberInput, BetaComputerMemberInput
 
 from fastovms.api.client_tools import CLIENT_TOOLS, anthropic_tool, openai_tool
 from fastovms.grammar.compiler import GrammarCompiler
@@ -374,6 +375,32 @@ async def test_calls_of_toolset_name_it(make: Any, streamed: bool) -> None:
     ]
     await ask_message(api, streamed, tools=tools, messages=history)
     assert "{computer__left_click " in prompt_of(api)
+
+
+@pytest.mark.parametrize(
+    ("family", "union"),
+    [("computer", BetaComputerMemberInput), ("browser", BetaBrowserMemberInput)],
+)
+def test_toolset_has_the_members_and_inputs_of_the_vendor(family: str, union: Any) -> None:
+    inputs = {each.__name__.removeprefix(f"Beta{family.title()}"): each for each in get_args(union)}
+    configs = {name: {"enabled": True} for name in ("javascript_exec", "file_upload")}
+    given = {"type": f"{family}_toolset_20260801", "configs": {}}
+    every = {
+        "configs": {**configs, "read_console": {"enabled": True}, "read_network": {"enabled": True}}
+    }
+    usual = anthropic_tool(given, "t")
+    offered = anthropic_tool({**given, **every} if family == "browser" else given, "t")
+    assert len(usual) == len(offered) - (4 if family == "browser" else 0)
+    found = {}
+    for tool in offered:
+        name = "".join(map(str.title, str(tool.target.name).split("_"))) + "Input"
+        model = inputs[name]
+        fields = {field.alias or key: field for key, field in model.model_fields.items()}
+        assert {*tool.tool.parameters["properties"]} == {*fields}, name
+        needed = {key for key, field in fields.items() if field.is_required()}
+        assert {*tool.tool.parameters["required"]} == needed, name
+        found[name] = tool
+    assert len(found) == len(inputs)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import anthropic
 import openai
 import pytest
 from anthropic.lib.tools import BetaAbstractMemoryTool
+from anthropic.tools.computer import BetaAbstractComputerToolset20260801
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
@@ -146,6 +147,25 @@ def test_anthropic_tool_runner_with_a_memory(url: str, streamed: bool) -> None:
         )
         final = runner.until_done()
     assert memory.paths == ["/memories"] * 3
+    assert final.content[-1].text == DONE
+
+
+class Desktop(BetaAbstractComputerToolset20260801):
+    """Can wait."""
+
+    def wait(self, context: Any, input: Any) -> str:
+        return f"RESULT{input.duration}"
+
+
+def test_anthropic_tool_runner_with_a_toolset(url: str) -> None:
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+        runner = client.beta.messages.tool_runner(
+            model=NAME,
+            max_tokens=400,
+            tools=[Desktop()],
+            messages=[{"role": "user", "content": "Do it."}],
+        )
+        final = runner.until_done()
     assert final.content[-1].text == DONE
 
 

@@ -56,6 +56,7 @@ def own_calls(number: int) -> dict[str, dict[str, Any]]:
         "bash": {"command": text},
         "str_replace_based_edit_tool": {"command": "view", "path": f"/{number}"},
         "memory": {"command": "view", "path": "/memories"},
+        "computer__wait": {"duration": number},
     }
 
 

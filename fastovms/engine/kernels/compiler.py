@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,8 +57,10 @@ class Kernels:
     references: tuple[object, ...]
 
 
+@cache
 def compile_kernels(instructions: str, num_threads: int) -> Kernels:
-    """Compiles the kernels, which takes some seconds, or reads them from the cache.
+    """Compiles the kernels, which takes some seconds, or reads them from the cache. All models
+    share them, because numba never frees code.
 
     Raises:
         Exception: they cannot be compiled, or numba finds no TBB. OpenVINO's own is found where

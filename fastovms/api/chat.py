@@ -11,7 +11,6 @@ import msgspec
 import orjson
 from msgspec import UNSET, UnsetType
 
-from fastovms.api import offload
 from fastovms.api.answer import (
     AnswerPart,
     AnswerWriter,
@@ -583,7 +582,7 @@ async def prepare(
         wanted = constraint(request, tools, prompt.end, template)
         return ReadChat(prompt, tools, images, template, wanted, unseen), messages[-1]
 
-    chat, last = await offload.run(read, request.size)
+    chat, last = await model.chat.rendered(request.client, read, request.size)
     form = _form(request, options, chat.tools, template, last, new_call_id)
     if form.shown.hides_reasoning:
         # The tokens' ids would reveal the reasoning that the client asked to hide.

@@ -761,7 +761,8 @@ class Decisions:
         queue = queueing(fields, request.caller, request.sender)
         kwargs = body.chat_template_kwargs
         make = partial(_make_prompts, model, messages, questions, kwargs, name)
-        prompts = await offload.run(make, len(request.body) + _QUESTION_COST * len(questions))
+        cost = len(request.body) + _QUESTION_COST * len(questions)
+        prompts = await model.chat.rendered(request.sender, make, cost)
         readings = await _read(model, prompts, queue, self._context.new_id())
         request.log_fields["prompt_tokens"] = readings.num_prompt_tokens
         request.log_fields["cached_tokens"] = readings.num_cached_tokens

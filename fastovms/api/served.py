@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar
 
+from fastovms.api import offload
 from fastovms.api.body import FairThread, show, wrong
 from fastovms.api.dialect import Dialect, model_not_found
+from fastovms.api.rendering import TemplateRuns
 from fastovms.api.residency import ModelState
 from fastovms.backend import EncoderBackend, GenerationBackend, SpeechBackend
 from fastovms.backends.adapter_backend import AdapterBackend
@@ -211,6 +213,7 @@ def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> Ima
 logger = logging.getLogger(__name__)
 
 Format = TypeVar("Format")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,7 @@ class ChatModel:
     Attributes:
         template: None = the model cannot chat, for the reason that `missing` gives.
         tool_format: None = the model does not make tool calls.
+        runs: runs what renders the template; None = it is rendered at once.
     """
 
     template: ChatTemplate | None = None
@@ -227,6 +231,18 @@ class ChatModel:
     reasoning_format: ReasoningFormat | None = None
     config: ChatConfig = field(default_factory=ChatConfig)
     missing: str = "has no chat template"
+    runs: TemplateRuns | None = None
+
+    async def rendered(self, client: str, work: Callable[[], Result], cost: int) -> Result:
+        """Returns the result of work that renders the template; see `TemplateRuns.run`."""
+        if self.runs is None:
+            return await offload.run(work, cost)
+        return await self.runs.run(client, work, cost)
+
+    def close(self) -> None:
+        """Ends what renders the template."""
+        if self.runs is not None:
+            self.runs.close()
 
     @property
     def template_calls(self) -> bool:
@@ -271,7 +287,8 @@ class ChatModel:
             config.reasoning_parser, "reasoning", REASONING_FORMATS, detected[1]
         )
         check_formats(tool_format, reasoning_format)
-        return cls(template, tool_format, reasoning_format, config, missing)
+        runs = None if template is None else TemplateRuns(template.budget)
+        return cls(template, tool_format, reasoning_format, config, missing, runs)
 
 
 def _find(

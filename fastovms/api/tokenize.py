@@ -272,7 +272,10 @@ class Tokenization:
                 Tokens(len(token_ids), model.info.max_model_len, token_ids, texts)
             )
 
-        return Response(200, await offload.run(answer, len(request.body)))
+        if isinstance(model, ServedEncoder):
+            return Response(200, await offload.run(answer, len(request.body)))
+        data = await model.chat.rendered(request.sender, answer, len(request.body))
+        return Response(200, data)
 
     async def _read(
         self, request: Request, schema: type[Body], dialect: Dialect

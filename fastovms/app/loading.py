@@ -181,6 +181,7 @@ def _load(
             compiled = begun and ahead and ahead.compiled()
             model, reserve = compiled or compile_model(model, cache)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
+            closes.append(chat.result().close)
         has_vision = any(takes_images(model.path) for model, *_ in loaded)
         loader = _image_loader(media) if has_vision else None
         sizes = [model.engine.cache_size for model in generating]

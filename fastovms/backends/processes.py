@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, Final
@@ -154,6 +155,7 @@ def run_media_process(
     """
     connection = connect_to_parent(sys.argv)
     prepare()
+    warnings.simplefilter("ignore")  # of decoders about a client's file
     set_soft_limit(resource.RLIMIT_AS, max_memory)
     os.nice(_NICENESS)
     serve(connection)

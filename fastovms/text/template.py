@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from threading import local
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 from xml.etree import ElementTree
 
 import msgspec
 import openvino_genai
-from jinja2 import Template, TemplateError, nodes
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from fastovms.errors import ConfigurationError, InvalidField, RequestError
+from fastovms.errors import ConfigurationError, FastovmsError, InvalidField, RequestError
 from fastovms.system.disk import DiskCache, key_of
+from fastovms.text.sandbox import (
+    CHANGES,
+    FULL,
+    Budget,
+    LimitExceeded,
+    Limits,
+    Malformed,
+    NeedsProcess,
+    Sandbox,
+    make_environment,
+)
 from fastovms.text.template_messages import (
     AS_TEXT,
     STRICT,
@@ -38,178 +42,6 @@ from fastovms.text.template_messages import (
     nearest_effort,
     place_of,
 )
-
-# Renders templates in a sandbox: they reach nothing outside and do not run away.
-
-
-MAX_PRODUCT = 1_000_000
-"""The maximum number of items of a repeated string or list, and bits of a power."""
-
-MAX_LENGTH = 64 * 1024 * 1024
-"""The maximum number of characters of a text, the prompt among them."""
-
-MAX_PASSES = 10_000_000
-"""The most passes through loops and macros while one prompt is rendered. Some templates look at
-every message for each of them."""
-
-
-_CHANGES: dict[type[Any], tuple[str, ...]] = {list: ("append", "pop"), dict: ("update",)}
-"""Methods by which templates change values."""
-
-CHANGES = re.compile(r"\.(?:append|pop|update)\b")
-"""Finds such a method in a template's source."""
-
-_WIDE = re.compile(r"%[^a-zA-Z%]*(\*|\d{5})")
-
-
-class Sandbox(ImmutableSandboxedEnvironment):
-    """A Jinja environment for untrusted templates: no access to Python internals, no huge values,
-    no endless loops. Templates may change lists and objects with the methods in `CHANGES`, so copy
-    shared values before rendering. Templates of one environment may be rendered in several
-    threads."""
-
-    intercepted_binops = frozenset(("*", "**", "+", "%"))
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._thread = local()
-
-    def render(self, template: Template, variables: Mapping[str, Any]) -> str:
-        """Renders a template.
-
-        Raises:
-            TemplateError: the template refuses the variables, or exceeds a limit.
-            Exception: any other error of its expressions.
-        """
-        self._thread.num_passes = 0
-        pieces: list[str] = []
-        length = 0
-        for piece in template.generate(variables):
-            length += len(piece)
-            _check("the prompt", length, MAX_LENGTH)
-            pieces.append(piece)
-        return "".join(pieces)
-
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Returns whether a template may use an attribute. Some templates change their own lists
-        and objects (Kimi K2, Hunyuan)."""
-        if attr in _CHANGES.get(type(obj), ()):
-            return True
-        return super().is_safe_attribute(obj, attr, value)
-
-    def count_pass(self) -> None:
-        """Counts a pass through a loop or a macro against the limit."""
-        self._thread.num_passes += 1
-        if self._thread.num_passes > MAX_PASSES:
-            raise SecurityError(f"the template takes more than {MAX_PASSES} operations")
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        match operator:
-            case "*":
-                for sized, count in ((left, right), (right, left)):
-                    if isinstance(sized, str | list | tuple) and isinstance(count, int):
-                        _check("a product", len(sized) * count, MAX_PRODUCT)
-            case "**" if isinstance(left, int) and isinstance(right, int):
-                _check("a power", left.bit_length() * right, MAX_PRODUCT)
-            case "+" if isinstance(left, str) and isinstance(right, str):
-                _check("a text", len(left) + len(right), MAX_LENGTH)
-            case "%" if isinstance(left, str) and _WIDE.search(left):
-                raise SecurityError("the template pads a text too much")
-        return super().call_binop(context, operator, left, right)
-
-    def join(self, *values: Any) -> str:
-        """Joins texts, as the operator `~` does."""
-        texts = [str(value) for value in values]
-        _check("a text", sum(map(len, texts)), MAX_LENGTH)
-        return "".join(texts)
-
-    def _generate(
-        self,
-        source: nodes.Template,
-        name: str | None,
-        filename: str | None,
-        defer_init: bool = False,
-    ) -> str:
-        """Inserts the checks into a parsed template and generates its code (a hook of Jinja)."""
-        for repeated in source.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
-            assert isinstance(repeated, nodes.For | nodes.Macro | nodes.CallBlock)
-            repeated.body.insert(0, nodes.ExprStmt(_call("count_pass", [])))
-        _replace_joins(source)
-        return super()._generate(source, name, filename, defer_init)
-
-
-def _replace_joins(node: nodes.Node) -> None:
-    for child in node.iter_child_nodes():
-        _replace_joins(child)
-    for field, value in node.iter_fields():
-        if isinstance(value, nodes.Concat):
-            setattr(node, field, _call("join", value.nodes))
-        elif isinstance(value, list):
-            value[:] = [
-                _call("join", item.nodes) if isinstance(item, nodes.Concat) else item
-                for item in value
-            ]
-
-
-def _call(method: str, arguments: list[nodes.Expr]) -> nodes.Call:
-    """Returns the expression of a call to a method of the environment."""
-    return nodes.Call(nodes.EnvironmentAttribute(method), arguments, [], None, None)
-
-
-def _check(what: str, size: int, limit: int) -> None:
-    if size > limit:
-        raise SecurityError(f"{what} of the template is too large: {size} > {limit}")
-
-
-class GenerationTag(Extension):
-    """Reads `{% generation %}`, which marks the model's text for training. It is replaced by its
-    body."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def make_environment(now: Callable[[], datetime]) -> Sandbox:
-    """Returns the environment in which templates are compiled.
-
-    Args:
-        now: returns the local time, for `strftime_now`.
-    """
-    environment = Sandbox(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=["jinja2.ext.loopcontrols", GenerationTag],
-    )
-    environment.filters["tojson"] = _to_json
-    environment.filters["from_json"] = environment.filters["fromjson"] = json.loads
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: now().strftime(form)
-    return environment
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Returns a value as JSON, unlike Jinja's own filter, which escapes for HTML and sorts."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
-
 
 # Reads what the files of a tokenizer say: chat templates, special tokens, end tokens.
 
@@ -387,6 +219,12 @@ _MAX_REASON: Final = 300
 _MAX_REPLACED: Final = 8
 """Templates of requests whose forms are kept in memory."""
 
+_MAX_SOURCE: Final = 256 * 1024
+"""Characters of a template of a request: several times as many as those of models have."""
+
+_PROBES: Final = Limits(1_000_000, 64_000_000)
+"""The limits of the renderings by which the form of a model's template is found."""
+
 _FORMS_VERSION: Final = 1
 """Changes with the rows of the matrix and the members of the form."""
 
@@ -417,8 +255,9 @@ class ChatTemplate:
     Attributes:
         source: the template used without tools.
         tool_source: the template used with tools, from which formats are detected.
-        replaced: returns another template for the same model, given its source. Raises RequestError
-            if the source is malformed.
+        budget: is spent by renderings.
+        replaced: returns another template for the same model, given its source, which comes from a
+            client and is only rendered in another process. Raises RequestError if it is too long.
     """
 
     def __init__(
@@ -429,6 +268,8 @@ class ChatTemplate:
         content_format: str = "auto",
         now: Callable[[], datetime] = datetime.now,
         cache: DiskCache | None = None,
+        budget: Budget | None = None,
+        is_foreign: bool = False,
     ) -> None:
         """
         Args:
@@ -438,19 +279,24 @@ class ChatTemplate:
                 parts; "auto" = by the template.
             now: returns the local time.
             cache: stores the forms of templates on disk; None = not stored.
+            budget: None = a budget of its own.
+            is_foreign: whether the template comes from a request.
 
         Raises:
             ConfigurationError: a template is malformed.
         """
+        self.budget = budget or Budget()
+        self._is_foreign = is_foreign
         self._tokens = dict(tokens)
         self._content_format = content_format
         self._now = now
         self.source = templates.get(DEFAULT) or next(iter(templates.values()))
         self.tool_source = templates.get(TOOL_USE) or self.source
-        environment = make_environment(now)
-        self._plain = self._with_tools = _Prepared(environment, self.source, self._tokens, now)
+        environment = None if is_foreign else make_environment(self.budget, now)
+        prepare = partial(_Prepared, environment, self.budget, tokens=self._tokens, now=now)
+        self._plain = self._with_tools = prepare(self.source)
         if self.tool_source != self.source:
-            self._with_tools = _Prepared(environment, self.tool_source, self._tokens, now)
+            self._with_tools = prepare(self.tool_source)
         self._plain_form, self._tool_form = self._found(cache or DiskCache(None))
         self.replaced = lru_cache(_MAX_REPLACED)(self._replaced)
 
@@ -501,12 +347,19 @@ class ChatTemplate:
         return cls(templates, tokens, content_format=content_format, now=now, cache=cache)
 
     def _replaced(self, source: str) -> ChatTemplate:
-        try:
-            return ChatTemplate(
-                {DEFAULT: source}, self._tokens, content_format=self._content_format, now=self._now
+        if len(source) > _MAX_SOURCE:
+            raise RequestError(
+                f"chat_template must have at most {_MAX_SOURCE} characters, not {len(source)}",
+                param="chat_template",
             )
-        except ConfigurationError as error:
-            raise RequestError(str(error), param="chat_template") from error
+        return ChatTemplate(
+            {DEFAULT: source},
+            self._tokens,
+            content_format=self._content_format,
+            now=self._now,
+            budget=self.budget,
+            is_foreign=True,
+        )
 
     def _found(self, cache: DiskCache) -> Sequence[FoundForm]:
         """Returns the forms of the templates without and with tools, from the cache if possible."""
@@ -520,10 +373,11 @@ class ChatTemplate:
                 cache.discard(entry)
                 entry = None
         if entry is None:
-            found = (
-                find_form(self.source, self._plain.render, ()),
-                find_form(self.tool_source, self._with_tools.render, (TRIED_TOOL,)),
-            )
+            with self.budget.of(_PROBES):
+                found = (
+                    find_form(self.source, self._plain.render, ()),
+                    find_form(self.tool_source, self._with_tools.render, (TRIED_TOOL,)),
+                )
             data = json.dumps([asdict(form) for form in found]).encode()
             cache.put("template", key, lambda entry: _write(entry / _FORMS_FILE, data))
         if self._content_format == "auto":
@@ -557,8 +411,9 @@ class ChatTemplate:
             warnings: a list to which losses in rendering are added.
 
         Raises:
-            RequestError: the template refuses the chat, with its text.
+            RequestError: the template refuses the chat, with its text, or exceeds a limit.
             InvalidField: `kwargs` names a reserved variable, or two fields exclude each other.
+            NeedsProcess: the rendering must run again where the budget names another process.
         """
         if continue_final_message and add_generation_prompt:
             raise InvalidField(
@@ -586,14 +441,19 @@ class ChatTemplate:
 
         notes: list[str] = []
         try:
-            text = render(messages, form, notes)
-        except TemplateFault as fault:
-            notes = [f"turns are merged and calls shown as text: the chat template: {fault.reason}"]
-            form = replace(form, **STRICT)
-            try:
-                text = render(messages, form, notes)
-            except TemplateFault:
-                raise _placed(fault, messages, lambda m: render(m, form, [])) from fault
+            with self.budget.of(FULL):
+                try:
+                    text = render(messages, form, notes)
+                except TemplateFault as fault:
+                    words = f"the chat template: {fault.reason}"
+                    notes = [f"turns are merged and calls shown as text: {words}"]
+                    form = replace(form, **STRICT)
+                    try:
+                        text = render(messages, form, notes)
+                    except TemplateFault:
+                        raise _placed(fault, messages, lambda m: render(m, form, [])) from fault
+        except UnusableTemplate as error:
+            raise error.named(is_foreign=self._is_foreign) from error
         noted += notes
         return text
 
@@ -623,39 +483,57 @@ class _Prepared:
 
     def __init__(
         self,
-        environment: Sandbox,
+        environment: Sandbox | None,
+        budget: Budget,
         source: str,
+        *,
         tokens: Mapping[str, Any],
         now: Callable[[], datetime],
     ) -> None:
+        """
+        Args:
+            environment: None = the template is only rendered in another process.
+        """
         self._environment = environment
+        self._budget = budget
+        self._source = source
         self._tokens = tokens
         self._now = now
         self._changes = CHANGES.search(source) is not None
         self._is_firefunction = "functools[" in source
         try:
-            self._template = environment.from_string(source)
-        except TemplateError as error:
+            self._template = None if environment is None else environment.from_string(source)
+        except Exception as error:  # whatever a compiler raises
             raise ConfigurationError(f"the chat template is malformed: {error}") from error
 
     def render(
         self, messages: Sequence[Message], form: TemplateForm, variables: Mapping[str, Any]
     ) -> str:
-        """Renders adapted messages. Raises TemplateFault."""
+        """Renders adapted messages. Raises TemplateFault, UnusableTemplate or NeedsProcess."""
         every: dict[str, Any] = {"tools": None, "documents": None, "add_generation_prompt": True}
         every |= {**self._tokens, **variables, "messages": messages}
         if form.empty_lists:
             every |= {name: every[name] or [] for name in ("tools", "documents")}
-        if self._changes:
+        outside = self._budget.outside
+        if self._changes and outside is None:
             every = deepcopy(every)
         if self._is_firefunction:
             functions = [tool.get("function", tool) for tool in every["tools"] or ()]
             every.setdefault("functions", json.dumps(functions, ensure_ascii=False))
             every.setdefault("datetime", self._now().strftime("%B %d %Y %H:%M:%S"))
         try:
+            if outside is not None:
+                plain = {**every, "messages": [dict(message) for message in messages]}
+                return outside.render(self._source, plain, self._budget)
+            if self._environment is None or self._template is None:
+                raise NeedsProcess
             return self._environment.render(self._template, every)
         except MemoryError:
             raise  # for lack of which the request is refused, whatever its template is
+        except (NeedsProcess, FastovmsError):
+            raise
+        except (LimitExceeded, Malformed) as error:
+            raise UnusableTemplate(error) from error
         except Exception as error:  # whatever its code raises
             reason = str(error) or type(error).__name__
             if len(reason) > _MAX_REASON:
@@ -673,6 +551,21 @@ class TemplateFault(RequestError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the chat template cannot render the messages: {reason}")
         self.reason = reason
+
+
+class UnusableTemplate(RequestError):
+    """A template exceeds a limit, or is malformed, whatever the messages are."""
+
+    def __init__(self, cause: LimitExceeded | Malformed) -> None:
+        is_limit = isinstance(cause, LimitExceeded)
+        self._reason = str(cause) if is_limit else f"is malformed: {cause}"
+        super().__init__(f"the chat template {self._reason}")
+
+    def named(self, *, is_foreign: bool) -> InvalidField:
+        """Returns the error for the client, which names the field."""
+        if is_foreign:
+            return InvalidField(f"chat_template {self._reason}", param="chat_template")
+        return InvalidField(f"messages: the model's chat template {self._reason}", param="messages")
 
 
 def _placed(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fastovms.api.chat_prompt import ShownPieces
+from fastovms.api.rendering import TemplateRuns
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Reasoning
-from tests.api.chat_models import MESSAGES, chat_model, prompt_of, tool
+from fastovms.text.template import ChatTemplate
+from tests.api.chat_models import MESSAGES, TEMPLATE, chat_model, prompt_of, tool
 from tests.api.chats import BODY, V1, V3, make
 
 # Chats as the model reads them.
@@ -65,16 +69,53 @@ async def test_prompt(make, fields, prompt):
     assert prompt_of(api) == prompt
 
 
+REFUSED_TEMPLATES = [
+    ("{% if %}", "is malformed"),
+    ("{{ 'a'", "is malformed"),
+    ("x" * 300_000, "at most 262144 characters"),
+    ("{{ " + "(" * 50_000 + " }}", "is malformed"),
+    ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "takes more than"),
+    ("{{ '{0:>3000000000}'.format(1) }}", "pads, repeats or rounds by more than"),
+]  # fmt: skip
+
+
 async def test_templates_of_requests(make):
     body = {**BODY, "chat_template": "{{ messages[0].content }}!"}
     status, answer = await make().post(V1, body)
     assert (status, answer["error"]["param"]) == (400, "chat_template")
-    chat = chat_model(trust_request_chat_template=True)
+    runs = TemplateRuns(TEMPLATE.budget)
+    chat = replace(chat_model(trust_request_chat_template=True), runs=runs)
     api = make(chat=chat)
-    assert (await api.post(V1, body))[0] == 200
-    assert prompt_of(api) == "Hi!"
-    status, answer = await api.post(V1, {**body, "chat_template": "{% if %}"})
-    assert (status, answer["error"]["param"]) == (400, "chat_template")
+    try:
+        assert (await api.post(V1, body))[0] == 200
+        assert prompt_of(api) == "Hi!"
+        for source, reason in REFUSED_TEMPLATES:
+            status, answer = await api.post(V1, {**body, "chat_template": source})
+            error = answer["error"]
+            assert (status, error["param"], reason in error["message"]) == (
+                400,
+                "chat_template",
+                True,
+            ), answer
+        assert (await api.post(V1, body))[0] == 200
+    finally:
+        runs.close()
+
+
+async def test_template_that_takes_much_is_rendered_in_a_process(make):
+    source = "{% for i in range(200) %}{% for m in messages %}{% endfor %}{% endfor %}done"
+    template = ChatTemplate({"default": source}, {})
+    runs = TemplateRuns(template.budget)
+    api = make(chat=replace(chat_model(), template=template, runs=runs))
+    few, many = [{"role": "user", "content": "a"}] * 10, [{"role": "user", "content": "a"}] * 1900
+    try:
+        for messages, num_starts in ((few, 0), (many, 1)):
+            status, answer = await api.post(V1, {**BODY, "messages": messages})
+            assert (status, prompt_of(api)) == (200, "done"), answer
+            assert runs.num_outside == num_starts
+    finally:
+        runs.close()
 
 
 async def test_the_operators_variables_of_the_template(make):

@@ -12,7 +12,6 @@ import msgspec
 import orjson
 from msgspec import UNSET, UnsetType
 
-from fastovms.api import offload
 from fastovms.api.answer import AnswerWriter, Envelope, write_answer
 from fastovms.api.chat_messages import ChatMessages, seal
 from fastovms.api.chat_prompt import (
@@ -489,7 +488,7 @@ async def prepare(
         wanted = constraint(request, tools, prompt.end, template)
         return ReadChat(prompt, tools, images, template, wanted, unseen, fields.warnings)
 
-    chat = await offload.run(read, request.size)
+    chat = await request.model.chat.rendered(request.client, read, request.size)
     job = await chat_job(request, options, chat)
     tools = chat.tools
     shown = ShownPieces(
@@ -526,7 +525,7 @@ async def count_tokens(
         template = _template(request, fields, messages)
         return PromptMaker(request, tools, template).make(messages)
 
-    prompt = await offload.run(make, request.size)
+    prompt = await request.model.chat.rendered(request.client, make, request.size)
     if prompt is not None:
         return len(prompt.token_ids)
     # What is said of the answer has no say in what its prompt is.

@@ -349,7 +349,7 @@ async def prepare_chat(asking: Asking, body: OllamaChatRequest) -> OllamaJob:
     if tools and model.chat.tool_format is None:
         name = show(asking.model_name)
         raise InvalidField(f"tools: {name} does not support tools", param="tools")
-    read = partial(read_ollama_messages, given, dialect, _images_of(asking))
+    read = lambda: read_ollama_messages(given, dialect, _images_of(asking))  # noqa: E731
     return await _prepare(asking, _Chat(read, read_tools(tools, None, None, dialect)))
 
 
@@ -360,7 +360,7 @@ async def prepare_prompt(asking: Asking, body: OllamaGenerateRequest) -> OllamaJ
     if context and model.images is not None:
         raise InvalidField("context cannot be used with a model that takes images", param="context")
     check_token_range(context, "context", model.info)
-    read = partial(_prompt_messages, body, _images_of(asking))
+    read = lambda: _prompt_messages(body, _images_of(asking))  # noqa: E731
     return await _prepare(asking, _Chat(read, context=context, tells_context=model.images is None))
 
 
@@ -401,7 +401,7 @@ async def _prepare(asking: Asking, chat: _Chat) -> OllamaJob:
             prompt, sources = kept_images(prompt, images)
         return ReadChat(prompt, chat.tools, sources, template, wanted, unseen)
 
-    ready = await offload.run(read, request.size)
+    ready = await model.chat.rendered(request.client, read, request.size)
     job = await chat_job(request, options, ready)
     warnings = [*asking.warnings, *job.warnings]
     return OllamaJob(request, options, job.task, job.new_parser, chat.tells_context, warnings)

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import orjson
 
-from fastovms.api import offload
 from fastovms.api.answer import Envelope
 from fastovms.api.chat_messages import fitting, unseal_summary
 from fastovms.api.chat_prompt import PromptMaker, TemplateFields, template_options
@@ -368,7 +367,7 @@ async def prepare(
             prompt, images = kept_images(prompt, images)
         return ReadChat(prompt, maker.tools, images, maker.options, wanted, unseen)
 
-    chat = await offload.run(read, history.size)
+    chat = await request.model.chat.rendered(request.client, read, history.size)
     job = await chat_job(request, options, chat)
     if fields.caching.prewarms:
         params = replace(job.task.params, max_tokens=1, grammar=None)
@@ -386,7 +385,7 @@ async def count_tokens(
     """
     maker = _prompt_maker(request, fields, history)
     make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
-    prompt, images, _ = await offload.run(make, history.size)
+    prompt, images, _ = await request.model.chat.rendered(request.client, make, history.size)
     if images:
         raise image_tokens_unknown(images[0])
     return len(prompt.token_ids)
@@ -407,7 +406,7 @@ async def is_longer(
     maker = _prompt_maker(request, replace(fields, truncates=False), history)
     make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
     try:
-        prompt, _, _ = await offload.run(make, history.size)
+        prompt, _, _ = await request.model.chat.rendered(request.client, make, history.size)
     except InvalidField as error:
         if error.code != CONTEXT_EXCEEDED:
             raise

@@ -1,0 +1,110 @@
+"""The process that renders templates of clients, and what takes long of those of models: `python -m
+fastovms.backends.template_process DESCRIPTOR`.
+
+A template may take any time and memory: it costs only this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import sys
+import time
+from datetime import datetime
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Template, TemplateError
+
+from fastovms.backends.processes import connect_to_parent, limit_time, set_soft_limit
+from fastovms.backends.template_renderer import MAX_MEMORY, Answer, Asked, too_much
+from fastovms.text.sandbox import (
+    Budget,
+    LimitExceeded,
+    Limits,
+    Malformed,
+    Sandbox,
+    make_environment,
+)
+
+_MAX_GROWTH: Final = 128 * 2**20
+"""The bytes that the process may have grown by before another takes its place."""
+
+_MAX_COMPILED: Final = 8
+_MAX_REASON: Final = 1000
+_NICENESS: Final = 5
+
+
+class _Renderer:
+    """Renders templates in this process."""
+
+    def __init__(self) -> None:
+        self._budget = Budget()
+        self._compiled = lru_cache(_MAX_COMPILED)(self._compile)
+
+    def answer(self, asked: Asked) -> Answer:
+        """Renders one template."""
+        begin = time.process_time()
+        error: type[TemplateError] | None = None
+        with self._budget.of(asked.limits):
+            try:
+                environment, template = self._compiled(asked.source)
+                text = environment.render(template, asked.variables)
+            except (LimitExceeded, Malformed) as fault:
+                text, error = str(fault), type(fault)
+            except MemoryError:
+                text, error = str(too_much()), LimitExceeded
+            except Exception as fault:  # whatever the template's code raises
+                text, error = str(fault)[:_MAX_REASON] or type(fault).__name__, TemplateError
+            passes, chars = max(0, self._budget.passes), max(0, self._budget.chars)
+        seconds = asked.limits.seconds - (time.process_time() - begin)
+        return Answer(text, error, Limits(passes, chars, seconds), is_last=False)
+
+    def _compile(self, source: str) -> tuple[Sandbox, Template]:
+        environment = make_environment(self._budget, datetime.now)
+        try:
+            return environment, environment.from_string(source)
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever a compiler raises
+            raise Malformed(str(error)[:_MAX_REASON] or type(error).__name__) from error
+
+
+def _max_resident() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Renders templates until the connection ends, or the process has grown."""
+    renderer, most = _Renderer(), _max_resident() + _MAX_GROWTH
+    is_last = False
+    with contextlib.suppress(EOFError, ConnectionError):
+        while not is_last:
+            asked: Asked = connection.recv()
+            limit_time(asked.limits.seconds)
+            answer = renderer.answer(asked)
+            limit_time(0)
+            is_last = _max_resident() > most
+            connection.send(answer._replace(is_last=is_last))
+
+
+_PR_SET_DUMPABLE: Final = 4
+
+
+def main() -> None:
+    connection = connect_to_parent(sys.argv)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    set_soft_limit(resource.RLIMIT_AS, size + MAX_MEMORY)
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # no core dump of what is meant to die
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nor what its interpreter says of a client's text
+    os.nice(_NICENESS)
+    serve(connection)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

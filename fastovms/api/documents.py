@@ -26,7 +26,8 @@ ReadPdf = Callable[[bytes, str, int], str]
 thread."""
 
 _MAX_CACHED: Final = 16 * 1024 * 1024
-"""Characters of the texts of PDFs that are kept: clients send a document again with each turn."""
+"""Characters of the texts of PDFs that are kept, by key: clients send a document again with each
+turn."""
 
 _MAX_TITLE: Final = 200
 _MAX_DOCUMENTS: Final = 100
@@ -72,7 +73,7 @@ class Documents:
         self._read_pdf = read_pdf
         self._close_reader = close_reader
         self._thread: FairThread[str] = FairThread("documents", per_client=32, total=128)
-        self._texts: OrderedDict[bytes, str] = OrderedDict()
+        self._texts: OrderedDict[tuple[str, bytes], str] = OrderedDict()
         self._num_chars = 0
 
     async def read(self, request: Request, given: Sequence[GivenDocument]) -> int:
@@ -118,7 +119,7 @@ class Documents:
         self._close_reader()
 
     async def _text(self, request: Request, document: GivenDocument) -> str:
-        members, place = document.members, document.place
+        members, place, tenant = document.members, document.place, request.caller.tenant
         data, file_id = members.get(document.data_member), members.get("file_id")
         title = members.get("filename")
         if title is not None and not isinstance(title, str):
@@ -131,12 +132,12 @@ class Documents:
             name = f"{place}.{document.data_member}"
             if not isinstance(data, str):
                 raise wrong(name, "a string", data)
-            call = partial(self._decoded, data, name)
+            call = partial(self._decoded, data, name, tenant)
         elif file_id is not None:
             name = f"{place}.file_id"
             if not isinstance(file_id, str):
                 raise wrong(name, "a string", file_id)
-            call = partial(self._stored, self._find_file(request.caller.tenant, file_id), name)
+            call = partial(self._stored, self._find_file(tenant, file_id), name, tenant)
         else:
             raise InvalidField(
                 f"{place} must have {document.data_member} or file_id: files are not fetched",
@@ -147,13 +148,14 @@ class Documents:
 
     # Called in the thread
 
-    def _decoded(self, data: str, name: str) -> str:
+    def _decoded(self, data: str, name: str, tenant: str) -> str:
         most = self._config.max_document_bytes
         if data.startswith("data:"):
-            return self._read(decode_data_url(data, name, max_bytes=most, is_image=False), name)
-        return self._read(decode_base64(data, name, max_bytes=most), name)
+            content = decode_data_url(data, name, max_bytes=most, is_image=False)
+            return self._read(content, name, tenant)
+        return self._read(decode_base64(data, name, max_bytes=most), name, tenant)
 
-    def _stored(self, path: Path, name: str) -> str:
+    def _stored(self, path: Path, name: str, tenant: str) -> str:
         most = self._config.max_document_bytes
         try:
             with open(open_file(path, os.O_RDONLY), "rb") as file:
@@ -163,9 +165,9 @@ class Documents:
             raise shortage_of(error) or fault from error
         if len(data) > most:
             raise too_large(name, most)
-        return self._read(data, name)
+        return self._read(data, name, tenant)
 
-    def _read(self, data: bytes, name: str) -> str:
+    def _read(self, data: bytes, name: str, tenant: str) -> str:
         if not is_pdf(data):
             return decode_text(data, name)
         if not can_read_pdf():
@@ -174,7 +176,7 @@ class Documents:
                 "extra documents",
                 param=name,
             )
-        key = hashlib.sha256(data).digest()
+        key = tenant, hashlib.sha256(data).digest()  # the time would tell what others have sent
         text = self._texts.get(key)
         if text is None:
             text = self._read_pdf(data, name, self._config.max_document_pages)

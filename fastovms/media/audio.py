@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final
@@ -64,6 +65,21 @@ def is_available() -> bool:
     return True
 
 
+class _Source:
+    """A file for FFmpeg. A seek to an impossible place, which damaged files name, returns an error,
+    because PyAV prints exceptions."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.read, self.tell = file.read, file.tell
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        try:
+            return self._file.seek(offset, whence)
+        except (OSError, ValueError):
+            return -errno.EINVAL
+
+
 def decode_audio(source: BinaryIO, target: BinaryIO, max_seconds: int, on_piece: OnPiece) -> int:
     """Decodes the first audio stream of a file, and returns the number of samples.
 
@@ -85,8 +101,10 @@ def decode_audio(source: BinaryIO, target: BinaryIO, max_seconds: int, on_piece:
     }
     try:
         # The name says nothing: FFmpeg looks at the content.
-        container: Any = av.open(source, options=options)
-    except (av.FFmpegError, ValueError, UnicodeError):
+        container: Any = av.open(_Source(source), options=options)
+    except MemoryError:
+        raise
+    except Exception:  # FFmpeg's errors, and those of reading at places that do not exist
         raise InvalidField(
             f"{AUDIO} is damaged, or not in one of the formats {', '.join(FORMATS.values())}",
             param=AUDIO,
@@ -180,7 +198,9 @@ def _resampled(container: Any, stream: Any) -> Iterator[np.ndarray[Any, np.dtype
                 yield part.to_ndarray()[0]
         for part in resampler.resample(None) if num_frames else ():
             yield part.to_ndarray()[0]
-    except (av.FFmpegError, ValueError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:
         if isinstance(error, EOFError) and num_frames:
             return
         raise InvalidField(f"{AUDIO} is damaged: {_reason(error)}", param=AUDIO) from None

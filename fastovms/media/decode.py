@@ -189,7 +189,8 @@ class EncodedImage:
             if has_too_many_scans(data):
                 raise InvalidField(f"{name} must have at most {MAX_SCANS} scans", param=name)
             # Decodes at a half, a quarter or an eighth of the size where that is enough.
-            self._image.draft(None, self._target)
+            with suppress(Exception):
+                self._image.draft(None, self._target)
 
     def decode(self) -> Image:
         """Decodes and shrinks the pixels, in time proportional to their number; Pillow releases the

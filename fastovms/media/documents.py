@@ -53,9 +53,10 @@ def read_pdf(data: bytes, name: str, max_pages: int) -> str:
     """
     # Imported here because only the process that reads documents needs it.
     from pypdf import PdfReader
-    from pypdf.errors import PyPdfError
+    from pypdf.errors import DependencyError
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it complains about clients' documents
+    reader: PdfReader | None = None
     try:
         reader = PdfReader(io.BytesIO(data))
         if reader.is_encrypted and not reader.decrypt(""):
@@ -72,11 +73,13 @@ def read_pdf(data: bytes, name: str, max_pages: int) -> str:
             if length > MAX_TEXT:
                 raise InvalidField(f"{name} has more than {MAX_TEXT} characters", param=name)
             texts.append(text)
-    except InvalidField:
+    except (InvalidField, MemoryError):
         raise
-    except (PyPdfError, ArithmeticError, AttributeError, LookupError, NotImplementedError,
-            OSError, RecursionError, TypeError, ValueError) as error:  # fmt: skip
-        # pypdf raises any of these for damaged documents.
+    except DependencyError as error:
+        is_encrypted = reader is None or reader.is_encrypted
+        reason = "is encrypted" if is_encrypted else "has a form of data that is not supported"
+        raise InvalidField(f"{name} {reason}", param=name) from error
+    except Exception as error:  # whatever pypdf makes of a damaged document
         reason = _encodable(str(error)[:100])
         raise InvalidField(f"{name} is a damaged PDF: {reason}", param=name) from error
     if not length:

@@ -207,6 +207,17 @@ async def test_texts_of_pdfs_are_kept_within_bounds(make, monkeypatch):
     assert len(reads) == 3
 
 
+async def test_texts_of_pdfs_are_kept_for_their_tenant_alone(make, monkeypatch):
+    api = make()
+    reads = []
+    monkeypatch.setattr(
+        api.context.documents, "_read_pdf", lambda data, *_: reads.append(data) or "text"
+    )
+    for tenant, num_reads in (("a", 1), ("b", 2), ("a", 2), ("b", 2)):
+        await api.call("POST", CHATS, chat({"file_data": PDF}), FakeStream(), tenant=tenant)
+        assert len(reads) == num_reads
+
+
 async def test_without_pypdf(make, monkeypatch):
     monkeypatch.setattr(api_documents, "can_read_pdf", lambda: False)
     status, answer = await make().post(CHATS, chat({"file_data": PDF}))

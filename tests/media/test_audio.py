@@ -6,6 +6,7 @@ import io
 import struct
 import zipfile
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,6 +128,22 @@ def test_damaged_files_raise_or_give_audio(seed: int) -> None:
             data[position] = rng.integers(256)
         with suppress(InvalidField):
             assert len(decode(bytes(data)))
+
+
+def test_file_that_names_an_impossible_place_is_refused_and_nothing_is_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole, path = encoded("caf", "pcm_s16le", SOUND[: SAMPLE_RATE // 10]), tmp_path / "sound.caf"
+    num_refused = 0
+    for position in range(8, 80):
+        path.write_bytes(whole[:position] + b"\x80" + whole[position + 1 :])
+        with path.open("rb") as source:  # unlike a BytesIO, it raises OSError
+            try:
+                decode_audio(source, io.BytesIO(), LIMIT, lambda _: None)
+            except InvalidField:
+                num_refused += 1
+    assert num_refused
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_decoding_ends_when_there_is_no_room() -> None:

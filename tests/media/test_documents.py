@@ -9,6 +9,7 @@ import zlib
 import pypdf
 import pytest
 from pypdf import PdfReader, PdfWriter
+from pypdf.errors import DependencyError
 
 from fastovms.backends import document_process
 from fastovms.backends.document_process import PdfProcesses
@@ -70,6 +71,16 @@ def test_pages(read):
 def test_pdfs_that_are_refused(data, words):
     with pytest.raises(InvalidField, match=words):
         read_pdf(data, "x", 3)
+
+
+@pytest.mark.parametrize("name", ["PdfReader", "PdfReader.decrypt"])
+def test_pdf_whose_encryption_pypdf_cannot_read_is_refused_as_encrypted(monkeypatch, name):
+    def fail(*_: object) -> None:
+        raise DependencyError("cryptography>=3.1 is required for AES algorithm")
+
+    monkeypatch.setattr(f"pypdf.{name}", fail)
+    with pytest.raises(InvalidField, match=r"x is encrypted$"):
+        read_pdf(encrypted(pdf_file(["a"]), ""), "x", 3)
 
 
 def test_a_complaint_about_a_pdf_can_be_sent(monkeypatch):

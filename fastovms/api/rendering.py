@@ -20,8 +20,8 @@ Result = TypeVar("Result")
 
 
 class TemplateRuns:
-    """Runs the renderings of one model. All renderings of a request share one budget. Belongs to one
-    event loop.
+    """Runs the renderings of one model. All renderings of a request share one budget. Belongs to
+    one event loop.
 
     Args:
         budget: that of the model's template.

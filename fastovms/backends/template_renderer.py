@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from jinja2 import TemplateError
 
 from fastovms.backends.processes import ChildProcess
-from fastovms.errors import BackendUnavailable, Overloaded
+from fastovms.errors import BackendUnavailable
 from fastovms.text.sandbox import FULL, Budget, LimitExceeded, Limits
 
 MAX_MEMORY: Final = 2**30
@@ -56,8 +56,7 @@ class TemplateRenderer:
         """Renders a template; see `fastovms.text.sandbox.OutsideRenderer`.
 
         Raises:
-            Overloaded: no process can be started.
-            BackendUnavailable: the server is shutting down.
+            BackendUnavailable: no process can be started, or the server is shutting down.
         """
         limits = Limits(budget.passes, budget.chars, budget.seconds)
         if limits.seconds <= 0:
@@ -103,7 +102,7 @@ class TemplateRenderer:
                 try:
                     self._child = ChildProcess("fastovms.backends.template_process")
                 except OSError as error:
-                    raise Overloaded(
+                    raise BackendUnavailable(
                         f"no template can be rendered now: {error.strerror or error}"
                     ) from error
             return self._child

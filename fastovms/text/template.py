@@ -528,10 +528,8 @@ class _Prepared:
             if self._environment is None or self._template is None:
                 raise NeedsProcess
             return self._environment.render(self._template, every)
-        except MemoryError:
-            raise  # for lack of which the request is refused, whatever its template is
-        except (NeedsProcess, FastovmsError):
-            raise
+        except (MemoryError, NeedsProcess, FastovmsError):
+            raise  # without memory the request is refused, whatever its template is
         except (LimitExceeded, Malformed) as error:
             raise UnusableTemplate(error) from error
         except Exception as error:  # whatever its code raises

@@ -10,7 +10,7 @@ from jinja2 import TemplateError
 
 from fastovms.backends import template_renderer
 from fastovms.backends.template_renderer import TemplateRenderer
-from fastovms.errors import BackendUnavailable, Overloaded
+from fastovms.errors import BackendUnavailable
 from fastovms.text.sandbox import FULL, Budget, LimitExceeded, Limits, Malformed
 
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -88,12 +88,12 @@ def test_time_is_shared_by_the_renderings_of_a_request() -> None:
         assert renderer._child is None
 
 
-def test_process_that_cannot_be_started_is_an_overload(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_cannot_be_started_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(module: str) -> None:
         raise OSError(12, "no memory")
 
     monkeypatch.setattr(template_renderer, "ChildProcess", fail)
-    with rendering() as (renderer, budget), budget.of(FULL), pytest.raises(Overloaded):
+    with rendering() as (renderer, budget), budget.of(FULL), pytest.raises(BackendUnavailable):
         renderer.render("a", {}, budget)
 
 

@@ -13,7 +13,7 @@ from pypdf.errors import DependencyError
 
 from fastovms.backends import document_process
 from fastovms.backends.document_process import PdfProcesses
-from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
+from fastovms.errors import BackendUnavailable, InvalidField
 from fastovms.media.documents import decode_text, is_pdf, read_pdf
 from tests.media.pdf_files import pdf_file
 
@@ -117,7 +117,7 @@ def test_no_process(monkeypatch):
         raise OSError(12, "no memory")
 
     monkeypatch.setattr(document_process, "ChildProcess", fail)
-    with pytest.raises(Overloaded, match="no memory"):
+    with pytest.raises(BackendUnavailable, match="no memory"):
         PdfProcesses().read(b"", "x", 3)
 
 

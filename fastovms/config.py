@@ -148,7 +148,8 @@ class EngineConfig:
         tune: measure, when idle, which precisions and token budget are the fastest.
         decode_kernels: "auto" = our own kernels compute steps of few tokens where they are faster,
             "off" = never.
-        max_num_queued_requests: samples that may wait to run; more are refused as overload.
+        max_num_queued_requests: samples of one client that may wait to run; more are refused as
+            overload. Those of all other clients together find as many places beyond these.
         enable_prefix_caching: reuse the KV blocks of equal prompt beginnings.
         enable_prompt_lookup: draft tokens from earlier text; None = only with the paged backend.
         suffix_index_tokens: number of recent tokens of all requests to draft from; 0 = only each

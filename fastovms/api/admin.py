@@ -41,6 +41,7 @@ from fastovms.errors import (
     Overloaded,
     RequestError,
 )
+from fastovms.fair_queue import Shares
 from fastovms.http.messages import Request, Response
 from fastovms.http.routing import MethodNotAllowed, Router
 from fastovms.telemetry.metrics import render
@@ -161,6 +162,7 @@ _STREAMED: Final = ("/completions", "/messages", "/responses")
 """How paths end whose answers may be event streams."""
 
 _MAX_WAITING: Final = 1024
+"""How many requests of one client wait."""
 
 
 class _Outline(msgspec.Struct, frozen=True):
@@ -182,7 +184,7 @@ class StartWait:
         self._router = router
         self._bodies = bodies
         self._timeout = timeout
-        self._num_waiting = 0
+        self._places = Shares.of_places(_MAX_WAITING)
 
     async def __call__(self, request: Request) -> Response | None:
         dialect = dialect_of(request.path)
@@ -211,9 +213,9 @@ class StartWait:
             BackendUnavailable: loading takes too long.
             Overloaded: too many requests wait.
         """
-        if self._num_waiting >= _MAX_WAITING:
-            raise Overloaded(f"{_MAX_WAITING} requests wait for the model, which is the limit")
-        self._num_waiting += 1
+        places, client = self._places, request.sender
+        if not places.take(client):
+            raise Overloaded(f"{places.used} requests wait for the model, which is the limit")
         try:
             if _may_be_streamed(request.path) and await self._streams(request):
                 request.open_early()
@@ -224,7 +226,7 @@ class StartWait:
                 f"the model could not be loaded within {self._timeout:g} s", retry_after=10.0
             ) from None
         finally:
-            self._num_waiting -= 1
+            places.give_back(client)
 
     async def _streams(self, request: Request) -> bool:
         try:

@@ -28,6 +28,7 @@ from fastovms.errors import (
     ServerClosing,
     description_of,
 )
+from fastovms.fair_queue import Shares
 from fastovms.http.messages import Request
 
 _DURATION: Final = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|\u00b5s|\u03bcs|ms|s|m|h))+")
@@ -256,6 +257,7 @@ class ModelPool:
         self._known: dict[str, KnownModel] = {}
         self._loaded: dict[str, ModelPlan] = {}  # by name, that of the last successful load
         self._waiters = ModelWaiters(residency, clock)
+        self._places: dict[str, Shares] = {}
         self._move: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closes: dict[str, Callable[[], None]] = {}
@@ -291,6 +293,7 @@ class ModelPool:
             self._waiters.refuse(name, BackendUnavailable(f"the model {name} is no longer served"))
             self._residency.remove(name)
             self._loaded.pop(name, None)
+            self._places.pop(name, None)
             del self._configs[name]
         for plan in added:
             logger.info("models: %s is now served", plan.known.name)
@@ -326,7 +329,7 @@ class ModelPool:
             return None
         return partial(self._release, name)
 
-    async def hold(self, name: str) -> Release:
+    async def hold(self, name: str, client: str = "") -> Release:
         release = self.try_hold(name)
         if release is not None:
             return release
@@ -335,10 +338,13 @@ class ModelPool:
         seconds = self._residency.seconds_to_retry(name, self._clock())
         if seconds:
             raise _not_loaded(self._known[name], seconds)
-        limit = self._configs[name].engine.max_num_queued_requests
-        if self._waiters.num_waiting(name) >= limit:
-            raise Overloaded(f"{limit} requests wait for {name} to be loaded, which is the limit")
+        places = self._places_of(name)
+        if not places.may_take(client):
+            raise Overloaded(
+                f"{places.used} requests wait for {name} to be loaded, which is the limit"
+            )
         waiting = self._wait(name)
+        places.hold(client)
         try:
             with self._occupied():
                 async with asyncio.timeout(self._wait_timeout):
@@ -351,7 +357,17 @@ class ModelPool:
                     retry_after=10.0,
                 ) from None
             raise
+        finally:
+            places.give_back(client)
         return partial(self._release, name)
+
+    def _places_of(self, name: str) -> Shares:
+        """Returns the places of those that wait for a model, by the limit that it has now."""
+        limit = self._configs[name].engine.max_num_queued_requests
+        places = self._places.get(name)
+        if places is None or places.free != limit:
+            places = self._places[name] = Shares.of_places(limit)
+        return places
 
     def _wait(self, name: str, *, is_order: bool = False) -> asyncio.Future[None]:
         """Returns the callback that runs once the model is in use for the waiting request."""

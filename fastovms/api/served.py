@@ -607,12 +607,15 @@ class ModelHolder(Protocol):
     def try_hold(self, name: str) -> Release | None:
         """Holds a model and returns its release; None = it is not loaded, or is being unloaded."""
 
-    async def hold(self, name: str) -> Release:
+    async def hold(self, name: str, client: str = "") -> Release:
         """Holds a model and returns its release. Loads the model first if needed.
+
+        Args:
+            client: the key or address that waits for it; "" = the server itself.
 
         Raises:
             BackendUnavailable: the model cannot be loaded now.
-            Overloaded: too many wait for the model.
+            Overloaded: too many requests of the client wait for the model.
         """
 
     async def load(self, name: str) -> None:

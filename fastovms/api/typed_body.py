@@ -174,7 +174,7 @@ async def hold_model(
     if streams:
         request.open_early()
     assert models.holder is not None
-    request.hold(await models.holder.hold(model.resident))
+    request.hold(await models.holder.hold(model.resident, request.sender))
     return loaded_model(model, tasks)
 
 

@@ -30,6 +30,7 @@ from fastovms.backends.model_task import find_pooling, find_task, graph_file
 from fastovms.config import EncoderConfig, EngineConfig
 from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText, Pooling, Task
 from fastovms.errors import ConfigurationError, EngineFailed, Overloaded
+from fastovms.fair_queue import Shares
 from fastovms.params import ModelInfo
 from fastovms.text.tokenizer import TextEncoder
 
@@ -174,7 +175,8 @@ class TextQueue(Generic[Queued]):
 logger = logging.getLogger(__name__)
 
 _MAX_WAITING_TOKENS: Final = 2**24
-"""How many tokens may wait, of all requests: 128 MiB of ids."""
+"""How many tokens of one client may wait: 128 MiB of ids. Those of other clients find as many
+places beyond these."""
 
 
 class _Job(Job[EncodedTexts]):
@@ -240,6 +242,7 @@ class ThreadedEncoder(JobThread[_Job]):
         self._max_batch_tokens = max_batch_tokens
         self._costs = SliceCosts(model.num_segments)
         self._texts: TextQueue[_Job] = TextQueue()
+        self._waiting_tokens = Shares.of_places(_MAX_WAITING_TOKENS)
         self._batch_sizes = Histogram(BATCH_BUCKETS)
         self._encoder_counters = EncoderCounters(batch_sizes=self._batch_sizes)
 
@@ -256,12 +259,16 @@ class ThreadedEncoder(JobThread[_Job]):
     async def encode(
         self, texts: Sequence[EncoderText], client: str, priority: int = 0
     ) -> EncodedTexts:
-        self._check_open()
+        self._check_open(client)
         job = _Job(texts, client, priority, self.encoder.width, self._clock())
-        num_waiting = sum(other.num_tokens for other in self._jobs)
-        if num_waiting and num_waiting + job.num_tokens > _MAX_WAITING_TOKENS:
-            raise Overloaded(f"{num_waiting} tokens are waiting, which is the limit")
-        encoded: EncodedTexts = await self._result_of(job)
+        waiting, num_tokens = self._waiting_tokens, job.num_tokens
+        if waiting.used and not waiting.may_take(client, num_tokens):
+            raise Overloaded(f"{waiting.used} tokens are waiting, which is the limit")
+        waiting.hold(client, num_tokens)
+        try:
+            encoded: EncodedTexts = await self._result_of(job)
+        finally:
+            waiting.give_back(client, num_tokens)
         return encoded
 
     def stats(self) -> BackendStats:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import STEP_BUCKETS, BackendStats, Histogram
 from fastovms.errors import Overloaded, RequestError
+from fastovms.fair_queue import Shares
 from fastovms.params import (
     EngineOutput,
     FinishReason,
@@ -288,6 +289,8 @@ class _Request:
         submitted_at: when it was queued; None once it runs.
         queue_time: seconds in the queue; None until known and after it was reported.
         on_end: called when it is not in flight any more.
+        owner: the key or address whose place in the queue it takes.
+        num_places: how many places it takes; 0 once it has been admitted.
         images: the images of its prompt, until the engine has received them; until then they count
             towards `--max-image-memory`.
     """
@@ -296,6 +299,8 @@ class _Request:
     unfinished: set[int]
     submitted_at: float | None
     on_end: Callable[[], None] | None
+    owner: str
+    num_places: int
     images: Sequence[Image] = ()
     queue_time: float | None = None
 
@@ -304,7 +309,8 @@ class RequestsInFlight:
     """Passes every output to the callback of its request. Belongs to the event loop's thread.
 
     Args:
-        max_num_waiting: the maximum number of waiting samples.
+        max_num_waiting: how many samples of one owner may wait for their first step. The samples
+            of other owners find places beyond these; see `Shares.of_places`.
         abort: aborts a request whose callback has failed.
         stats: the initial statistics.
     """
@@ -317,7 +323,7 @@ class RequestsInFlight:
         clock: Callable[[], float],
         stats: BackendStats | None = None,
     ) -> None:
-        self._max_num_waiting = max_num_waiting
+        self._places = Shares.of_places(max_num_waiting)
         self._abort = abort
         self._clock = clock
         self._requests: dict[str, _Request] = {}
@@ -356,9 +362,10 @@ class RequestsInFlight:
         Raises:
             Overloaded: too many samples wait.
         """
-        if self._num_waiting >= self._max_num_waiting:
+        owner = request.owner or request.tenant
+        if not self._places.may_take(owner):
             raise Overloaded(
-                f"{self._num_waiting} requests are waiting, which is the limit; try again later"
+                f"{self._places.used} requests are waiting, which is the limit; try again later"
             )
         assert request.request_id not in self._requests, "request ids are unique"
         self._requests[request.request_id] = _Request(
@@ -366,8 +373,11 @@ class RequestsInFlight:
             set(range(request.params.n)),
             self._clock(),
             on_end,
+            owner,
+            request.params.n,
             request.prompt.images if request.prompt else (),
         )
+        self._places.hold(owner, request.params.n)
         self._num_submitted += request.params.n
 
     def discard(self, request_id: str, index: int | None) -> bool:
@@ -393,6 +403,7 @@ class RequestsInFlight:
                 request.queue_time = step.started_at - request.submitted_at
                 request.submitted_at = None
                 request.images = ()
+                self._leave_queue(request)
         for request_id, output in step.outputs:
             request = self._requests.get(request_id)
             if request is not None and output.index in request.unfinished:
@@ -415,8 +426,15 @@ class RequestsInFlight:
 
     def _end(self, request_id: str, request: _Request) -> None:
         del self._requests[request_id]
+        self._leave_queue(request)
         if request.on_end is not None:
             request.on_end()
+
+    def _leave_queue(self, request: _Request) -> None:
+        """Gives back the places of a request. One whose first sample is admitted has places for all
+        of them in the engine."""
+        self._places.give_back(request.owner, request.num_places)
+        request.num_places = 0
 
     def _tell(self, request_id: str, request: _Request, output: GenerationOutput) -> None:
         if output.finish_reason is not None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from fastovms.backend_stats import STEP_BUCKETS, BackendStats, EngineCounters, Histogram
 from fastovms.backends.engine_thread import ComputeTurn, LoopLink
 from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded
+from fastovms.fair_queue import Shares
 from fastovms.params import ModelInfo
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class JobThread(Generic[JobT]):
         self.model = model
         self.failure: str | None = None
         self._turn = turn
-        self._max_num_queued = max_num_queued
+        self._places = Shares.of_places(max_num_queued)
         self._clock = clock
         self._commands: queue.SimpleQueue[JobT | None] = queue.SimpleQueue()
         self._jobs: dict[JobT, None] = {}  # in the order in which they came
@@ -92,24 +93,27 @@ class JobThread(Generic[JobT]):
     async def warmed_up(self) -> None:
         """Returns at once: loading computes the first, slow steps."""
 
-    def _check_open(self) -> None:
-        """Raises EngineFailed, BackendUnavailable or Overloaded if no job can be taken."""
+    def _check_open(self, client: str) -> None:
+        """Raises EngineFailed, BackendUnavailable or Overloaded if no job of the client can be
+        taken."""
         if self.failure is not None:
             raise EngineFailed(f"the engine has failed: {self.failure}")
         if not self._link.is_started or self._closing:
             raise BackendUnavailable(f"the server is not ready to serve {self.model.name}")
-        if len(self._jobs) >= self._max_num_queued:
-            raise Overloaded(f"{len(self._jobs)} requests are waiting, which is the limit")
+        if not self._places.may_take(client):
+            raise Overloaded(f"{self._places.used} requests are waiting, which is the limit")
 
     async def _result_of(self, job: JobT) -> Any:
         """Has the thread compute a job, and returns its result."""
         self._jobs[job] = None
+        self._places.hold(job.client)
         self._commands.put(job)
         try:
             return await job.done
         finally:
             job.is_given_up = True
             self._jobs.pop(job, None)
+            self._places.give_back(job.client)
             if job.done.cancelled():
                 self._commands.put(job)
 

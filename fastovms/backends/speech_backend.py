@@ -165,7 +165,7 @@ class WhisperBackend(JobThread[_Job]):
         super().__init__(model, turn, max_num_queued=max_num_queued, clock=clock)
         self._start = start
         self._waiting: FairQueue[_Job] = FairQueue(
-            "audios", per_client=max_num_queued, total=max_num_queued
+            "audios", per_client=max_num_queued, total=2 * max_num_queued
         )
         self._is_stopped = False
         loaded: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
@@ -183,7 +183,7 @@ class WhisperBackend(JobThread[_Job]):
     async def transcribe(
         self, audio: Audio, params: SpeechParams, client: str, on_text: OnText
     ) -> Transcript:
-        self._check_open()
+        self._check_open(client)
         job = _Job(audio, params, client, on_text, self._clock())
         transcript: Transcript = await self._result_of(job)
         return transcript

@@ -178,7 +178,8 @@ ENGINE_FLAGS: Final = (
          "use this server's own compute kernels for steps of up to 8 tokens: auto = if a test "
          "after the start finds them correct and faster than OpenVINO's, off = never"),
     Flag("--max-queued-requests", ENGINE.max_num_queued_requests, "N", count(1),
-         "number of sequences that may wait in the queue; further requests get 429"),
+         "number of sequences of one key, or of one address without keys, that may wait in the "
+         "queue; further requests get 429. Other clients together get as many places again"),
     Flag("--enable-prefix-caching", ENGINE.enable_prefix_caching, "", None,
          "reuse the KV cache of prompts that begin with the same tokens"),
     Flag("--enable-prompt-lookup", ENGINE.enable_prompt_lookup, "", None,

@@ -100,7 +100,7 @@ class Holder:
     def try_hold(self, name: str) -> Any:
         return None if self._known.served is None else no_hold()
 
-    async def hold(self, name: str) -> Any:
+    async def hold(self, name: str, client: str) -> Any:
         assert name == self._known.name
         self._known.served = self._served
         return no_hold()

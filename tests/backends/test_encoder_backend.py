@@ -282,8 +282,12 @@ async def test_the_queue_is_bounded(made):
     _, backend = made
     waiting = [asyncio.ensure_future(backend.encode([text(1)], "a")) for _ in range(3)]
     await asyncio.sleep(0)
-    with pytest.raises(Overloaded):
-        await backend.encode([text(1)], "b")
+    with pytest.raises(Overloaded, match="3 requests are waiting"):
+        await backend.encode([text(1)], "a")
+    waiting += [asyncio.ensure_future(backend.encode([text(1)], "b")) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert not waiting[4].done()
+    assert isinstance(waiting[5].exception(), Overloaded)
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)

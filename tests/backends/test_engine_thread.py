@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -273,8 +274,30 @@ def test_those_on_their_way_to_the_engine_wait_too() -> None:
     flight.deliver(step(received=2, waiting=1))
     assert flight.stats.num_waiting == 1
     flight.add(request("b", n=2), lambda _: None)
-    with pytest.raises(Overloaded, match="3 requests are waiting"):
+    with pytest.raises(Overloaded, match="4 requests are waiting"):
         flight.add(request("c"), lambda _: None)
+
+
+def test_queue_that_one_owner_fills_has_places_for_others() -> None:
+    flight = Flight(max_num_waiting=4)
+
+    def add(owner: str, name: str) -> None:
+        flight.add(replace(request(name), owner=owner), lambda _: None)
+
+    for number in range(4):
+        add("a", f"a{number}")
+    for owner, most in (("a", 0), ("b", 2), ("c", 1), ("a", 0)):
+        for number in range(most):
+            add(owner, f"{owner}{number}")
+        with pytest.raises(Overloaded):
+            add(owner, f"{owner} too many")
+    flight.deliver(step(admitted=("a0", "a1")))
+    flight.discard("a2", None)
+    flight.deliver(step(output("b0", 0, FinishReason.ERROR)))
+    add("b", "b again")
+    flight.end_all(FinishReason.ABORT, None)
+    flight._places.check()
+    assert flight._places.used == 0
 
 
 def test_the_time_of_steps_is_kept_and_that_of_none_is_not() -> None:

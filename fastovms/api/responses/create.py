@@ -464,7 +464,7 @@ class Responses:
 
         async def begin() -> _Task:
             assert context.models.holder is not None
-            release = await context.models.holder.hold(known.resident)
+            release = await context.models.holder.hold(known.resident, request.sender)
             try:
                 model = loaded_model(known, _TASKS)
                 assert isinstance(model, ServedModel)

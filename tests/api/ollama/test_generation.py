@@ -328,7 +328,7 @@ class Holder:
         self.moves.append(f"take {name}")
         return (lambda: self.moves.append(f"give back {name}")) if self.is_there else None
 
-    async def hold(self, name):
+    async def hold(self, name, client):
         raise BackendUnavailable("not now")
 
     def dismiss(self, name):

@@ -38,7 +38,7 @@ class Holder:
     def try_hold(self, name: str) -> Release | None:
         return None
 
-    async def hold(self, name: str) -> Release:
+    async def hold(self, name: str, client: str = "") -> Release:
         self.num_waiting += 1
         self.asked.set()
         try:

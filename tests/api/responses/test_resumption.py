@@ -338,7 +338,7 @@ class Holder:
     def try_hold(self, name: str) -> None:
         return None
 
-    async def hold(self, name: str) -> Callable[[], None]:
+    async def hold(self, name: str, client: str = "") -> Callable[[], None]:
         assert name == self._known.name
         await self.may_load.wait()
         if self.failure is not None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
 
 from tests.simulation.client import Answer, BadAnswer, Gone, call, get
 from tests.simulation.encoding import Encoding
-from tests.simulation.expected import body_of, faults_of
+from tests.simulation.expected import SentTexts, body_of, faults_of, num_cached
 from tests.simulation.network import FAST
 from tests.simulation.server import Port, Settings
-from tests.simulation.workload import Action
+from tests.simulation.workload import PROMPTS, Action
 from tests.simulation.world import World
 
 _PATIENCE: Final = 5000.0
@@ -54,6 +54,7 @@ class BatchClient:
     """Uploads the lines of an action, runs them as a batch, and checks each result.
 
     Args:
+        texts: where the prompts of the lines are added.
         may_fail: whether lines may fail with status 500, as where the model computes NaN.
     """
 
@@ -64,9 +65,13 @@ class BatchClient:
         action: Action,
         settings: Settings,
         kept: list[Any],
+        texts: SentTexts,
         *,
         may_fail: bool,
     ) -> None:
+        self._texts = texts
+        lines = [replace(one, key=action.key) for one in action.lines if one.api in PROMPTS]
+        self._sent = {line.number: texts.add_prompt(line) for line in lines}
         self._may_fail = may_fail
         self._world = world
         self._port = port
@@ -171,6 +176,10 @@ class BatchClient:
                 faults += Encoding(line, self._settings.encoder, line.model).faults(answer)
             elif not (self._may_fail and answer.status == 500):
                 faults += faults_of(line, answer, self._settings)
+                if answer.status == 200:
+                    cached = num_cached(answer.json["usage"])
+                    own = self._sent[line.number]
+                    faults += self._texts.faults_of_cached(self._action.key, own, cached)
         if counts["completed"] != num_right:
             faults.append(f"{counts}, and {num_right} are right")
         return faults

@@ -24,7 +24,7 @@ from tests.simulation.client import (
     read_answer,
     render,
 )
-from tests.simulation.expected import SentText, SentTexts
+from tests.simulation.expected import SentText, SentTexts, num_cached
 from tests.simulation.model import continue_greedily
 from tests.simulation.network import FAST, Line
 from tests.simulation.server import Port
@@ -48,6 +48,7 @@ class Kept:
         events: the events that have been seen, by number.
         body: the response as it was told at its end; None = it was not.
         is_deleted: whether it must not be found any more.
+        sent: its prompt; None = this is not known.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Kept:
     body: Any = None
     is_deleted: bool = False
     is_strict: bool = True
+    sent: SentText | None = None
 
     @property
     def paths(self) -> list[tuple[str, str]]:
@@ -160,13 +162,14 @@ class Dialogue:
             tokens = continue_greedily(list(f"{prompt}>".encode()), most, action.model)
             said = bytes(tokens).decode(errors="replace")
             reason = "completed" if len(tokens) < most else "incomplete"
-        self._texts.add(action.key, "", SentText(list(f"{prompt}>".encode()), tokens))
+        sent = SentText(list(f"{prompt}>".encode()), tokens)
+        self._texts.add(action.key, "", sent)
         if size >= self._max_model_len:
             said, reason = "", "failed"  # where the model must be loaded before this is seen
         background, streams = action.fields["background"], action.fields["stream"]
 
         def acknowledge(id: str) -> Kept:
-            kept = Kept(id, action, said, reason, background, is_strict=self._is_strict)
+            kept = Kept(id, action, said, reason, background, is_strict=self._is_strict, sent=sent)
             self._kept.append(kept)
             world.note("acknowledged", id)
             return kept
@@ -319,6 +322,10 @@ class Dialogue:
         kept.body = body
         for fault in faults_of_response(kept, body):
             self._fail("response", fault)
+        if body.get("usage") and kept.sent is not None:
+            key, cached = kept.action.key, num_cached(body["usage"])
+            for fault in self._texts.faults_of_cached(key, kept.sent, cached):
+                self._fail("stranger", fault)
 
 
 def has_ended(body: Any) -> bool:

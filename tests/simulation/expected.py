@@ -104,9 +104,15 @@ class SentText(NamedTuple):
 
 class SentTexts:
     """All prompts that clients have sent, by tenant and salt. They bound what a client may be told
-    of the prefix cache."""
+    of the prefix cache.
 
-    def __init__(self) -> None:
+    Args:
+        repeats: whether a server may compute a prompt a second time and find it in a cache: one
+            on disk, or in memory where the end of an answer could not be stored.
+    """
+
+    def __init__(self, *, repeats: bool) -> None:
+        self._repeats = repeats
         self._texts: dict[tuple[str, str], list[SentText]] = {}
 
     def add(self, key: str, salt: str, text: SentText) -> SentText:
@@ -126,8 +132,19 @@ class SentTexts:
         Args:
             own: the text that does not count.
         """
-        prompt, most = prompt_tokens(action), 0
-        for text in self._texts[action.key, action.fields.get("cache_salt", "")]:
+        salt = action.fields.get("cache_salt", "")
+        return self._most_known(action.key, salt, prompt_tokens(action), own)
+
+    def faults_of_cached(self, key: str, own: SentText, num_cached: int) -> list[str]:
+        """Returns what is wrong with the number of cached tokens of a prompt without a salt."""
+        most = self._most_known(key, "", own.prompt, None if self._repeats else own)
+        if num_cached <= most:
+            return []
+        return [f"{num_cached} tokens are cached, of which {key!r} has sent only {most}"]
+
+    def _most_known(self, key: str, salt: str, prompt: list[int], own: SentText | None) -> int:
+        most = 0
+        for text in self._texts[key, salt]:
             if text is own:
                 continue
             tokens = [*text.prompt, *(text.continuation or ())]
@@ -203,7 +220,7 @@ def faults_of(
     if is_drawn and len(set(expected)) == 1 and len(expected[0].text) > 9:
         return [f"all samples are {expected[0]}"]
     if most_cached is not None:
-        cached = [usage for usage in map(_num_cached, _usages(answer)) if usage > most_cached]
+        cached = [usage for usage in map(num_cached, _usages(answer)) if usage > most_cached]
         if cached:
             return [f"{cached[0]} tokens are cached, of which only {most_cached} were sent before"]
     num_tokens = sum(sample.num_tokens for sample in expected)
@@ -228,8 +245,9 @@ def _usages(answer: Answer) -> list[Any]:
     return [body["usage"] for body in bodies if body.get("usage")]
 
 
-def _num_cached(usage: Any) -> int:
-    details = usage.get("prompt_tokens_details") or {}
+def num_cached(usage: Any) -> int:
+    """Returns how many tokens of the prompt came from a cache."""
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
     return details.get("cached_tokens") or usage.get("cache_read_input_tokens") or 0
 
 

@@ -314,6 +314,30 @@ FAULTS: Final = (
         "fields, model.info, cut.input, None,",
     ),
     Fault(
+        "a resumed response has no key",
+        "fastovms.api.responses.resumption",
+        "caller = Caller(tenant=key.tenant,",
+        'caller = Caller(tenant="",',
+    ),
+    Fault(
+        "a request has no key",
+        "fastovms.api.context",
+        "caller=request.caller,",
+        'caller=type(request.caller)(tenant=""),',
+    ),
+    Fault(
+        "a line of a batch has no key",
+        "fastovms.batches.runner",
+        "Caller(tenant=tenant, priority",
+        'Caller(tenant="", priority',
+    ),
+    Fault(
+        "a message over a WebSocket has no key",
+        _SOCKET,
+        "request.caller, request.trace = outer.caller, outer.trace",
+        "request.trace = outer.trace",
+    ),
+    Fault(
         "a stored response lacks its output",
         _OPERATIONS,
         "(ItemOrigin.OUTPUT, response.output)]",

@@ -22,6 +22,7 @@ from tests.simulation.workload import (
     Accident,
     Action,
     Scenario,
+    batch_of,
     greedy_text,
     is_greedy,
     make_batch,
@@ -47,6 +48,11 @@ def make_scenario(seed: int) -> Scenario:
     scenario = _with_tls(scenario, chance) if chance.random() < 0.12 else scenario
     chance = random.Random(f"encoders 1286 {seed}")  # no world that failed before has them
     scenario = _with_encoders(scenario, chance) if chance.random() < 0.15 else scenario
+    chance = random.Random(f"twins {seed}")
+    settings = scenario.settings
+    is_plain = settings.num_models == settings.num_replicas == 1 and not scenario.reloads
+    if is_plain and chance.random() < 0.1:
+        return _with_twins(scenario, chance)
     chance = random.Random(f"shortages {seed}")
     return _with_shortages(scenario, chance) if chance.random() < 0.15 else scenario
 
@@ -115,6 +121,58 @@ def _with_visits(scenario: Scenario, chance: random.Random) -> Scenario:
         for i in range(chance.choice((0, 1, 1, 3)))
     )
     return replace(scenario, actions=(*others, *visits), accidents=accidents)
+
+
+def _with_twins(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Returns a scenario whose two keys send the same prompts, before and after a kill that cuts
+    off responses in the background, most of which have not begun."""
+    settings = scenario.settings
+    engine = replace(
+        settings.engine,
+        enable_prefix_caching=True,
+        max_num_seqs=chance.choice((1, 2)),
+        max_num_queued_requests=1024,
+    )
+    pace = Pace(chance.choice((0.02, 0.05)), 1e-5)
+    settings = replace(settings, engine=engine, pace=pace, prompt_cache=0)
+    scenario = with_keys(replace(scenario, settings=settings))
+    texts = [make_text(chance, settings.max_model_len // 3) for _ in range(chance.choice((2, 4)))]
+    number, at = _next_number(scenario.events), chance.uniform(0.5, 1.2)
+    twins = [
+        Action(
+            number + i,
+            chance.uniform(0.0, 0.1),
+            "responses",
+            texts[i // 2],
+            {
+                "max_output_tokens": chance.choice((20, 60)),
+                "temperature": 0,
+                "stream": chance.random() < 0.5,
+                "background": True,
+                "store": True,
+            },
+            converses=chance.random() < 0.2,
+        )
+        for i in range(2 * len(texts))
+    ]
+    number += len(twins)
+    live = {"temperature": 0, "max_tokens": chance.choice((1, 10))}
+    twins += [
+        Action(number + i, at + chance.uniform(0.0, 2.0), "chat", texts[i], live)
+        for i in range(chance.choice((0, 2)))
+    ]
+    number += len(twins)
+    twins = [replace(action, key=KEYS[i % 2]) for i, action in enumerate(twins)]
+    if chance.random() < 0.5:
+        asked = Action(number, at + 0.5, "chat", make_text(chance, 40), live, key=KEYS[1])
+        lines = (replace(asked, number=0, key=""),)
+        batch = batch_of(chance, number + 1, asked.model, lines)
+        twins += [asked, replace(batch, at=at + 1.0, key=KEYS[0], ends="")]
+        number += 2
+    others = scenario.actions[: chance.choice((0, 3))]
+    actions = (*(replace(action, key=chance.choice(KEYS)) for action in others), *twins)
+    kill = Accident(number, at, chance.choice(("kill", "power")), 0.1)
+    return replace(scenario, actions=actions, accidents=(kill,))
 
 
 def _with_other_keys(scenario: Scenario, chance: random.Random) -> Scenario:

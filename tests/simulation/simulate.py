@@ -112,7 +112,8 @@ class Simulation:
         self._operator = Operator(
             *scenario.files_at_first, keeps=not scenario.settings.loads_on_demand
         )
-        self._texts = SentTexts()
+        is_kept = bool(scenario.settings.prompt_cache or scenario.reloads)
+        self._texts = SentTexts(repeats=is_kept or scenario.has_bad_disk)
 
     def run(self) -> Outcome:
         world = self.world
@@ -389,12 +390,15 @@ class Simulation:
             return
         if action.api == "batch":
             settings = self._scenario.settings
-            for one in action.lines:
-                if one.api in PROMPTS:
-                    self._texts.add_prompt(replace(one, key=action.key))
             may_fail = any(accident.kind == "nan" for accident in self._scenario.accidents)
             await BatchClient(
-                world, self._port, action, settings, self._kept, may_fail=may_fail
+                world,
+                self._port,
+                action,
+                settings,
+                self._kept,
+                self._texts,
+                may_fail=may_fail,
             ).run()
             return
         if action.api == "knock":
@@ -660,6 +664,9 @@ class Simulation:
             fail("kept", f"{engine.blocks.num_free_blocks} of {engine.blocks.num_blocks} are free")
         if backend._undelivered._free.qsize() != 8:
             fail("kept", f"{backend._undelivered._free.qsize()} permits")
+        backend._requests._places.check()
+        if backend._requests._places.used:
+            fail("kept", f"{backend._requests._places.used} places of the queue are taken")
         if backend._requests._num_waiting:
             fail("kept", f"{backend._requests._num_waiting} requests count as waiting")
         try:

@@ -13,7 +13,7 @@ from wsproto.events import CloseConnection, Ping, TextMessage
 from fastovms.api.body import LARGE
 from tests.simulation.client import BadAnswer, ClientConnection, Gone, connect, render
 from tests.simulation.dialogues import PATH, Kept, text_of
-from tests.simulation.expected import SentText, SentTexts
+from tests.simulation.expected import SentText, SentTexts, num_cached
 from tests.simulation.model import continue_greedily
 from tests.simulation.server import Port
 from tests.simulation.workload import Action
@@ -159,7 +159,8 @@ class SocketClient:
         size = len(prompt.encode()) + 1
         most = min(action.fields["max_output_tokens"], self._max_model_len - size)
         tokens = continue_greedily(list(f"{prompt}>".encode()), most, action.model)
-        self._texts.add(action.key, "", SentText(list(f"{prompt}>".encode()), tokens))
+        sent = SentText(list(f"{prompt}>".encode()), tokens)
+        self._texts.add(action.key, "", sent)
         said, numbers, last = "", [], None
         is_cancelled = False
         async for event in events:
@@ -197,6 +198,9 @@ class SocketClient:
         got = (body["status"], said, text_of(body))
         if got != (reason, expected, expected):
             self._fail("response", f"got {got}, not {(reason, expected)}")
+        cached = num_cached(body["usage"])
+        for fault in self._texts.faults_of_cached(action.key, sent, cached):
+            self._fail("stranger", fault)
         self._previous = body["id"]
         self._history = f"{prompt}a:{expected};"
         if body["store"]:

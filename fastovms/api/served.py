@@ -28,8 +28,7 @@ from fastovms.text.output import check_formats, kept_tags
 from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat, detect_reasoning_format
 from fastovms.text.template import ChatTemplate
 from fastovms.text.tokenizer import TextEncoder, Tokenizer
-from fastovms.text.tools import TOOL_FORMATS, detect_tool_format
-from fastovms.text.tools.json_formats import PLAIN_JSON
+from fastovms.text.tools import PLAIN_JSON, TOOL_FORMATS, detect_tool_format
 from fastovms.text.tools.tool_format import ToolFormat
 
 Release = Callable[[], None]
@@ -248,7 +247,7 @@ class ChatModel:
     def template_calls(self) -> bool:
         """Whether the template describes the tool-call format if tools are given; otherwise the
         messages must."""
-        return self.tool_format is not PLAIN_JSON
+        return self.tool_format is None or self.tool_format.name != PLAIN_JSON
 
     @property
     def tags(self) -> frozenset[str]:
@@ -281,7 +280,7 @@ class ChatModel:
             template, missing = None, f"has no usable chat template: {error}"
         source = "" if template is None else template.tool_source
         detected = detect_tool_format(source), detect_reasoning_format(source)
-        told = PLAIN_JSON if template is not None else None
+        told = TOOL_FORMATS[PLAIN_JSON] if template is not None else None
         tool_format = _find(config.tool_parser, "tool", TOOL_FORMATS, detected[0] or told)
         reasoning_format = _find(
             config.reasoning_parser, "reasoning", REASONING_FORMATS, detected[1]

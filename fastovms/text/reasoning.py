@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,21 +21,7 @@ from fastovms.grammar_tree import (
     optional,
 )
 from fastovms.text.headed_messages import HeadedMessages
-from fastovms.text.tools.named_formats import (
-    GPTOSS_CHANNEL,
-    GPTOSS_END,
-    GPTOSS_MESSAGE,
-    GPTOSS_MESSAGES,
-    GPTOSS_START,
-    GPTOSS_TAGS,
-)
-from fastovms.text.tools.xml_formats import (
-    ONYX_END_MESSAGE,
-    ONYX_MESSAGE,
-    ONYX_MESSAGES,
-    ONYX_START,
-    ONYX_TAGS,
-)
+from fastovms.text.tools.tool_format import FormatRow, Formats, first_taught
 
 Tags = tuple[str, str]
 """A pair of tags that begin and end a section."""
@@ -75,9 +61,6 @@ class ReasoningFormat:
             = they do not.
         open_answer: the grammar of the markup between reasoning and content.
         closing: what ends reasoning in a form of messages; "" = the tag that ends it.
-        aliases: other servers' names for it.
-        marks: sets of texts. A chat template that has all the texts of one of them supports
-            reasoning in this format.
     """
 
     name: str
@@ -89,8 +72,6 @@ class ReasoningFormat:
     end: str | None = None
     open_answer: Node = EMPTY
     closing: str = ""
-    aliases: tuple[str, ...] = ()
-    marks: tuple[tuple[str, ...], ...] = ()
 
     @property
     def sections(self) -> tuple[Tags, ...]:
@@ -106,11 +87,6 @@ class ReasoningFormat:
         node = self.open_answer
         parts = node.items if isinstance(node, InOrder) else (node,)
         return "".join(part.text for part in parts if isinstance(part, Literal | Tag))
-
-    def is_taught_by(self, template: str) -> bool:
-        """Returns whether a chat template, given as its source, supports reasoning in this
-        format."""
-        return any(all(mark in template for mark in marks) for marks in self.marks)
 
 
 THINK: Tags = ("<think>", "</think>")
@@ -129,15 +105,15 @@ def think_format(
     is_assumed: bool = False,
     aliases: tuple[str, ...] = (),
     marks: tuple[tuple[str, ...], ...] = (),
-) -> ReasoningFormat:
-    """Returns a format of reasoning between tags; see `ThoughtTags`.
+) -> FormatRow:
+    """Returns the row of a format of reasoning between tags; see `ThoughtTags`.
 
     Args:
         is_assumed: whether answers begin within reasoning unless the prompt has ended it.
     """
     begin, end = pairs[0]
     thoughts = one_of(*[in_order(Tag(its_begin), Until(its_end)) for its_begin, its_end in pairs])
-    return ReasoningFormat(
+    found = ReasoningFormat(
         name,
         tags=tuple(dict.fromkeys(tag for pair in (*pairs, answer or ()) for tag in pair)),
         parse=ThoughtTags(tuple(pairs), answer, anywhere),
@@ -146,9 +122,8 @@ def think_format(
         rest=in_order(Until(end), _BLANK_LINES),
         end=end if is_assumed else None,
         open_answer=Tag(answer[0]) if answer and anywhere and answer[0] != end else EMPTY,
-        aliases=aliases,
-        marks=marks,
     )
+    return FormatRow(name, found, marks, aliases)
 
 
 def thoughts_before_calls(
@@ -177,36 +152,6 @@ def thoughts_before_calls(
     return one_of(*opened, calls)
 
 
-_GPTOSS_BEGIN = in_order(Tag(GPTOSS_CHANNEL), "analysis", Tag(GPTOSS_MESSAGE))
-_GPTOSS_REST = in_order(Until(GPTOSS_END), Tag(GPTOSS_START), "assistant")
-_ONYX_BEGIN = in_order(" to=self", Tag(ONYX_MESSAGE))
-_ONYX_REST = in_order(Until(ONYX_END_MESSAGE), optional(in_order(Tag(ONYX_START), "assistant")))
-
-GPTOSS = ReasoningFormat(
-    "gptoss",
-    tags=GPTOSS_TAGS,
-    parse=GPTOSS_MESSAGES,
-    begin=f"{GPTOSS_CHANNEL}analysis{GPTOSS_MESSAGE}",
-    before_answer=optional(in_order(_GPTOSS_BEGIN, _GPTOSS_REST)),
-    rest=_GPTOSS_REST,
-    open_answer=in_order(Tag(GPTOSS_CHANNEL), "final", Tag(GPTOSS_MESSAGE)),
-    closing=f"{GPTOSS_END}{GPTOSS_START}assistant",
-    aliases=("openai_gptoss",),
-    marks=((GPTOSS_CHANNEL,),),
-)
-ONYX = ReasoningFormat(
-    "onyx",
-    tags=ONYX_TAGS,
-    parse=ONYX_MESSAGES,
-    begin=f"to=self{ONYX_MESSAGE}",
-    before_answer=optional(in_order(_ONYX_BEGIN, _ONYX_REST)),
-    rest=_ONYX_REST,
-    open_answer=in_order(" to=user", Tag(ONYX_MESSAGE)),
-    closing=f"{ONYX_END_MESSAGE}{ONYX_START}assistant",
-    marks=(ONYX_TAGS,),
-)
-
-
 # Lists the formats of reasoning, by the names that `--reasoning-parser` takes.
 #
 # Each finds what a model thinks in its text. Whether a client sees it is not decided here.
@@ -227,8 +172,12 @@ _GRANITE = (
 )
 
 _BY_RANK: Final = (
-    GPTOSS,
-    ONYX,
+    FormatRow("gptoss", "named_formats.GPTOSS_REASONING", (("<|channel|>",),), ("openai_gptoss",)),
+    FormatRow(
+        "onyx",
+        "xml_formats.ONYX_REASONING",
+        (("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),),
+    ),
     # The word behind the token names the kind of channel, and some answers have none.
     think_format(
         "gemma4",
@@ -299,16 +248,13 @@ _BY_RANK: Final = (
 """The formats in the order in which a template is searched for their marks: what others have, too,
 comes last."""
 
-REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {
-    found.name: found for found in sorted(_BY_RANK, key=lambda found: found.name)
-}
-REASONING_FORMAT_ALIASES: Final[Mapping[str, str]] = {
-    alias: found.name for found in REASONING_FORMATS.values() for alias in found.aliases
-}
+REASONING_FORMATS: Final[Formats[ReasoningFormat]] = Formats(_BY_RANK)
+REASONING_FORMAT_ALIASES: Final = REASONING_FORMATS.aliases
 """The names of the formats by those of other servers."""
 
 
 def detect_reasoning_format(template: str) -> ReasoningFormat | None:
     """Returns the format of reasoning that a chat template, given as its source, supports; the
     first match wins; None = none."""
-    return next((found for found in _BY_RANK if found.is_taught_by(template)), None)
+    name = first_taught(_BY_RANK, template)
+    return None if name is None else REASONING_FORMATS[name]

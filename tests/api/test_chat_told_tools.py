@@ -8,7 +8,7 @@ import pytest
 
 from fastovms.api.served import ChatModel
 from fastovms.text.template import ChatTemplate
-from fastovms.text.tools import PLAIN_JSON, TOOL_FORMATS
+from fastovms.text.tools import TOOL_FORMATS
 from tests.api.chat_models import MESSAGES, call_text, prompt_of, tool, tool_choice
 from tests.api.chats import BODY, V1, join, make
 from tests.fakes import FakeStream
@@ -100,7 +100,3 @@ async def test_a_model_that_makes_no_calls_says_so(make, streamed, caplog):
     assert "without a tool parser" in caplog.text
     status, answer = await make(chat=chat).post(V1, {**BODY, **TOOLS, "tool_choice": "required"})
     assert (status, answer["error"]["param"]) == (400, "tool_choice")
-
-
-def test_plain_json_is_a_format_of_its_own():
-    assert TOOL_FORMATS["json"] is PLAIN_JSON

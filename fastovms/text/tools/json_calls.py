@@ -260,8 +260,6 @@ def tagged_json(
     keys: tuple[str, str] = ("name", "arguments"),
     first: Node = EMPTY,
     line: Node | str = "",
-    aliases: tuple[str, ...] = (),
-    marks: tuple[tuple[str, ...], ...] = (),
 ) -> ToolFormat:
     """Returns a format. Its reader takes one call or a list of them after each tag.
 
@@ -294,6 +292,4 @@ def tagged_json(
         tags=tuple(filter(None, (begin, *also, kind, end))),
         parse=TaggedCalls((begin, *also), read),
         grammar=grammar,
-        aliases=aliases,
-        marks=marks,
     )

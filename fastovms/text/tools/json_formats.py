@@ -118,7 +118,6 @@ APERTUS = ToolFormat(
     tags=(APERTUS_BEGIN, APERTUS_END),
     parse=TaggedCalls((APERTUS_BEGIN,), read_apertus),
     grammar=apertus_grammar,
-    marks=((APERTUS_BEGIN,),),
 )
 
 
@@ -133,15 +132,11 @@ COMMAND_R7B = tagged_json(
     CallTags("<|START_ACTION|>", "<|END_ACTION|>"),
     keys=_KEYS,
     first=optional(in_order('"tool_call_id": "', Regex("[0-9]{1,3}"), '", ')),
-    aliases=("cohere_command3", "cohere_command4"),
-    marks=(("<|START_ACTION|>",),),
 )
 COMMAND_R = tagged_json(
     "command_r",
     CallTags("Action: ```json\n", "```", also=("Action:```json\n", "Action:\n```json\n")),
     keys=_KEYS,
-    aliases=("command_r_plus",),
-    marks=(("Write 'Action:' followed by",),),
 )
 
 
@@ -168,7 +163,6 @@ GRANITE = ToolFormat(
     tags=(GRANITE_BEGIN, OTHER_BEGIN, GRANITE_END),
     parse=TaggedCalls((GRANITE_BEGIN, OTHER_BEGIN), read_granite),
     grammar=granite_grammar,
-    marks=((GRANITE_BEGIN,),),
 )
 
 
@@ -177,8 +171,6 @@ GRANITE_20B = tagged_json(
     CallTags("<function_call>", ""),
     is_list=False,
     line=" ",
-    aliases=("granite-20b-fc",),
-    marks=(("<function_call>",),),
 )
 
 
@@ -187,8 +179,6 @@ HERMES3 = tagged_json(
     CallTags("<tool_call>", "</tool_call>"),
     is_list=False,
     line=MAYBE_LINE_BREAK,
-    aliases=("hermes", "granite4", "ernie45"),
-    marks=(("<tool_call>",),),
 )
 
 
@@ -198,15 +188,12 @@ INTERNLM = tagged_json(
     is_list=False,
     keys=("name", "parameters"),
     line=MAYBE_LINE_BREAK,
-    marks=(("<|action_start|>",),),
 )
 
 
 JAMBA = tagged_json(
     "jamba",
     CallTags("<tool_calls>", "</tool_calls>"),
-    aliases=("hunyuan_a13b", "apriel"),
-    marks=(("<tool_calls>",),),
 )
 
 
@@ -236,8 +223,6 @@ LLAMA3 = ToolFormat(
     tags=TAGS,
     parse=CALLS,
     grammar=llama3_grammar,
-    aliases=("llama3_json", "llama4_json"),
-    marks=((LLAMA3_TAG,), ("<|start_header_id|>", '"parameters":')),
 )
 
 
@@ -297,22 +282,18 @@ MISTRAL = ToolFormat(
     tags=MISTRAL_TAGS,
     parse=MISTRAL_CALLS,
     grammar=list_grammar,
-    marks=((MISTRAL_BEGIN,), ("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]")),
 )
 DEVSTRAL = ToolFormat(
     "devstral",
     tags=MISTRAL_TAGS,
     parse=MISTRAL_CALLS,
     grammar=named_grammar,
-    marks=((MISTRAL_BEGIN, ARGUMENTS),),
 )
 
 
 NEMOTRON = tagged_json(
     "nemotron",
     CallTags("<TOOLCALL>", "</TOOLCALL>"),
-    aliases=("nemotron_json", "nemotron_nano_v2"),
-    marks=(("<TOOLCALL>",),),
 )
 
 
@@ -338,8 +319,6 @@ PHI4 = ToolFormat(
     tags=(PHI4_TAG, PHI4_END),
     parse=TaggedCalls((PHI4_BEGIN, PHI4_TAG), read_phi4),
     grammar=phi4_grammar,
-    aliases=("phi4_mini_json",),
-    marks=(("functools",), ("<|tool|>", "<|/tool|>")),
 )
 
 
@@ -366,5 +345,4 @@ XLAM = ToolFormat(
     tags=(*XLAM_TAGS, XLAM_END),
     parse=TaggedCalls((*BLOCKS, *XLAM_TAGS), read_xlam, bare=BEGINS, end_thoughts=False),
     grammar=xlam_grammar,
-    marks=(("make calls in a single JSON array",),),
 )

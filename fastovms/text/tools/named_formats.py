@@ -15,9 +15,11 @@ from fastovms.grammar_tree import (
     Until,
     in_order,
     one_of,
+    optional,
 )
 from fastovms.text.headed_messages import HeadedMessages, Header, MessageKind
 from fastovms.text.parameters import CallChoice
+from fastovms.text.reasoning import ReasoningFormat
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 from fastovms.text.tools.tool_format import (
     TaggedCalls,
@@ -113,15 +115,12 @@ DEEPSEEK = ToolFormat(
     tags=DEEPSEEK_TAGS,
     parse=CALLS,
     grammar=v3_grammar,
-    aliases=("deepseek_v3",),
-    marks=((DEEPSEEK_ALL_BEGIN, "```json"),),
 )
 DEEPSEEK_V31 = ToolFormat(
     "deepseek_v31",
     tags=DEEPSEEK_TAGS,
     parse=CALLS,
     grammar=v31_grammar,
-    marks=((DEEPSEEK_ALL_BEGIN,),),
 )
 
 
@@ -170,16 +169,12 @@ FUNCTIONARY_V31 = ToolFormat(
     tags=(),
     parse=TaggedCalls((FUNCTIONARY_BEGIN,), _read_element),
     grammar=element_grammar,
-    aliases=("functionary_v3_llama_31",),
-    marks=(("<|start_header_id|>", "<function="),),
 )
 FUNCTIONARY_V32 = ToolFormat(
     "functionary_v32",
     tags=(),
     parse=TaggedCalls((SIGN,), _read_part, bare=("",), end_thoughts=False),
     grammar=sign_grammar,
-    aliases=("functionary_v3",),
-    marks=((">>>all",),),
 )
 
 
@@ -258,8 +253,6 @@ GPTOSS = ToolFormat(
     tags=GPTOSS_TAGS,
     parse=GPTOSS_MESSAGES,
     grammar=gptoss_grammar,
-    aliases=("openai",),
-    marks=((GPTOSS_CHANNEL,),),
 )
 
 
@@ -305,5 +298,18 @@ KIMI_K2 = ToolFormat(
     tags=(KIMI_K2_ALL_BEGIN, KIMI_K2_ALL_END, KIMI_K2_BEGIN, KIMI_K2_END, ARGUMENTS),
     parse=TaggedCalls((KIMI_K2_ALL_BEGIN, KIMI_K2_BEGIN), read_kimi_k2),
     grammar=kimi_k2_grammar,
-    marks=((KIMI_K2_ALL_BEGIN,),),
+)
+
+
+_GPTOSS_BEGIN = in_order(Tag(GPTOSS_CHANNEL), "analysis", Tag(GPTOSS_MESSAGE))
+_GPTOSS_REST = in_order(Until(GPTOSS_END), Tag(GPTOSS_START), "assistant")
+GPTOSS_REASONING = ReasoningFormat(
+    "gptoss",
+    tags=GPTOSS_TAGS,
+    parse=GPTOSS_MESSAGES,
+    begin=f"{GPTOSS_CHANNEL}analysis{GPTOSS_MESSAGE}",
+    before_answer=optional(in_order(_GPTOSS_BEGIN, _GPTOSS_REST)),
+    rest=_GPTOSS_REST,
+    open_answer=in_order(Tag(GPTOSS_CHANNEL), "final", Tag(GPTOSS_MESSAGE)),
+    closing=f"{GPTOSS_END}{GPTOSS_START}assistant",
 )

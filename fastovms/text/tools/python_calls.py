@@ -199,9 +199,6 @@ def braced_calls(
     begin: str,
     end: str,
     quote: str,
-    *,
-    aliases: tuple[str, ...] = (),
-    marks: tuple[tuple[str, ...], ...] = (),
 ) -> ToolFormat:
     """Returns a format. One pair of tags may contain several calls. Keys may be quoted like
     strings, and strings may lack their quotes.
@@ -258,8 +255,6 @@ def braced_calls(
         tags=(begin, end, quote),
         parse=TaggedCalls((begin,), read),
         grammar=grammar,
-        aliases=aliases,
-        marks=marks,
     )
 
 
@@ -422,13 +417,10 @@ FUNCTIONGEMMA = braced_calls(
     "<start_function_call>",
     "<end_function_call>",
     "<escape>",
-    marks=(("<start_function_call>",),),
 )
 
 
-GEMMA4 = braced_calls(
-    "gemma4", "<|tool_call>", "<tool_call|>", '<|"|>', marks=(("<|tool_call>call:",),)
-)
+GEMMA4 = braced_calls("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>')
 
 
 LFM2_BEGIN = "<|tool_call_start|>"
@@ -450,12 +442,6 @@ LFM2 = ToolFormat(
     tags=(LFM2_BEGIN, LFM2_END),
     parse=TaggedCalls((LFM2_BEGIN,), read_lfm2),
     grammar=lfm2_grammar,
-    marks=(
-        (LFM2_BEGIN,),
-        ("<|tool_list_start|>",),
-        ("<|assistant_tool_call|>",),
-        ("keep_past_thinking",),
-    ),
 )
 
 
@@ -488,7 +474,6 @@ OLMO3 = ToolFormat(
     tags=(OLMO3_BEGIN, OLMO3_END),
     parse=TaggedCalls((OLMO3_BEGIN,), read_olmo3),
     grammar=olmo3_grammar,
-    marks=((OLMO3_BEGIN,),),
 )
 
 
@@ -503,6 +488,4 @@ PYTHONIC = ToolFormat(
     tags=TAGS,
     parse=CALLS,
     grammar=pythonic_grammar,
-    aliases=("llama4_pythonic",),
-    marks=((LIST_BEGIN,), ("func_name1(params_name1=",)),
 )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
 
 from fastovms.grammar_tree import Node, Tag, TriggeredTag, in_order, several
 from fastovms.text.headed_messages import HeadedMessages
 from fastovms.text.parameters import CallChoice
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
+
+T = TypeVar("T")
 
 ReadCalls = Callable[[Scanner, PieceCollector, str], Incremental[None]]
 """Reads the calls after a tag, which has been read and is passed in; text that is not a call
@@ -48,22 +52,64 @@ class ToolFormat:
             text.
         parse: finds the calls; or the message format in which calls are a kind of message.
         grammar: builds the grammar that enforces the schemas of arguments once a call has begun.
-        aliases: other servers' names for it.
-        marks: sets of texts. A chat template that has all the texts of one of them tells the model
-            to use this format.
     """
 
     name: str
     tags: tuple[str, ...]
     parse: TaggedCalls | HeadedMessages
     grammar: WriteGrammar
-    aliases: tuple[str, ...] = ()
-    marks: tuple[tuple[str, ...], ...] = ()
 
-    def is_taught_by(self, template: str) -> bool:
-        """Returns whether a chat template, given as its source, tells the model to use this
-        format."""
-        return any(all(mark in template for mark in marks) for marks in self.marks)
+
+class FormatRow(NamedTuple):
+    """A row of a table of formats.
+
+    Attributes:
+        name: the name for `--tool-parser` or `--reasoning-parser`.
+        where: the format, as "module.CONSTANT" below `fastovms.text.tools`, or itself.
+        marks: sets of texts. A chat template that has all the texts of one of them uses this
+            format.
+        aliases: other servers' names for it.
+    """
+
+    name: str
+    where: object
+    marks: tuple[tuple[str, ...], ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+def first_taught(rows: Iterable[FormatRow], template: str) -> str | None:
+    """Returns the name of the first format whose marks a chat template has, given as its
+    source."""
+    for row in rows:
+        if any(all(mark in template for mark in marks) for marks in row.marks):
+            return row.name
+    return None
+
+
+class Formats(Mapping[str, T]):
+    """Formats by their names, in alphabetical order. A format is imported when it is looked up.
+
+    Attributes:
+        aliases: the names by those of other servers.
+    """
+
+    def __init__(self, rows: Iterable[FormatRow]) -> None:
+        self._rows = {row.name: row for row in sorted(rows, key=lambda row: row.name)}
+        self.aliases = {alias: row.name for row in self._rows.values() for alias in row.aliases}
+
+    def __getitem__(self, name: str) -> T:
+        where: Any = self._rows[name].where
+        if isinstance(where, str):
+            module, _, constant = where.partition(".")
+            where = getattr(import_module(f"fastovms.text.tools.{module}"), constant)
+        found: T = where
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 def tagged_calls(choice: CallChoice, begin: str, rest: Node, between: str | Node | None) -> Node:

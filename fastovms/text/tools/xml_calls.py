@@ -612,8 +612,6 @@ def tagged_xml(
     *,
     is_list: bool = False,
     between: str | Node = "\n",
-    aliases: tuple[str, ...] = (),
-    marks: tuple[tuple[str, ...], ...] = (),
 ) -> ToolFormat:
     """Returns a format. Its parser accepts any number of elements after the tag, and elements
     without the tag.
@@ -642,6 +640,4 @@ def tagged_xml(
         tags=(begin, end),
         parse=TaggedCalls((begin, function), read),
         grammar=grammar,
-        aliases=aliases,
-        marks=marks,
     )

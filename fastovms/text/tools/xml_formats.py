@@ -6,9 +6,10 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order, one_of
+from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, Until, in_order, one_of, optional
 from fastovms.text.headed_messages import HeadedMessages, Header, MessageKind
 from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.reasoning import ReasoningFormat
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 from fastovms.text.tools.tool_format import (
     TaggedCalls,
@@ -53,7 +54,6 @@ _FOUND = tagged_xml(
     f"</{DEEPSEEK_V32_TOKEN}function_calls>",
     DEEPSEEK_V32_FORM,
     is_list=True,
-    marks=((DEEPSEEK_V32_TOKEN,),),
 )
 DEEPSEEK_V32 = replace(_FOUND, tags=(DEEPSEEK_V32_TOKEN,))
 
@@ -112,8 +112,6 @@ GLM45 = ToolFormat(
     tags=GLM45_TAGS,
     parse=TaggedCalls((GLM45_BEGIN,), read_glm45),
     grammar=glm45_grammar,
-    aliases=("glm47",),
-    marks=(("<arg_key>", "<arg_value>"),),
 )
 
 
@@ -158,8 +156,6 @@ HUNYUAN_V3 = ToolFormat(
     tags=(HUNYUAN_V3_ALL_BEGIN, HUNYUAN_V3_ALL_END, HUNYUAN_V3_SEPARATOR, *GLM45_TAGS),
     parse=TaggedCalls((HUNYUAN_V3_ALL_BEGIN, GLM45_BEGIN), read_hunyuan_v3),
     grammar=hunyuan_v3_grammar,
-    aliases=("hy_v3",),
-    marks=(("<tool_sep>", "<arg_key>"),),
 )
 
 
@@ -192,7 +188,6 @@ MINICPM5 = ToolFormat(
     tags=(*TOKENS, MINICPM5_FORM.function_end, MINICPM5_FORM.parameter_end),
     parse=TaggedCalls((MINICPM5_FORM.function_begin,), read_minicpm5),
     grammar=minicpm5_grammar,
-    marks=(('<param name="',),),
 )
 
 
@@ -215,7 +210,6 @@ MINIMAX_M2 = tagged_xml(
     "</minimax:tool_call>",
     MINIMAX_M2_FORM,
     is_list=True,
-    marks=(("<minimax:tool_call>",),),
 )
 
 
@@ -267,7 +261,6 @@ MINIMAX_M3 = ToolFormat(
     tags=(MINIMAX_M3_TOKEN,),
     parse=TaggedCalls((MINIMAX_M3_BEGIN, INVOKE), read_minimax_m3),
     grammar=minimax_m3_grammar,
-    marks=((MINIMAX_M3_TOKEN,),),
 )
 
 
@@ -342,9 +335,7 @@ def _elements(tools: Sequence[Tool]) -> Node:
 
 
 ONYX_TAGS = (ONYX_START, ONYX_MESSAGE, ONYX_END_MESSAGE, ONYX_END_TURN)
-ONYX = ToolFormat(
-    "onyx", tags=ONYX_TAGS, parse=ONYX_MESSAGES, grammar=onyx_grammar, marks=(ONYX_TAGS,)
-)
+ONYX = ToolFormat("onyx", tags=ONYX_TAGS, parse=ONYX_MESSAGES, grammar=onyx_grammar)
 
 
 #     <tool_call>
@@ -374,8 +365,6 @@ QWEN3CODER = tagged_xml(
     "</tool_call>",
     QWEN3CODER_FORM,
     between=MAYBE_LINE_BREAK,
-    aliases=("qwen3_coder", "qwen3_xml", "step3p5", "mimo", "nemotron_v3"),
-    marks=(("<tool_call>", "<function=", "<parameter="),),
 )
 
 
@@ -396,7 +385,6 @@ SEED_OSS = tagged_xml(
     "<seed:tool_call>",
     "</seed:tool_call>",
     SEED_OSS_FORM,
-    marks=(("<seed:tool_call>",),),
 )
 
 
@@ -456,5 +444,18 @@ STEP3 = ToolFormat(
     tags=(STEP3_ALL_BEGIN, STEP3_ALL_END, STEP3_BEGIN, STEP3_END, STEP3_SEPARATOR),
     parse=TaggedCalls((STEP3_ALL_BEGIN, STEP3_BEGIN), read_step3),
     grammar=step3_grammar,
-    marks=(("steptml:invoke",),),
+)
+
+
+_ONYX_BEGIN = in_order(" to=self", Tag(ONYX_MESSAGE))
+_ONYX_REST = in_order(Until(ONYX_END_MESSAGE), optional(in_order(Tag(ONYX_START), "assistant")))
+ONYX_REASONING = ReasoningFormat(
+    "onyx",
+    tags=ONYX_TAGS,
+    parse=ONYX_MESSAGES,
+    begin=f"to=self{ONYX_MESSAGE}",
+    before_answer=optional(in_order(_ONYX_BEGIN, _ONYX_REST)),
+    rest=_ONYX_REST,
+    open_answer=in_order(" to=user", Tag(ONYX_MESSAGE)),
+    closing=f"{ONYX_END_MESSAGE}{ONYX_START}assistant",
 )

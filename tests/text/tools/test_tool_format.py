@@ -8,7 +8,7 @@ from fastovms.grammar_tree import Literal
 from fastovms.params import Grammar, GrammarKind
 from fastovms.text.parameters import CallChoice, Tool
 from fastovms.text.scanning import Content, Incremental, Piece, PieceCollector, Scanner
-from fastovms.text.tools import TOOL_FORMATS
+from fastovms.text.tools import TOOL_FORMATS, detect_tool_format
 from fastovms.text.tools.tool_format import read_end, tagged_calls
 from tests.text.tools.reading import read
 from tests.vocabularies import vocabulary
@@ -54,6 +54,5 @@ def test_the_tag_behind_a_call(text: str, pieces: list[Piece], rest: str) -> Non
 
 
 def test_a_template_teaches_a_format_by_all_texts_of_a_mark() -> None:
-    assert TOOL_FORMATS["devstral"].is_taught_by("[TOOL_CALLS] [ARGS]")
-    assert not TOOL_FORMATS["devstral"].is_taught_by("[TOOL_CALLS]")
-    assert TOOL_FORMATS["mistral"].is_taught_by("[TOOL_CALLS]")
+    assert detect_tool_format("[TOOL_CALLS] [ARGS]") is TOOL_FORMATS["devstral"]
+    assert detect_tool_format("[TOOL_CALLS]") is TOOL_FORMATS["mistral"]

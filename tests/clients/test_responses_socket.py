@@ -46,8 +46,12 @@ def limited() -> Iterator[Server]:
 
 def events(connection: ResponsesConnection) -> list[Any]:
     """The events of a response, to its last one."""
-    found: list[Any] = []
-    while not found or found[-1].type not in ENDS:
+    return events_to(connection, *ENDS)
+
+
+def events_to(connection: ResponsesConnection, *kinds: str) -> list[Any]:
+    found = [connection.recv()]
+    while found[-1].type not in kinds:
         found.append(connection.recv())
     return found
 
@@ -274,12 +278,15 @@ def test_waiting_messages_are_bounded_in_bytes(limited):
         create(connection, input="Hi", max_output_tokens=1900, ignore_eos=True)
         connection.recv()
         for name in ("a", "b", "c"):
-            create(connection, input="Hi", user="x" * 400_000, stream_id=name)
-        while (event := connection.recv()).type != "error":
-            pass
-        assert (event.status, event.error.type) == (429, "rate_limit_error")
-        assert "wait on this connection" in event.error.message
-        limited.wait_until(lambda metrics: 0 < metrics["http_buffered_body_bytes"] < 2**20)
+            create(connection, input="Hi", user="x" * 400_000, stream_id=name, max_output_tokens=1)
+        refused = events_to(connection, "error")[-1]
+        assert (refused.status, refused.stream_id) == (429, None)
+        assert "wait on this connection" in refused.error.message
+        limited.wait_until(lambda metrics: metrics["http_buffered_body_bytes"] > 800_000)
+        connection.send_raw('{"type": "response.cancel"}')
+        ends = [events_to(connection, "response.incomplete")[-1] for _ in range(3)]
+        assert [end.stream_id for end in ends] == [None, "a", "b"]
+        limited.wait_until(lambda metrics: metrics["http_buffered_body_bytes"] < 10_000)
     limited.wait_until(lambda metrics: metrics["http_buffered_body_bytes"] == 0)
 
 

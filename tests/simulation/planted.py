@@ -441,12 +441,6 @@ FAULTS: Final = (
         "        self._size = size",
     ),
     Fault(
-        "a cancelled response of a WebSocket is not stored",
-        "fastovms.api.responses.create",
-        "    elif request.turn is None or not request.turn.is_cancelled:",
-        "    elif True:",
-    ),
-    Fault(
         "messages that wait for a WebSocket keep their memory",
         _WEBSOCKET,
         "        self.give_back(self._num_begun + sum(map(len, self._messages)))\n",

@@ -1,11 +1,9 @@
-"""Endpoints `/v1/decisions` and `/v1/systemone`: typed questions about one input, answered with
-probabilities.
+"""Endpoint `/v1/decisions`: typed questions about one input, answered with probabilities.
 
-The forms are those of OpenAI's Decisions API (openai-python 3.57) and of vLLM's structured
-decisions (0.32). A question is a turn of the user, with a short label for each allowed answer. What
-the model would say first decides: the probabilities of the labels, of all their tokens, divided by
-their sum. Nothing is sampled. All questions share the prompt before them, which the prefix cache
-keeps.
+The form is that of OpenAI's Decisions API (openai-python 3.57). A question is a turn of the user,
+with a short label for each allowed answer. What the model would say first decides: the
+probabilities of the labels, of all their tokens, divided by their sum. Nothing is sampled. All
+questions share the prompt before them, which the prefix cache keeps.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from fastovms.api.responses.input import ItemRules, read_input, to_messages
 from fastovms.api.responses.job import item_ids
 from fastovms.api.scoring import run_single_steps
 from fastovms.api.served import ServedModel
-from fastovms.api.typed_body import Body, hold_model, read_named
+from fastovms.api.typed_body import hold_model, read_named
 from fastovms.encoding import Task
 from fastovms.errors import FieldFault, InvalidField
 from fastovms.http.messages import Request, Response
@@ -62,7 +60,7 @@ _TAIL: Final = 32
 """Characters before a label with which it is encoded: its tokens depend on what is before it."""
 
 
-# The request and the answer, in both forms.
+# The request and the answer.
 
 
 class DecisionsRequest(ModelField, frozen=True, kw_only=True):
@@ -76,17 +74,6 @@ class DecisionsRequest(ModelField, frozen=True, kw_only=True):
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     safety_identifier: str | None = None
-
-
-class SystemOneRequest(ModelField, frozen=True, kw_only=True):
-    """The body of `POST /v1/systemone`. The questions are objects by their ids."""
-
-    state: Any = None
-    questions: dict[str, dict[str, Any]] | None = None
-    instructions: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    cache_salt: str | None = None
-    priority: int | None = None
 
 
 class AnswerProbability(AnswerSchema, kw_only=True):
@@ -143,46 +130,7 @@ class Decision(AnswerSchema, kw_only=True):
     usage: DecisionUsage
 
 
-class SystemOneUsage(AnswerSchema, kw_only=True):
-    """Counts tokens, as `DecisionUsage` does."""
-
-    input_tokens: int
-    output_tokens: int
-
-
-class Diagnostics(AnswerSchema, kw_only=True):
-    """What the model made of a question: the probability of all labels together, and whether the
-    likeliest first token is one of a label."""
-
-    label_mass: float
-    argmax_is_label: bool
-
-
-class SystemOneAnswer(AnswerSchema, kw_only=True, omit_defaults=True):
-    """The answer to a question of `/v1/systemone`."""
-
-    type: Literal["choice", "noul", "score"]
-    choice: str | msgspec.UnsetType = msgspec.UNSET
-    noul: float | msgspec.UnsetType = msgspec.UNSET
-    score: float | msgspec.UnsetType = msgspec.UNSET
-    legend: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
-    probabilities: dict[str, float]
-    confidence: float
-
-
-class StructuredDecision(AnswerSchema, kw_only=True):
-    """The answer of `/v1/systemone`."""
-
-    id: str
-    object: Literal["structured_decision"]
-    created: int
-    model: str
-    answers: dict[str, SystemOneAnswer]
-    usage: SystemOneUsage
-    diagnostics: dict[str, Diagnostics]
-
-
-# Questions, in one form for both endpoints.
+# Questions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +159,8 @@ class _Option(NamedTuple):
     description: str | None
 
 
-def _predicate(instructions: str, place: str, name: str | None, criteria: str = "") -> Question:
-    text = f"{instructions}{criteria}\n\nIs this true? Answer yes or no."
+def _predicate(instructions: str, place: str, name: str | None) -> Question:
+    text = f"{instructions}\n\nIs this true? Answer yes or no."
     labels = (("yes", "Yes"), ("no", "No"))
     return Question("predicate", place, name, (True, False), labels, text)
 
@@ -252,18 +200,13 @@ def _line(label: str, option: _Option) -> str:
 
 
 def _read_questions(given: Sequence[Mapping[str, Any]] | None) -> list[Question]:
-    """Reads OpenAI's questions. Raises InvalidField."""
-    _check_count(given)
-    return [_question(entry, f"questions[{i}]") for i, entry in enumerate(given or ())]
-
-
-def _check_count(given: Sequence[object] | Mapping[str, object] | None) -> None:
     if given is None:
         raise InvalidField("questions is required", param="questions")
     if not 0 < len(given) <= MAX_QUESTIONS:
         raise InvalidField(
             f"questions must have 1 to {MAX_QUESTIONS} entries, not {len(given)}", param="questions"
         )
+    return [_question(entry, f"questions[{i}]") for i, entry in enumerate(given)]
 
 
 def _question(given: Mapping[str, Any], place: str) -> Question:
@@ -326,51 +269,6 @@ def _text(given: object, place: str) -> str:
     if not text.strip():
         raise InvalidField(f"{place} must not be empty", param=place)
     return text
-
-
-def _system_one_questions(given: Mapping[str, Mapping[str, Any]] | None) -> list[Question]:
-    """Reads the questions of vLLM's form. Raises InvalidField."""
-    _check_count(given)
-    questions = []
-    for name, entry in (given or {}).items():
-        place = f"questions.{name}"
-        if not name:
-            raise InvalidField("questions must not have an empty id", param="questions")
-        if others := [key for key in entry if key not in ("type", "instructions", "criteria")]:
-            raise InvalidField(f"{place}.{others[0]} is not a field of a question", param=place)
-        kind = one_of(entry.get("type"), ("choice", "noul", "score"), f"{place}.type")
-        instructions = _text(entry.get("instructions"), f"{place}.instructions")
-        criteria, at = entry.get("criteria"), f"{place}.criteria"
-        if kind == "noul":
-            told = _noul_criteria(criteria, at)
-            questions.append(_predicate(instructions, place, name, told))
-        elif kind == "choice":
-            if not isinstance(criteria, dict):
-                raise wrong(at, "an object of options and their descriptions", criteria)
-            listed = [{"value": key, "description": value} for key, value in criteria.items()]
-            options = _options(listed, at, "value", (str,))
-            questions.append(_choice(instructions, options, place, name))
-        else:
-            if not isinstance(criteria, list):
-                raise wrong(at, "a list of levels", criteria)
-            options = _options([{"label": level} for level in criteria], at, "label", (str,))
-            questions.append(_score(instructions, options, place, name))
-    return questions
-
-
-def _noul_criteria(criteria: object, place: str) -> str:
-    if criteria is None:
-        return ""
-    if not isinstance(criteria, dict) or set(criteria) - {"true", "false"}:
-        raise wrong(place, 'null or an object with "true" and "false"', criteria)
-    told = ""
-    for key, word in (("true", "Yes"), ("false", "No")):
-        value = criteria.get(key)
-        if value is not None:
-            if not isinstance(value, str):
-                raise wrong(f"{place}.{key}", "a string", value)
-            told += f"\n{word}: {value}"
-    return told
 
 
 _ITEM_TYPES: Final = (
@@ -487,15 +385,9 @@ def _label_ids(label: str, tail: str, encode: Any) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Reading:
-    """What was read of one question.
-
-    Attributes:
-        logprobs: log probability of each tokens that begin a label.
-        argmax_is_label: whether the likeliest first token begins a label.
-    """
+    """What was read of one question: the log probability of the tokens that begin each label."""
 
     logprobs: dict[tuple[int, ...], float]
-    argmax_is_label: bool = False
 
     def mass(self, labels: Sequence[Sequence[tuple[int, ...]]]) -> list[float]:
         """Returns the probability of each option over the whole vocabulary."""
@@ -566,8 +458,6 @@ async def _read_some(
     ):
         [entry] = output.logprobs
         reading = found.readings[position]
-        if not begun:
-            reading.argmax_is_label = entry.token_id in ids
         for token_id, logprob in zip(entry.top_token_ids, entry.top_logprobs, strict=True):
             reading.logprobs[(*begun, token_id)] = reading.logprobs[begun] + min(0.0, logprob)
         found.num_prompt_tokens += len(request.prompt_token_ids)
@@ -635,34 +525,7 @@ def _answer(question: Question, mass: Sequence[float]) -> DecisionAnswer:
     )
 
 
-def _system_one_answer(question: Question, mass: Sequence[float]) -> SystemOneAnswer:
-    # vLLM has no refusal: what has no probability is equally likely, with no confidence.
-    shares = _shares(mass) or [1 / len(mass)] * len(mass)
-    best = max(range(len(shares)), key=shares.__getitem__)
-    confidence = mass[best]
-    if question.kind == "predicate":
-        probabilities = dict(zip(("yes", "no"), shares, strict=True))
-        return SystemOneAnswer(
-            type="noul", noul=shares[0], probabilities=probabilities, confidence=confidence
-        )
-    if question.kind == "choice":
-        options = [str(option) for option in question.options]
-        return SystemOneAnswer(
-            type="choice",
-            choice=options[best],
-            probabilities=dict(zip(options, shares, strict=True)),
-            confidence=confidence,
-        )
-    return SystemOneAnswer(
-        type="score",
-        score=math.fsum(i * share for i, share in enumerate(shares)),
-        legend={str(i): str(label) for i, label in enumerate(question.options)},
-        probabilities={str(i): share for i, share in enumerate(shares)},
-        confidence=confidence,
-    )
-
-
-# The handlers.
+# The handler.
 
 
 class _Decided(NamedTuple):
@@ -672,19 +535,25 @@ class _Decided(NamedTuple):
 
 
 class Decisions:
-    """The handlers of both endpoints."""
+    """Handles `POST /v1/decisions`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
     async def decide(self, request: Request, dialect: Dialect) -> Response:
-        """Answers OpenAI's form."""
-        body, model = await self._read_body(request, DecisionsRequest, dialect)
+        """Answers the questions of a request."""
+        context = self._context
+        body, known = await read_named(
+            request, DecisionsRequest, context.models, dialect, context.bodies
+        )
+        tasks = (Task.TEXT_GENERATION,)
+        model = await hold_model(request, known, context.models, tasks, streams=False)
+        assert isinstance(model, ServedModel)
 
         def read() -> tuple[ChatMessages, list[Question]]:
             if not body.input:
                 raise InvalidField("input is required and must not be empty", param="input")
-            rules = ItemRules(dialect, item_ids(self._context.new_id, dialect))
+            rules = ItemRules(dialect, item_ids(context.new_id, dialect))
             return _chat_of(body.input, rules), _read_questions(body.questions)
 
         chat, questions = await offload.run(read, len(request.body))
@@ -706,51 +575,10 @@ class Decisions:
         headers = warning_headers(chat.warnings, request)
         return Response(200, msgspec.json.encode(answer), headers=headers)
 
-    async def system_one(self, request: Request, dialect: Dialect) -> Response:
-        """Answers vLLM's form."""
-        body, model = await self._read_body(request, SystemOneRequest, dialect)
-        state = body.state
-        if state is None or state == "":
-            raise InvalidField("state is required and must not be empty", param="state")
-        questions = _system_one_questions(body.questions)
-        told = state if isinstance(state, str) else msgspec.json.encode(state).decode()
-        intro = f"{body.instructions}\n\n" if body.instructions else ""
-        messages = [{"role": "user", "content": f"{told}\n\n{intro}{_MARK}"}]
-        decided = await self._decide(request, body, model, messages, questions, "state")
-        rows = list(zip(questions, decided.masses, decided.readings.readings, strict=True))
-        answer = StructuredDecision(
-            id=f"decision-{self._context.new_id()}",
-            object="structured_decision",
-            created=int(self._context.unix_time()),
-            model=model.info.name,
-            answers={str(q.name): _system_one_answer(q, mass) for q, mass, _ in rows},
-            usage=SystemOneUsage(
-                input_tokens=decided.readings.num_prompt_tokens,
-                output_tokens=decided.readings.num_reads,
-            ),
-            diagnostics={
-                str(q.name): Diagnostics(
-                    label_mass=min(1.0, math.fsum(mass)), argmax_is_label=reading.argmax_is_label
-                )
-                for q, mass, reading in rows
-            },
-        )
-        return Response(200, msgspec.json.encode(answer))
-
-    async def _read_body(
-        self, request: Request, schema: type[Body], dialect: Dialect
-    ) -> tuple[Body, ServedModel]:
-        context = self._context
-        body, known = await read_named(request, schema, context.models, dialect, context.bodies)
-        tasks = (Task.TEXT_GENERATION,)
-        model = await hold_model(request, known, context.models, tasks, streams=False)
-        assert isinstance(model, ServedModel)
-        return body, model
-
     async def _decide(
         self,
         request: Request,
-        body: DecisionsRequest | SystemOneRequest,
+        body: DecisionsRequest,
         model: ServedModel,
         messages: Sequence[Any],
         questions: Sequence[Question],
@@ -782,7 +610,4 @@ class Decisions:
 
 def endpoints(context: ApiContext) -> Iterator[Route]:
     """Yields the routes of decisions."""
-    decisions = Decisions(context)
-    decide, system_one = endpoint(decisions.decide, OPENAI), endpoint(decisions.system_one, OPENAI)
-    yield Route("POST", "/v1/decisions", decide)
-    yield Route("POST", "/v1/systemone", system_one)
+    yield Route("POST", "/v1/decisions", endpoint(Decisions(context).decide, OPENAI))

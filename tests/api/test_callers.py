@@ -26,7 +26,6 @@ RESPONSE = {"model": "fake", "input": "Hi"}
 LONG = [{"role": role, "content": "Hello " * 9} for role in ("user", "assistant", "user") * 3]
 COMPACTING = [{"type": "compaction", "compact_threshold": 200}]
 QUESTION = {"type": "predicate", "instructions": "It rains."}
-NOUL = {"type": "noul", "instructions": "It rains."}
 TEXTS: dict[str, Any] = {
     "/v1/chat/completions": {
         "": CHAT,
@@ -70,7 +69,6 @@ TEXTS: dict[str, Any] = {
         "grammar": {**TEXT, "format": "json"},
     },
     "/v1/decisions": {"": {**RESPONSE, "questions": [QUESTION, QUESTION]}},
-    "/v1/systemone": {"": {"model": "fake", "state": "wet", "questions": {"rain": NOUL}}},
 }  # fmt: skip
 ENCODED: dict[str, Any] = {
     "/v1/embeddings": (Task.EMBEDDINGS, RESPONSE),

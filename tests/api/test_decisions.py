@@ -17,7 +17,7 @@ from fastovms.text.reasoning import REASONING_FORMATS
 from tests.api.chat_models import TEMPLATE, chat_model
 from tests.fakes import EOS, model_info
 
-DECISIONS, SYSTEM_ONE = "/v1/decisions", "/v1/systemone"
+DECISIONS = "/v1/decisions"
 VOCAB_SIZE = EOS + 1
 PREDICATE = {"type": "predicate", "instructions": "It rains."}
 CHOICE = {
@@ -182,74 +182,39 @@ async def test_usage_and_refusals(make):
     assert {request.cache_salt for request in api.backend.submitted} == {"s"}
 
 
-async def test_vllms_form(make):
-    api = make()
-    questions = {
-        "team": {"type": "choice", "instructions": "Who?", "criteria": {"a": "first", "b": None}},
-        "urgent": {"type": "noul", "instructions": "Urgent?", "criteria": {"true": "money"}},
-        "tone": {"type": "score", "instructions": "How?", "criteria": ["calm", "angry"]},
-    }
-    body = {"model": "fake", "state": {"t": 1}, "instructions": "Be fair.", "questions": questions}
-    status, answer = await api.post(SYSTEM_ONE, body)
-    assert status == 200, answer
-    assert answer["object"] == "structured_decision"
-    prompts = prompts_of(api)
-    assert bytes(prompts[0]).decode().startswith('u:{"t":1}\n\nBe fair.\n\nWho?')
-    assert "Yes: money" in bytes(prompts[1]).decode()
-    masses = expected(prompts[1], [["yes", "Yes"], ["no", "No"]])
-    urgent = answer["answers"]["urgent"]
-    assert urgent["noul"] == pytest.approx(masses[0] / sum(masses))
-    assert urgent["confidence"] == pytest.approx(max(masses))
-    assert answer["diagnostics"]["urgent"]["label_mass"] == pytest.approx(sum(masses))
-    assert answer["answers"]["tone"]["legend"] == {"0": "calm", "1": "angry"}
-    assert set(answer["answers"]["team"]["probabilities"]) == {"a", "b"}
-
-
 @pytest.mark.parametrize(
-    ("path", "fields", "words"),
+    ("fields", "words"),
     [
-        (DECISIONS, {"input": None}, "input is required"),
-        (DECISIONS, {"input": ""}, "input is required"),
-        (DECISIONS, {"input": 5}, "input must be"),
-        (DECISIONS, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+        ({"input": None}, "input is required"),
+        ({"input": ""}, "input is required"),
+        ({"input": 5}, "input must be"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
          "input[0]"),
-        *((DECISIONS, {"input": [{"type": kind, "id": "a"}]}, "input[0].type must be one of")
+        *(({"input": [{"type": kind, "id": "a"}]}, "input[0].type must be one of")
           for kind in ("item_reference", "reasoning", "compaction", None, 5)),
-        (DECISIONS, {"questions": None}, "questions is required"),
-        (DECISIONS, {"questions": []}, "1 to 400 entries, not 0"),
-        (DECISIONS, {"questions": [PREDICATE] * 401}, "1 to 400 entries, not 401"),
-        (DECISIONS, {"questions": [{}]}, "questions[0].type"),
-        (DECISIONS, {"questions": [{**PREDICATE, "name": 5}]}, "questions[0].name"),
-        (DECISIONS, {"questions": [{**PREDICATE, "levels": []}]}, "questions[0].levels"),
-        (DECISIONS, {"questions": [{**PREDICATE, "instructions": " "}]}, "questions[0].instr"),
-        (DECISIONS, {"questions": [{**PREDICATE, "instructions": [{"type": "input_image"}]}]},
+        ({"questions": None}, "questions is required"),
+        ({"questions": []}, "1 to 400 entries, not 0"),
+        ({"questions": [PREDICATE] * 401}, "1 to 400 entries, not 401"),
+        ({"questions": [{}]}, "questions[0].type"),
+        ({"questions": [{**PREDICATE, "name": 5}]}, "questions[0].name"),
+        ({"questions": [{**PREDICATE, "levels": []}]}, "questions[0].levels"),
+        ({"questions": [{**PREDICATE, "instructions": " "}]}, "questions[0].instr"),
+        ({"questions": [{**PREDICATE, "instructions": [{"type": "input_image"}]}]},
          "questions[0].instructions[0]"),
-        (DECISIONS, {"questions": [{**CHOICE, "choices": [{"value": "a"}]}]}, "list of 2 to 255"),
-        (DECISIONS, {"questions": [{**CHOICE, "choices": [{"value": "a"}] * 256}]}, "2 to 255"),
-        (DECISIONS, {"questions": [{**CHOICE, "choices": [{"value": "a"}] * 2}]}, "twice"),
-        (DECISIONS, {"questions": [{**CHOICE, "choices": [{"value": 1}, {"value": "a"}]}]},
+        ({"questions": [{**CHOICE, "choices": [{"value": "a"}]}]}, "list of 2 to 255"),
+        ({"questions": [{**CHOICE, "choices": [{"value": "a"}] * 256}]}, "2 to 255"),
+        ({"questions": [{**CHOICE, "choices": [{"value": "a"}] * 2}]}, "twice"),
+        ({"questions": [{**CHOICE, "choices": [{"value": 1}, {"value": "a"}]}]},
          "choices[0].value"),
-        (DECISIONS, {"questions": [{**SCORE, "levels": ["a", "b"]}]}, "levels[0] must be an"),
-        (DECISIONS, {"questions": [PREDICATE], "cache_salt": ""}, "cache_salt"),
-        (DECISIONS, {"input": "a" * 5000}, "context length"),
-        (SYSTEM_ONE, {"state": None}, "state is required"),
-        (SYSTEM_ONE, {"questions": {}}, "1 to 400 entries"),
-        (SYSTEM_ONE, {"questions": {"": PREDICATE}}, "empty id"),
-        (SYSTEM_ONE, {"questions": {"a": PREDICATE}}, "questions.a.type"),
-        (SYSTEM_ONE, {"questions": {"a": {"type": "noul", "instructions": "b", "criteria": 5}}},
-         "questions.a.criteria"),
-        (SYSTEM_ONE, {"questions": {"a": {"type": "noul", "instructions": "b", "c": 5}}},
-         "questions.a.c is not a field"),
-        (SYSTEM_ONE, {"questions": {"a": {"type": "choice", "instructions": "b", "criteria": []}}},
-         "questions.a.criteria"),
+        ({"questions": [{**SCORE, "levels": ["a", "b"]}]}, "levels[0] must be an"),
+        ({"questions": [PREDICATE], "cache_salt": ""}, "cache_salt"),
+        ({"input": "a" * 5000}, "context length"),
     ],
 )  # fmt: skip
-async def test_bad_input(make, path, fields, words):
+async def test_bad_input(make, fields, words):
     api = make()
     good = {"input": "a", "questions": [PREDICATE]}
-    if path == SYSTEM_ONE:
-        good = {"state": "a", "questions": {"a": {"type": "noul", "instructions": "b"}}}
-    status, answer = await api.post(path, {"model": "fake", **good, **fields})
+    status, answer = await api.post(DECISIONS, {"model": "fake", **good, **fields})
     assert status == 400
     assert words in answer["error"]["message"]
     assert not api.backend.submitted

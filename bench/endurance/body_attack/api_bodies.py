@@ -12,7 +12,7 @@ import msgspec
 from bench.endurance.body_attack.api_values import FIELDS, GRAMMAR_FIELDS, value_of
 from bench.endurance.body_attack.body_mutations import any_json, change, change_text, encode
 from fastovms.api.adapters import LoadAdapterRequest, UnloadAdapterRequest
-from fastovms.api.decisions import DecisionsRequest, SystemOneRequest
+from fastovms.api.decisions import DecisionsRequest
 from fastovms.api.dialect import DIALECTS, OVMS
 from fastovms.api.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
 from fastovms.api.messages.request import CountTokensRequest, MessagesRequest
@@ -94,7 +94,6 @@ NO_PREFIX: Final = (
     _endpoint("/v2/rerank", RerankRequest, "model", "query", "documents"),
     _endpoint("/score", ScoreRequest, "model"),
     _endpoint("/v1/decisions", DecisionsRequest, "model", "input", "questions", weight=2),
-    _endpoint("/v1/systemone", SystemOneRequest, "model", "state", "questions", weight=2),
     _endpoint("/v1/messages", MessagesRequest, "model", "messages", "max_tokens", weight=6),
     _endpoint("/v1/messages/count_tokens", CountTokensRequest, "model", "messages", weight=2),
     _endpoint("/api/chat", OllamaChatRequest, "model", "messages", "options", weight=4),

@@ -29,8 +29,6 @@ from fastovms.api.completions import Completion, CompletionChunk
 from fastovms.api.decisions import (
     Decision,
     DecisionsRequest,
-    StructuredDecision,
-    SystemOneRequest,
 )
 from fastovms.api.dialect import DIALECTS
 from fastovms.api.embeddings import (
@@ -467,18 +465,6 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
                             "choices": [{"value": "billing"}, {"value": "shipping"}],
                         },
                     ],
-                }
-            },
-        ),
-        "POST /systemone": Operation(
-            "Answers typed questions about a state with probabilities, in vLLM's form.",
-            StructuredDecision,
-            body=SystemOneRequest,
-            required=("state", "questions"),
-            examples={
-                "A yes-or-no question": {
-                    "state": {"ticket": "My card was charged twice for one order."},
-                    "questions": {"urgent": {"type": "noul", "instructions": "Is this urgent?"}},
                 }
             },
         ),

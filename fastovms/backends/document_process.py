@@ -39,12 +39,8 @@ class PdfProcesses:
 
     def read(self, data: bytes, name: str, max_pages: int) -> str:
         """Returns the text of a PDF; see `media.documents.read_pdf`. Blocks until the process that
-        reads it has ended.
-
-        Raises:
-            InvalidField: the document cannot be read, or takes too much time or memory.
-            BackendUnavailable: no process can be started, or the reader is closed.
-        """
+        reads it has ended. Raises InvalidField if the document cannot be read, or takes too much
+        time or memory; BackendUnavailable if no process can be started, or the reader is closed."""
         try:
             child = self._start()
         except OSError as error:

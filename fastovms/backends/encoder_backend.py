@@ -369,11 +369,8 @@ def load_encoder(
     config: EncoderConfig,
     turn: ComputeTurn,
 ) -> LoadedEncoder:
-    """Loads an encoder; takes seconds, so call it in a thread.
-
-    Raises:
-        ConfigurationError: a file is missing or broken, or the device cannot run it.
-    """
+    """Loads an encoder; takes seconds, so call it in a thread. Raises ConfigurationError if a file
+    is missing or broken, or the device cannot run it."""
     start = time.perf_counter()
     texts = TextEncoder.load(model_dir)
     task = find_task(model_dir, config.task)

@@ -233,14 +233,11 @@ class EncoderGraph(NamedTuple):
 def read_encoder(
     path: Path, task: Task, pooling: Pooling | None, vocabulary: Callable[[], Mapping[bytes, int]]
 ) -> EncoderGraph:
-    """Reads the graph of an encoder.
+    """Reads the graph of an encoder. Raises ConfigurationError if the graph does not fit the task.
 
     Args:
         pooling: how token states are pooled; None = the graph pools them itself.
         vocabulary: returns the ids of tokens, for decoders that score.
-
-    Raises:
-        ConfigurationError: the graph does not fit the task.
     """
     try:
         model = ov.Core().read_model(path)
@@ -392,12 +389,10 @@ class EncoderModel:
         pad_token_id: int = 0,
         max_length: int | None = None,
     ) -> None:
-        """
+        """Raises ConfigurationError if the device cannot run the model.
+
         Args:
             max_length: the model's maximum length; None = unlimited.
-
-        Raises:
-            ConfigurationError: the device cannot run the model.
         """
         self.info = graph.info
         self._pad_token_id = pad_token_id

@@ -354,13 +354,10 @@ class RequestsInFlight:
         on_output: OutputCallback,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Adds a request.
+        """Adds a request. Raises Overloaded if too many samples wait.
 
         Args:
             on_end: called when it is not in flight any more.
-
-        Raises:
-            Overloaded: too many samples wait.
         """
         owner = request.owner or request.tenant
         if not self._places.may_take(owner):

@@ -59,15 +59,12 @@ class MediaProcesses:
         self._idle.put(self._begin())
 
     def run(self, name: str, ask: Callable[[ChildProcess], Result]) -> Result:
-        """Calls `ask` with an idle process and returns its result.
+        """Calls `ask` with an idle process and returns its result. Raises InvalidField if the file
+        is invalid, crashes the process or takes too long; Overloaded if there is not enough memory;
+        BackendUnavailable if no process can be started, or the pool is closed.
 
         Args:
             name: the request's field with the file.
-
-        Raises:
-            InvalidField: the file is invalid, crashes the process or takes too long.
-            Overloaded: there is not enough memory.
-            BackendUnavailable: no process can be started, or the pool is closed.
         """
         try:
             with self._process() as peer:
@@ -143,12 +140,8 @@ class MediaProcesses:
             )
 
     def answer(self, peer: ChildProcess, name: str) -> Any:
-        """Returns the next answer of a process.
-
-        Raises:
-            InvalidField: the answer is `Refused`.
-            TimeoutError: there is none in time.
-        """
+        """Returns the next answer of a process. Raises InvalidField if the answer is `Refused`;
+        TimeoutError if there is none in time."""
         if not peer.connection.poll(self._timeout):
             raise TimeoutError
         answer = peer.connection.recv()

@@ -55,11 +55,8 @@ _SAMPLE_SIZE: Final = 16 * 1024
 
 def fingerprint_of(model_dir: Path) -> str:
     """Returns a value that is the same for equal files, on every machine, in milliseconds. Samples
-    the weights: further training changes nearly all of them.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    the weights: further training changes nearly all of them. Raises OSError if a file cannot be
+    read."""
     digest = hashlib.sha256()
     for path in sorted(model_dir.iterdir()):
         if path.suffix in _SUFFIXES and path.is_file():
@@ -83,11 +80,8 @@ _HELPERS: Final = re.compile(r"openvino_(?:de)?tokenizer")
 
 def count_weights(model_dir: Path) -> WeightCount | None:
     """Counts the parameters in the graphs of a model; takes milliseconds. None = no graph is found.
-    Shared constants count once; scales and zero points of quantized weights do not count.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    Shared constants count once; scales and zero points of quantized weights do not count. Raises
+    OSError if a file cannot be read."""
     counts: Counter[str] = Counter()
     for path in {graph_file(model_dir), *model_dir.glob("openvino_*model.xml")}:
         if path.is_file() and not _HELPERS.match(path.name):
@@ -114,10 +108,7 @@ logger = logging.getLogger(__name__)
 
 def limit_context(model: ModelInfo, max_model_len: int | None) -> ModelInfo:
     """Returns the model with the context length that the operator set; None = the model's own.
-
-    Raises:
-        ConfigurationError: the model's own context is shorter.
-    """
+    Raises ConfigurationError if the model's own context is shorter."""
     if max_model_len is None:
         return model
     if max_model_len > model.max_model_len:
@@ -141,11 +132,7 @@ MIN_EXACT_LEN = 16
 
 def fit_attention(model: ModelInfo, graph: PagedGraph) -> ModelInfo:
     """Returns the model with its context limited to the length for which the graph computes
-    attention as trained.
-
-    Raises:
-        ConfigurationError: that length is too short to be useful.
-    """
+    attention as trained. Raises ConfigurationError if that length is too short to be useful."""
     model = fit_length(model, graph.max_exact_len)
     return fit_window(model, is_applied=applies_sliding_window(graph.model))
 
@@ -327,11 +314,8 @@ def check_graph(
     available: Callable[[], int] = available_memory,
 ) -> None:
     """Makes the comparison, unless its result is cached or memory is short. The first time takes at
-    most as long as compiling the model twice.
-
-    Raises:
-        UnsupportedModel: the results differ too much.
-    """
+    most as long as compiling the model twice. Raises UnsupportedModel if the results differ too
+    much."""
     key = key_of(file_identity(comparison.files), ov.get_version(), __version__, comparison.version)
     entry = cache.find(comparison.kind, key)
     found = None if entry is None else _read(entry)
@@ -392,11 +376,8 @@ _LONGEST: Final = 10**6
 
 
 def read_encoder_info(model_dir: Path, *, name: str) -> ModelInfo:
-    """Returns the name and the capabilities of an encoder.
-
-    Raises:
-        ConfigurationError: a file is missing, broken, or lacks required information.
-    """
+    """Returns the name and the capabilities of an encoder. Raises ConfigurationError if a file is
+    missing, broken, or lacks required information."""
     check_encoder_files(model_dir)
     config_path = model_dir / "config.json"
     config = read_json(config_path)
@@ -478,16 +459,13 @@ def read_model_info(
     """Returns the name and the capabilities of the model.
 
     `do_sample` is ignored: a request without a temperature samples with temperature 1, as in vLLM
-    and OVMS.
+    and OVMS. Raises ConfigurationError if a file is missing, broken, or lacks required information.
 
     Args:
         name: the model's name for clients; None = the directory's name.
         generation_config: file in place of the directory's generation_config.json.
         override_generation_config: members that go before those of that file.
         has_defaults: whether that file's values are defaults of requests.
-
-    Raises:
-        ConfigurationError: a file is missing, broken, or lacks required information.
     """
     check_files(model_dir)
     config_path = model_dir / "config.json"

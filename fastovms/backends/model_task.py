@@ -14,11 +14,8 @@ from fastovms.errors import ConfigurationError
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or has no JSON object.
-    """
+    """Returns the JSON object in a file. Raises ConfigurationError if the file cannot be read, or
+    has no JSON object."""
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:
@@ -210,10 +207,7 @@ def find_task(model_dir: Path, wanted: str = "auto") -> Task:
     """Returns the task that the operator has chosen, or that the model's files imply.
 
     Rerankers that generate text, such as Qwen3's, look like generators, so the operator must name
-    their task.
-
-    Raises:
-        ConfigurationError: the graph does not fit the chosen task, or any task.
+    their task. Raises ConfigurationError if the graph does not fit the chosen task, or any task.
     """
     graph = graph_file(model_dir)
     if not graph.is_file() or not is_openvino_ir(graph):

@@ -145,10 +145,8 @@ class WhisperBackend(JobThread[_Job]):
     fails, and another process is started.
 
     The process is started on the thread that hands it windows, and is killed when this thread ends,
-    even if it is stopped. Creating a backend takes seconds.
-
-    Raises:
-        ConfigurationError: the model cannot be loaded.
+    even if it is stopped. Creating a backend takes seconds. Raises ConfigurationError if the model
+    cannot be loaded.
     """
 
     name = "speech"
@@ -323,11 +321,8 @@ def _tell(job: _Job, text: str) -> None:
 
 
 def start_process(load: LoadSpeech) -> tuple[ChildProcess, SpeechInfo]:
-    """Starts a process and waits until it has loaded the model; takes seconds.
-
-    Raises:
-        ConfigurationError: the model cannot be loaded.
-    """
+    """Starts a process and waits until it has loaded the model; takes seconds. Raises
+    ConfigurationError if the model cannot be loaded."""
     process = ChildProcess("fastovms.backends.speech_worker", str(os.getpid()))
     answer: Any
     try:
@@ -346,11 +341,8 @@ def start_process(load: LoadSpeech) -> tuple[ChildProcess, SpeechInfo]:
 def load_whisper(
     model_dir: Path, model: ModelInfo, config: EngineConfig, turn: ComputeTurn
 ) -> WhisperBackend:
-    """Loads a Whisper model; takes seconds, so call it in a thread.
-
-    Raises:
-        ConfigurationError: a file is broken, or the device cannot run the model.
-    """
+    """Loads a Whisper model; takes seconds, so call it in a thread. Raises ConfigurationError if a
+    file is broken, or the device cannot run the model."""
     start = time.perf_counter()
     load = LoadSpeech(model_dir, config.device, config.plugin_config, level_in_use(), form_in_use())
     backend = WhisperBackend(

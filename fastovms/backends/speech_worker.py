@@ -32,11 +32,7 @@ _FULL_SCALE: Final = 2.0**15
 
 
 class Whisper:
-    """The pipeline of one model.
-
-    Raises:
-        RuntimeError: the model cannot be loaded.
-    """
+    """The pipeline of one model. Raises RuntimeError if the model cannot be loaded."""
 
     def __init__(self, load: LoadSpeech) -> None:
         self._load = load

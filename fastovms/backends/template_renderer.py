@@ -53,11 +53,8 @@ class TemplateRenderer:
         self._is_closed = False
 
     def render(self, source: str, variables: Mapping[str, Any], budget: Budget) -> str:
-        """Renders a template; see `fastovms.text.sandbox.OutsideRenderer`.
-
-        Raises:
-            BackendUnavailable: no process can be started, or the server is shutting down.
-        """
+        """Renders a template; see `fastovms.text.sandbox.OutsideRenderer`. Raises
+        BackendUnavailable if no process can be started, or the server is shutting down."""
         limits = Limits(budget.passes, budget.chars, budget.seconds)
         if limits.seconds <= 0:
             raise too_much()

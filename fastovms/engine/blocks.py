@@ -95,11 +95,8 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def allocate(self) -> int:
-        """Allocates a block with a reference count of 1.
-
-        Raises:
-            OutOfBlocks: no block is free or evictable.
-        """
+        """Allocates a block with a reference count of 1. Raises OutOfBlocks if no block is free or
+        evictable."""
         if self._free:
             block_id = self._free.pop()
         elif self._num_touched < self.num_blocks:

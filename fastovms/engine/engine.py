@@ -85,11 +85,8 @@ class SequenceMaker:
         self._arrivals = count()
 
     def validate(self, request: GenerationRequest) -> None:
-        """Checks a request. May be called on any thread.
-
-        Raises:
-            RequestError: the beams of the request could never run.
-        """
+        """Checks a request. May be called on any thread. Raises RequestError if the beams of the
+        request could never run."""
         if request.params.beam_search is not None:
             self._searches.validate(request, self.token_limit(request), self._max_num_seqs)
 
@@ -257,11 +254,8 @@ class Engine:
                 self._finish(sequence)
 
     def step(self) -> list[EngineOutput]:
-        """Computes one step and returns its outputs, at most one per sample.
-
-        Raises:
-            EngineFailed: the model's logits are not finite for any prompt.
-        """
+        """Computes one step and returns its outputs, at most one per sample. Raises EngineFailed if
+        the model's logits are not finite for any prompt."""
         self.drafter.propose(self.scheduler.running)
         plan = self.scheduler.plan(self._pacing)
         assert plan.chunks, "there is work, but none of it can go on"

@@ -98,11 +98,8 @@ def is_broken(row: RawLogits) -> bool:
 
 
 def check_rows(rows: Iterable[RawLogits]) -> None:
-    """Checks the logits of some positions, [rows, vocab_size].
-
-    Raises:
-        BrokenLogits: the logits of a position are broken.
-    """
+    """Checks the logits of some positions, [rows, vocab_size]. Raises BrokenLogits if the logits of
+    a position are broken."""
     if any(map(is_broken, rows)):
         raise BrokenLogits
 
@@ -140,15 +137,13 @@ class ModelTrial:
         self._streak = 0
 
     def note(self, *, num_sequences: int, num_broken: int) -> None:
-        """Records a step, and tests the model if too many sequences have ended.
+        """Records a step, and tests the model if too many sequences have ended. Raises EngineFailed
+        if the model's logits are broken for the test prompt too.
 
         Args:
             num_sequences: the number of sequences for which a token was drawn.
             num_broken: the number of sequences that ended because of broken logits, including those
                 whose prompts are scored.
-
-        Raises:
-            EngineFailed: the model's logits are broken for the test prompt too.
         """
         if not num_sequences and not num_broken:
             return

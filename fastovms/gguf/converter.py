@@ -104,11 +104,8 @@ class FileHead(NamedTuple):
 
 
 def read_contents(path: Path) -> FileHead:
-    """Reads the head of a GGUF file; takes milliseconds.
-
-    Raises:
-        ConfigurationError: the file is broken, or its model or tokenizer is not supported.
-    """
+    """Reads the head of a GGUF file; takes milliseconds. Raises ConfigurationError if the file is
+    broken, or its model or tokenizer is not supported."""
     file = read_gguf(path)
     try:
         return FileHead(file, read_hyperparameters(file.metadata), TokenizerFields(file.metadata))
@@ -117,12 +114,8 @@ def read_contents(path: Path) -> FileHead:
 
 
 def convert(path: Path, directory: Path) -> None:
-    """Fills `directory`.
-
-    Raises:
-        ConfigurationError: the file is not supported.
-        OSError: the directory cannot be written.
-    """
+    """Fills `directory`. Raises ConfigurationError if the file is not supported; OSError if the
+    directory cannot be written."""
     # Loads a native library, which a process that only reads heads can do without.
     from fastovms.gguf.graph import build_decoder
     from fastovms.gguf.tokenizer import build_tokenizer

@@ -63,22 +63,15 @@ class Weights:
         return sorted(self._file.tensors.keys() - self._used)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Returns the shape of a matrix.
-
-        Raises:
-            ConfigurationError: the matrix does not exist.
-        """
+        """Returns the shape of a matrix. Raises ConfigurationError if the matrix does not exist."""
         info = self._file.tensors.get(name)
         if info is None or len(info.shape) != 2:
             raise ConfigurationError(f"the tensor {name} is missing or is not a matrix")
         return info.shape
 
     def floats(self, name: str, *shape: int) -> NDArray[np.float32]:
-        """Returns the values of a small tensor: a norm, a bias or frequencies.
-
-        Raises:
-            ConfigurationError: the tensor is missing, has another shape, or is quantized.
-        """
+        """Returns the values of a small tensor: a norm, a bias or frequencies. Raises
+        ConfigurationError if the tensor is missing, has another shape, or is quantized."""
         info = self._info(name, shape)
         if info.type.bits:
             raise ConfigurationError(
@@ -95,13 +88,10 @@ class Weights:
         self, name: str, num_rows: int, num_columns: int, order: NDArray[np.int64] | None = None
     ) -> Node:
         """Returns a node with the f32 values of a matrix, [rows, columns]. Repeated calls return
-        the same node.
+        the same node. Raises ConfigurationError if the tensor is missing or has another shape.
 
         Args:
             order: the order of the file's rows.
-
-        Raises:
-            ConfigurationError: the tensor is missing or has another shape.
         """
         if name not in self._nodes:
             info = self._info(name, (num_rows, num_columns))
@@ -212,11 +202,8 @@ class CosSin(NamedTuple):
 
 
 def rotation_of(parameters: Hyperparameters, weights: Weights) -> Rotation:
-    """Returns how a model's layers without a window rotate.
-
-    Raises:
-        ConfigurationError: tensors with factors are missing or of another shape.
-    """
+    """Returns how a model's layers without a window rotate. Raises ConfigurationError if tensors
+    with factors are missing or of another shape."""
     rope = parameters.rope
     size = rope.num_dimensions // 2
     periods = _unscaled(rope.base, rope.num_dimensions)
@@ -406,12 +393,8 @@ _BY_HEADS: Final = [0, 2, 1, 3]
 
 
 def build_decoder(file: GgufFile, parameters: Hyperparameters) -> ov.Model:
-    """Returns the OpenVINO graph of the decoder.
-
-    Raises:
-        ConfigurationError: tensors are missing, have wrong shapes, or are unknown to this
-            architecture.
-    """
+    """Returns the OpenVINO graph of the decoder. Raises ConfigurationError if tensors are missing,
+    have wrong shapes, or are unknown to this architecture."""
     weights = Weights(file)
     model = _DecoderBuilder(weights, parameters).build()
     unused = [name for name in weights.unused() if not name.endswith(_NEEDLESS)]

@@ -41,11 +41,8 @@ _FORMAT: Final = 3
 
 def find_gguf(path: Path) -> Path | None:
     """Returns the GGUF file for `path`: the file itself, or the only one in a directory without an
-    OpenVINO model; None = neither.
-
-    Raises:
-        ConfigurationError: the directory has several GGUF files.
-    """
+    OpenVINO model; None = neither. Raises ConfigurationError if the directory has several GGUF
+    files."""
     if path.is_file():
         return path if path.suffix == ".gguf" or _has_magic(path) else None
     if (path / "openvino_model.xml").exists():
@@ -72,15 +69,13 @@ class NotStored(Exception):
 
 def model_directory(path: Path, cache: DiskCache, scratch: Path | None) -> Path:
     """Returns the directory of the model for `path`: itself, or the directory converted from a GGUF
-    file. The first conversion takes seconds.
+    file. The first conversion takes seconds. Raises ConfigurationError if the file is broken or not
+    supported, or no disk has room for the model; NotStored if the cache cannot store the
+    conversion, and there is no `scratch`.
 
     Args:
         scratch: the directory for a conversion that the cache cannot store; None = such a model is
             not converted.
-
-    Raises:
-        ConfigurationError: the file is broken or not supported, or no disk has room for the model.
-        NotStored: the cache cannot store the conversion, and there is no `scratch`.
     """
     file = find_gguf(path)
     if file is None:
@@ -138,11 +133,8 @@ def _key(file: Path) -> str:
 
 
 def _convert(path: Path, target: Path) -> None:
-    """Converts in a separate process, so that the memory of the weights is released.
-
-    Raises:
-        OSError: the disk of `target` has no room for the model, or fails.
-    """
+    """Converts in a separate process, so that the memory of the weights is released. Raises OSError
+    if the disk of `target` has no room for the model, or fails."""
     size = path.stat().st_size
     needed, free = _GROWTH * size + _SMALL_FILES, shutil.disk_usage(target).free
     if free < needed:

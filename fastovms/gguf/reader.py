@@ -284,12 +284,8 @@ class GgufFile:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Reads all but the tensors' data.
-
-    Raises:
-        ConfigurationError: the file is not a GGUF file, is broken, or has incomplete tensors or an
-            unknown type.
-    """
+    """Reads all but the tensors' data. Raises ConfigurationError if the file is not a GGUF file, is
+    broken, or has incomplete tensors or an unknown type."""
     try:
         with path.open("rb") as file:
             return _HeadReader(file, path.stat().st_size).read(path)
@@ -452,11 +448,8 @@ _REFUSED: Final[Mapping[str, str]] = {
 
 
 def find_architecture(name: object) -> Architecture:
-    """Returns the architecture of this name.
-
-    Raises:
-        ConfigurationError: the architecture is not supported.
-    """
+    """Returns the architecture of this name. Raises ConfigurationError if the architecture is not
+    supported."""
     if not isinstance(name, str):
         raise ConfigurationError("general.architecture is missing")
     if name in _REFUSED:
@@ -558,12 +551,8 @@ class Hyperparameters:
 
 
 def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
-    """Reads the sizes and settings of a file's decoder.
-
-    Raises:
-        ConfigurationError: the architecture is not supported, or a setting is missing, invalid or
-            unknown.
-    """
+    """Reads the sizes and settings of a file's decoder. Raises ConfigurationError if the
+    architecture is not supported, or a setting is missing, invalid or unknown."""
     name = metadata.get("general.architecture")
     architecture = find_architecture(name)
     settings = _Settings(metadata, str(name))

@@ -114,11 +114,7 @@ and llama.cpp does not."""
 
 
 def find_pre_tokenizer(name: object) -> PreTokenizer:
-    """Returns the pre-tokenizer of this name.
-
-    Raises:
-        ConfigurationError: the name is unknown.
-    """
+    """Returns the pre-tokenizer of this name. Raises ConfigurationError if the name is unknown."""
     if name is None:
         raise ConfigurationError(
             "tokenizer.ggml.pre is missing, as in files of before May 2024: how texts are "
@@ -165,15 +161,13 @@ llama.cpp, which goes by the model's name."""
 
 
 class TokenizerFields:
-    """The fields `tokenizer.ggml.*` of a file.
+    """The fields `tokenizer.ggml.*` of a file. Raises ConfigurationError if the file has no
+    tokenizer, or an unsupported one.
 
     Attributes:
         model: "gpt2" or "llama".
         tokens: the texts of tokens, by id.
         kinds: the kinds of tokens, by id.
-
-    Raises:
-        ConfigurationError: the file has no tokenizer, or an unsupported one.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -241,11 +235,8 @@ class TokenizerFields:
 
 
 def make_tokenizer_json(fields: TokenizerFields) -> dict[str, Any]:
-    """Returns the content of tokenizer.json.
-
-    Raises:
-        ConfigurationError: the fields are broken, or the pre-tokenizer is unknown.
-    """
+    """Returns the content of tokenizer.json. Raises ConfigurationError if the fields are broken, or
+    the pre-tokenizer is unknown."""
     make = _byte_pairs if fields.model == "gpt2" else _sentencepiece
     return {"version": "1.0", "truncation": None, "padding": None,
             "added_tokens": _added_tokens(fields), **make(fields)}  # fmt: skip

@@ -111,11 +111,8 @@ class NamelessTokens(NamedTuple):
 
 
 def without_names(tokenizer_json: str) -> NamelessTokens:
-    """Returns the tokenizer with its special tokens renamed.
-
-    Raises:
-        ValueError: the text is not a tokenizer.json.
-    """
+    """Returns the tokenizer with its special tokens renamed. Raises ValueError if the text is not a
+    tokenizer.json."""
     try:
         tokenizer = orjson.loads(tokenizer_json)
         special_tokens = _hide(tokenizer)
@@ -194,15 +191,13 @@ _Ruled = (
 def tree_rules(
     root: Node, special_tokens: Mapping[str, int], end_token_ids: Collection[int]
 ) -> str:
-    """Returns the Lark rules of a tree; `@answer` takes the place of `Answer`.
+    """Returns the Lark rules of a tree; `@answer` takes the place of `Answer`. Raises ValueError if
+    a schema in the tree cannot be used.
 
     Args:
         special_tokens: ids by text.
         end_token_ids: the tokens that end a text. Each stands only where a tag is that token, as
             `<|call|>` of gpt-oss, or where the grammar ends.
-
-    Raises:
-        ValueError: a schema in the tree cannot be used.
     """
     return _RuleWriter(special_tokens, end_token_ids).source(root)
 
@@ -447,14 +442,12 @@ class GrammarCompiler:
         eos_token_ids: Sequence[int],
         max_cached_bytes: int = MAX_CACHED_BYTES,
     ) -> None:
-        """
+        """Raises ValueError if `tokenizer_json` is invalid.
+
         Args:
             tokenizer_json: the text of a Hugging Face tokenizer.json.
             vocab_size: the model's vocabulary size; None = the tokenizer's.
             max_cached_bytes: the maximum bytes of cached grammars.
-
-        Raises:
-            ValueError: `tokenizer_json` is invalid.
         """
         eos = list(eos_token_ids) or None
         self.eos_token_ids = frozenset(eos_token_ids)
@@ -485,14 +478,12 @@ class GrammarCompiler:
         return self._cache.get(grammar)
 
     def compile(self, grammar: Grammar, *, num_bytes: int | None = None) -> CompiledGrammar:
-        """Compiles the grammar unless it is cached.
+        """Compiles the grammar unless it is cached. Raises UnfinishableGrammar if the grammar was
+        compiled, but no text can be completed; UnusableGrammar if the grammar is malformed, or
+        nothing can satisfy it.
 
         Args:
             num_bytes: the size of the compiled grammar in bytes, if it was measured.
-
-        Raises:
-            UnfinishableGrammar: the grammar was compiled, but no text can be completed.
-            UnusableGrammar: the grammar is malformed, or nothing can satisfy it.
         """
         found = self._cache.get(grammar)
         if found is not None:
@@ -570,12 +561,9 @@ class GrammarCompiler:
         return partial(self.start, grammar, num_prompt_tokens, GrammarTimeBudget())
 
     def _matcher(self, grammar: Grammar, source: str) -> LLMatcher:
-        """Returns llguidance's matcher of a grammar.
-
-        Raises:
-            UnusableGrammar: the grammar is malformed, or no text can even begin to satisfy it. In a
-                tree, such a grammar would make llguidance loop endlessly.
-        """
+        """Returns llguidance's matcher of a grammar. Raises UnusableGrammar if the grammar is
+        malformed, or no text can even begin to satisfy it. In a tree, such a grammar would make
+        llguidance loop endlessly."""
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
         if matcher.is_error():
             raise UnusableGrammar(grammar, first_line(matcher.get_error()))

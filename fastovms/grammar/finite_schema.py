@@ -76,11 +76,7 @@ def with_integer_counts(schema: Schema) -> Schema:
 
 
 def integer_of(digits: str) -> int:
-    """Reads an integer of a schema.
-
-    Raises:
-        ValueError: the integer has too many digits.
-    """
+    """Reads an integer of a schema. Raises ValueError if the integer has too many digits."""
     num_digits = len(digits.removeprefix("-"))
     if num_digits > _MAX_DIGITS:
         raise ValueError(f"numbers must have at most {_MAX_DIGITS} digits, not {num_digits}")
@@ -185,11 +181,8 @@ _MAX_ITEMS: Final = 1000
 
 def without_endless_parts(root: object) -> object:
     """Returns the same schema with `false` in place of parts that no finite value satisfies. A
-    malformed schema is returned unchanged, and llguidance refuses it.
-
-    Raises:
-        ValueError: the schema is too large to decide.
-    """
+    malformed schema is returned unchanged, and llguidance refuses it. Raises ValueError if the
+    schema is too large to decide."""
     if not isinstance(root, Mapping):
         return root
     return _Search(root).pruned()

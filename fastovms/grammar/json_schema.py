@@ -215,10 +215,7 @@ _MAX_MERGES: Final = 2000
 def closed_schema(root: Schema) -> object:
     """Returns the schema with all its objects closed, without keywords next to `anyOf`, `oneOf` or
     `$ref`; false if nothing satisfies it. A malformed schema is unchanged; llguidance refuses it.
-
-    Raises:
-        ValueError: a reference points to nothing, or the schema is too large to merge.
-    """
+    Raises ValueError if a reference points to nothing, or the schema is too large to merge."""
     return _Closing(root).closed()
 
 
@@ -470,14 +467,11 @@ _EMBEDDED: Final = re.compile(rf"{OPAQUE}|(?P<json>%json\s*)(?=\{{)")
 def usable_schema(source: str, *, name: str = "it") -> str:
     """Returns the schema with its objects closed (`closed_schema`), without parts that no finite
     value satisfies, without unsupported formats (annotations by JSON Schema 2020-12, 7.2.3), and
-    with bounds that llguidance supports.
+    with bounds that llguidance supports. Raises ValueError if the schema is not JSON, has an
+    invalid number, is unsatisfiable, or is too large to decide.
 
     Args:
         name: the schema's name in the error if nothing satisfies it.
-
-    Raises:
-        ValueError: the schema is not JSON, has an invalid number, is unsatisfiable, or is too large
-            to decide.
     """
     try:
         schema = json.loads(source, parse_int=integer_of)
@@ -516,11 +510,8 @@ def usable_rules(lark: str) -> str:
 
 def enforceable_schema(schema: object) -> Enforceable:
     """Returns the schema in keywords that grammars enforce, and the keywords that cannot be
-    enforced.
-
-    Raises:
-        ValueError: the schema contradicts itself, is malformed, or is nested too deeply.
-    """
+    enforced. Raises ValueError if the schema contradicts itself, is malformed, or is nested too
+    deeply."""
     try:
         return enforceable(schema)
     except RecursionError:

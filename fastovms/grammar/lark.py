@@ -88,12 +88,8 @@ class _Grammar:
 
 def lark_regex(source: str) -> str:
     """Returns an expression, in the syntax of Rust's `regex` and without anchors, of the texts that
-    the rule `start` matches.
-
-    Raises:
-        Irregular: an expression was not found, or has more than `MAX_LENGTH` characters.
-        ValueError: the grammar is malformed.
-    """
+    the rule `start` matches. Raises Irregular if an expression was not found, or has more than
+    `MAX_LENGTH` characters; ValueError if the grammar is malformed."""
     grammar = _read(source)
     if "start" not in grammar.bodies:
         raise ValueError("the grammar has no rule 'start'")
@@ -308,11 +304,8 @@ Token = tuple[str, str]
 
 def unmatchable_rule(lark: str) -> str | None:
     """Returns the first rule that matches nothing, or None. A text that is not Lark is refused by
-    llguidance.
-
-    Raises:
-        ValueError: the grammar is too large to decide, or its rules are nested too deeply.
-    """
+    llguidance. Raises ValueError if the grammar is too large to decide, or its rules are nested too
+    deeply."""
     bodies = _bodies(lark)
     if _depth(bodies) > _MAX_RULE_DEPTH:
         raise ValueError(f"a chain of rules is longer than {_MAX_RULE_DEPTH}")

@@ -77,13 +77,11 @@ def xml_arguments(
     writer: LarkWriter, schema: Schema, json_value: Callable[[Schema], LarkPart]
 ) -> list[LarkPart]:
     """Returns an expression with one element for each property, in order. Strings are written
-    literally, other values as JSON. Undeclared properties are not allowed.
+    literally, other values as JSON. Undeclared properties are not allowed. Raises ValueError if the
+    schema has other keywords, or is malformed.
 
     Args:
         json_value: returns the part for a value of a schema.
-
-    Raises:
-        ValueError: the schema has other keywords, or is malformed.
     """
     more = schema.keys() - _OBJECT
     if more:

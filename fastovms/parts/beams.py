@@ -350,11 +350,8 @@ class BeamRequest(extensions.BeamSearch):
     @np.errstate(all="ignore")  # logits may be infinite
     def advance(self, scheduler: Scheduler, seq_ids: Iterator[int]) -> list[GenerationOutput]:
         """Moves every beam by a token: forks beams that continue in several ways and drops those
-        that do not continue. If the search ends, drops all of them and returns the outputs.
-
-        Raises:
-            BrokenLogits: the logits of a beam are not numbers.
-        """
+        that do not continue. If the search ends, drops all of them and returns the outputs. Raises
+        BrokenLogits if the logits of a beam are not numbers."""
         rows = [self._rows[sequence.seq_id] for sequence in self.sequences]
         self._rows.clear()
         check_rows(rows)

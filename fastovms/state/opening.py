@@ -13,11 +13,8 @@ from fastovms.state.tables import Clock
 
 def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> StateStore | None:
     """Opens the store that the operator chose; None = responses are not stored. With a database,
-    the directory has only files, batches and cached prompts.
-
-    Raises:
-        errors.ConfigurationError: the location cannot be used.
-    """
+    the directory has only files, batches and cached prompts. Raises errors.ConfigurationError if
+    the location cannot be used."""
     if not config.enable_store:
         return None
     bounds = StateBounds(config.max_age, config.max_objects, config.max_bytes)

@@ -69,12 +69,9 @@ class Operations:
         self, tenant: str, response: StoredResponse, conversation_id: str | None = None
     ) -> bool:
         """Adds a response, and its items to its conversation if that still exists. A RUNNING
-        response is owned by this replica. Returns False if the id exists already.
-
-        Raises:
-            UnknownPrevious: a response in its chain is missing, or the chain is circular.
-            TooLarge: its chain of responses is too long.
-        """
+        response is owned by this replica. Returns False if the id exists already. Raises
+        UnknownPrevious if a response in its chain is missing, or the chain is circular; TooLarge if
+        its chain of responses is too long."""
         if not self._insert(tenant, response, conversation_id):
             return False
         if response.previous_id is not None:
@@ -144,11 +141,8 @@ class Operations:
     @reads
     def response_context(self, tenant: str, id: str, max_bytes: int) -> EarlierItems | None:
         """Returns the newest input and output items of the response and its chain, up to
-        `max_bytes`. Counts as a use of all of these.
-
-        Raises:
-            TooLarge: its chain of responses is too long to be continued.
-        """
+        `max_bytes`. Counts as a use of all of these. Raises TooLarge if its chain of responses is
+        too long to be continued."""
         chain = self._tables.chain(tenant, id, MAX_CHAIN - 1)  # there is to be room for one more
         if not chain or chain[-1].previous_id is not None:
             self._check_all_read()
@@ -163,11 +157,7 @@ class Operations:
     @reads
     def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
         """Returns a page of the input of a response, including the input and output of earlier
-        responses in its chain.
-
-        Raises:
-            UnknownCursor: `page.after` is not the id of an item.
-        """
+        responses in its chain. Raises UnknownCursor if `page.after` is not the id of an item."""
         return self._page(tenant, ObjectKind.RESPONSE, id, page)
 
     # Responses that run
@@ -294,11 +284,8 @@ class Operations:
 
     @reads
     def list_conversations(self, tenant: str, page: Page) -> ItemPage:
-        """Returns a page of the conversations, oldest first. Does not count as a use.
-
-        Raises:
-            UnknownCursor: `page.after` is not the id of a conversation.
-        """
+        """Returns a page of the conversations, oldest first. Does not count as a use. Raises
+        UnknownCursor if `page.after` is not the id of a conversation."""
         self._check_all_read()
         return self._tables.page(tenant, ObjectKind.CONVERSATION, page)
 
@@ -327,11 +314,8 @@ class Operations:
 
     @reads
     def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
-        """Returns a page of the items of a conversation.
-
-        Raises:
-            UnknownCursor: `page.after` is not the id of an item.
-        """
+        """Returns a page of the items of a conversation. Raises UnknownCursor if `page.after` is
+        not the id of an item."""
         return self._page(tenant, ObjectKind.CONVERSATION, id, page)
 
     @reads

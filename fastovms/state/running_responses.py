@@ -50,11 +50,8 @@ class RunningResponses:
         self._replica = replica
 
     def start(self, key: int, resumption: Resumption | None) -> None:
-        """Makes this replica the owner of a response that was just added.
-
-        Raises:
-            TooLarge: the response would exceed the size limit.
-        """
+        """Makes this replica the owner of a response that was just added. Raises TooLarge if the
+        response would exceed the size limit."""
         id, lease = self._replica
         self._execute(
             "INSERT INTO runs (object, owner, lease_until, cancel_requested, model) "
@@ -64,11 +61,8 @@ class RunningResponses:
         self._tables.grow(key, self._add_job(key, resumption))
 
     def set_resumption(self, key: int, resumption: Resumption | None) -> None:
-        """Sets or replaces the data to resume a response.
-
-        Raises:
-            TooLarge: the response would exceed the size limit.
-        """
+        """Sets or replaces the data to resume a response. Raises TooLarge if the response would
+        exceed the size limit."""
         old = self._execute("DELETE FROM jobs WHERE object = ? RETURNING length(job)", (key,))
         freed = sum(OVERHEAD + length for (length,) in old.fetchall())
         self._execute("UPDATE runs SET model = ? WHERE object = ?", (_model_of(resumption), key))
@@ -223,11 +217,8 @@ class RunningResponses:
     # Events
 
     def add_events(self, key: int, pack: EventPack) -> None:
-        """Adds events, in place of a pack with the same first number.
-
-        Raises:
-            TooLarge: the response would exceed the size limit.
-        """
+        """Adds events, in place of a pack with the same first number. Raises TooLarge if the
+        response would exceed the size limit."""
         data, outputs = seal(pack.data), seal(pack.outputs)
         replaced = self._execute(
             "DELETE FROM event_packs WHERE object = ? AND first = ? "

@@ -147,11 +147,8 @@ class StateDatabase(Protocol):
         affect the others."""
 
     def keep_house(self) -> float:
-        """Does due maintenance, such as evictions. Returns the seconds until the next call.
-
-        Raises:
-            StateFailed: the maintenance failed.
-        """
+        """Does due maintenance, such as evictions. Returns the seconds until the next call. Raises
+        StateFailed if the maintenance failed."""
 
     def close(self) -> None: ...
 

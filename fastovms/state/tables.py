@@ -32,11 +32,8 @@ def seal(text: bytes | None) -> bytes | None:
 
 
 def unseal(sealed: bytes) -> bytes:
-    """Returns the text after checking its CRC-32.
-
-    Raises:
-        StateFailed: the checksum does not match. Other texts in the same file may be intact.
-    """
+    """Returns the text after checking its CRC-32. Raises StateFailed if the checksum does not
+    match. Other texts in the same file may be intact."""
     text = sealed[:-LENGTH]
     if seal(text) != sealed:
         raise StateFailed("stored data is corrupt: its checksum differs")
@@ -170,11 +167,8 @@ class ItemTable:
         return [length for (length,) in rows.fetchall()]
 
     def page(self, key: int, page: Page) -> ItemPage:
-        """Returns a page of the items that were input.
-
-        Raises:
-            UnknownCursor: `page.after` is not the id of an item.
-        """
+        """Returns a page of the items that were input. Raises UnknownCursor if `page.after` is not
+        the id of an item."""
         # After the last of several items of one id, so that a list of pages has an end.
         order, comparison, last = ("", ">", "max") if page.ascending else ("DESC", "<", "min")
         start = ""
@@ -342,11 +336,8 @@ class Tables:
 
     def chain(self, tenant: str, id: str, max_length: int) -> list[ChainLink]:
         """Returns the chain of a response, newest first. The chain ends at a missing response, or
-        at one that continues the first.
-
-        Raises:
-            TooLarge: the chain is longer than `max_length`, or runs into a circle.
-        """
+        at one that continues the first. Raises TooLarge if the chain is longer than `max_length`,
+        or runs into a circle."""
         rows = self._execute(
             "WITH RECURSIVE chain (depth, key, id, previous_id, progress) AS ("
             "SELECT 0, key, id, previous_id, progress FROM objects "
@@ -368,10 +359,7 @@ class Tables:
 
     def page(self, tenant: str, kind: ObjectKind, page: Page) -> ItemPage:
         """Returns a page of objects without their items, in the order in which they were added.
-
-        Raises:
-            UnknownCursor: `page.after` is not the id of an object.
-        """
+        Raises UnknownCursor if `page.after` is not the id of an object."""
         order, comparison = ("", ">") if page.ascending else ("DESC", "<")
         start = ""
         values: list[object] = [tenant, kind]

@@ -171,12 +171,10 @@ _FORM_OF: Final = {form.name: form for form in FORMS}
 
 def write_portable(path: Path, source: RowSource, count: Callable[[int], object]) -> None:
     """Writes a file that only its owner can read, under a temporary name until it is complete.
+    Raises OSError if the file cannot be written.
 
     Args:
         count: called with the number of rows that have been written since the last time.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
@@ -295,12 +293,8 @@ def open_place(
     place: str, password_file: Path | None, environ: Mapping[str, str], *, must_exist: bool = True
 ) -> Iterator[OpenState]:
     """Opens a state: a directory that no server uses, or the database of a URL, which servers may
-    be using.
-
-    Raises:
-        ConfigurationError: the place does not exist, or a server uses the directory.
-        StateFailed: the state cannot be read or written, also within the context.
-    """
+    be using. Raises ConfigurationError if the place does not exist, or a server uses the directory;
+    StateFailed if the state cannot be read or written, also within the context."""
     if "://" in place:
         with extra_needed():
             from fastovms.state.postgres.database import open_url
@@ -345,11 +339,8 @@ def rows_of(state: OpenState) -> Iterator[RowSource]:
 
 @contextmanager
 def rows_in_file(path: Path) -> Iterator[RowSource]:
-    """Yields the rows of an exported state.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or is not an exported state.
-    """
+    """Yields the rows of an exported state. Raises ConfigurationError if the file cannot be read,
+    or is not an exported state."""
     try:
         with path.open("rb") as file:
             yield PortableFile(file)
@@ -368,11 +359,7 @@ def copy_rows(source: RowSource, target: OpenState, count: Counter) -> Copied:
 
 
 def export(source: RowSource, path: Path, count: Counter) -> None:
-    """Writes all rows into a file.
-
-    Raises:
-        ConfigurationError: the file cannot be written.
-    """
+    """Writes all rows into a file. Raises ConfigurationError if the file cannot be written."""
     try:
         write_portable(path, source, count)
     except OSError as error:

@@ -103,13 +103,10 @@ def reserve_cache(
     available: int | None,
 ) -> int:
     """Reserves the cache of a model, and a further one for the same number of tokens. Returns the
-    number of blocks of the first cache.
+    number of blocks of the first cache. Raises ConfigurationError if not even one block fits.
 
     Args:
         available: free memory in bytes, for a cache of automatic size; None = ask the system.
-
-    Raises:
-        ConfigurationError: not even one block fits.
     """
     if available is None:
         available = available_memory()
@@ -223,11 +220,8 @@ class BackendExtension:
         return engine
 
     def hold(self, request: GenerationRequest) -> Callable[[], None] | None:
-        """Returns what is called when a request has ended, or None; called for each request.
-
-        Raises:
-            BackendUnavailable: the request cannot be computed any more.
-        """
+        """Returns what is called when a request has ended, or None; called for each request. Raises
+        BackendUnavailable if the request cannot be computed any more."""
         return None
 
     def add_stats(self, stats: BackendStats) -> BackendStats:
@@ -574,10 +568,7 @@ class PagedBackend:
 
     async def call_and_wait(self, function: Callable[[], None]) -> None:
         """Calls a function on the engine's thread, between two steps, and returns afterwards.
-
-        Raises:
-            BackendUnavailable: the engine ends before.
-        """
+        Raises BackendUnavailable if the engine ends before."""
         done = asyncio.Event()
 
         def call() -> None:

@@ -60,12 +60,8 @@ class Kernels:
 @cache
 def compile_kernels(instructions: str, num_threads: int) -> Kernels:
     """Compiles the kernels, which takes some seconds, or reads them from the cache. All models
-    share them, because numba never frees code.
-
-    Raises:
-        Exception: they cannot be compiled, or numba finds no TBB. OpenVINO's own is found where
-            OpenVINO is imported before.
-    """
+    share them, because numba never frees code. Raises Exception if they cannot be compiled, or
+    numba finds no TBB. OpenVINO's own is found where OpenVINO is imported before."""
     numba.config.THREADING_LAYER = "tbb"
     multiply = {
         "avx2": products.multiply_avx2,

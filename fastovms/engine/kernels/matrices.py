@@ -112,11 +112,8 @@ def _floats(node: Node) -> NDArray[np.float32] | None:
 
 
 def _by_groups(values: NDArray[np.float32], rank: int) -> NDArray[np.float32]:
-    """Returns one number for each group from [rows, groups, 1], [rows, 1] or one for all.
-
-    Raises:
-        ValueError: they are of another shape.
-    """
+    """Returns one number for each group from [rows, groups, 1], [rows, 1] or one for all. Raises
+    ValueError if they are of another shape."""
     if values.size == 1:
         return values.reshape(1, 1)
     if values.ndim != rank or values.shape[-1] != 1:

@@ -234,11 +234,8 @@ class _Graph:
         return self._known[key]
 
     def sources(self, node: Node) -> list[Any]:
-        """Returns the outputs that a node takes rows of.
-
-        Raises:
-            _UnknownError: the kernels do not know it.
-        """
+        """Returns the outputs that a node takes rows of. Raises _UnknownError if the kernels do not
+        know it."""
         kind = node.get_type_name()
         step = self.step(node)
         values = node.input_values()
@@ -533,11 +530,8 @@ class _StepAssembler(Assembler):
         return replace(place, heads=heads, stride=width, width=width)
 
     def _flat(self, port: Any) -> Place:
-        """Returns the numbers of a token as one part.
-
-        Raises:
-            _UnknownError: there are others between them.
-        """
+        """Returns the numbers of a token as one part. Raises _UnknownError if there are others
+        between them."""
         place = self._place(port)
         if place.heads > 1 and place.stride != place.width:
             raise _UnknownError(port.get_node().get_friendly_name())

@@ -60,11 +60,8 @@ class ModelAttention(NamedTuple):
 
 def attentions_of(model: ov.Model, max_model_len: int) -> ModelAttention:
     """Returns the attention of a stateful model's layers, by evaluating its masks for texts of up
-    to `max_model_len` tokens.
-
-    Raises:
-        UnknownMask: the masks depend on something other than text lengths.
-    """
+    to `max_model_len` tokens. Raises UnknownMask if the masks depend on something other than text
+    lengths."""
     operations = model.clone().get_ordered_ops()
     layers = [node for node in operations if node.get_type_name() == _ATTENTION]
     try:

@@ -16,11 +16,8 @@ _OPENVINO_NAMES: Final = {"FP16": "f16", "BF16": "bf16", "FP32": "f32"}
 
 def check_cpu_cache(properties: Mapping[str, object]) -> None:
     """Checks the properties before a model is compiled for the CPU. OpenVINO accepts u3, too, and
-    then fails with an unclear message.
-
-    Raises:
-        ConfigurationError: the CPU does not support this cache precision.
-    """
+    then fails with an unclear message. Raises ConfigurationError if the CPU does not support this
+    cache precision."""
     for name in _PROPERTIES:
         value = properties.get(name, CACHE_PRECISIONS[0])
         if _OPENVINO_NAMES.get(str(value), value) not in CACHE_PRECISIONS:

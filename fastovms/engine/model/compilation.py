@@ -110,11 +110,8 @@ def exact_properties(device: str, properties: Mapping[str, object]) -> dict[str,
 
 def check_exact(properties: Mapping[str, object]) -> None:
     """Checks that `properties` leave the model in f32, and its KV cache in a precision that does
-    not depend on other running sequences.
-
-    Raises:
-        ConfigurationError: `properties` set another precision.
-    """
+    not depend on other running sequences. Raises ConfigurationError if `properties` set another
+    precision."""
     for name, allowed in _ALLOWED_WHERE_EXACT.items():
         value = str(properties.get(name, allowed[0]))
         if value not in allowed:
@@ -192,6 +189,7 @@ def possible_precisions(
     has_states: bool = False,
 ) -> list[Precisions]:
     """Returns the settings to try, the presumably fastest first. `properties` override everything.
+    Raises ConfigurationError if `properties` or `exact` ask for f32 with a KV cache of bf16.
 
     Args:
         exact: whether to compute in f32 throughout, and on the CPU batch-invariantly, regardless of
@@ -201,9 +199,6 @@ def possible_precisions(
         available: free memory in bytes, to decide whether a second variant fits.
         has_states: whether the model has states in addition to attention. Their precision is that
             of the computation, so two variants cannot share them.
-
-    Raises:
-        ConfigurationError: `properties` or `exact` ask for f32 with a KV cache of bf16.
     """
     properties = {"PERFORMANCE_HINT": "LATENCY", **properties}
     if not is_cpu(device):
@@ -283,11 +278,8 @@ def _of_one(
 def compile_first(
     core: ov.Core, model: ov.Model, device: str, choices: Sequence[Precisions]
 ) -> tuple[Precisions, CompiledVariants]:
-    """Compiles with the first precisions that the device supports.
-
-    Raises:
-        ConfigurationError: the device supports none.
-    """
+    """Compiles with the first precisions that the device supports. Raises ConfigurationError if the
+    device supports none."""
     refusals: list[str] = []
     for precisions in choices:
         logger.info("compiling the model for %s (%s)", device, precisions.name)
@@ -306,12 +298,9 @@ def compile_first(
 def compile_variants(
     core: ov.Core, model: ov.Model, device: str, precisions: Precisions
 ) -> CompiledVariants:
-    """Compiles the model for large steps and, where `precisions` differ, for small ones.
-
-    Raises:
-        RuntimeError: the device does not support the model or a property.
-        TypeError: a property has a type that OpenVINO does not support.
-    """
+    """Compiles the model for large steps and, where `precisions` differ, for small ones. Raises
+    RuntimeError if the device does not support the model or a property; TypeError if a property has
+    a type that OpenVINO does not support."""
     models = [(model.clone(), precisions.large)]
     if precisions.small is not None:
         models.append((model.clone(), precisions.small))
@@ -330,10 +319,7 @@ def compile_single_rows(
     core: ov.Core, model: ov.Model, device: str, precisions: Precisions
 ) -> ov.CompiledModel | None:
     """Compiles the variant for steps of one row alone; None = the model supports no such steps.
-
-    Raises:
-        RuntimeError: the device does not support the model.
-    """
+    Raises RuntimeError if the device does not support the model."""
     model = model.clone()
     return (
         compile_model(core, model, device, precisions.for_few_tokens) if fix_shapes(model) else None

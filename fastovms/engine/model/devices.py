@@ -190,13 +190,11 @@ _SEVERAL: Final = ("AUTO:", "HETERO", "MULTI", "BATCH")
 
 
 def find_device(core: ov.Core, name: str, *, allows_npu: bool = False) -> str:
-    """Returns OpenVINO's name of the device that an operator means, such as "cpu" or "AUTO".
+    """Returns OpenVINO's name of the device that an operator means, such as "cpu" or "AUTO". Raises
+    ConfigurationError if the device does not exist, or does not support paged attention.
 
     Args:
         allows_npu: whether the caller can use an NPU, which has no paged attention.
-
-    Raises:
-        ConfigurationError: the device does not exist, or does not support paged attention.
     """
     device = name.upper()
     if device == AUTO:

@@ -99,12 +99,8 @@ def _fuse(attention: Node) -> tuple[str, ...]:
 
 
 def _projection_behind(node: Node) -> _Projection:
-    """Returns the only multiplication by weights on the paths to `node`.
-
-    Raises:
-        _NotAlikeError: there is no such multiplication, more than one, or one of an unsupported
-            form.
-    """
+    """Returns the only multiplication by weights on the paths to `node`. Raises _NotAlikeError if
+    there is no such multiplication, more than one, or one of an unsupported form."""
     nodes = reached([node], lambda node: [] if _multiplies_weights(node) else inputs_of(node))
     matmuls = list(filter(_multiplies_weights, nodes))
     if len(matmuls) != 1 or matmuls[0].get_attributes() != _TIMES_TRANSPOSED:

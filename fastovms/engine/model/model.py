@@ -406,11 +406,8 @@ class PagedModel:
         max_model_len: int = DEFAULT_MAX_MODEL_LEN,
         graph: PagedGraph | None = None,
     ) -> PagedModel:
-        """Reads and compiles a model directory; see `ExportedModel`.
-
-        Raises:
-            ConfigurationError: the model cannot be paged, or the device cannot run it.
-        """
+        """Reads and compiles a model directory; see `ExportedModel`. Raises ConfigurationError if
+        the model cannot be paged, or the device cannot run it."""
         files = ExportedModel(
             model_dir,
             device=device,
@@ -511,11 +508,8 @@ class PagedModel:
     def compile_single_rows(self) -> None:
         """Compiles the variant for steps of one row, which takes seconds, and uses it from the next
         step on. It may be called on any thread. Where the model supports no such steps, nothing
-        changes.
-
-        Raises:
-            RuntimeError: the device does not support the variant, or it cannot share the KV cache.
-        """
+        changes. Raises RuntimeError if the device does not support the variant, or it cannot share
+        the KV cache."""
         compiled = compile_single_rows(ov.Core(), self.graph.model, self.device, self.precisions)
         if compiled is None:
             return
@@ -679,15 +673,13 @@ class ExportedModel:
         max_model_len: int = DEFAULT_MAX_MODEL_LEN,
         graph: PagedGraph | None = None,
     ) -> None:
-        """
+        """Raises ConfigurationError if the model cannot be paged, or the device does not exist.
+
         Args:
             properties: OpenVINO properties, which override the chosen ones.
             exact: whether to compute in f32 throughout and, on the CPU, independent of other tokens
                 in the step.
             graph: the paged graph, if it has been read already.
-
-        Raises:
-            ConfigurationError: the model cannot be paged, or the device does not exist.
         """
         self._core = ov.Core()
         self.model_dir = model_dir
@@ -727,13 +719,11 @@ class ExportedModel:
         self, choices: Sequence[Precisions], *, single_rows_later: bool = False
     ) -> tuple[Precisions, PagedModel]:
         """Compiles the model with the first precisions that the device supports, and returns both.
+        Raises ConfigurationError if the device supports none.
 
         Args:
             single_rows_later: whether the variant for steps of one row is left to
                 `PagedModel.compile_single_rows`.
-
-        Raises:
-            ConfigurationError: the device supports none.
         """
         tried = choices
         if single_rows_later:

@@ -395,11 +395,9 @@ def read_paged_graph(
 
     The transformation recognizes some forms of masks and treats all others as full attention. The
     attention of each layer is therefore determined from the masks, for texts of up to
-    `max_model_len` tokens, and set afterwards.
-
-    Raises:
-        ConfigurationError: the model is broken, or has no attention that can be paged.
-        UnsupportedModel: the model has a form that cannot be paged.
+    `max_model_len` tokens, and set afterwards. Raises ConfigurationError if the model is broken, or
+    has no attention that can be paged; UnsupportedModel if the model has a form that cannot be
+    paged.
     """
     try:
         model = core.read_model(model_dir / "openvino_model.xml")

@@ -97,16 +97,13 @@ class AdapterFiles:
 def read_adapter(
     directory: Path, shapes: Mapping[str, MatrixShape], *, max_rank: int
 ) -> AdapterFiles:
-    """Reads and checks an adapter.
+    """Reads and checks an adapter. Raises ConfigurationError if a file is missing or damaged, the
+    adapter is one of another model or of a variant that is not served, or its rank is too high. The
+    message names the adapter's directory.
 
     Args:
         shapes: those of the model's matrices.
         max_rank: the highest rank that is allowed.
-
-    Raises:
-        ConfigurationError: a file is missing or damaged, the adapter is one of another model or of
-            a variant that is not served, or its rank is too high. The message names the adapter's
-            directory.
     """
     try:
         return _read(directory, shapes, max_rank)

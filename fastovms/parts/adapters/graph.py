@@ -303,11 +303,8 @@ class AdapterRunner(StepRunner):
 
 def compile_adapters(model: PagedModel, stack: AdapterStack) -> AdapterRunner:
     """Compiles the graph with branches for the stack's modules, which takes seconds, and runs a
-    first step, in which OpenVINO repacks weights. It may be called on any thread.
-
-    Raises:
-        RuntimeError: the device does not support it, or it cannot share the KV cache.
-    """
+    first step, in which OpenVINO repacks weights. It may be called on any thread. Raises
+    RuntimeError if the device does not support it, or it cannot share the KV cache."""
     graph = model.graph.model.clone()
     _add_branches(graph, list(stack.shapes))
     compiled = compile_model(ov.Core(), graph, model.device, model.precisions.large)

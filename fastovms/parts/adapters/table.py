@@ -94,13 +94,11 @@ class AdapterTable(BackendExtension):
         return self._stack.num_bytes
 
     def load_first(self, modules: Mapping[str, Path]) -> None:
-        """Loads adapters before the engine runs, in any thread.
+        """Loads adapters before the engine runs, in any thread. Raises ConfigurationError if one of
+        them cannot be served, or there are too many.
 
         Args:
             modules: directories, by the names of the adapters.
-
-        Raises:
-            ConfigurationError: one of them cannot be served, or there are too many.
         """
         stack = AdapterStack({})
         for name, path in modules.items():
@@ -115,13 +113,9 @@ class AdapterTable(BackendExtension):
             self._log("loaded", ", ".join(modules))
 
     async def load(self, name: str, path: Path) -> Adapter:
-        """Loads an adapter and returns it when requests may name it. Goes on if the caller
-        cancels.
-
-        Raises:
-            ConfigurationError: it cannot be served, there are too many, or the name is taken.
-            BackendUnavailable: the engine does not run.
-        """
+        """Loads an adapter and returns it when requests may name it. Goes on if the caller cancels.
+        Raises ConfigurationError if it cannot be served, there are too many, or the name is taken;
+        BackendUnavailable if the engine does not run."""
         return await self._finish(self._load(name, path))
 
     async def _load(self, name: str, path: Path) -> Adapter:
@@ -189,11 +183,8 @@ class AdapterTable(BackendExtension):
         self.switch = None
 
     def hold(self, request: GenerationRequest) -> Callable[[], None] | None:
-        """Records a request that uses an adapter, and returns what records its end.
-
-        Raises:
-            BackendUnavailable: the adapter is being unloaded.
-        """
+        """Records a request that uses an adapter, and returns what records its end. Raises
+        BackendUnavailable if the adapter is being unloaded."""
         adapter = request.adapter
         if adapter is None:
             return None

@@ -37,6 +37,8 @@ def compute_plain(
     starts: Sequence[int] = (0,),
 ) -> list[Floats]:
     """Computes a whole text with the unmodified graph, starting at each of the positions `starts`.
+    Raises UnknownInput if the graph has an unknown input; RuntimeError if the graph cannot be
+    computed.
 
     Args:
         text: the tokens by the name of the input that takes them: `input_ids` [1, tokens] or
@@ -45,10 +47,6 @@ def compute_plain(
     Returns:
         For each start log probabilities [rows, vocab_size]: of what follows each token, or the last
             one alone.
-
-    Raises:
-        UnknownInput: the graph has an unknown input.
-        RuntimeError: the graph cannot be computed.
     """
     (tokens,) = text.values()
     num_tokens = tokens.shape[1]
@@ -116,11 +114,8 @@ Rounding comes to a tenth of it."""
 def largest_difference(files: ExportedModel) -> float:
     """Returns the largest difference of log probabilities of likely tokens between the exported and
     the compiled graph. A layer of each kind is enough if they agree closely. Otherwise it needs the
-    memory of one compiled model and the time of compiling two.
-
-    Raises:
-        RuntimeError: one of the graphs cannot be computed.
-    """
+    memory of one compiled model and the time of compiling two. Raises RuntimeError if one of the
+    graphs cannot be computed."""
     core = ov.Core()
     plain = core.read_model(files.model_dir / "openvino_model.xml")
     shorter = replace(files.graph, model=files.graph.model.clone())

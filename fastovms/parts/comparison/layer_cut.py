@@ -52,11 +52,8 @@ class _Layer(NamedTuple):
 def cut_layers(*models: ov.Model) -> bool:
     """Removes layers from graphs of one model, such as an exported graph and the same one after its
     rewriting, in place, so that one of each kind is left. Returns False if nothing can be removed;
-    the graphs are then as they were.
-
-    Raises:
-        RuntimeError: OpenVINO refuses the shorter graph. The graphs must not be used then.
-    """
+    the graphs are then as they were. Raises RuntimeError if OpenVINO refuses the shorter graph. The
+    graphs must not be used then."""
     chains = list(map(_layers, models))
     if len(set(map(len, chains))) != 1:
         return False

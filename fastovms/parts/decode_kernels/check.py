@@ -73,16 +73,13 @@ def why_wrong(
     model: PagedModel, variants: FewRowVariants, before_each: Callable[[], None] = lambda: None
 ) -> str | None:
     """Compares the logits of steps that the variants compute. Takes the time of some hundred steps,
-    and of compiling a layer of each kind in f32.
+    and of compiling a layer of each kind in f32. Raises RuntimeError if OpenVINO refuses something.
 
     Args:
         before_each: is called before each piece of work.
 
     Returns:
         What is wrong, in words; None = nothing.
-
-    Raises:
-        RuntimeError: OpenVINO refuses something.
     """
     before_each()
     graph = replace(model.graph, model=model.graph.model.clone())

@@ -100,14 +100,11 @@ def choose_few_rows(
 ) -> FewRowVariants | None:
     """Compiles the kernels and the variants with these instructions, or those of
     `_EXACT_INSTRUCTIONS` where weights have zero points. Takes seconds; None = see
-    `compile_few_rows`.
+    `compile_few_rows`. Raises RuntimeError if OpenVINO refuses something.
 
     Args:
         before_each: is called before each piece of work.
         has_adapters: whether some steps have adapters.
-
-    Raises:
-        RuntimeError: OpenVINO refuses something.
     """
     before_each()
     if has_zero_points(model, instructions):
@@ -129,14 +126,12 @@ def compile_few_rows(
     model: PagedModel, store: WeightStore, *, has_adapters: bool = False
 ) -> FewRowVariants | None:
     """Packs the weights of a model and compiles the variants, which takes seconds; None = the
-    kernels cannot compute it, or there is too little memory.
+    kernels cannot compute it, or there is too little memory. Raises RuntimeError if OpenVINO
+    refuses something.
 
     Args:
         store: takes the packed weights, but for those that it has already.
         has_adapters: see `choose_few_rows`.
-
-    Raises:
-        RuntimeError: OpenVINO refuses something.
     """
     core = ov.Core()
     max_bytes = int(model.available_memory() * _MAX_MEMORY_SHARE)

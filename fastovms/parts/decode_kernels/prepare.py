@@ -187,11 +187,8 @@ def _prepare(
 def _check(
     model: PagedModel, variants: FewRowVariants, cache: DiskCache, wait_for_rest: Callable[[], None]
 ) -> None:
-    """Checks what the kernels compute, unless they have passed that with these files before.
-
-    Raises:
-        _WrongError: they have not passed.
-    """
+    """Checks what the kernels compute, unless they have passed that with these files before. Raises
+    _WrongError if they have not passed."""
     import numba
 
     from fastovms.parts.decode_kernels import check as kernel_check

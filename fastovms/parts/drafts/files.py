@@ -39,11 +39,8 @@ class DraftFiles(NamedTuple):
 
 
 def check_draft_files(draft_dir: Path) -> ModelInfo | None:
-    """Returns the facts about a draft model; None = it is an EAGLE-3 head.
-
-    Raises:
-        ConfigurationError: files are missing or broken, or it is a head of another kind.
-    """
+    """Returns the facts about a draft model; None = it is an EAGLE-3 head. Raises
+    ConfigurationError if files are missing or broken, or it is a head of another kind."""
     config_path = draft_dir / "config.json"
     config = read_json(config_path) if config_path.is_file() else {}
     if is_draft_head(config):
@@ -59,11 +56,8 @@ def check_draft_files(draft_dir: Path) -> ModelInfo | None:
 
 
 def read_draft_files(draft_dir: Path, model_dir: Path, target: ModelInfo) -> DraftFiles:
-    """Reads the facts from the files of what drafts, which is quick.
-
-    Raises:
-        ConfigurationError: the directory holds nothing that can draft for the one in `model_dir`.
-    """
+    """Reads the facts from the files of what drafts, which is quick. Raises ConfigurationError if
+    the directory holds nothing that can draft for the one in `model_dir`."""
     info = check_draft_files(draft_dir)
     if info is None:
         _check_head_config(draft_dir, target)
@@ -78,11 +72,8 @@ def read_draft_files(draft_dir: Path, model_dir: Path, target: ModelInfo) -> Dra
 
 def fit_draft_files(draft: DraftFiles, target: PagedGraph, max_model_len: int) -> DraftFiles:
     """Returns the files with a head that fits the target, whose graph is changed in place; see
-    `read_draft_head`. A draft model is returned as it is.
-
-    Raises:
-        ConfigurationError: the head does not fit.
-    """
+    `read_draft_head`. A draft model is returned as it is. Raises ConfigurationError if the head
+    does not fit."""
     if draft.info is not None:
         return draft
     head = read_draft_head(ov.Core(), draft.directory, target, max_model_len)
@@ -94,11 +85,8 @@ def load_draft_model(
 ) -> DraftModel:
     """Compiles the draft model or head for `target` in `model_dir`, on the same device. Its cache
     is not reserved yet. Its cost per token is estimated from the size of the weights, because
-    reading them dominates decoding.
-
-    Raises:
-        ConfigurationError: the device cannot run the model, or the model cannot draft.
-    """
+    reading them dominates decoding. Raises ConfigurationError if the device cannot run the model,
+    or the model cannot draft."""
     draft_dir, info, head = draft
     # As fast as it can be whatever `config.precision` says: drafts change no text.
     model = PagedModel.load(

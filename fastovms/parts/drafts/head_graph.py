@@ -82,12 +82,9 @@ def _architectures(config: Mapping[str, object]) -> list[str]:
 def read_draft_head(
     core: ov.Core, head_dir: Path, target: PagedGraph, max_model_len: int
 ) -> DraftHeadGraph:
-    """Reads a head, and adds the output of hidden states to the target's graph, in place.
-
-    Raises:
-        ConfigurationError: the head cannot be read, or does not fit the target. The target's graph
-            is not changed then.
-    """
+    """Reads a head, and adds the output of hidden states to the target's graph, in place. Raises
+    ConfigurationError if the head cannot be read, or does not fit the target. The target's graph is
+    not changed then."""
     try:
         return _fit(
             core.read_model(head_dir / "openvino_model.xml"), head_dir, target, max_model_len
@@ -246,11 +243,8 @@ def _residual(node: Node, width: int, name: str) -> Node:
 
 def _take_projection(head: ov.Model, width: int) -> Node:
     """Returns the product with the matrix that projects the target's hidden states to the head's
-    width, after removing it from the head.
-
-    Raises:
-        _UnfitError: the head has no such matrix, or one for another model.
-    """
+    width, after removing it from the head. Raises _UnfitError if the head has no such matrix, or
+    one for another model."""
     states = head.input(HIDDEN_STATES).get_node()
     targets = states.output(0).get_target_inputs()
     nodes = [target.get_node() for target in targets if target.get_index() == 0]

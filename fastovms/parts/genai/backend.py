@@ -226,13 +226,11 @@ class GenaiBackend:
         available: int,
     ) -> GenaiBackend:
         """Starts the process and waits until the model is loaded; takes seconds or minutes, so call
-        it in a thread.
+        it in a thread. Raises ConfigurationError if the pipeline or the device cannot run the
+        model.
 
         Args:
             available: free memory in bytes, for a KV cache of automatic size.
-
-        Raises:
-            ConfigurationError: the pipeline or the device cannot run the model.
         """
         logger.info("compiling the model for %s with the genai pipeline", config.device)
         process = ChildProcess("fastovms.parts.genai.worker")

@@ -47,13 +47,9 @@ class _Text(NamedTuple):
 
 
 def largest_difference(model_dir: Path, model: ModelInfo) -> float:
-    """Returns the largest difference between the log probabilities.
-
-    Raises:
-        RequestError: the model's context has no room for the text.
-        RuntimeError: the pipeline or the exported graph cannot be computed.
-        UnknownInput: the inputs of the graph are unknown.
-    """
+    """Returns the largest difference between the log probabilities. Raises RequestError if the
+    model's context has no room for the text; RuntimeError if the pipeline or the exported graph
+    cannot be computed; UnknownInput if the inputs of the graph are unknown."""
     text = _generate(model_dir, model)  # with it goes the pipeline
     core = ov.Core()
     token_ids = np.array([text.token_ids[:-1]], np.int64)

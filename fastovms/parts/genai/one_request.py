@@ -38,11 +38,8 @@ class StaticLengths(NamedTuple):
 
     @classmethod
     def of(cls, config: EngineConfig) -> StaticLengths:
-        """Returns the lengths that the operator has set, or the defaults.
-
-        Raises:
-            ConfigurationError: one is not a number of tokens.
-        """
+        """Returns the lengths that the operator has set, or the defaults. Raises ConfigurationError
+        if one is not a number of tokens."""
         lengths = {name: config.plugin_config.get(name, least) for name, least in _DEFAULTS.items()}
         for name, value in lengths.items():
             if not is_integer(value) or int(str(value)) < 1:
@@ -80,13 +77,10 @@ class OneRequestPipeline:
     def add_request(
         self, request_id: int, prompt: ov.Tensor | str, config: genai.GenerationConfig
     ) -> OneRequestHandle:
-        """Starts to generate.
+        """Starts to generate. Raises ValueError if the prompt is too long for the compiled model.
 
         Args:
             prompt: int64 [1, tokens], or a text.
-
-        Raises:
-            ValueError: the prompt is too long for the compiled model.
         """
         if isinstance(prompt, str):
             prompt = self.get_tokenizer().encode(prompt).input_ids
@@ -104,11 +98,8 @@ class OneRequestPipeline:
         return self._handle is not None
 
     def step(self) -> None:
-        """Waits for the next tokens of the request, or its end.
-
-        Raises:
-            Exception: the pipeline has failed.
-        """
+        """Waits for the next tokens of the request, or its end. Raises Exception if the pipeline
+        has failed."""
         if self._handle is not None and not self._handle.advance():
             self._handle = None
 
@@ -210,12 +201,8 @@ class _Streamer(genai.StreamerBase):  # type: ignore[misc]
 def load_one_request_pipeline(
     model_dir: Path, config: EngineConfig, device: str
 ) -> tuple[OneRequestPipeline, StaticLengths]:
-    """Loads a model on an NPU.
-
-    Raises:
-        ConfigurationError: a setting is not supported on an NPU.
-        RuntimeError: the device cannot run the model.
-    """
+    """Loads a model on an NPU. Raises ConfigurationError if a setting is not supported on an NPU;
+    RuntimeError if the device cannot run the model."""
     if config.draft_model is not None or config.enable_prompt_lookup:
         raise ConfigurationError(
             f"--draft-model and --enable-prompt-lookup cannot be used on {device}"

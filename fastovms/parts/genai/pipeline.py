@@ -53,11 +53,8 @@ class PromptReader:
         self._start_text = self._decode(self._start) if self._start else ""
 
     def arguments(self, request: GenerationRequest) -> tuple[Any, ...]:
-        """Returns the arguments of `add_request` between id and configuration.
-
-        Raises:
-            InvalidField: no text has the prompt's tokens.
-        """
+        """Returns the arguments of `add_request` between id and configuration. Raises InvalidField
+        if no text has the prompt's tokens."""
         if not self._takes_images:
             return (ov.Tensor(np.array([request.prompt_token_ids], np.int64)),)
         if request.prompt is None:
@@ -115,13 +112,11 @@ class CacheCapacity:
 def load_pipeline(
     model_dir: Path, config: EngineConfig, *, available: int
 ) -> tuple[genai.ContinuousBatchingPipeline | OneRequestPipeline, CacheCapacity]:
-    """Loads a pipeline; takes seconds or minutes.
+    """Loads a pipeline; takes seconds or minutes. Raises ConfigurationError if the pipeline cannot
+    run the model on the device.
 
     Args:
         available: free memory in bytes, for a KV cache of automatic size.
-
-    Raises:
-        ConfigurationError: the pipeline cannot run the model on the device.
     """
     device = find_device(ov.Core(), config.device, allows_npu=True)
     if is_npu(device):

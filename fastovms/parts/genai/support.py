@@ -57,12 +57,9 @@ def rules_of_json(schema: Any, has_blanks: bool) -> Format:
 
 
 def structural_tag(grammar: Grammar, *, write_json: WriteJson = rules_of_json) -> str:
-    """Returns the structural tag, as JSON.
-
-    Raises:
-        CannotTranslate: the grammar has a part that structural tags cannot express.
-        AttributeError, KeyError, TypeError, ValueError: the grammar is malformed.
-    """
+    """Returns the structural tag, as JSON. Raises CannotTranslate if the grammar has a part that
+    structural tags cannot express; AttributeError, KeyError, TypeError, ValueError if the grammar
+    is malformed."""
     found = _format(grammar.tree or tree.Answer(), grammar, write_json)
     return json.dumps({"type": "structural_tag", "format": found})
 

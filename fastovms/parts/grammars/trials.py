@@ -199,11 +199,8 @@ class Trial:
             self._start_process()
 
     def ask(self, grammar: Grammar) -> Verdict:
-        """Tries a grammar and returns the verdict.
-
-        Raises:
-            BackendUnavailable: the process cannot be started.
-        """
+        """Tries a grammar and returns the verdict. Raises BackendUnavailable if the process cannot
+        be started."""
         connection = self._ready_connection()
         self._number += 1
         try:
@@ -347,15 +344,12 @@ class TrialLanes:
             self._start_lane(0)
 
     async def run(self, grammar: Grammar, client: str) -> Grammar:
-        """Tries a grammar and returns it in the backend's form once it has passed.
+        """Tries a grammar and returns it in the backend's form once it has passed. Raises
+        Overloaded if too many wait, or this one has waited for too long; RequestError if the
+        grammar cannot be used; BackendUnavailable if the lanes are closed or not working.
 
         Args:
             client: the sender; grammars of one client are tried in order.
-
-        Raises:
-            Overloaded: too many wait, or this one has waited for too long.
-            RequestError: the grammar cannot be used.
-            BackendUnavailable: the lanes are closed or not working.
         """
         job = _QueuedGrammar(grammar, client)
         try:
@@ -391,12 +385,8 @@ class TrialLanes:
             lane.kill()
 
     def _enter(self, job: _QueuedGrammar, number: int) -> None:
-        """Puts a job into a lane's queue.
-
-        Raises:
-            Overloaded: too many wait.
-            BackendUnavailable: the lanes are closed.
-        """
+        """Puts a job into a lane's queue. Raises Overloaded if too many wait; BackendUnavailable if
+        the lanes are closed."""
         with self._changed:
             if self._is_closed:
                 raise BackendUnavailable("the server is shutting down")
@@ -559,15 +549,12 @@ class _Lane:
             trial.warm_up()
 
     def attempt(self, grammar: Grammar, *, is_last: bool) -> Grammar:
-        """Tries a grammar, and returns it in the backend's form.
+        """Tries a grammar, and returns it in the backend's form. Raises TakesLonger if the grammar
+        needs more time than this lane has, and it is not the last; RequestError if the grammar
+        cannot be used; BackendError if it cannot be tried now.
 
         Args:
             is_last: whether this is the lane with the most time.
-
-        Raises:
-            TakesLonger: the grammar needs more time than this lane has, and it is not the last.
-            RequestError: the grammar cannot be used.
-            BackendError: it cannot be tried now.
         """
         found = self._passed.find(grammar)  # for somebody else, meanwhile
         if found is not None:
@@ -589,12 +576,8 @@ class _Lane:
 
 
 def _checked(verdict: Verdict, grammar: Grammar, *, is_last: bool) -> Verdict:
-    """Returns the verdict, if the grammar has passed.
-
-    Raises:
-        TakesLonger: the time limit was exceeded, and another lane has more time.
-        UnusableGrammar: something else is wrong with it.
-    """
+    """Returns the verdict, if the grammar has passed. Raises TakesLonger if the time limit was
+    exceeded, and another lane has more time; UnusableGrammar if something else is wrong with it."""
     if verdict.is_slow and not is_last:
         raise TakesLonger
     if verdict.fault:

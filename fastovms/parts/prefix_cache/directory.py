@@ -47,11 +47,8 @@ class ModelContents:
 
 
 def read_contents_by_model(directory: Path) -> list[ModelContents]:
-    """Returns the contents by model, the last used first.
-
-    Raises:
-        OSError: the directory cannot be read.
-    """
+    """Returns the contents by model, the last used first. Raises OSError if the directory cannot be
+    read."""
     found: dict[str, ModelContents] = {}
     for entry in block_files(directory):
         folder = os.path.basename(os.path.dirname(entry.path))
@@ -66,11 +63,7 @@ def read_contents_by_model(directory: Path) -> list[ModelContents]:
 
 def erase(directory: Path, model: str | None) -> int:
     """Deletes the cached blocks of a model, or all. Returns their number. A server that uses them
-    computes their tokens again.
-
-    Raises:
-        OSError: blocks cannot be deleted.
-    """
+    computes their tokens again. Raises OSError if blocks cannot be deleted."""
     num_erased = 0
     for entry in list(block_files(directory)):
         folder = os.path.basename(os.path.dirname(entry.path))
@@ -145,11 +138,8 @@ class DamagedBlock(Exception):
 
 
 def write_block(path: Path, key: bytes, content: NDArray[np.uint8]) -> int:
-    """Writes the file of a block, and returns its size in bytes.
-
-    Raises:
-        OSError: the file cannot be written; a partial file is deleted.
-    """
+    """Writes the file of a block, and returns its size in bytes. Raises OSError if the file cannot
+    be written; a partial file is deleted."""
     unsigned = _HEAD.pack(_MAGIC, key, content.nbytes, 0)
     head = _HEAD.pack(_MAGIC, key, content.nbytes, zlib.crc32(content.data, zlib.crc32(unsigned)))
     unfinished = path.with_name(UNFINISHED + path.name)
@@ -347,11 +337,8 @@ class _Block:
 
 def block_files(directory: Path) -> Iterator[os.DirEntry[str]]:
     """Yields the files of all blocks including unfinished ones. Other entries with such a name are
-    skipped, because opening a pipe could block forever.
-
-    Raises:
-        OSError: the directory cannot be read.
-    """
+    skipped, because opening a pipe could block forever. Raises OSError if the directory cannot be
+    read."""
     with os.scandir(directory) as folders:
         for folder in folders:
             if folder.is_dir(follow_symlinks=False):
@@ -381,11 +368,8 @@ class BlockDirectory:
         bytes_per_day: float = float("inf"),
         unix_time: Callable[[], float] = time.time,
     ) -> None:
-        """
-        Raises:
-            DirectoryInUse: another process uses the directory.
-            OSError: the directory cannot be created or read.
-        """
+        """Raises DirectoryInUse if another process uses the directory; OSError if the directory
+        cannot be created or read."""
         self.directory = directory
         self._max_bytes = max_bytes
         self._unix_time = unix_time
@@ -454,14 +438,12 @@ class BlockDirectory:
         return 0
 
     def write(self, folder: str, key: bytes, content: NDArray[np.uint8], position: int) -> int:
-        """Writes a block below a folder of the directory, and returns the bytes of its file.
+        """Writes a block below a folder of the directory, and returns the bytes of its file. Raises
+        NoRoom if the daily write budget is spent, or the disk is nearly full; OSError if the block
+        cannot be written.
 
         Args:
             position: the number of preceding blocks of its text.
-
-        Raises:
-            NoRoom: the daily write budget is spent, or the disk is nearly full.
-            OSError: the block cannot be written.
         """
         size = HEAD_SIZE + content.nbytes
         if not self.budget.has_room(size):

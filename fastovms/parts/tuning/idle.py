@@ -113,11 +113,8 @@ def read_files(
 
 def load_tuned(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TunedModel:
     """Compiles a model in the fastest known way, by default with the precisions of `files`, but for
-    the variant for steps of one row; see `PagedModel.compile_single_rows`.
-
-    Raises:
-        ConfigurationError: the device cannot run the model.
-    """
+    the variant for steps of one row; see `PagedModel.compile_single_rows`. Raises
+    ConfigurationError if the device cannot run the model."""
     compile_now = partial(files.compile, single_rows_later=True)
     if not config.tune or not cache.is_kept:
         return TunedModel(compile_now(files.choices)[1], None)
@@ -147,16 +144,14 @@ def measure_all(
     memory_speed: Callable[[], float] = lambda: 1.0,
 ) -> TuningReport | None:
     """Measures every way to run a model that fits into memory, without a time limit, and stores the
-    result. Besides the default, one way at a time is loaded.
+    result. Besides the default, one way at a time is loaded. Raises ConfigurationError if the
+    device cannot run the model.
 
     Args:
         memory_speed: see `tuning.measure`.
 
     Returns:
         The result, or None if the machine was too busy.
-
-    Raises:
-        ConfigurationError: the device cannot run the model.
     """
     files = read_files(model_dir, config)
     measure = partial(
@@ -212,13 +207,11 @@ def compare_all(
 ) -> dict[str, Quality]:
     """Compares the log probabilities of several ways to run a model with those of f32 throughout,
     and returns the differences by the names of the ways. The model in f32 and one way at a time are
-    in memory. A way that does not fit into memory is omitted.
+    in memory. A way that does not fit into memory is omitted. Raises ConfigurationError if the
+    model or the device cannot do it.
 
     Args:
         token_ids: those of a text, as many as the model's context has room for.
-
-    Raises:
-        ConfigurationError: the model or the device cannot do it.
     """
     files = read_files(model_dir, config)
     reference = ExportedModel(model_dir, device=config.device, exact=True)

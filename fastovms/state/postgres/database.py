@@ -87,11 +87,7 @@ class DatabaseLink:
 
     def connect(self) -> PostgresSession:
         """Opens a connection to a database that has the tables. While the database is known to be
-        unavailable, this fails at once.
-
-        Raises:
-            Unreachable: the database is not available.
-        """
+        unavailable, this fails at once. Raises Unreachable if the database is not available."""
         if self.trouble:
             raise Unreachable(self.trouble)
         return self._open()
@@ -154,12 +150,9 @@ class DatabaseLink:
 def open_url(
     address: ServerAddress, bounds: StateBounds, *, must_exist: bool = False
 ) -> Iterator[PostgresDatabase]:
-    """Opens the database, and creates missing tables unless `must_exist`.
-
-    Raises:
-        ConfigurationError: the database has no state, and `must_exist` is set.
-        StateFailed: the database cannot be read or written, also within the context.
-    """
+    """Opens the database, and creates missing tables unless `must_exist`. Raises ConfigurationError
+    if the database has no state, and `must_exist` is set; StateFailed if the database cannot be
+    read or written, also within the context."""
     link = DatabaseLink(
         address,
         limits=OF_COMMANDS,
@@ -266,11 +259,8 @@ class PostgresDatabase:
         return f"responses are not stored: {trouble}" if trouble else ""
 
     def connect(self) -> _Connected:
-        """Returns the connection, a new one if there is none.
-
-        Raises:
-            Unreachable: no connection is available.
-        """
+        """Returns the connection, a new one if there is none. Raises Unreachable if no connection
+        is available."""
         if self._connected is None:
             self._use(self._link.connect())
         assert self._connected is not None
@@ -296,11 +286,7 @@ class PostgresDatabase:
 
     def keep_house(self) -> float:
         """Does maintenance: reconnects, stores times of use, and evicts objects, if due. Returns
-        the seconds until the next call.
-
-        Raises:
-            StateFailed: the maintenance failed.
-        """
+        the seconds until the next call. Raises StateFailed if the maintenance failed."""
         try:
             if self._link.trouble and not self._connect_again():
                 return max(_MIN_WAIT, self._link.seconds_left())
@@ -318,10 +304,7 @@ class PostgresDatabase:
 
     def evict(self) -> bool:
         """Evicts a few objects if due and no other server does so. Returns whether more are due.
-
-        Raises:
-            psycopg.Error, Unreachable: nothing is evicted.
-        """
+        Raises psycopg.Error, Unreachable if nothing is evicted."""
         if not self._is_due():
             return False
         with self.transaction() as tables:
@@ -338,11 +321,8 @@ class PostgresDatabase:
         return has_evicted and self._is_due()
 
     def seconds_to_expiry(self) -> float | None:
-        """Returns the seconds until the next object is too old; None = no objects.
-
-        Raises:
-            psycopg.Error, Unreachable: the database cannot be read.
-        """
+        """Returns the seconds until the next object is too old; None = no objects. Raises
+        psycopg.Error, Unreachable if the database cannot be read."""
         with self.snapshot() as tables:
             now = self._clock()
             seconds = self._bounds.seconds_to_expiry(tables.oldest_use(), now)
@@ -353,11 +333,8 @@ class PostgresDatabase:
         assert list(self.faults()) == []
 
     def faults(self) -> Iterator[str]:
-        """Yields the inconsistencies. Reads all rows.
-
-        Raises:
-            psycopg.Error, Unreachable: the database cannot be read.
-        """
+        """Yields the inconsistencies. Reads all rows. Raises psycopg.Error, Unreachable if the
+        database cannot be read."""
         with self.snapshot() as tables:
             yield from tables.faults(tables.sum_slots(), tables.sum_shares())
 

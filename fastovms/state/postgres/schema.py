@@ -106,11 +106,8 @@ class PostgresSession:
         return self._connection.closed
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> SqlCursor:
-        """Runs a statement, in which each ? is replaced by one of the values.
-
-        Raises:
-            psycopg.Error: the server refuses the statement, or the connection is lost.
-        """
+        """Runs a statement, in which each ? is replaced by one of the values. Raises psycopg.Error
+        if the server refuses the statement, or the connection is lost."""
         known = [_storable(value) for value in values]
         return self._connection.execute(_with_placeholders(sql), known, binary=True)
 
@@ -134,11 +131,8 @@ class PostgresSession:
 
 
 def open_session(parameters: Mapping[str, str], limits: TimeLimits = OF_SERVERS) -> PostgresSession:
-    """Connects to the server.
-
-    Raises:
-        psycopg.Error: the server cannot be reached, or refuses the connection.
-    """
+    """Connects to the server. Raises psycopg.Error if the server cannot be reached, or refuses the
+    connection."""
     connection = PostgresConnection.connect(
         **parameters,  # type: ignore[arg-type]
         autocommit=True,
@@ -294,12 +288,8 @@ class NoTables(Unreachable):
 
 def make_tables(session: PostgresSession) -> None:
     """Creates the tables, or upgrades those of an older version. If several servers start at the
-    same time, one does so and the others wait.
-
-    Raises:
-        psycopg.Error: the server refuses it, or the connection is lost.
-        OtherVersion: the tables have another version.
-    """
+    same time, one does so and the others wait. Raises psycopg.Error if the server refuses it, or
+    the connection is lost; OtherVersion if the tables have another version."""
     if _version(session) == VERSION and has_shares(session):
         return
     with session.patient():  # all rows may have to be read
@@ -318,12 +308,8 @@ def make_tables(session: PostgresSession) -> None:
 
 def need_tables(session: PostgresSession) -> None:
     """Checks that tables of this version exist. Nothing is changed: servers of an older version may
-    use the database, and could not connect to it again.
-
-    Raises:
-        NoTables: the database has no tables.
-        OtherVersion: the tables have another version.
-    """
+    use the database, and could not connect to it again. Raises NoTables if the database has no
+    tables; OtherVersion if the tables have another version."""
     version = _version(session)
     if version is None:
         raise NoTables("the database has no tables of fastovms")
@@ -351,11 +337,8 @@ def _has_table(session: SqlConnection, name: str) -> bool:
 
 
 def _version(session: PostgresSession) -> int | None:
-    """Returns the version of the tables; None = no tables.
-
-    Raises:
-        OtherVersion: this server does not support the version.
-    """
+    """Returns the version of the tables; None = no tables. Raises OtherVersion if this server does
+    not support the version."""
     if not _has_table(session, "state_version"):
         return None
     [version] = session.execute("SELECT max(version) FROM state_version").fetchone()

@@ -40,11 +40,7 @@ class ServerAddress:
 
     def connection_parameters(self) -> dict[str, str]:
         """Returns the connection string for libpq. The password file is read each time, because
-        passwords change.
-
-        Raises:
-            StateFailed: the file cannot be read.
-        """
+        passwords change. Raises StateFailed if the file cannot be read."""
         if self.password_file is None:
             return dict(self.parameters)
         try:
@@ -63,10 +59,8 @@ def read_address(url: str, password_file: Path | None, environ: Mapping[str, str
     """Parses a URL in libpq's format (PostgreSQL documentation, 32.1.1.2).
 
     The password comes from the file, then from systemd's credential `state-password`, then from the
-    URL or libpq's sources.
-
-    Raises:
-        ConfigurationError: the URL is invalid, or the file cannot be read.
+    URL or libpq's sources. Raises ConfigurationError if the URL is invalid, or the file cannot be
+    read.
     """
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict

@@ -60,11 +60,8 @@ class NotificationListener(Watchers):
             self._delay = min(2 * self._delay, _MAX_DELAY)
 
     async def _listen(self) -> None:
-        """Receives notifications and wakes watchers until the connection ends.
-
-        Raises:
-            psycopg.Error, StateFailed: the connection cannot be opened, or is lost.
-        """
+        """Receives notifications and wakes watchers until the connection ends. Raises
+        psycopg.Error, StateFailed if the connection cannot be opened, or is lost."""
         connection = await psycopg.AsyncConnection.connect(
             **self._address.connection_parameters(),  # type: ignore[arg-type]
             autocommit=True,
@@ -89,11 +86,8 @@ def open_shared_state(
 ) -> StateStore:
     """Returns a store in the database that the operator chose. If it cannot be reached, the store's
     operations fail until it can; there is no fallback to memory, which other servers would not see.
-
-    Raises:
-        ConfigurationError: the URL is invalid, the password cannot be read, or the database has an
-            unsupported version.
-    """
+    Raises ConfigurationError if the URL is invalid, the password cannot be read, or the database
+    has an unsupported version."""
     assert config.state_url is not None
     address = read_address(config.state_url, config.password_file, environ)
     if may_have_password(config.state_url):

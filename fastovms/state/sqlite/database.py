@@ -51,11 +51,8 @@ class StateConnection(sqlite3.Connection):
 
 
 def open_connection(path: str) -> StateConnection:
-    """Returns a connection to a database, usable on any thread, one at a time.
-
-    Raises:
-        sqlite3.Error: the file is not available, or is not a database.
-    """
+    """Returns a connection to a database, usable on any thread, one at a time. Raises sqlite3.Error
+    if the file is not available, or is not a database."""
     connection = sqlite3.connect(
         path,
         timeout=_LOCK_TIMEOUT,
@@ -275,10 +272,7 @@ COMMIT;
 
 def open_database(path: str) -> sqlite3.Connection:
     """Returns a connection to a database with its tables, usable on any thread, one at a time.
-
-    Raises:
-        sqlite3.Error: the file is not available, or is not a database of this kind.
-    """
+    Raises sqlite3.Error if the file is not available, or is not a database of this kind."""
     connection = open_connection(path)
     try:
         _make_tables(connection)
@@ -330,6 +324,7 @@ class Database:
     """The state in one file, which no other process may use, or in memory (IN_MEMORY).
 
     Objects are evicted once they are too old, too many or too large together (see `Eviction`).
+    Raises sqlite3.Error if the file is not available, or is not a database of this kind.
 
     Args:
         clock: returns the Unix time in seconds.
@@ -339,9 +334,6 @@ class Database:
 
     Attributes:
         is_on_disk: whether the data survive the process.
-
-    Raises:
-        sqlite3.Error: the file is not available, or is not a database of this kind.
     """
 
     def __init__(
@@ -395,11 +387,8 @@ class Database:
         return outcomes
 
     def keep_house(self) -> float:
-        """Evicts a few objects, if due. Returns the seconds until the next call.
-
-        Raises:
-            StateFailed: the eviction failed.
-        """
+        """Evicts a few objects, if due. Returns the seconds until the next call. Raises StateFailed
+        if the eviction failed."""
         try:
             if self.evict():
                 return 0.0
@@ -409,11 +398,8 @@ class Database:
         return _MAX_WAIT if expiry is None else min(expiry, _MAX_WAIT)
 
     def evict(self) -> bool:
-        """Evicts a few objects, if due. Returns whether more are due.
-
-        Raises:
-            sqlite3.Error: nothing is evicted.
-        """
+        """Evicts a few objects, if due. Returns whether more are due. Raises sqlite3.Error if
+        nothing is evicted."""
         if not self._is_due():
             return False
         with self.transaction():
@@ -430,11 +416,8 @@ class Database:
         return None if seconds is None else max(seconds, self._rounds.seconds_left(now))
 
     def add_all(self, other: Database) -> None:
-        """Copies all objects of the other database; objects with the same id are replaced.
-
-        Raises:
-            sqlite3.Error: nothing is added.
-        """
+        """Copies all objects of the other database; objects with the same id are replaced. Raises
+        sqlite3.Error if nothing is added."""
         read = other._connection.execute
         add = self._connection.executemany
         with self.transaction():
@@ -474,11 +457,8 @@ class Database:
         assert list(self.faults()) == []
 
     def faults(self) -> Iterator[str]:
-        """Yields the inconsistencies. Reads all rows.
-
-        Raises:
-            sqlite3.Error: the file cannot be read.
-        """
+        """Yields the inconsistencies. Reads all rows. Raises sqlite3.Error if the file cannot be
+        read."""
         execute = self._connection.execute
         yield from (text for (text,) in execute("PRAGMA integrity_check") if text != "ok")
         for row in execute("PRAGMA foreign_key_check"):
@@ -491,11 +471,8 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Tables]:
-        """A transaction: commits at the end of the context, or rolls back on an error.
-
-        Raises:
-            sqlite3.Error: the commit failed.
-        """
+        """A transaction: commits at the end of the context, or rolls back on an error. Raises
+        sqlite3.Error if the commit failed."""
         self._tables.growth = {}
         try:
             self._connection.execute("BEGIN")
@@ -528,11 +505,8 @@ class Database:
             )
 
     def _attempt(self, operation: Operation) -> OperationOutcome:
-        """Runs one operation, and returns its outcome.
-
-        Raises:
-            sqlite3.Error: SQLite has ended the whole transaction, as for a full disk.
-        """
+        """Runs one operation, and returns its outcome. Raises sqlite3.Error if SQLite has ended the
+        whole transaction, as for a full disk."""
         growth = dict(self._tables.growth)
         self._connection.execute("SAVEPOINT operation")
         try:

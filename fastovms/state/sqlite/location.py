@@ -57,11 +57,8 @@ class MemoryFallback:
         return self._database.transact(operations)
 
     def keep_house(self) -> float:
-        """Moves the state to the file, and evicts objects, if due.
-
-        Raises:
-            StateFailed: the eviction failed.
-        """
+        """Moves the state to the file, and evicts objects, if due. Raises StateFailed if the
+        eviction failed."""
         self._return_to_disk()
         seconds = self._database.keep_house()
         if self._disk_return is None:
@@ -110,11 +107,9 @@ def open_location(
     with a warning, until the directory is available. Reasons are another server that uses it, and a
     disk that is full, read-only or broken. Until then, an operation on an object that is not found
     raises StateUnread, since the object may be in the directory. A default directory that another
-    server uses, or that has no state, is an exception: such an object does not exist.
-
-    Raises:
-        ConfigurationError: the chosen directory is unusable, is used by another server, or has a
-            state of another version.
+    server uses, or that has no state, is an exception: such an object does not exist. Raises
+    ConfigurationError if the chosen directory is unusable, is used by another server, or has a
+    state of another version.
     """
     if config.state_dir == IN_MEMORY:
         return Database(IN_MEMORY, bounds, clock)
@@ -159,14 +154,12 @@ def default_directory(environ: Mapping[str, str]) -> Path:
 def open_directory(
     directory: Path, bounds: StateBounds, clock: Clock, *, sets_aside: bool = True
 ) -> Database:
-    """Opens the database in a directory, which it locks.
+    """Opens the database in a directory, which it locks. Raises UnusableFile if the file is not
+    available.
 
     Args:
         sets_aside: whether a file that is not a database, or a damaged one, is renamed and replaced
             by a new one.
-
-    Raises:
-        UnusableFile: the file is not available.
     """
     with _faults_told():
         private_directory(directory, may_be_link=True)
@@ -201,12 +194,8 @@ def _open_or_set_aside(
 ) -> Database:
     """Opens the database file. A file that is not a database is renamed and replaced, so that the
     server can start after a disk failure. A file that is found to be damaged later is renamed too,
-    and the next start creates a new one.
-
-    Raises:
-        OSError: the file is not available.
-        sqlite3.Error: the file cannot be read, or has another version.
-    """
+    and the next start creates a new one. Raises OSError if the file is not available; sqlite3.Error
+    if the file cannot be read, or has another version."""
     on_damage = partial(_try_to_set_aside, path)
     try:
         return _open_database(path, bounds, clock, on_close, on_damage)
@@ -232,11 +221,8 @@ def _open_database(
 
 
 def _set_aside(path: Path, error: sqlite3.Error) -> None:
-    """Renames the database files. A process that has them open can still use them.
-
-    Raises:
-        OSError: the files cannot be renamed.
-    """
+    """Renames the database files. A process that has them open can still use them. Raises OSError
+    if the files cannot be renamed."""
     for suffix in ("", "-wal", "-shm"):
         file = path.with_name(f"{path.name}{suffix}")
         try:

@@ -62,14 +62,12 @@ def quoted(text: str) -> str:
 
 
 def matching(pattern: str, character: str, *, whole: bool = False) -> str:
-    """Returns an expression of the texts that a pattern matches.
+    """Returns an expression of the texts that a pattern matches. Raises CannotWrite if the pattern
+    has a part that cannot be written as an expression.
 
     Args:
         character: the name of the rule of any single character.
         whole: whether the pattern must match the whole text.
-
-    Raises:
-        CannotWrite: the pattern has a part that cannot be written as an expression.
     """
     if _NOT_SHARED.search(pattern) is not None:
         raise CannotWrite(_THIS)

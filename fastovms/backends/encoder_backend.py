@@ -34,6 +34,9 @@ from fastovms.fair_queue import Shares
 from fastovms.params import ModelInfo
 from fastovms.text.tokenizer import TextEncoder
 
+logger = logging.getLogger(__name__)
+
+
 _NEWEST_SHARE: Final = 0.3
 """How much the newest measurement counts."""
 
@@ -67,10 +70,6 @@ class SliceCosts:
         of `seconds`."""
         most = max(self._per_token)
         return limit if not most else max(1, min(limit, int(seconds / most)))
-
-
-# Queues the texts of many requests, and makes batches of about equal lengths of them, from each
-# client in turn.
 
 
 Queued = TypeVar("Queued")
@@ -168,11 +167,6 @@ class TextQueue(Generic[Queued]):
         assert all(each.lengths == sorted(each.lengths) != [] for each in waiting)
         assert sum(len(each.lengths) for each in waiting) == self.num_texts
 
-
-# Runs an encoder on a thread of its own: texts of many requests in, a row for each out.
-
-
-logger = logging.getLogger(__name__)
 
 _MAX_WAITING_TOKENS: Final = 2**24
 """How many tokens of one client may wait: 128 MiB of ids. Those of other clients find as many

@@ -82,14 +82,6 @@ def _indices(*values: int) -> Value:
     return ops.constant(np.array(values, np.int64))
 
 
-# Cuts a graph into segments that are computed one after the other, so that others may compute
-# between them.
-#
-# A graph may be cut behind a node that everything passes which weights have been applied to:
-# between the parts of a transformer that is the residual stream. What else a segment needs, such
-# as the mask of attention, it computes of the graph's inputs again.
-
-
 CARRIED: Final = "carried"
 """The name of the input and the output by which segments are joined."""
 
@@ -103,6 +95,11 @@ def cut(model: ov.Model, max_segments: int) -> list[ov.Model]:
     """Returns the segments of a graph with one output, about equal in weights. The output of each
     is the first input of the next; further inputs have the names of the graph's. The graph itself
     must not be used afterwards.
+
+    Others may compute between two segments. A graph may be cut after a node that everything to
+    which weights have been applied passes through: in a transformer, the residual stream between
+    its parts. Other inputs of a segment, such as the attention mask, are computed again from the
+    graph's inputs.
 
     Args:
         max_segments: the maximum number of segments; fewer if the graph has fewer places to cut.
@@ -201,12 +198,6 @@ def _chosen(places: Sequence[Any], sizes: dict[str, int], max_segments: int) -> 
             chosen.append(node)
             last = size
     return chosen
-
-
-# Reads the graph of an encoder, and makes it one of whole texts: a vector or some logits for
-# each.
-#
-# Decoders lose their cache: each text is computed once, as a whole.
 
 
 INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "beam_idx")
@@ -363,9 +354,6 @@ def _vocab_size(model: ov.Model) -> int | None:
                 if rows.is_static:
                     return int(rows.get_length())
     return None
-
-
-# Compiles an encoder in segments, and computes batches of texts with them.
 
 
 MAX_SEGMENTS: Final = 16

@@ -27,6 +27,8 @@ from fastovms.params import (
     ModelInfo,
 )
 
+logger = logging.getLogger(__name__)
+
 
 class Permits:
     """A semaphore for threads. Faster than `threading.Semaphore`, which is written in Python: each
@@ -134,10 +136,6 @@ class WorkingEngines:
         """Waits at most so long until no engine has anything to do. Returns whether that is so."""
         with self._changed:
             return self._changed.wait_for(lambda: self._num_working == 0, seconds)
-
-
-# Has engines and encoders that share the cores of a machine compute in turn, so that texts which
-# are encoded delay no step of an engine by more than a slice.
 
 
 SLICE_SHARE: Final = 0.45
@@ -252,13 +250,6 @@ class ComputeTurn:
     def _is_due(self) -> bool:
         """Whether each engine that has work has made a step since the last slice."""
         return self._num_steps - self._steps_at_slice >= self._num_working
-
-
-# Keeps track, on the event loop, of the requests that an engine has, and hands each its outputs;
-# refuses one too many with 429.
-
-
-logger = logging.getLogger(__name__)
 
 
 class StepReport(NamedTuple):
@@ -456,9 +447,6 @@ def check_length(request: GenerationRequest, model: ModelInfo) -> None:
             param="prompt",
             code="context_length_exceeded",
         )
-
-
-# Runs an engine in a loop: takes commands, makes a step, tells what came out.
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,9 @@ from fastovms.request_fields import rows_of
 from fastovms.system.disk import DiskCache, file_identity, key_of
 from fastovms.text.template import end_token_ids
 
+logger = logging.getLogger(__name__)
+
+
 _SUFFIXES: Final = (".xml", ".bin", ".json", ".jinja", ".model", ".txt")
 """The endings of the names of a model's files."""
 
@@ -101,9 +104,6 @@ def _counts(graph: bytes) -> Counter[str]:
         if dimensions and dimensions[-1] > 1:
             counts[kind.decode()] += math.prod(dimensions)
     return counts
-
-
-logger = logging.getLogger(__name__)
 
 
 def limit_context(model: ModelInfo, max_model_len: int | None) -> ModelInfo:
@@ -260,10 +260,6 @@ def log_gaps(model: ModelInfo) -> None:
         gap = find(config)
         if gap is not None:
             logger.warning("%s: %s", model.name, gap)
-
-
-# Finds out once whether a model, in the way in which a backend computes it, says what its
-# exported graph says, and keeps the answer.
 
 
 MAX_DIFFERENCE: Final = 0.05
@@ -427,10 +423,6 @@ def _longest_text(model_dir: Path, config: Mapping[str, Any], scopes: list[dict[
     if isinstance(limit, int) and 0 < limit < _LONGEST:
         positions = min(positions, limit)
     return max(1, positions)
-
-
-# Reads what `config.json` and `generation_config.json` say of a model: its context, vocabulary,
-# end tokens and defaults of sampling.
 
 
 LENGTH_KEYS: Final = (

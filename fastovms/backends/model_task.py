@@ -46,10 +46,6 @@ def first_integer(scopes: Sequence[dict[str, Any]], keys: Sequence[str]) -> int 
     return next((value for value in values if is_integer(value)), None)
 
 
-# Says which files a model's directory must have, refuses one that lacks some or is of another
-# kind, and finds its graph and weights.
-
-
 REQUIRED_FILES: Final = (
     "openvino_model.xml",
     "openvino_model.bin",
@@ -182,9 +178,6 @@ def is_openvino_ir(path: Path) -> bool:
     its formats and print an error for each."""
     with path.open("rb") as file:
         return re.search(rb"<net\s[^>]*\bversion=", file.read(4096)) is not None
-
-
-# Finds out what a model does: generate text, make vectors of texts, or score pairs of them.
 
 
 CLASSIFIER: Final = "ForSequenceClassification"

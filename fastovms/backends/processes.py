@@ -37,10 +37,6 @@ def limit_time(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds * _BUSY_FACTOR)
 
 
-# It recurses as deep as a grammar is, and an overflow of the stack ends the process: so what has
-# passed a trial on a small stack only ever runs on a larger one.
-
-
 TRIAL_STACK: Final = 2 * 2**20
 """Bytes of the stack in which grammars are tried: a JSON schema of the greatest depth needs a tenth
 of it."""
@@ -53,7 +49,10 @@ _STACK_SIZE_LOCK: Final = threading.Lock()
 
 
 def start_thread(target: Callable[[], None], *, name: str) -> threading.Thread:
-    """Starts a daemon thread with a stack several times larger than that of trial processes."""
+    """Starts a daemon thread with a stack several times larger than that of trial processes.
+    Compilers of grammars recurse as deep as a grammar is nested, and a stack overflow ends the
+    process. So a grammar that has passed its trial on a small stack only ever runs on a larger
+    one."""
     thread = threading.Thread(target=target, name=name, daemon=True)
     with _STACK_SIZE_LOCK:
         previous = threading.stack_size(_STACK)  # holds for threads that are started from now on
@@ -62,9 +61,6 @@ def start_thread(target: Callable[[], None], *, name: str) -> threading.Thread:
         finally:
             threading.stack_size(previous)
     return thread
-
-
-# Starts child processes, sends them messages, and tells how they ended.
 
 
 _END_TIMEOUT: Final = 5.0

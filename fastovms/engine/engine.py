@@ -49,7 +49,7 @@ from fastovms.params import (
     dead_end,
 )
 
-# Makes the sequences of a request: its samples, or the root of its beam search.
+logger = logging.getLogger(__name__)
 
 
 class SequenceMaker:
@@ -133,11 +133,6 @@ class SequenceMaker:
             limit = self._searches.token_limit(request, limit, self._blocks)
         return limit
 
-
-# Runs requests over a model: requests in, tokens out, one synchronous step at a time.
-
-
-logger = logging.getLogger(__name__)
 
 _NUM_WARM_UP_TOKENS: Final = 64
 """The length of the first prompt: more than a small step has (see `compilation`), so that both

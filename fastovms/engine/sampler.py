@@ -77,16 +77,6 @@ def token_logprobs(
     )
 
 
-# Ends what has logits that are no numbers, and finds out whether a request or the model is to
-# blame.
-#
-# They come of one request, by an overflow in half precision or a broken prefix, or of every
-# request, by a damaged model. A request whose row is broken (see `kernels`) ends with an error,
-# and what it has computed is not found in the prefix cache. Where several end so and none goes
-# on, the engine tries a prompt of its own, and gives the model up only if that one's logits are
-# broken too: no client may end a server by what it sends.
-
-
 MAX_STREAK: Final = 3
 """The number of consecutive sequences that may end this way before the model is tested."""
 
@@ -124,7 +114,14 @@ class SequenceFailure(NamedTuple):
 
 class ModelTrial:
     """Counts the sequences that ended because of broken logits since the last successful one, and
-    tests the model if there are many."""
+    tests the model if there are many.
+
+    Broken logits come from one request, by an overflow in half precision or a broken prefix, or
+    from a damaged model. A request with a broken row (see `sampling_kernels`) ends with an error,
+    and its blocks are not found in the prefix cache. If several end so and none continues, the
+    engine tries a prompt of its own, and gives up the model only if those logits are broken too: no
+    client may end a server by what it sends.
+    """
 
     def __init__(self, model: Model, blocks: BlockManager) -> None:
         """
@@ -166,10 +163,6 @@ class ModelTrial:
         last = layout.add(token_ids, 0, len(token_ids), array("i", (block_id,)))
         if is_broken(self._model.infer(layout.finish(array("q", (last,))))[0]):
             raise EngineFailed(f"{BrokenLogits()}, whatever the prompt: its files may be damaged")
-
-
-# Draws tokens from the rows of logits of a step, or takes the likeliest of each where a request
-# is greedy.
 
 
 Drawn = int | Exception | None

@@ -131,10 +131,6 @@ def _scored_tokens(sequence: Sequence, start: int, end: int) -> ScoredTokens:
     return ScoredTokens(sequence, first, max(first, last + 1))
 
 
-# Keeps the sequences that wait to run, in the order in which they will: by `priority`, by what
-# their owners run already, then as they came.
-
-
 _rank = attrgetter("rank")
 
 PLACES_PER_PRIORITY = 256
@@ -220,10 +216,6 @@ class WaitingQueue:
         self._len += 1
         self._first = None
         return self._sequences.setdefault(sequence.owner, [])
-
-
-# Fills the block tables of sequences: shares the blocks of what is computed already, allocates
-# those of the rest, and makes full ones findable.
 
 
 def num_held_tokens(sequence: Sequence) -> int:
@@ -353,10 +345,6 @@ class BlockTables:
             sequence.num_own_cached_tokens = num_own
             self._counters.num_prefix_cache_queries += sequence.num_prompt_tokens
             self._counters.num_prefix_cache_hits += num_cached_tokens
-
-
-# Decides what the next step computes: a token budget shared by running decodes first, and then by
-# prompts, in order of rank; and who is preempted where blocks run out.
 
 
 MAX_SCORED_TOKENS = 64

@@ -9,9 +9,6 @@ from typing import Final, NamedTuple
 
 from fastovms.engine.sequence import Sequence
 
-# Learns from noisy measurements what work costs by its size, and interpolates between sizes.
-
-
 _MEMORY: Final = 9
 """How many measurements of about one size are remembered. Their median counts: a machine with
 neighbours has outliers."""
@@ -104,9 +101,6 @@ class CostCurve:
     def largest(self) -> tuple[float, float] | None:
         """Returns the largest known size and its seconds."""
         return self._points[self._classes[-1]] if self._classes else None
-
-
-# Learns what pieces of prompts add to steps: by their length, and by the context before them.
 
 
 _NUM_RECENT: Final = 16
@@ -254,9 +248,6 @@ class DraftCosts:
         if is_certain or token_seconds is None:
             return seconds
         return min(seconds, num_drafts * token_seconds)
-
-
-# Learns what steps cost on this machine, and estimates what the next one would.
 
 
 _PLAIN_EVERY: Final = 768
@@ -429,13 +420,6 @@ class StepCosts:
         return None if nearest is None else self._drafts[nearest]
 
 
-# A piece of a prompt costs nearly the same a token whatever its length, from 8 tokens on: steps
-# of 1 to 512 tokens take 7.2 ms and 0.36 ms a token with 135M parameters in int8, 30 ms and 2.1
-# ms with 1.2B in int4, on two cores. So small pieces cost the prompt what steps cost without
-# them, which those who decode need anyway, and nothing else; but all who wait behind it wait as
-# well.
-
-
 MAX_SLOWDOWN: Final = 2.0
 """How much longer a step with a piece of a prompt may take than one without. It is below 2.5, which
 gaps between tokens may reach at their 99th percentile, since every estimate errs."""
@@ -456,7 +440,13 @@ _GRAIN: Final = 16
 
 
 class PrefillPacing:
-    """Bounds the pieces of prompts by the time that they cost decoding sequences."""
+    """Bounds the pieces of prompts by the time that they cost decoding sequences.
+
+    The cost per token of a piece hardly depends on its length, from 8 tokens on. On two cores, a
+    step of 1 to 512 tokens takes 7.2 ms plus 0.36 ms a token with 135M parameters in int8, and
+    30 ms plus 2.1 ms a token with 1.2B in int4. So small pieces cost the prompt only the steps that
+    decoding sequences need anyway; but the prompts that wait after it wait longer.
+    """
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs

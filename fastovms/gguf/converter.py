@@ -26,9 +26,6 @@ from fastovms.gguf.tokenizer import TokenizerFields, make_tokenizer_json
 from fastovms.params import SamplingFields
 from fastovms.request_fields import rows_by_name
 
-# Writes, from GGUF metadata, what the directory of an OpenVINO model holds beside its graphs.
-
-
 _TEMPLATE: Final = "tokenizer.chat_template"
 _TEMPLATE_NAME: Final = re.compile(r"[\w-]+")
 

@@ -24,13 +24,6 @@ from fastovms.gguf.reader import (
     TensorType,
 )
 
-# Makes OpenVINO constants of a GGUF file's tensors, in as few bits as the file has them.
-#
-# OpenVINO's CPU plugin computes with weights that stay compressed where a graph has them as
-# `(Convert(integers) - zero_points) * scales`. Scales and zero points are f32: the plugin makes
-# f32 of them anyway, and f16 would round the products of which k-quants make their scales.
-
-
 Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
 
@@ -48,7 +41,13 @@ _INTEGERS: Final = {
 
 
 class Weights:
-    """The tensors of a file as nodes of a graph. Records which ones have been used."""
+    """The tensors of a file as nodes of a graph. Records which ones have been used.
+
+    OpenVINO's CPU plugin computes with compressed weights if a graph has them as
+    `(Convert(integers) - zero_points) * scales`. Scales and zero points are f32: the plugin
+    converts them to f32 anyway, and f16 would round the products from which k-quants make their
+    scales.
+    """
 
     def __init__(self, file: GgufFile) -> None:
         self._file = file
@@ -167,11 +166,6 @@ def _constant(data: NDArray[Any], shape: tuple[int, ...], element_type: ov.Type,
     return node
 
 
-# Builds rotary embeddings: which frequencies a file asks for, and cosines and sines of positions.
-#
-# They are computed as llama.cpp does (`ggml_rope_ext`), in f64 until they are constants.
-
-
 Periods = NDArray[np.float32]
 
 _FREQUENCY_FACTORS: Final = "rope_freqs.weight"
@@ -203,7 +197,8 @@ class CosSin(NamedTuple):
 
 def rotation_of(parameters: Hyperparameters, weights: Weights) -> Rotation:
     """Returns how a model's layers without a window rotate. Raises ConfigurationError if tensors
-    with factors are missing or of another shape."""
+    with factors are missing or of another shape. Computed in f64, as llama.cpp does
+    (`ggml_rope_ext`), until they are constants."""
     rope = parameters.rope
     size = rope.num_dimensions // 2
     periods = _unscaled(rope.base, rope.num_dimensions)
@@ -309,12 +304,10 @@ def _rotate(heads: Any, num_dimensions: int, angles: CosSin) -> Node:
     return opset13.add(opset13.multiply(heads, angles.cos), opset13.multiply(turned, angles.sin))
 
 
-# The windowed one has the form that OpenVINO's paged attention recognises (that of exports of
-# gpt-oss): it takes any other mask for that of full attention.
-
-
 class Masks(NamedTuple):
     """The masks as nodes [batch, 1, tokens, tokens and those before them], to be added to scores.
+    The windowed mask has the form of gpt-oss's exports, which OpenVINO's paged attention
+    recognizes: it takes any other mask for full attention.
 
     Attributes:
         windowed: None if no layer has a window.
@@ -378,9 +371,6 @@ def _dimension(node: Node, axis: int) -> Node:
 
 def _length(node: Node) -> Node:
     return opset13.squeeze(_dimension(node, 1), constant(np.array(0)))
-
-
-# Builds the graph of a decoder: tokens in, logits out, with state, as optimum-intel exports it.
 
 
 _INPUTS: Final = {"input_ids": 2, "attention_mask": 2, "position_ids": 2, "beam_idx": 1}

@@ -15,19 +15,15 @@ from numpy.typing import NDArray
 
 from fastovms.errors import ConfigurationError
 
-# Reads the ways in which GGUF writes numbers: in blocks of small integers that share scales.
-#
-# The layouts: ggml-common.h and ggml-quants.c of https://github.com/ggml-org/ggml. A number is
-# `scale * (integer - zero_point)`, with one scale and one zero point for each group of numbers.
-# Where the file has a minimum in place of a zero point, the zero point is no integer.
-
-
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
 
 class NumberGroups(NamedTuple):
-    """The numbers of quantized blocks, in groups.
+    """The numbers of quantized blocks, in groups. A number is `scale * (integer - zero_point)`,
+    with one scale and one zero point per group. If the file has a minimum instead of a zero point,
+    the zero point is not an integer. The layouts: ggml-common.h and ggml-quants.c of
+    https://github.com/ggml-org/ggml.
 
     Attributes:
         integers: u8 or i8, [blocks, groups, numbers].
@@ -220,11 +216,6 @@ TYPE_NAMES: Final[Mapping[int, str]] = {
 """The names of types that are not supported, for error messages."""
 
 
-# Reads the head of a GGUF file, and the bytes of its tensors.
-#
-# The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
-
-
 Value = int | float | bool | str | list["Value"]
 Metadata = Mapping[str, Value]
 
@@ -285,7 +276,8 @@ class GgufFile:
 
 def read_gguf(path: Path) -> GgufFile:
     """Reads all but the tensors' data. Raises ConfigurationError if the file is not a GGUF file, is
-    broken, or has incomplete tensors or an unknown type."""
+    broken, or has incomplete tensors or an unknown type. The format:
+    https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
     try:
         with path.open("rb") as file:
             return _HeadReader(file, path.stat().st_size).read(path)
@@ -460,12 +452,6 @@ def find_architecture(name: object) -> Architecture:
     return ARCHITECTURES[name]
 
 
-# Reads the sizes and settings of a decoder from a GGUF file's metadata.
-#
-# A setting that is not known here is refused by its name: it may well change what the model
-# computes.
-
-
 _NEUTRAL: Final[Mapping[str, frozenset[Value | None]]] = {
     "attention.causal": frozenset({True}),
     "expert_count": frozenset({0}),
@@ -552,7 +538,8 @@ class Hyperparameters:
 
 def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
     """Reads the sizes and settings of a file's decoder. Raises ConfigurationError if the
-    architecture is not supported, or a setting is missing, invalid or unknown."""
+    architecture is not supported, or a setting is missing, invalid or unknown. An unknown setting
+    is refused by its name, because it may change what the model computes."""
     name = metadata.get("general.architecture")
     architecture = find_architecture(name)
     settings = _Settings(metadata, str(name))

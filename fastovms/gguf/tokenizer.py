@@ -20,17 +20,14 @@ from openvino_tokenizers.utils import (
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.reader import Metadata, Value
 
-# Says how byte-pair tokenizers cut texts into words before they join bytes: by
-# `tokenizer.ggml.pre`.
-#
-# The expressions are those of the models' own tokenizer.json files, as `llm_tokenizer_bpe` quotes
-# them in src/llama-vocab.cpp of https://github.com/ggml-org/llama.cpp. Several are applied in
-# turn, each to the pieces that the one before has made, and what none matches is a word as well.
-
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
     """How a byte-pair tokenizer splits texts into words.
+
+    The expressions are those of the models' own tokenizer.json files, as `llm_tokenizer_bpe` quotes
+    them in src/llama-vocab.cpp of https://github.com/ggml-org/llama.cpp. Several are applied in
+    turn, each to the pieces of the one before; text that none matches is a word as well.
 
     Attributes:
         patterns: regular expressions, in the common syntax of PCRE and Oniguruma.
@@ -125,13 +122,6 @@ def find_pre_tokenizer(name: object) -> PreTokenizer:
             f"the pre-tokenizer {name} is not supported; supported are {', '.join(PRE_TOKENIZERS)}"
         )
     return PRE_TOKENIZERS[name]
-
-
-# Makes a Hugging Face tokenizer.json of the tokenizer in a GGUF file.
-#
-# Byte-pair tokenizers ("gpt2") have their merges in the file. Those of SentencePiece ("llama")
-# have scores instead: whichever two neighbours make the token with the best score are joined
-# first, which makes merges of the tokens in the order of their scores.
 
 
 _NORMAL: Final = 1
@@ -236,7 +226,9 @@ class TokenizerFields:
 
 def make_tokenizer_json(fields: TokenizerFields) -> dict[str, Any]:
     """Returns the content of tokenizer.json. Raises ConfigurationError if the fields are broken, or
-    the pre-tokenizer is unknown."""
+    the pre-tokenizer is unknown. The file has the merges of byte-pair tokenizers ("gpt2").
+    SentencePiece ("llama") has scores instead: the two neighbours that make the token with the best
+    score are joined first, so the merges are the tokens in the order of their scores."""
     make = _byte_pairs if fields.model == "gpt2" else _sentencepiece
     return {"version": "1.0", "truncation": None, "padding": None,
             "added_tokens": _added_tokens(fields), **make(fields)}  # fmt: skip
@@ -394,12 +386,6 @@ def strings(value: Value | None) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
-# Builds OpenVINO's tokenizer and detokenizer of a tokenizer.json.
-#
-# `openvino_tokenizers` reads such files only by way of transformers, whose tokenizer classes
-# change them. Its steps are used here one by one.
-
-
 Json = Mapping[str, Any]
 
 
@@ -415,7 +401,8 @@ class TokenizerModels(NamedTuple):
 
 
 def build_tokenizer(tokenizer: Json, ids: Mapping[str, int]) -> TokenizerModels:
-    """Builds the tokenizer and the detokenizer.
+    """Builds the tokenizer and the detokenizer. `openvino_tokenizers` reads such files only through
+    transformers, whose tokenizer classes change them. Its steps are used here one by one.
 
     Args:
         tokenizer: the result of `make_tokenizer_json`.

@@ -86,12 +86,6 @@ WRITERS: Final[Mapping[GrammarKind, Callable[[str], str]]] = {
 llguidance raises."""
 
 
-# llguidance spells text that must follow as the tokenizer would, and that makes one token of what
-# names a special one: a grammar in which `<tool_call>` is a text would end there. So it gets a
-# tokenizer whose special tokens have names that nobody writes. Grammars refer to them by their
-# ids.
-
-
 _MARK = "\ue000"
 """The character in these names: one of Unicode's private use."""
 
@@ -99,7 +93,10 @@ _LARK_PIECES = re.compile(rf"{OPAQUE}|(?P<name><[^<>\s]+>)")
 
 
 class NamelessTokens(NamedTuple):
-    """A tokenizer whose special tokens are renamed, so that no text matches them.
+    """A tokenizer whose special tokens are renamed, so that no text matches them. llguidance writes
+    text that must follow as the tokenizer does, which makes one token of the name of a special
+    token: a grammar in which `<tool_call>` is a text would end there. Grammars refer to special
+    tokens by their ids.
 
     Attributes:
         tokenizer_json: the tokenizer, with renamed special tokens.
@@ -157,13 +154,6 @@ def _hidden(name: str) -> str:
     return name[:1] + _MARK + name[1:]
 
 
-# Renders grammars that are trees as rules of Lark that llguidance understands.
-#
-# A rule cannot tell by itself whether a tag is a special token of the vocabulary or plain text:
-# text never spells a special token, and a token that stands for a text is not matched by it. So
-# the rules differ between vocabularies.
-
-
 # A space or none after a colon or a comma, as models write them; never more, which some would do
 # for ever.
 _TREE_JSON_OPTIONS: Final = json.dumps(
@@ -192,7 +182,9 @@ def tree_rules(
     root: Node, special_tokens: Mapping[str, int], end_token_ids: Collection[int]
 ) -> str:
     """Returns the Lark rules of a tree; `@answer` takes the place of `Answer`. Raises ValueError if
-    a schema in the tree cannot be used.
+    a schema in the tree cannot be used. The rules differ between vocabularies: a text never spells
+    a special token, and a special token does not match a text, so a rule must know which of the two
+    a tag is.
 
     Args:
         special_tokens: ids by text.
@@ -401,12 +393,6 @@ def _ranges(token_ids: Sequence[int]) -> str:
     return ",".join(f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
 
 
-# Compiles grammars that a sample must follow, once each.
-#
-# llguidance may overflow the stack or never return on what a client has written: whatever
-# compiles for a client has it tried first (`backends.trials`).
-
-
 _MIN_BYTES: Final = 64 * 2**10
 _BYTES_PER_CHARACTER: Final = 64
 """The memory that a compiled grammar is estimated to hold, for each character of its source, before
@@ -432,7 +418,9 @@ ms, where it is as ambiguous as that. One that needs more fails."""
 
 class GrammarCompiler:
     """Compiles grammars for one tokenizer. Thread-safe. Compile in a thread, because it may take
-    long; it releases the GIL. `start` then finds the result in the cache."""
+    long; it releases the GIL. `start` then finds the result in the cache. llguidance may overflow
+    the stack or never return for a client's grammar: try such a grammar first
+    (`parts.grammars.trials`)."""
 
     def __init__(
         self,

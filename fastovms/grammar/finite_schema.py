@@ -11,10 +11,6 @@ from typing import Any, Final, TypeGuard
 
 from fastovms.json_types import json_type, resolve
 
-# Refuses numbers in JSON schemas by the keyword's name: those that have no meaning where they
-# stand, and those that llguidance would change or cannot bear.
-
-
 _MAX_EXACT: Final = 2**53 - 1
 """The largest of the integers that all readers of JSON agree on (RFC 8259, 6). llguidance has 64
 bits of floating point for a constant: it would write another one for most that are larger, and its
@@ -144,14 +140,6 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# Finds the parts of a JSON schema that no finite value satisfies, since they lead back to
-# themselves: `{"properties": {"a": {"$ref": "#"}}, "required": ["a"]}`.
-#
-# llguidance takes them, and generates until nothing can follow. Replaced by `false`, which says
-# the same, they are seen by it from the start: an optional property that cannot be is left out,
-# and a schema of which nothing is left is refused.
-
-
 Schema = Mapping[str, Any]
 Types = frozenset[str]
 
@@ -182,7 +170,10 @@ _MAX_ITEMS: Final = 1000
 def without_endless_parts(root: object) -> object:
     """Returns the same schema with `false` in place of parts that no finite value satisfies. A
     malformed schema is returned unchanged, and llguidance refuses it. Raises ValueError if the
-    schema is too large to decide."""
+    schema is too large to decide. Such parts lead back to themselves: `{"properties": {"a":
+    {"$ref": "#"}}, "required": ["a"]}`. llguidance accepts them and generates until nothing can
+    follow; with `false` it omits such an optional property, and refuses a schema of which nothing
+    is left."""
     if not isinstance(root, Mapping):
         return root
     return _Search(root).pruned()

@@ -48,10 +48,6 @@ def _others(node: _Tree) -> str:
     return f"({'|'.join(choices)}){'' if _END in node else '?'}"
 
 
-# Merges two JSON schemas that hold at once into one, so that every compiler of grammars reads the
-# same from them: XGrammar takes no notice of what stands beside `anyOf`, `allOf` or `$ref`.
-
-
 Both = Callable[[Any, Any], Any]
 """Makes a schema of two that both hold, for a part that stands further in."""
 
@@ -69,7 +65,8 @@ _NUMBERS: Final = {"number", "integer"}
 def merged(first: Schema, second: Schema, both: Both) -> dict[str, Any] | None:
     """Returns the conjunction of two schemas without `$ref`, `anyOf` and `oneOf`; None if their
     types or choices are disjoint. A part that one schema cannot express stays in an `allOf`.
-    Annotations are those of the first."""
+    Annotations are those of the first. Compilers differ in what they make of keywords next to
+    `anyOf`, `allOf` or `$ref`; XGrammar ignores them."""
     if not _can_merge_objects(first, second):
         return {**first, "allOf": [*first.get("allOf", ()), second]}
     result = {**first, **_merged_objects(first, second, both)}
@@ -179,14 +176,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# Closes JSON schemas: an object that declares properties has no others, unless its schema says
-# something of others.
-#
-# JSON Schema lets such an object have any other property, which a model then makes up. What holds
-# at once (`allOf`, and whatever stands beside `anyOf`, `oneOf` or `$ref`) is merged first: each
-# part by itself would rule out what the others declare.
-
-
 _OTHERS: Final = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 """The keywords that say something of properties that are not declared."""
 
@@ -273,6 +262,11 @@ class _Closing:
     """Closes a schema.
 
     Targets of references and merged schemas become definitions, each made once, even if recursive.
+
+    JSON Schema allows an object to have properties that it does not declare, which a model then
+    makes up. A closed object has none, unless its schema has a keyword about others. Schemas that
+    apply together are merged first, because each by itself would exclude the properties that the
+    others declare.
     """
 
     def __init__(self, root: Schema) -> None:
@@ -448,9 +442,6 @@ def _closed_object(schema: dict[str, Any]) -> dict[str, Any]:
         schema = {**schema, "patternProperties": {other_names(properties): others}}
         others = False
     return {**schema, "properties": properties, "additionalProperties": others}
-
-
-# Makes JSON schemas fit for llguidance, by themselves and in rules of Lark.
 
 
 _MAY_DECLARE_PROPERTIES: Final = re.compile(r'"(?:unevaluatedP|p)roperties"|\\u')

@@ -12,13 +12,6 @@ from typing import Final, NamedTuple
 
 from fastovms.grammar_tree import ANY_TEXT
 
-# Writes a grammar in Lark as one regular expression, where its language is regular: text within a
-# JSON string can be kept to an expression, and not to a grammar.
-#
-# The syntax is Lark's (https://lark-parser.readthedocs.io/en/stable/grammar.html), as far as
-# llguidance has it.
-
-
 MAX_LENGTH: Final = 20_000
 """The maximum number of characters of an expression: rules that are used often occur in it
 often."""
@@ -89,7 +82,10 @@ class _Grammar:
 def lark_regex(source: str) -> str:
     """Returns an expression, in the syntax of Rust's `regex` and without anchors, of the texts that
     the rule `start` matches. Raises Irregular if an expression was not found, or has more than
-    `MAX_LENGTH` characters; ValueError if the grammar is malformed."""
+    `MAX_LENGTH` characters; ValueError if the grammar is malformed. Text within a JSON string can
+    follow an expression, but not a grammar. The syntax is Lark's
+    (https://lark-parser.readthedocs.io/en/stable/grammar.html), as far as llguidance supports
+    it."""
     grammar = _read(source)
     if "start" not in grammar.bodies:
         raise ValueError("the grammar has no rule 'start'")
@@ -271,12 +267,6 @@ def _escaped(text: str) -> str:
 _ATOMS: Final = {"text": _text, "regex": _regex, "range": _range}
 
 
-# Finds rules of a Lark grammar that no text can match.
-#
-# llguidance takes them, and may then follow text that is forced before such a rule for ever, with
-# the GIL held: `start: /a+/ b` with `b: b` would stop the whole server.
-
-
 _DEFINITION: Final = re.compile(
     r"^[ \t]*[?!]*([A-Za-z_]\w*)(?:\.-?\d+)?[ \t]*(?:\[[^\]\n]*\])?[ \t]*:", re.MULTILINE
 )
@@ -305,7 +295,8 @@ Token = tuple[str, str]
 def unmatchable_rule(lark: str) -> str | None:
     """Returns the first rule that matches nothing, or None. A text that is not Lark is refused by
     llguidance. Raises ValueError if the grammar is too large to decide, or its rules are nested too
-    deeply."""
+    deeply. llguidance accepts such rules, and may then follow forced text before one for ever, with
+    the GIL held: `start: /a+/ b` with `b: b` would stop the whole server."""
     bodies = _bodies(lark)
     if _depth(bodies) > _MAX_RULE_DEPTH:
         raise ValueError(f"a chain of rules is longer than {_MAX_RULE_DEPTH}")
@@ -410,12 +401,6 @@ def _after_braces(body: str, position: int) -> int:
     return len(body)
 
 
-# Writes rules of llguidance's Lark for texts in which the model's special tokens may stand.
-#
-# A rule cannot name a special token by its text: text never spells one. So each text is cut where
-# it names one.
-
-
 _ANY_TEXT = f"/{ANY_TEXT.pattern}/"
 
 OPAQUE = r""""(?:\\.|[^"\\\n])*"|(?://|\#)[^\n]*|/(?:\\.|[^/\\\n])+/"""
@@ -436,7 +421,8 @@ class LarkPart(NamedTuple):
 
 
 class LarkWriter:
-    """Builds Lark rules.
+    """Builds Lark rules. A rule cannot name a special token by its text, because text never spells
+    one. So each text is cut where it names one.
 
     Args:
         special_tokens: ids by text.

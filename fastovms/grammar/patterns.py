@@ -154,13 +154,6 @@ def common(first: Ranges, second: Ranges) -> Ranges:
     ]
 
 
-# Rewrites regular expressions of JSON schemas as llguidance reads them.
-#
-# Generators of schemas write the dialects of JavaScript and Python. Both have look-ahead, which
-# llguidance does not have: such an expression becomes an automaton, and that an expression
-# without.
-
-
 _PART: Final = re.compile(
     r"\\[pP]\{\w+\}|\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\(\?(?:<?[=!]|P?<\w+>|P=|[>#(])|.", re.DOTALL
 )
@@ -183,7 +176,9 @@ of its automaton, the parts that are examined to find them, and the copies that 
 
 def usable_patterns(pattern: str) -> list[str] | None:
     """Returns expressions that llguidance supports and that together match the same texts; None if
-    there are none, or if they are too large to find."""
+    there are none, or if they are too large to find. Generators of schemas write the dialects of
+    JavaScript and Python, which have look-ahead; llguidance has none. An expression with look-ahead
+    becomes an automaton, and the automaton an expression without it."""
     pieces = _pieces(pattern)
     if pieces is None:
         return None

@@ -83,10 +83,6 @@ class GrammarTimeBudget:
         self._left -= max(0.0, self._clock() - self._start - FREE_SECONDS)
 
 
-# Follows one sample through its grammar: masks the tokens that may not follow, and finds those
-# that must.
-
-
 MAX_FORCED_TOKENS: Final = 8192
 """The maximum number of tokens that may follow without a choice: each step looks at all of them, 1
 to 3 ms here."""
@@ -211,9 +207,6 @@ class GrammarScout:
         with self._time_budget:
             forced: list[int] = self._matcher.compute_ff_tokens()
         return forced
-
-
-# Keeps compiled grammars, within a number of bytes.
 
 
 MAX_CACHED_BYTES: Final = 64 * 2**20

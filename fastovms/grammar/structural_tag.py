@@ -129,14 +129,6 @@ def _value(
     return [LarkPart(FreeText(writer, [_END]).until(_END), False)]
 
 
-# Turns XGrammar's structural tags into grammars of llguidance.
-#
-# The formats are those of https://xgrammar.mlc.ai/docs/structural_tag/structural_tag.html, but
-# for the ones that count or name tokens. Text without an end of its own (`any_text`,
-# `triggered_tags`) goes on to the end of the tag that it is in, to what follows it in a sequence,
-# or to the end of all text.
-
-
 MAX_DEPTH: Final = 32
 MAX_FORMATS: Final = 1000
 MAX_REPEATS: Final = 1000
@@ -151,6 +143,11 @@ def structural_tag(
     source: str, special_tokens: Mapping[str, int], compile_part: CompilePart
 ) -> str:
     """Returns, in llguidance's JSON form, the grammar of a format.
+
+    The formats are those of https://xgrammar.mlc.ai/docs/structural_tag/structural_tag.html, except
+    for those that count or name tokens. Text without an end of its own (`any_text`,
+    `triggered_tags`) continues to the end of the tag that it is in, to what follows it in a
+    sequence, or to the end of all text.
 
     Args:
         source: JSON text of the format.

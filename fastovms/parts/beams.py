@@ -28,10 +28,6 @@ from fastovms.params import (
     dead_end,
 )
 
-# Decides, from logits alone, which beams of a group beam search go on and when the search ends.
-#
-# It is pure: it knows positions and token ids, no sequences of the scheduler.
-
 
 class Continuation(NamedTuple):
     """One beam of the next step.
@@ -251,9 +247,6 @@ class BeamSearcher:
             position = beams[position].parent
         path.reverse()
         return path
-
-
-# Runs a beam search request: sequences that follow the search, and the outputs at its end.
 
 
 def beam_token_limit(num_prompt_tokens: int, num_beams: int, blocks: BlockManager) -> int:

@@ -28,8 +28,7 @@ from fastovms.state.store import (
 from fastovms.state.tables import OldObject, Shares, Tables, Totals, add_growth, total_of
 from fastovms.system.clock import ExpiryRounds
 
-# Declares `StateDatabase`, what a thread of the store asks of the database it uses, and the
-# bounds within which a database keeps itself.
+logger = logging.getLogger(__name__)
 
 
 Operation = Callable[[Operations], object]
@@ -181,14 +180,6 @@ class StateCollector(Collector):
         yield CounterMetricFamily(f"{_PREFIX}state_failures", text, value=num_failures)
 
 
-# Uses state databases on threads of their own, and carries operations from and to the event loop.
-#
-# What is asked while a transaction runs goes into the next one together: the more there is to do,
-# the fewer commits are made for it.
-
-
-logger = logging.getLogger(__name__)
-
 _MAX_BATCH: Final = 256
 """The maximum number of operations of one transaction."""
 
@@ -206,7 +197,9 @@ class _QueuedOperation(NamedTuple):
 
 class StateWorker:
     """Runs operations on threads, in the order of the calls. With one database, transactions run
-    one after the other; with several databases of the same state, several run at once.
+    one after the other; with several databases of the same state, several run at once. Operations
+    that are added while a transaction runs share the next one: the more there is to do, the fewer
+    commits are made for it.
 
     Args:
         databases: each gets a thread.
@@ -371,6 +364,12 @@ class StateWorker:
 class StateStore:
     """Stores responses, items and conversations. Read-only operations run on separate threads if
     there are `readers`, and do not wait for writing ones.
+
+    Objects are JSON texts that the store does not read, with items in an order. Each belongs to one
+    tenant, and does not exist for others. An operation that changes something returns when the
+    change will survive the process. Several replicas may use one store. A running response is owned
+    by the replica that runs it, as long as that replica renews its lease; the others follow it by
+    the notifications of the store.
 
     Args:
         database: the database for writing, and for reading without `readers`.

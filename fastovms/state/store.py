@@ -71,14 +71,6 @@ def response_topic(tenant: str, id: str) -> str:
     return blake2b(text, digest_size=_TOPIC_SIZE).hexdigest()
 
 
-# Objects are JSON texts that the store does not read, with items in an order. Each belongs to a
-# tenant, and is not there for any other. An operation that changes something returns when the
-# change will survive the process.
-#
-# Several replicas may use one store. A response that runs is then owned by the replica that runs
-# it, for as long as that renews its lease; the others follow it by what the store is told.
-
-
 class StoredItem(NamedTuple):
     """One item of a response or a conversation. `body` is its JSON text, including the id. Ids need
     not be unique, because clients may send items back with their ids."""

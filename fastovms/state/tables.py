@@ -86,9 +86,6 @@ def slices(values: Sequence[T], length: int) -> Iterator[Sequence[T]]:
         yield values[start : start + length]
 
 
-# Reads and writes the rows of items, each of which belongs to an object, in an order.
-
-
 OVERHEAD: Final = 256
 """The approximate bytes that an object, an item or a pack of events takes in addition to its
 texts."""
@@ -211,11 +208,6 @@ class ItemTable:
 def _item(row: tuple[str, bytes]) -> StoredItem:
     id, sealed = row
     return StoredItem(id, unseal(sealed))
-
-
-# Reads and writes the rows of objects, and counts how much they are together.
-#
-# An object is a response or a conversation; its items go with it.
 
 
 VERSION: Final = 4

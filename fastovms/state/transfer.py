@@ -23,9 +23,6 @@ from fastovms.state.state_store import StateBounds
 from fastovms.state.store import ResponseProgress
 from fastovms.state.tables import COLUMNS, MAX_VARIABLES, VERSION, Tables, marks, unseal
 
-# Reads all rows of a state in an order in which they can be added to another one, and adds them.
-
-
 PAGE: Final = 100
 """How many rows are copied at once."""
 
@@ -155,10 +152,6 @@ def _interrupted(row: Row) -> Row:
     return [*row[:_PROGRESS], ResponseProgress.INTERRUPTED, *row[_PROGRESS + 1 :]]
 
 
-# Writes a state into a file that any server can read, whatever its database: a JSON text a line,
-# of which the first says what the file is, and the last that it is whole.
-
-
 _FORMAT: Final = "fastovms-state"
 
 _INTEGER_LIMIT: Final = 2**63
@@ -171,7 +164,8 @@ _FORM_OF: Final = {form.name: form for form in FORMS}
 
 def write_portable(path: Path, source: RowSource, count: Callable[[int], object]) -> None:
     """Writes a file that only its owner can read, under a temporary name until it is complete.
-    Raises OSError if the file cannot be written.
+    Raises OSError if the file cannot be written. Any server can read it, whatever its database: one
+    JSON text a line, of which the first says what the file is, and the last that it is complete.
 
     Args:
         count: called with the number of rows that have been written since the last time.

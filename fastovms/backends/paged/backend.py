@@ -191,9 +191,6 @@ class IdleMemory:
         return True
 
 
-# Runs the engine on a thread of its own, which hands whole steps' tokens to the event loop.
-
-
 _CLOSE_TIMEOUT = 10.0
 """Seconds to wait for the running step when the backend is closed."""
 

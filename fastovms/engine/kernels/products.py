@@ -377,9 +377,6 @@ def _i64(value: int) -> Value:
     return ir.Constant(_I64, value)
 
 
-# Multiplies whole matrices.
-
-
 _FORMS: Final = tuple(
     (weight_bits, has_zero_points, num_rows)
     for weight_bits in MIDDLE

@@ -18,10 +18,6 @@ from numpy.typing import NDArray
 from fastovms.engine.model.paging import is_cache, is_state_table
 from fastovms.engine.model.step_inputs import StepInputs
 
-# The kernel commits memory when it is written to, and clears it then. For the KV cache of a
-# prompt that took up to a fifth of the prompt's time (in a virtual machine, 2 to 3 ms a MB).
-
-
 _MADV_POPULATE_WRITE = 23
 """An advice to madvise(2) since Linux 5.14: commits pages and keeps what they hold."""
 
@@ -44,7 +40,9 @@ def commit(memory: NDArray[np.uint8]) -> bool:
 
 class CommitAhead:
     """Commits memory of block arrays in advance, in pieces: the first blocks, then as many blocks
-    beyond those in use. Call `advance` while idle."""
+    beyond those in use. Call `advance` while idle. The kernel commits and clears memory when it is
+    first written to. For the KV cache of a prompt that took up to a fifth of the prompt's time (in
+    a virtual machine, 2 to 3 ms a MB)."""
 
     def __init__(
         self, memories: Sequence[NDArray[np.uint8]], min_blocks_ahead: int, max_blocks_ahead: int
@@ -91,27 +89,6 @@ class CommitAhead:
                 yield memory[first : min(first + num_blocks, end)]
 
 
-# Says where a model finds and leaves its states: those of convolutions and recurrences, which it
-# has beside attention.
-#
-# A state sums up all tokens before it, so unlike keys and values it is known after one token
-# only. Its tables have a row for each block of the KV cache, which holds the state after the last
-# computed token of that block. So a sequence reads the row of the block before, or of the one
-# that it is in, and writes those of the blocks that it fills. Whoever shares, copies, caches or
-# frees a block does the same with its state: a full block's is the one that any text goes on from
-# that begins with the same tokens.
-#
-# Rows behind those of the blocks are for other uses: one stays zero, where every text begins;
-# some take the states after drafts, which may have been wrong; and where steps have doubles of
-# tokens (see `batch_invariance`), each block has a second row for the state after a double, which
-# nobody reads.
-#
-# The inputs are those of `PagedCausalConv1D`, `PagedGatedDeltaNet` and the like in OpenVINO: each
-# sequence has a list of rows, of which the first is read. The state goes into the next one
-# wherever the position is a multiple of the sequence's interval, and after its last token. No two
-# sequences may write the same row.
-
-
 MAX_DRAFT_STATES: Final = 64
 MAX_DRAFT_STATE_BYTES: Final = 64 * 1024 * 1024
 """How many drafted tokens a step may have, and the memory of the states after them. A model of 1.2B
@@ -141,6 +118,22 @@ class States:
 
 class StateRows:
     """The allocation of rows in a model's state tables.
+
+    The states are those of convolutions and recurrences. A state sums up all tokens before it, so
+    unlike keys and values it is known after one token only. The tables have a row for each block of
+    the KV cache, which holds the state after the last computed token of that block. A sequence
+    reads the row of the previous block or of its current one, and writes those of the blocks that
+    it fills. A block is shared, copied, cached or freed together with its state: any text that
+    begins with the same tokens continues from the state of a full block.
+
+    Further rows: one stays zero, where every text begins; some hold the states after drafts, which
+    may be wrong; and where tokens are repeated (see `without_single_rows`), each block has a second
+    row for the state after the repeated token, which is never read.
+
+    The inputs are those of OpenVINO's `PagedCausalConv1D`, `PagedGatedDeltaNet` and the like: each
+    sequence has a list of rows, of which the first is read. The state is written to the next one
+    wherever the position is a multiple of the sequence's interval, and after its last token. No two
+    sequences may write the same row.
 
     Attributes:
         num_rows: the number of rows of each table.
@@ -210,9 +203,6 @@ class StateRows:
             for position in range(first, end)
             if position == end - 1 or (position + 1) % size == 0
         ]
-
-
-# Holds the keys, values and states of all blocks, in the memory of the host or of a GPU.
 
 
 _MAX_BLOCKS_AHEAD = 512

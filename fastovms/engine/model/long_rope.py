@@ -12,14 +12,6 @@ from openvino import opset13
 
 from fastovms.engine.model.graph_walk import reached
 
-# Replaces tables of rotations by the rotations of the positions that tokens have.
-#
-# Some graphs compute the sines and cosines of all positions up to the longest text's end, as an
-# outer product of positions and frequencies, and gather rows of that. All rows are alike in what
-# is chosen by the length of the longest text. Where each row is a token's own, that can be chosen
-# by token.
-
-
 _RESHAPING: Final = frozenset({"Convert", "Reshape", "Squeeze", "Unsqueeze"})
 _TABLE_INPUT, _ROWS_INPUT, _AXIS_INPUT = range(3)
 
@@ -33,7 +25,12 @@ def is_of_positions(value: Any) -> bool:
 
 def compute_own_rows(model: ov.Model, consumers: Sequence[Node]) -> bool:
     """Rewrites in place the rotation tables that `consumers` read, so that only the needed rows are
-    computed. Returns False, without changes, if they have another form."""
+    computed. Returns False, without changes, if they have another form.
+
+    Some graphs compute the sines and cosines of all positions up to the longest text's end, as an
+    outer product of positions and frequencies, and gather rows of that. The length of the longest
+    text affects all rows alike. Where each row is a token's own, it can be chosen per token.
+    """
     products = [node for node in consumers if node.get_type_name() == "MatMul"]
     gathers = _gathers(consumers)
     if not products or not all(map(_is_outer, products)):
@@ -104,21 +101,6 @@ def _source(value: Any) -> Node:
     return node
 
 
-# Scales rotary positions by how long each text is: the longrope of Phi 3, 3.5, 4 mini and Phi
-# MoE.
-#
-# What is exported chooses the short or the long factors by the highest position of the whole
-# batch. With that a text would depend on its company, on how its prompt is cut and on what is
-# cached. Here each token takes the factors of its own sequence, by the sequence's length.
-#
-# So one that grows past the short factors has nothing in the cache that belongs to the long ones.
-# It is computed once more, as transformers does (`prepare_inputs_for_generation` of
-# Phi3ForCausalLM).
-#
-# Phi MoE, as exported with transformers 4, takes rotations from a table of all positions, made by
-# the length of the longest text. There each token computes its own row first (`rotation_tables`).
-
-
 TOKEN_SEQUENCE_LENS: Final = "token_sequence_lens"
 """The input that the model gets: see `StepInputs`."""
 
@@ -156,7 +138,18 @@ class _Use(NamedTuple):
 
 def scale_by_sequence(model: ov.Model) -> LongRope:
     """Rewrites a paged model in place if the highest position of a batch determines the rotation of
-    all its positions: afterwards each sequence's own length does, given by a new input."""
+    all its positions: afterwards each sequence's own length does, given by a new input.
+
+    This is the longrope of Phi 3, 3.5, 4 mini and Phi MoE. An export chooses the short or the long
+    factors by the highest position of the whole batch, so a text would depend on other texts, on
+    how its prompt is cut and on what is cached. A sequence that grows past the short factors has
+    nothing in the cache that belongs to the long ones, and is computed once more, as in
+    transformers (`prepare_inputs_for_generation` of Phi3ForCausalLM).
+
+    Phi MoE, as exported with transformers 4, takes rotations from a table of all positions, made by
+    the length of the longest text. There each token computes its own row first
+    (`compute_own_rows`).
+    """
     sources = list(_highest_positions(model))
     has_tables = not sources
     if has_tables:

@@ -90,26 +90,24 @@ def as_bits(logits: RawLogits) -> tuple[Bits, np.int32]:
     return logits.view(np.int16), np.int32(16)
 
 
-# OpenVINO's CPU kernels sum a row of a matrix product in an order that does not depend on the
-# other rows, and attention likewise, but for one case each: a product of a single row, and
-# attention of a sequence that has a single token in the step, are computed by kernels of their
-# own. So a sequence whose text is alone, or is generated token by token, would differ in its last
-# bits from the same one in a crowd, or computed anew in chunks. (Measured with OpenVINO 2026.4
-# and AVX-512, f32 throughout, in crowds of 1 to 64 and chunks of 1 to 400 tokens;
-# `bench.determinism` measures it anew.)
-#
-# The remedy: nothing is ever single. A sequence with one token gets a second one after it, which
-# is thrown away: attention is causal, so the first one does not see it, and the next step
-# overwrites what it leaves in the cache. The state after it, in models that have states, goes
-# into a row of its own, which nobody reads.
-
-
 def without_single_rows(
     inputs: StepInputs, *, block_size: int, spare_block: int, first_second_row: int = 0
 ) -> StepInputs:
     """Returns inputs without dimensions of size one. If a sequence has only one token, the token is
     repeated. If only one token is sampled, its index is repeated, which adds a second row of logits
     that is not read.
+
+    OpenVINO's CPU kernels sum a row of a matrix product in an order that does not depend on the
+    other rows, and attention likewise, with one exception each: a product of a single row, and
+    attention of a sequence that has a single token in the step, have kernels of their own. So a
+    sequence whose text is alone, or is generated token by token, would differ in its last bits from
+    the same one in a crowd, or computed anew in chunks. (Measured with OpenVINO 2026.4 and AVX-512,
+    f32 throughout, in crowds of 1 to 64 and chunks of 1 to 400 tokens; `bench.determinism` measures
+    it anew.)
+
+    The repeated token is discarded: attention is causal, so the first one does not see it, and the
+    next step overwrites what it leaves in the cache. The state after it, in models with states,
+    goes into a row of its own, which is never read.
 
     Args:
         spare_block: an unused block, for repeated tokens that would be the first token in a block.
@@ -280,9 +278,6 @@ class StepRunner:
         tensor = ov.Tensor(room, ov.Shape(shape), self._output.get_element_type())
         self._request.set_tensor(self._output, tensor)
         self._room = room[:, 0]
-
-
-# Runs a compiled paged-attention model over its KV cache.
 
 
 class Model(Protocol):

@@ -27,8 +27,7 @@ from fastovms.engine.model.long_rope import scale_by_sequence
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.errors import ConfigurationError, UnsupportedModel
 
-# In a paged graph each token is a text of one token, so that all of them would get the position
-# of the longest text's last one.
+logger = logging.getLogger(__name__)
 
 
 Node = Any
@@ -36,7 +35,9 @@ Node = Any
 
 def use_own_positions(model: ov.Model) -> None:
     """Rewrites a paged model in place: positions that the graph counts itself, as a row [1, ...,
-    tokens], are replaced by those of `position_ids`. Graphs of another form are not changed."""
+    tokens], are replaced by those of `position_ids`. Graphs of another form are not changed. In a
+    paged graph each token is a text of one token, so all of them would get the position of the end
+    of the longest text."""
     names = {name: port for port in model.inputs for name in port.get_names()}
     if "position_ids" not in names:
         return
@@ -71,11 +72,6 @@ def _is_repeated(target: Any) -> bool:
     return bool(node.get_type_name() == "Broadcast" and target.get_index() == 0)
 
 
-# OpenVINO's transformation makes tables of the states of convolutions (LFM 2), gated delta
-# networks (Qwen 3 Next) and selective state spaces (Granite 4 hybrid). How they are used: see
-# `state_rows`.
-
-
 TABLE: Final = "_state_table."
 """The parts of the name of each table's input: the kind of state before, the layer after."""
 
@@ -96,7 +92,9 @@ def is_state_table(name: str) -> bool:
 
 
 def name_inputs(model: ov.Model) -> bool:
-    """Names the inputs of a paged model, in place, and returns whether it has states."""
+    """Names the inputs of a paged model, in place, and returns whether it has states. OpenVINO's
+    transformation makes tables of the states of convolutions (LFM 2), gated delta networks (Qwen 3
+    Next) and selective state spaces (Granite 4 hybrid); see `kv_cache.StateRows`."""
     inputs: dict[str, Any] = {name: port for port in model.inputs for name in port.get_names()}
     for found, name in _NAMES.items():
         if found in inputs:
@@ -187,15 +185,6 @@ def _product_of(weights: Node, group: int, width: int) -> tuple[Node, int] | Non
     return None
 
 
-# Where shapes are open OpenVINO works out those of every node in every step, also when they are
-# as they were: 50 us a layer, which is much of a small model's step. With fixed shapes a step at
-# context 192 took 0.78 of the time with 135M parameters in int8 (30 layers), 0.90 with 0.5B in
-# int8 (24) and 0.98 with 1.2B in int4 (16), in bf16 as in f32 (two cores of an EPYC). The price
-# is that the weights are in memory once more.
-
-
-logger = logging.getLogger(__name__)
-
 MAX_WEIGHTS_SIZE: Final = 512 * 1024 * 1024
 """Bytes of weights up to which the gain is clearly above a tenth."""
 
@@ -216,7 +205,13 @@ def is_single_row(inputs: StepInputs) -> bool:
 
 def fix_shapes(model: ov.Model) -> bool:
     """Rewrites a paged model in place for steps of one row only. Returns False if the model has
-    other inputs, or nodes that do not support a single row; it must then not be used for them."""
+    other inputs, or nodes that do not support a single row; it must then not be used for them.
+
+    With open shapes OpenVINO infers those of every node in every step, even if they are unchanged:
+    50 us a layer. Fixed shapes shorten a step: at context 192 to 0.78 of its time with 135M
+    parameters in int8 (30 layers), 0.90 with 0.5B in int8 (24), and 0.98 with 1.2B in int4 (16).
+    (Two cores of an EPYC, in bf16 as in f32.) The price is a second copy of the weights in memory.
+    """
     ports = {port.get_any_name(): port for port in model.inputs}
     shapes = {
         ports[name]: ov.PartialShape(shape) for name, shape in _SHAPES.items() if name in ports
@@ -231,9 +226,6 @@ def fix_shapes(model: ov.Model) -> bool:
         logger.info("no separate graph is compiled for steps of one token: %s", error)
         return False
     return True
-
-
-# Names what a graph has that paged attention cannot run, in words for who exported the model.
 
 
 _EXPORT: Final = "optimum-cli export openvino --task text-generation-with-past"
@@ -317,9 +309,6 @@ def why_not_wholly_paged(model: ov.Model) -> str | None:
 
 def _names(ports: list[ov.Output]) -> _Names:
     return frozenset(name for port in ports for name in port.get_names())
-
-
-# Rewrites a stateful OpenVINO language model for paged attention.
 
 
 SAMPLED_TOKEN_INDICES = "sampled_token_indices"

@@ -88,12 +88,6 @@ def _repeated(positions: NDArray[np.int64], port: Any) -> NDArray[np.int64]:
     return np.tile(positions, (*(d.get_length() if d.is_static else 1 for d in others), 1))
 
 
-# What the transformation to paged attention does not know it leaves out in silence. So both
-# graphs compute the same short text, in f32 throughout: one at once, the other over blocks and in
-# parts. Both are first cut to a layer of each kind, which takes a fraction of the time. That is
-# enough only if these agree closely, because a fault makes less of a difference in few layers.
-
-
 MAX_TOKENS: Final = 48
 """The length in tokens of the compared text: more than a block has."""
 
@@ -115,7 +109,13 @@ def largest_difference(files: ExportedModel) -> float:
     """Returns the largest difference of log probabilities of likely tokens between the exported and
     the compiled graph. A layer of each kind is enough if they agree closely. Otherwise it needs the
     memory of one compiled model and the time of compiling two. Raises RuntimeError if one of the
-    graphs cannot be computed."""
+    graphs cannot be computed.
+
+    The transformation to paged attention silently omits what it does not know. So both graphs
+    compute the same short text, in f32 throughout: one at once, the other over blocks and in parts.
+    Both are first cut to a layer of each kind, which takes a fraction of the time; a fault makes
+    less of a difference in few layers.
+    """
     core = ov.Core()
     plain = core.read_model(files.model_dir / "openvino_model.xml")
     shorter = replace(files.graph, model=files.graph.model.clone())

@@ -18,9 +18,6 @@ from fastovms.engine.step_costs import StepCosts
 from fastovms.params import MAX_DRAFT_TOKENS, SamplingParams
 from fastovms.parts.drafts.suffix_index import LEAST_CHANCE, NO_GUESS, Guess, IndexedText
 
-# Decides how many tokens the draft model drafts for one sequence.
-
-
 DEFAULT_NUM_ASSISTANT_TOKENS: Final = 5
 
 _SHORTEST_PAUSE: Final = 8
@@ -170,9 +167,6 @@ class SequenceDrafters:
     guess: Guess = NO_GUESS
     guessed_at: int = 0
     drafted_by: DraftPolicy | None = None
-
-
-# Drafts tokens with a smaller model of the same vocabulary, the draft model.
 
 
 MAX_CONFIDENT_TOKENS = 16

@@ -34,6 +34,9 @@ from fastovms.parts.drafts.suffix_index import (
 )
 from fastovms.parts.drafts.suffix_layout import MAX_MATCH
 
+logger = logging.getLogger(__name__)
+
+
 _SIZES: Final = (1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63, 95, 127, 191, 255)
 """The allowed numbers of drafted tokens in a step, in addition to the number of available drafts
 and that of the previous step. There are few sizes, so that the same ones recur, which takes less
@@ -174,11 +177,6 @@ class TextGuesser:
             forced = scout.forced_tokens()
         return Guess(*map(np.concatenate, zip(*parts, strict=True))) if parts else NO_GUESS
 
-
-# Decides who drafts for which sequence: its grammar, the texts so far, or the draft model.
-
-
-logger = logging.getLogger(__name__)
 
 _OWN_TEXT_TOKENS = 64 * 1024
 """How many tokens the index has where no sequence is guessed from the texts of others."""

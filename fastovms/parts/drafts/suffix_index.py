@@ -25,17 +25,14 @@ from fastovms.parts.drafts.suffix_layout import (
     SPACE,
 )
 
-# A server has that done after it has loaded its model; until it is done nothing is looked up.
-# Without that, the first use waits for it.
-
-
 logger = logging.getLogger(__name__)
 
 Kernel = Callable[..., Any]
 
 
 class SuffixFunctions:
-    """The kernels of the suffix index, shared by all indexes.
+    """The kernels of the suffix index, shared by all indexes. A server loads them after its model,
+    and nothing is looked up until then; otherwise the first use waits for them.
 
     Attributes:
         extend, look_up, learn: see `suffix_kernels`. Call them only if `are_there` returns True.
@@ -77,11 +74,6 @@ class SuffixFunctions:
 
 
 SUFFIX_FUNCTIONS: Final = SuffixFunctions()
-
-
-# Remembers recent texts, and guesses how a text goes on from what followed its end in them.
-#
-# The way of SuffixDecoding (arXiv 2411.04975), with a bounded ring in place of suffix trees.
 
 
 _MAX_SPACES: Final = 4096
@@ -180,6 +172,8 @@ class SuffixIndex:
 
     It also counts how often guesses are correct, per text and per space, by the length of the match
     and by how many matches agree.
+
+    As in SuffixDecoding (arXiv 2411.04975), with a bounded ring in place of suffix trees.
     """
 
     def __init__(self, num_entries: int) -> None:

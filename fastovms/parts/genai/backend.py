@@ -66,6 +66,9 @@ from fastovms.parts.grammars.trials import (
 )
 from fastovms.telemetry.log_format import form_in_use, level_in_use
 
+logger = logging.getLogger(__name__)
+
+
 _PROCESS: Final = "fastovms.parts.genai.comparison_process"
 
 
@@ -159,12 +162,6 @@ class _AcceptedGrammars:
                 self._digests.popitem(last=False)
         return grammar
 
-
-# Implements `GenerationBackend` by OpenVINO GenAI's pipeline: starts its process, talks to it,
-# and ends its requests when it dies.
-
-
-logger = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT: Final = 10.0
 """Seconds to wait for the running step when the backend is closed."""

@@ -88,9 +88,6 @@ def _tensor(image: Image) -> ov.Tensor:
     return ov.Tensor(np.ascontiguousarray(image[np.newaxis]))
 
 
-# Declares what the engine needs of `openvino_genai.ContinuousBatchingPipeline`, and loads one.
-
-
 _PRECISION: Final = "INFERENCE_PRECISION_HINT"
 _KV_PRECISION: Final = "KV_CACHE_PRECISION"
 _BLOCK_SIZE: Final = 32
@@ -236,16 +233,6 @@ def _bytes_per_block(pipeline: genai.ContinuousBatchingPipeline) -> int:
     return math.ceil(int(pipeline.get_metrics().kv_cache_size_in_bytes) / _num_blocks(pipeline))
 
 
-# Decides how many requests OpenVINO GenAI's pipeline is given at once.
-#
-# When half-read prompts fill the KV cache, the pipeline gives all of them up. So no more prompts
-# are admitted than it can hold.
-#
-# With prompt lookup a step raises, and the pipeline is lost, when the drafts of all sequences are
-# more than it may compute, and when the KV cache is full and a sequence is preempted. So no more
-# requests are admitted then than can run to their ends.
-
-
 _PIXELS_PER_TOKEN: Final = 28 * 28
 """How many pixels make a token in Qwen's models, which see images in their own sizes."""
 
@@ -281,7 +268,14 @@ def longest_context(config: EngineConfig, capacity: CacheCapacity) -> int:
 
 
 class Admission:
-    """Decides which requests may start, given the running ones."""
+    """Decides which requests may start, given the running ones.
+
+    When prompts that have been read in part fill the KV cache, the pipeline gives up all of them.
+    So no more prompts are admitted than it can hold. With prompt lookup a step raises an error, and
+    the pipeline is lost, if the drafts of all sequences exceed the token budget, or if the KV cache
+    is full and a sequence is preempted. So no more requests are admitted then than can run to their
+    ends.
+    """
 
     def __init__(self, config: EngineConfig, capacity: CacheCapacity, max_model_len: int) -> None:
         self._assistance = Assistance.of(config)

@@ -21,12 +21,7 @@ from fastovms.parts.drafts.draft_model import DEFAULT_NUM_ASSISTANT_TOKENS
 from fastovms.parts.genai.xgrammar.json_rules import json_rules
 from fastovms.request_fields import GenaiUse, rows_of
 
-# Renders trees of grammars as XGrammar's structural tags, the only form in which OpenVINO GenAI
-# takes them.
-#
-# Its formats know no empty text, no repetition, and no text that is unlike an expression. So
-# repetitions are written out and end after `MAX_REPEATS`. Text that must not be taken for markup
-# is any text up to the tag behind it, and other such text is refused.
+logger = logging.getLogger(__name__)
 
 
 Format = dict[str, Any]
@@ -59,7 +54,13 @@ def rules_of_json(schema: Any, has_blanks: bool) -> Format:
 def structural_tag(grammar: Grammar, *, write_json: WriteJson = rules_of_json) -> str:
     """Returns the structural tag, as JSON. Raises CannotTranslate if the grammar has a part that
     structural tags cannot express; AttributeError, KeyError, TypeError, ValueError if the grammar
-    is malformed."""
+    is malformed.
+
+    Structural tags are the only form in which OpenVINO GenAI takes trees. They have no empty text,
+    no repetition, and no text that must differ from an expression. So repetitions are written out
+    and end after `MAX_REPEATS`. Text that must not be taken for markup is any text up to the tag
+    after it; other such text is refused.
+    """
     found = _format(grammar.tree or tree.Answer(), grammar, write_json)
     return json.dumps({"type": "structural_tag", "format": found})
 
@@ -237,12 +238,6 @@ def _triggered(tag: str, content: Format, *, stop_after_first: bool) -> Format:
     }
 
 
-# Refuses requests that OpenVINO GenAI's pipeline cannot serve, by the names that clients know.
-
-
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class Assistance:
     """The source of draft tokens: none, earlier text, or a smaller model. It is fixed when the
@@ -329,12 +324,6 @@ def check_salt(cache_salt: str | None, *, enable_prefix_caching: bool) -> None:
         raise InvalidField(
             f"cache_salt {NOT_SUPPORTED}, with its prefix cache on", param="cache_salt"
         )
-
-
-# Decides what the genai backend does with each field of a request: hands it on, refuses it, or
-# ignores it for a reason.
-#
-# A field that is missing here fails a test, so that none goes unheard by oversight.
 
 
 NOT_SUPPORTED: Final = "is not supported by the genai backend, which runs this model"
@@ -452,7 +441,7 @@ SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "reasoning_budget": _refused(lambda p: p.reasoning_budget is not None, "thinking_token_budget"),
     "repetition_detection": _refused(lambda p: p.repetition_detection is not None),
 }
-"""Every field of `SamplingParams`."""
+"""Every field of `SamplingParams`; a test fails if one is missing."""
 
 REQUEST_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "request_id": FieldDecision(Handling.ENGINE, "the pipeline knows requests by numbers"),

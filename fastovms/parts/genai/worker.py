@@ -59,6 +59,9 @@ from fastovms.parts.genai.support import Assistance
 from fastovms.system.memory import find_trim
 from fastovms.telemetry.log_format import log_handler, start_log
 
+logger = logging.getLogger(__name__)
+
+
 TOO_LONG: Final = "'max_length' must be greater"
 """The pipeline's message about a prompt that is as long as the context."""
 
@@ -135,11 +138,6 @@ def refusal_of(error: Exception, prompt: TextPrompt | None, model: ModelInfo) ->
         return Refusal(f"{name}: the model cannot take this image: {reason}", name)
     return Refusal(f"the model cannot take this request: {reason}", name)
 
-
-# Presents OpenVINO GenAI's pipeline as an engine that makes steps, with a queue of its own.
-
-
-logger = logging.getLogger(__name__)
 
 _LARGE: Final = 256 * 1024
 """The pixels of one request's images from which on the memory for encoding them is given back."""
@@ -526,9 +524,6 @@ class PipelineEngine:
             output.num_prompt_tokens = num_prompt_tokens
 
 
-# It is started as `python -m fastovms.parts.genai.worker DESCRIPTOR`.
-
-
 def serve(connection: Connection[Any, Any]) -> None:
     """Answers `LoadPipeline` with `PipelineLoaded` or `WorkerFailed`; then takes commands, and
     sends `StepReport`s, until `Close` or the end of the connection."""
@@ -589,6 +584,7 @@ def _receive(connection: Connection[Any, Any], wait: bool) -> list[Command]:
 
 
 def main() -> None:
+    """Runs as `python -m fastovms.parts.genai.worker DESCRIPTOR`."""
     connection = connect_to_parent(sys.argv)
     serve(connection)
     connection.close()

@@ -32,6 +32,9 @@ from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.grammar.state import UnusableGrammar
 from fastovms.params import Grammar, ModelInfo
 
+logger = logging.getLogger(__name__)
+
+
 _MAX_REFUSED: Final = 256
 _MAX_REASON: Final = 1000
 
@@ -114,10 +117,6 @@ class SmallVocabulary:
 
 def _without(numbers: Iterable[int], taken: set[int]) -> Iterable[int]:
     return (number for number in numbers if number not in taken)
-
-
-# Talks to a process that tries grammars: what crashes a compiler, or takes it for ever, costs
-# only that process.
 
 
 TOO_MUCH: Final = "it is too much for the compiler"
@@ -268,12 +267,6 @@ class Trial:
             raise BackendUnavailable("grammars cannot be compiled now") from error
         return connection
 
-
-# Tries grammars fairly: each for a short time first, and those that take longer again where only
-# others of their kind wait.
-
-
-logger = logging.getLogger(__name__)
 
 _MAX_SECONDS: Final = 4.5
 """Seconds that one grammar may take, waiting included. A request that comes after this may find it
@@ -464,12 +457,6 @@ def _refuse(job: _QueuedGrammar, error: Exception) -> None:
         job.done.set_exception(error)
 
 
-# Has every grammar tried in another process before the server's own compiler gets it.
-#
-# A few characters can keep a compiler busy for hours, or end the process that it runs in: so each
-# grammar is tried in another process first.
-
-
 LANE_SECONDS: Final = (0.05, 0.3, 1.5)
 """CPU seconds that a grammar may take in each lane. Nearly all take less than 0.02, and what takes
 the most is compiled here before its client has waited for 5 s."""
@@ -496,7 +483,9 @@ class PassedGrammars(Protocol):
 
 
 class GuardedGrammars(Grammars):
-    """Tries each grammar, and caches the results.
+    """Tries each grammar, and caches the results. A few characters can keep a compiler busy for
+    hours, or end its process. So each grammar is tried in another process before the server's own
+    compiler gets it.
 
     Args:
         passed: stores the grammars that have passed.

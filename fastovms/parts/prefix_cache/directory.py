@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from fastovms.config import PrefixCacheConfig
 from fastovms.system.disk import lock_file, open_file, private_directory, read_file
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class ModelContents:
@@ -111,13 +113,6 @@ def prefix_keys(
         yield digest.digest()
 
 
-# Reads and writes the file of one block: a head with a checksum, then the memory of the block.
-#
-# A file is written under another name and renamed, so that whoever finds it finds it whole,
-# unless the machine has lost its power before the kernel has written it to the disk, which nobody
-# waits for. Whatever is wrong with a file is found when it is read, and costs no more than that.
-
-
 Rows = Sequence[NDArray[np.uint8]]
 """The memory of a block: contiguous arrays, one or more for each layer."""
 
@@ -139,7 +134,12 @@ class DamagedBlock(Exception):
 
 def write_block(path: Path, key: bytes, content: NDArray[np.uint8]) -> int:
     """Writes the file of a block, and returns its size in bytes. Raises OSError if the file cannot
-    be written; a partial file is deleted."""
+    be written; a partial file is deleted.
+
+    The file has a head with a checksum, then the memory of the block. It is written under another
+    name and renamed, so that it is complete unless the machine loses power before the kernel has
+    written it to disk, which nobody waits for. A damaged file is found when it is read.
+    """
     unsigned = _HEAD.pack(_MAGIC, key, content.nbytes, 0)
     head = _HEAD.pack(_MAGIC, key, content.nbytes, zlib.crc32(content.data, zlib.crc32(unsigned)))
     unfinished = path.with_name(UNFINISHED + path.name)
@@ -274,17 +274,6 @@ class WriteBudget:
             return self._free_at - now
 
 
-# Owns a directory of blocks: which are there, which go when there is no room, and who may use it.
-#
-#     DIRECTORY/lock                     held by the process that uses it
-#     DIRECTORY/written.json             what has been written today
-#     DIRECTORY/MODEL/KEY                a block, see `block_file`
-#
-# MODEL begins with the fingerprint of a model, for people: a key is that of one model alone.
-
-
-logger = logging.getLogger(__name__)
-
 LOCK_FILE: Final = "lock"
 WRITTEN_FILE: Final = "written.json"
 
@@ -357,7 +346,9 @@ def _is_ours(name: str) -> bool:
 
 class BlockDirectory:
     """A directory of cached blocks, used by one process. Thread-safe; reading and writing block
-    while the disk is slow."""
+    while the disk is slow. `DIRECTORY/lock` is held by the process that uses the directory,
+    `DIRECTORY/written.json` has the bytes written today, and `DIRECTORY/MODEL/KEY` is a block.
+    MODEL begins with the model's fingerprint, for people: a key belongs to one model alone."""
 
     def __init__(
         self,

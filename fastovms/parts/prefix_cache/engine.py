@@ -93,9 +93,6 @@ def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-# Puts the prefix cache on disk between a thread and its engine.
-
-
 _READ_TIMEOUT: Final = 1.0
 """Seconds that a block may take which is being read at the end."""
 

@@ -280,10 +280,6 @@ class Restoration:
         return num_kept
 
 
-# Reads the beginnings of prompts from disk into the prefix cache, while their requests wait and
-# others go on.
-
-
 _FREE_SHARE: Final = 0.125
 """The fraction of all blocks that stays free for running sequences when blocks are taken to be read
 into."""
@@ -551,9 +547,6 @@ class PrefixRestorer:
                 )
                 restoration.is_late = True
                 self._end(restoration)
-
-
-# Writes the blocks of prompts to disk that are worth it.
 
 
 MIN_PROMPT_TOKENS: Final = 256

@@ -32,10 +32,6 @@ from fastovms.parts.tuning.quality import Quality, compare
 from fastovms.system.disk import DiskCache, file_identity, key_of
 from fastovms.system.memory import num_usable_cpus
 
-# Finds how to run a model on this machine: as an earlier measurement has found, or by default;
-# and measures it.
-
-
 logger = logging.getLogger(__name__)
 
 NUM_ROUNDS: Final = 15
@@ -232,9 +228,6 @@ def _is_worth_measuring(files: ExportedModel, config: EngineConfig) -> bool:
     return len(files.choices) > 1 or config.max_num_batched_tokens is None
 
 
-# What is kept
-
-
 def _key(config: EngineConfig, files: ExportedModel) -> str:
     """Returns the cache key: a hash of the model, the machine and all settings that affect the
     speed."""
@@ -281,12 +274,6 @@ def _read(entry: Path, names: Set[str]) -> TuningResult | None:
     if name not in names or budget < 1:
         return None
     return TuningResult(name, budget)
-
-
-# Measures how models run fastest while nobody waits for the server.
-#
-# A process of its own measures, one model after another. It begins when all engines have had
-# nothing to do for some seconds, and is stopped at whatever it is as soon as one of them has.
 
 
 IDLE_SECONDS: Final = 5.0
@@ -337,7 +324,9 @@ class TuningProcess:
 
 class IdleTuning:
     """Starts, stops and continues measurements depending on whether the server's engines are idle.
-    Its methods may be called on any thread.
+    Its methods may be called on any thread. A process measures one model after another. It begins
+    when all engines have been idle for some seconds, and is stopped as soon as one of them has
+    work.
 
     Args:
         engines: counts the working engines; measurements run only while it is 0.

@@ -13,14 +13,6 @@ from fastovms.config import DEFAULT_TOKEN_BUDGET
 from fastovms.engine.model.model import Model
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 
-# Finds out by measuring which of several ways to run a model is the fastest.
-#
-# Two ways at a time are measured in turn, round by round, and compared within rounds: a
-# neighbour's load disturbs both of them alike. Each round carries how fast memory was in it, and
-# those in which a neighbour made it slow do not count. One way is the default, and stays unless
-# another one is clearly faster in most rounds.
-
-
 NUM_SEQUENCES: Final = (1, 8, 32)
 """How many sequences decode together in the measured loads, which all have the same weight."""
 
@@ -89,6 +81,9 @@ def measure(
     memory_speed: Callable[[], float] = lambda: 1.0,
 ) -> dict[str, Times]:
     """Times every case of every model, after one round to warm up. The models' caches are replaced.
+    Two ways at a time are measured in turn and compared within rounds, so that a neighbour's load
+    disturbs both alike. Rounds in which a neighbour made memory slow do not count. The default way
+    stays unless another one is clearly faster in most rounds.
 
     Args:
         memory_speed: returns the memory speed at the end of a round; 0 = the round is invalid.

@@ -33,10 +33,6 @@ from fastovms.state.state_store import Eviction, Operation, OperationOutcome, St
 from fastovms.state.tables import Clock, Totals, total_of
 from fastovms.system.clock import ExpiryRounds
 
-# Holds what the threads of one server share about the database: whether it can be reached, and
-# how much it keeps.
-
-
 logger = logging.getLogger(__name__)
 
 _FIRST_DELAY: Final = 0.25
@@ -169,10 +165,6 @@ def open_url(
         raise StateFailed(f"{address}: {' '.join(str(error).split())}") from None
     finally:
         database.close()
-
-
-# Runs the transactions of one thread on a PostgreSQL database, which other threads and other
-# servers use too, and keeps it within its bounds.
 
 
 EVICTION_LOCK: Final = 0x6661_7374_0002

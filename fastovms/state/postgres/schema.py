@@ -24,10 +24,6 @@ from fastovms.state.tables import (
     total_of,
 )
 
-# Opens connections to PostgreSQL: in which form values travel, how long an answer is waited for,
-# and what is kept in mind of a transaction.
-
-
 _LOCK_TIMEOUT: Final = 5.0
 """Seconds that a statement waits for rows which another transaction changes."""
 
@@ -151,9 +147,6 @@ def _storable(value: Any) -> Any:
 def _with_placeholders(sql: str) -> str:
     """Converts a statement's placeholders to psycopg's. Statements must have no other ? or %."""
     return sql.replace("?", "%s")
-
-
-# Makes the tables in a PostgreSQL database, and those of older versions new.
 
 
 MIGRATION_LOCK: Final = 0x6661_7374_0001
@@ -346,9 +339,6 @@ def _version(session: PostgresSession) -> int | None:
         of = "from a later fastovms" if version and version > VERSION else "not a known format"
         raise OtherVersion(f"the database has the format {version}, not {VERSION}: it is {of}")
     return int(version)
-
-
-# Counts what is kept in tables to which many servers write, and tells them of changes.
 
 
 CHANNEL: Final = "fastovms"

@@ -26,6 +26,9 @@ from fastovms.state.tables import (
 )
 from fastovms.system.clock import ExpiryRounds
 
+logger = logging.getLogger(__name__)
+
+
 _LOCK_TIMEOUT: Final = 5.0
 """Seconds that a statement waits for the database, where another program has locked it."""
 
@@ -80,11 +83,6 @@ def _damage(error: UnicodeDecodeError) -> sqlite3.DatabaseError:
     damage.sqlite_errorname = "SQLITE_CORRUPT"
     return damage
 
-
-# Moves a state from memory to the disk, once its file can be had.
-
-
-logger = logging.getLogger(__name__)
 
 _FIRST_DELAY: Final = 1.0
 _MAX_DELAY: Final = 60.0
@@ -164,10 +162,6 @@ class DiskReturn:
         if reason != self.reason:
             logger.warning("response store: still in memory only: %s", reason)
         self.reason = reason
-
-
-# Makes the tables of the state database, and those of older versions new. Every blob in them is
-# sealed (see `seal`).
 
 
 _RUNNING: Final = """
@@ -272,7 +266,8 @@ COMMIT;
 
 def open_database(path: str) -> sqlite3.Connection:
     """Returns a connection to a database with its tables, usable on any thread, one at a time.
-    Raises sqlite3.Error if the file is not available, or is not a database of this kind."""
+    Raises sqlite3.Error if the file is not available, or is not a database of this kind. Every blob
+    in the tables is sealed (see `tables.seal`)."""
     connection = open_connection(path)
     try:
         _make_tables(connection)
@@ -299,10 +294,6 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     connection.execute(_ADD_SHARES)
 
 
-# Runs the transactions of the state database, and keeps it within its bounds: drops what is too
-# old, too many or too large. It is synchronous: a thread of its own uses it.
-
-
 _MAX_EVICTED: Final = 32
 """How many objects one transaction evicts."""
 
@@ -325,6 +316,8 @@ class Database:
 
     Objects are evicted once they are too old, too many or too large together (see `Eviction`).
     Raises sqlite3.Error if the file is not available, or is not a database of this kind.
+
+    Synchronous: a thread of its own uses it.
 
     Args:
         clock: returns the Unix time in seconds.

@@ -26,6 +26,8 @@ from fastovms.system.disk import (
     user_directory,
 )
 
+logger = logging.getLogger(__name__)
+
 
 class MemoryFallback:
     """Implements `StateDatabase` with a database in memory until the file is available, then with
@@ -76,11 +78,6 @@ class MemoryFallback:
             memory, self._database, self._disk_return = self._database, file, None
             memory.close()
 
-
-# Chooses and locks the directory of the state, and opens the database there.
-
-
-logger = logging.getLogger(__name__)
 
 STATE_FILE: Final = "state.db"
 _DAMAGED: Final = ".damaged"

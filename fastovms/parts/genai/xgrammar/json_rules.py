@@ -22,13 +22,6 @@ from fastovms.parts.genai.xgrammar.text_rules import (
     rest_of_string,
 )
 
-# Writes numbers within bounds as expressions of XGrammar's EBNF, which its own reader of JSON
-# schemas gets wrong: of `"maximum": 120` it makes one that 122 matches.
-#
-# The expressions are of what llguidance allows: digits without an exponent, and without zeros at
-# the end of a fraction that equals a bound.
-
-
 _FRACTION = '("." [0-9]+)?'
 
 
@@ -56,7 +49,8 @@ def numbers(
     low: float | None, high: float | None, *, has_low: bool = True, has_high: bool = True
 ) -> str | None:
     """Returns an expression of the numbers from `low` to `high`. `has_low` and `has_high` say
-    whether the bounds are included."""
+    whether the bounds are included. As for llguidance, the expressions have no exponent, and no
+    zeros at the end of a fraction that equals a bound."""
     if low is None and high is None:
         return '"-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [-+]? [0-9]+)?'
     if low is not None and high is not None:
@@ -188,17 +182,6 @@ def _between(low: str, high: str, has_low: bool, has_high: bool) -> str:
     return " | ".join(parts)
 
 
-# Writes strings with a least and a greatest length as rules of XGrammar's EBNF for which it knows
-# beforehand nearly all tokens that they allow.
-#
-# XGrammar (0.1.31, `cpp/grammar_compiler.cc`) makes a mask for each position within a rule, and
-# looks at each step at all tokens that go on behind the rule's end. A rule of one character that
-# others repeat makes that nearly the whole vocabulary. So the last characters that a string may
-# have are rules that lead to its end, each with a mask of its own; and the many before them are
-# one rule, which says what follows it. XGrammar relies on that where the rule stands at just one
-# place, within a sequence, and is not its last element.
-
-
 AddRule = Callable[[str, Callable[[], str]], str]
 """Adds a rule of a name, if there is none yet, with the expression that the function returns;
 returns the name."""
@@ -212,6 +195,13 @@ _QUOTE: Final = r'"\""'
 
 def text_of_length(add_rule: AddRule, least: int, most: int | None, endless: str) -> str:
     """Returns an expression of a string's characters and the quote that ends it.
+
+    XGrammar (0.1.31, `cpp/grammar_compiler.cc`) makes a mask for each position within a rule, and
+    examines at each step all tokens that extend beyond the rule's end. A rule of one character that
+    others repeat makes that nearly the whole vocabulary. So the last possible characters of a
+    string are rules that lead to its end, each with a mask of its own. The many characters before
+    them are one rule, which declares what follows it. XGrammar relies on that declaration where the
+    rule is used at one place only, within a sequence, and is not its last element.
 
     Args:
         least: the fewest characters.
@@ -310,13 +300,6 @@ def _joined(*alternatives: str) -> str:
     return " | ".join(filter(None, alternatives))
 
 
-# Writes JSON schemas as XGrammar's EBNF, so that the pipeline's compiler allows just the texts
-# that llguidance allows of the same schema.
-#
-# XGrammar reads JSON schemas itself, but others than they say: it allows white space without end,
-# numbers beyond their bounds and declared names again, and takes no notice of several keywords.
-
-
 _CONSTRAINTS: Final = {
     "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum",
     "exclusiveMaximum", "multipleOf", "items", "prefixItems", "minItems", "maxItems", "properties",
@@ -329,7 +312,9 @@ class _Nothing(Exception):
 
 
 def json_rules(schema: object, *, has_blanks: bool = False) -> str:
-    """Returns the EBNF rules of a schema; the first one is `root`.
+    """Returns the EBNF rules of a schema; the first one is `root`. XGrammar's own reader of JSON
+    schemas allows unbounded white space, integers up to 129 for a maximum of 120, a quote within
+    the text of a pattern, declared names a second time, and ignores several keywords.
 
     Args:
         schema: the client's schema.

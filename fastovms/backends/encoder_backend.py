@@ -126,11 +126,8 @@ class TextQueue(Generic[Queued]):
             self._drop_if_empty((priority, client))
 
     def next_batch(self, max_tokens: int) -> list[QueuedText[Queued]]:
-        """Removes and returns the next texts; none if no texts wait.
-
-        Args:
-            max_tokens: the limit for all texts, padded to the longest. A single text may exceed it.
-        """
+        """Removes and returns the next texts; none if no texts wait. `max_tokens` is the limit for
+        all texts, padded to the longest. A single text may exceed it."""
         if not self._jobs:
             return []
         first = min(self._jobs, key=itemgetter(0))  # of several, the one that comes first

@@ -24,11 +24,7 @@ _SHARE_OF_STEP: Final = 8
 
 
 def padded_length(num_texts: int, longest: int, limit: int | None = None) -> int:
-    """Returns the number of tokens per row of a batch.
-
-    Args:
-        limit: the model's maximum length.
-    """
+    """Returns the number of tokens per row of a batch. `limit` is the model's maximum length."""
     if num_texts * longest >= _SMALL:
         return longest
     step = max(_MIN_STEP, _power_of_two(longest) // _SHARE_OF_STEP)
@@ -99,10 +95,8 @@ def cut(model: ov.Model, max_segments: int) -> list[ov.Model]:
     Others may compute between two segments. A graph may be cut after a node that everything to
     which weights have been applied passes through: in a transformer, the residual stream between
     its parts. Other inputs of a segment, such as the attention mask, are computed again from the
-    graph's inputs.
-
-    Args:
-        max_segments: the maximum number of segments; fewer if the graph has fewer places to cut.
+    graph's inputs. `max_segments` is the maximum number of segments; fewer if the graph has fewer
+    places to cut.
     """
     nodes = model.get_ordered_ops()
     places = _chosen(list(_places(nodes)), _weights(nodes), max_segments)
@@ -210,11 +204,8 @@ _SENTENCE: Final = "sentence_embedding"
 
 
 class EncoderGraph(NamedTuple):
-    """A graph that computes f32 [B, width] of texts.
-
-    Attributes:
-        vocab_size: the number of rows of its embedding table; None = unknown.
-    """
+    """A graph that computes f32 [B, width] of texts. `vocab_size` is the number of rows of its
+    embedding table; None = unknown."""
 
     model: ov.Model
     info: EncoderInfo
@@ -377,11 +368,8 @@ class EncoderModel:
         pad_token_id: int = 0,
         max_length: int | None = None,
     ) -> None:
-        """Raises ConfigurationError if the device cannot run the model.
-
-        Args:
-            max_length: the model's maximum length; None = unlimited.
-        """
+        """Raises ConfigurationError if the device cannot run the model. `max_length` is the model's
+        maximum length; None = unlimited."""
         self.info = graph.info
         self._pad_token_id = pad_token_id
         self._max_length = max_length

@@ -345,11 +345,8 @@ class RequestsInFlight:
         on_output: OutputCallback,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Adds a request. Raises Overloaded if too many samples wait.
-
-        Args:
-            on_end: called when it is not in flight any more.
-        """
+        """Adds a request. Raises Overloaded if too many samples wait. `on_end` is called when it is
+        not in flight any more."""
         owner = request.owner or request.tenant
         if not self._places.may_take(owner):
             raise Overloaded(

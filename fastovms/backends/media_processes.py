@@ -61,11 +61,8 @@ class MediaProcesses:
     def run(self, name: str, ask: Callable[[ChildProcess], Result]) -> Result:
         """Calls `ask` with an idle process and returns its result. Raises InvalidField if the file
         is invalid, crashes the process or takes too long; Overloaded if there is not enough memory;
-        BackendUnavailable if no process can be started, or the pool is closed.
-
-        Args:
-            name: the request's field with the file.
-        """
+        BackendUnavailable if no process can be started, or the pool is closed. `name` is the
+        request's field with the file."""
         try:
             with self._process() as peer:
                 return ask(peer)

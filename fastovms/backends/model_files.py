@@ -188,11 +188,8 @@ def sliding_window(config: Mapping[str, Any]) -> int | None:
 
 def fit_cache(model: ModelInfo, num_tokens: int) -> ModelInfo:
     """Returns the model with a context that its KV cache can hold, with the reason, for clients, if
-    that is less than the model's own.
-
-    Args:
-        num_tokens: the number of tokens of one sequence that fit into the cache.
-    """
+    that is less than the model's own. `num_tokens` is the number of tokens of one sequence that fit
+    into the cache."""
     if num_tokens >= model.max_model_len:
         return model
     logger.warning(

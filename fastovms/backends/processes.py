@@ -70,11 +70,8 @@ _END_TIMEOUT: Final = 5.0
 class ChildProcess:
     """A Python module run as a process. Its first argument is the file descriptor of the other end
     of `connection`. The process ends when the connection closes, does not receive the server's
-    signals, and is killed together with its children.
-
-    Args:
-        arguments: the further arguments of the module.
-    """
+    signals, and is killed together with its children. `arguments` are the further arguments of the
+    module."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self.connection, theirs = Pipe()

@@ -46,10 +46,7 @@ class Drafter:
 
 class BeamSearch(ABC):
     """One search for the best texts of a request, by several sequences that advance together.
-
-    Attributes:
-        sequences: the beams; empty once the search has ended.
-    """
+    `sequences` are the beams; empty once the search has ended."""
 
     sequences: list[Sequence]
 

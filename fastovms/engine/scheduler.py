@@ -151,11 +151,7 @@ def rank_of(arrival: int, priority: int) -> int:
 class WaitingQueue:
     """The waiting sequences of each owner, ordered by rank and then by arrival. Each running
     sequence of an owner lowers the priority of its next one by one level, so that owners get equal
-    numbers of running sequences.
-
-    Attributes:
-        num_running: the number of running sequences of each owner.
-    """
+    numbers of running sequences. `num_running` is the number of running sequences of each owner."""
 
     def __init__(self) -> None:
         self._sequences: dict[str, list[Sequence]] = {}  # by owner, of those that have some

@@ -72,11 +72,8 @@ class Drawing(NamedTuple):
 
 
 class SequenceGroup:
-    """Sequences that run and draw their tokens in step: the beams of a search.
-
-    Attributes:
-        size: the maximum number of its sequences.
-    """
+    """Sequences that run and draw their tokens in step: the beams of a search. `size` is the
+    maximum number of its sequences."""
 
     __slots__ = ("sequences", "size")
 

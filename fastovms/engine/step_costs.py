@@ -138,11 +138,8 @@ class PrefillCosts:
         self._growth = 0.0
 
     def learn(self, num_tokens: int, context: float, seconds: float) -> None:
-        """Records the pieces of prompts in one step.
-
-        Args:
-            context: the average number of tokens before each of their tokens.
-        """
+        """Records the pieces of prompts in one step. `context` is the average number of tokens
+        before each of their tokens."""
         if num_tokens >= _MIN_COMPARED_TOKENS:
             piece = _Piece(context, seconds / num_tokens)
             for other in self._recent:
@@ -211,11 +208,7 @@ class DraftCosts:
         self._num_learned = 0
 
     def learn(self, num_drafts: int, seconds: float, now: int) -> None:
-        """Records the time that this number of rows added.
-
-        Args:
-            now: the number of the step.
-        """
+        """Records the time that this number of rows added. `now` is the number of the step."""
         if self.is_trial_due(now):
             self._curve = CostCurve(starts_at_zero=True, memory=_DRAFT_MEMORY)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
@@ -236,11 +229,8 @@ class DraftCosts:
         return self._refused_at is not None and now - self._refused_at >= self._pause
 
     def seconds(self, num_drafts: int, token_seconds: float | None, now: int) -> float:
-        """Returns the estimated seconds of this number of rows.
-
-        Args:
-            token_seconds: the seconds of a prompt token, if known, as a bound for a row.
-        """
+        """Returns the estimated seconds of this number of rows. `token_seconds` are the seconds of
+        a prompt token, if known, as a bound for a row."""
         seconds = self._curve.seconds(num_drafts, beyond=token_seconds or 0.0)
         assert seconds is not None
         # A first measurement that is far too slow would see to it that no second one is made.
@@ -289,10 +279,8 @@ class StepCosts:
     changed shape is learned separately. Drafts that were not worth their cost are retried later
     (see `DraftCosts`), and occasional steps without drafts are requested.
 
-    Takes a few microseconds per step and some kilobytes.
-
-    Attributes:
-        prefills: the costs of pieces of prompts.
+    Takes a few microseconds per step and some kilobytes. `prefills` are the costs of pieces of
+    prompts.
     """
 
     def __init__(self) -> None:

@@ -45,11 +45,7 @@ def text_files(
     metadata: Metadata, parameters: Hyperparameters, fields: TokenizerFields, vocab_size: int
 ) -> dict[str, str]:
     """Returns the contents of the model's text files by file name, in the form of optimum-intel's
-    exports.
-
-    Args:
-        vocab_size: the number of the model's logits.
-    """
+    exports. `vocab_size` is the number of the model's logits."""
     files = {
         "config.json": json.dumps(_config(parameters, fields, vocab_size)),
         "tokenizer_config.json": json.dumps(

@@ -87,11 +87,7 @@ class Weights:
         self, name: str, num_rows: int, num_columns: int, order: NDArray[np.int64] | None = None
     ) -> Node:
         """Returns a node with the f32 values of a matrix, [rows, columns]. Repeated calls return
-        the same node. Raises ConfigurationError if the tensor is missing or has another shape.
-
-        Args:
-            order: the order of the file's rows.
-        """
+        the same node. Raises ConfigurationError if the tensor is missing or has another shape."""
         if name not in self._nodes:
             info = self._info(name, (num_rows, num_columns))
             rows = self._file.read_rows(name)

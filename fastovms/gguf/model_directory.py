@@ -71,12 +71,8 @@ def model_directory(path: Path, cache: DiskCache, scratch: Path | None) -> Path:
     """Returns the directory of the model for `path`: itself, or the directory converted from a GGUF
     file. The first conversion takes seconds. Raises ConfigurationError if the file is broken or not
     supported, or no disk has room for the model; NotStored if the cache cannot store the
-    conversion, and there is no `scratch`.
-
-    Args:
-        scratch: the directory for a conversion that the cache cannot store; None = such a model is
-            not converted.
-    """
+    conversion, and there is no `scratch`. `scratch` is the directory for a conversion that the
+    cache cannot store; None = such a model is not converted."""
     file = find_gguf(path)
     if file is None:
         return path

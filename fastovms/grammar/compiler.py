@@ -468,11 +468,8 @@ class GrammarCompiler:
     def compile(self, grammar: Grammar, *, num_bytes: int | None = None) -> CompiledGrammar:
         """Compiles the grammar unless it is cached. Raises UnfinishableGrammar if the grammar was
         compiled, but no text can be completed; UnusableGrammar if the grammar is malformed, or
-        nothing can satisfy it.
-
-        Args:
-            num_bytes: the size of the compiled grammar in bytes, if it was measured.
-        """
+        nothing can satisfy it. `num_bytes` is the size of the compiled grammar in bytes, if it was
+        measured."""
         found = self._cache.get(grammar)
         if found is not None:
             return found

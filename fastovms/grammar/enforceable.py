@@ -45,11 +45,8 @@ _Path = tuple[Any, ...]
 
 
 class Unenforced(NamedTuple):
-    """A keyword that no grammar enforces.
-
-    Attributes:
-        path: the path of the keyword from the root, such as `properties.tags.uniqueItems`.
-    """
+    """A keyword that no grammar enforces. `path` is the path of the keyword from the root, such as
+    `properties.tags.uniqueItems`."""
 
     path: str
     keyword: str

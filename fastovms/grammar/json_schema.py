@@ -313,12 +313,9 @@ class _Closing:
         return found[0] if len(found) == 1 else {"anyOf": found}
 
     def _alternatives(self, schema: object, inside: Sequence[str]) -> list[dict[str, Any]]:
-        """Returns the alternatives of a schema, of which one must hold, completely merged.
-
-        Args:
-            inside: the references that are being resolved. A reference to one of them adds no
-                alternatives.
-        """
+        """Returns the alternatives of a schema, of which one must hold, completely merged. `inside`
+        are the references that are being resolved. A reference to one of them adds no
+        alternatives."""
         if isinstance(schema, bool):
             return [{}] if schema else []
         if not isinstance(schema, Mapping):
@@ -459,11 +456,8 @@ def usable_schema(source: str, *, name: str = "it") -> str:
     """Returns the schema with its objects closed (`closed_schema`), without parts that no finite
     value satisfies, without unsupported formats (annotations by JSON Schema 2020-12, 7.2.3), and
     with bounds that llguidance supports. Raises ValueError if the schema is not JSON, has an
-    invalid number, is unsatisfiable, or is too large to decide.
-
-    Args:
-        name: the schema's name in the error if nothing satisfies it.
-    """
+    invalid number, is unsatisfiable, or is too large to decide. `name` is the schema's name in the
+    error if nothing satisfies it."""
     try:
         schema = json.loads(source, parse_int=integer_of)
         usable = _usable(schema, source)

@@ -409,12 +409,8 @@ looked for."""
 
 
 class LarkPart(NamedTuple):
-    """A piece of a rule.
-
-    Attributes:
-        is_terminal: whether it may be part of a terminal; adjacent such pieces are joined to one
-            terminal.
-    """
+    """A piece of a rule. `is_terminal` says whether it may be part of a terminal; adjacent such
+    pieces are joined to one terminal."""
 
     expression: str
     is_terminal: bool
@@ -492,11 +488,7 @@ class LarkWriter:
         return LarkPart(f"({' | '.join(map(self.join, choices))})", False)
 
     def repeat(self, parts: Sequence[LarkPart], times: str) -> LarkPart:
-        """Returns an expression that repeats another.
-
-        Args:
-            times: an operator, as `?` or `{2,3}`.
-        """
+        """Returns an expression that repeats another. `times` is an operator, as `?` or `{2,3}`."""
         if all(part.is_terminal for part in parts):
             joined = " ".join(part.expression for part in parts) or '""'
             return LarkPart(f"({joined}){times}", True)

@@ -61,11 +61,7 @@ MAX_SECONDS: Final = 5.0
 
 class GrammarTimeBudget:
     """Measures the CPU time of a request's grammar, one `with` statement per token, against a
-    limit.
-
-    Args:
-        clock: returns the thread's CPU time in seconds.
-    """
+    limit. `clock` returns the thread's CPU time in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
         self._clock = clock
@@ -239,12 +235,9 @@ class CompiledGrammar:
 
 
 class GrammarCache:
-    """A cache of the most recently used grammars. Thread-safe.
-
-    Args:
-        max_bytes: the maximum size of all grammars together. A grammar that has grown to half of it
-            is dropped and compiled again at the next request.
-    """
+    """A cache of the most recently used grammars. Thread-safe. `max_bytes` is the maximum size of
+    all grammars together. A grammar that has grown to half of it is dropped and compiled again at
+    the next request."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -78,11 +78,8 @@ def xml_arguments(
 ) -> list[LarkPart]:
     """Returns an expression with one element for each property, in order. Strings are written
     literally, other values as JSON. Undeclared properties are not allowed. Raises ValueError if the
-    schema has other keywords, or is malformed.
-
-    Args:
-        json_value: returns the part for a value of a schema.
-    """
+    schema has other keywords, or is malformed. `json_value` returns the part for a value of a
+    schema."""
     more = schema.keys() - _OBJECT
     if more:
         raise ValueError(f"has {min(more)!r}, which is not supported in elements")

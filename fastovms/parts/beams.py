@@ -110,10 +110,8 @@ class BeamSearcher:
     considered only among the first `width`. Groups choose one after another, and a later one pays
     `diversity_penalty` for each beam of an earlier one that took the same token in this step. A
     token for which `ends_text` is true ends a text like an end token, but is part of the text.
-
-    Attributes:
-        steps: the beams of all groups after each step, in one list. Beams with a complete text are
-            at its end, addressed by negative indices.
+    `steps` are the beams of all groups after each step, in one list. Beams with a complete text are
+    at its end, addressed by negative indices.
     """
 
     def __init__(
@@ -307,10 +305,7 @@ class BeamRequest(extensions.BeamSearch):
         search: BeamSearch,
         ends_text: EndsText | None = None,
     ) -> None:
-        """
-        Args:
-            root: the prompt, and the only sequence of its group so far.
-        """
+        """`root` is the prompt, and the only sequence of its group so far."""
         params = root.params
         end_token_ids = params.stop_token_ids
         # A complete grammar allows only end tokens, so that these cannot be ignored.

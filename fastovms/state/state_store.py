@@ -65,10 +65,8 @@ class Eviction:
     Objects that are too old are evicted first, as many as `rounds` allows. While the number or size
     exceeds its limit, the tenant with the most loses its least recently used objects until it has
     as much as the next tenant. A tenant with at most its equal share of the limit loses nothing,
-    even if others have running responses, which cannot be evicted.
-
-    Args:
-        shares: the number and size of each tenant's objects.
+    even if others have running responses, which cannot be evicted. `shares` is the number and size
+    of each tenant's objects.
     """
 
     def __init__(

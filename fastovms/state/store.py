@@ -193,11 +193,8 @@ class FoundEvents(NamedTuple):
 
 
 class CutResponse(NamedTuple):
-    """An interrupted response: its process ended while it was running.
-
-    Attributes:
-        num_attempts: the number of resumptions since the last model output, including this one.
-    """
+    """An interrupted response: its process ended while it was running. `num_attempts` is the number
+    of resumptions since the last model output, including this one."""
 
     body: bytes
     input: Sequence[StoredItem]
@@ -224,11 +221,8 @@ class EarlierItems(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page of a list of items or conversations.
-
-    Attributes:
-        after: the id of the entry before the page; None = from the beginning (or the end).
-    """
+    """A page of a list of items or conversations. `after` is the id of the entry before the page;
+    None = from the beginning (or the end)."""
 
     limit: int
     ascending: bool

@@ -166,10 +166,7 @@ def write_portable(path: Path, source: RowSource, count: Callable[[int], object]
     """Writes a file that only its owner can read, under a temporary name until it is complete.
     Raises OSError if the file cannot be written. Any server can read it, whatever its database: one
     JSON text a line, of which the first says what the file is, and the last that it is complete.
-
-    Args:
-        count: called with the number of rows that have been written since the last time.
-    """
+    `count` is called with the number of rows that have been written since the last time."""
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
     part.touch(mode=0o600)

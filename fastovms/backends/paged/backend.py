@@ -86,10 +86,7 @@ class SharedCores:
 
 class FurtherCache(NamedTuple):
     """A second cache, which holds as many tokens as that of the model and shares its memory.
-
-    Attributes:
-        allocate: reserves the cache for a number of tokens.
-    """
+    `allocate` reserves the cache for a number of tokens."""
 
     bytes_per_token: float
     allocate: Callable[[int], None]
@@ -177,10 +174,7 @@ class IdleMemory:
 
     def tidy(self, num_used_blocks: int) -> bool:
         """Does one piece of work, of some milliseconds. Returns whether there was any.
-
-        Args:
-            num_used_blocks: the number of cache blocks that have been written.
-        """
+        `num_used_blocks` is the number of cache blocks that have been written."""
         if self._model.commit_ahead(num_used_blocks):
             return True
         if num_used_blocks < self._next_look:
@@ -236,11 +230,8 @@ class BackendExtension:
         """
 
     def end(self, *, is_in_order: bool) -> None:
-        """Called on the engine's thread at its end.
-
-        Args:
-            is_in_order: whether the engine has not failed.
-        """
+        """Called on the engine's thread at its end. `is_in_order` says whether the engine has not
+        failed."""
 
     def close(self) -> None:
         """Called when the backend is closed, before the engine's thread has ended."""
@@ -337,11 +328,8 @@ class PagedBackend:
         parts: BackendParts,
         tidy: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """
-        Args:
-            tidy: manages the model's memory, given the number of used cache blocks; see
-                `IdleMemory`.
-        """
+        """`tidy` manages the model's memory, given the number of used cache blocks; see
+        `IdleMemory`."""
         self.engine = engine
         self._stepped: SteppedEngine = engine
         self._clock = parts.clock

@@ -65,11 +65,7 @@ class Workspace:
 
 
 class ProgramOperation(ov.Op):  # type: ignore[misc]
-    """An operation that runs a program.
-
-    Attributes:
-        program: see `Program`.
-    """
+    """An operation that runs a program. For `program` see `Program`."""
 
     def __init__(
         self, workspace: Workspace, program: Program, inputs: Sequence[Any] | None = None

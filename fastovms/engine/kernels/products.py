@@ -402,11 +402,8 @@ def _multiply_block(
     apart: Any,
     stride: Any,
 ) -> Any:
-    """Multiplies one block by the code for its form, which is chosen when it runs.
-
-    Args:
-        instructions: an index of `INSTRUCTION_SETS`, known when it is compiled.
-    """
+    """Multiplies one block by the code for its form, which is chosen when it runs. `instructions`
+    is an index of `INSTRUCTION_SETS`, known when it is compiled."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         name = INSTRUCTION_SETS[instructions.literal_value]

@@ -223,11 +223,8 @@ def folded(node: Node) -> NDArray[np.float32] | None:
 def normalization_of(
     node: Node, widths: tuple[int, ...], width_of: Callable[[Any], int | None]
 ) -> Step | None:
-    """Returns the division by a root of a mean square that ends with a multiplication.
-
-    Args:
-        width_of: returns the numbers in a row of an output; None = it has no rows.
-    """
+    """Returns the division by a root of a mean square that ends with a multiplication. `width_of`
+    returns the numbers in a row of an output; None = it has no rows."""
     if node.get_type_name() != "Multiply":
         return None
     for index in (0, 1):

@@ -192,10 +192,7 @@ _SEVERAL: Final = ("AUTO:", "HETERO", "MULTI", "BATCH")
 def find_device(core: ov.Core, name: str, *, allows_npu: bool = False) -> str:
     """Returns OpenVINO's name of the device that an operator means, such as "cpu" or "AUTO". Raises
     ConfigurationError if the device does not exist, or does not support paged attention.
-
-    Args:
-        allows_npu: whether the caller can use an NPU, which has no paged attention.
-    """
+    `allows_npu` says whether the caller can use an NPU, which has no paged attention."""
     device = name.upper()
     if device == AUTO:
         return choose_device(read_devices(core)).name
@@ -238,10 +235,8 @@ def share_of_cpu(num_cpus: int | None = None) -> dict[str, object]:
 
     OpenVINO 2026.4 respects affinity but not quotas: it starts a thread for each core, which use up
     the quota early in every period (100 ms) and then stall. Threads are not pinned, because all
-    containers of a machine would use the same cores.
-
-    Args:
-        num_cpus: the number of usable CPUs; None = `num_usable_cpus`.
+    containers of a machine would use the same cores. `num_cpus` is the number of usable CPUs; None
+    = `num_usable_cpus`.
     """
     num_cpus = num_cpus or num_usable_cpus()
     if num_cpus >= len(os.sched_getaffinity(0)):

@@ -12,12 +12,8 @@ Node = Any
 def reached(
     start: Iterable[Node], onward: Callable[[Node], Iterable[Node]] | None = None
 ) -> Iterator[Node]:
-    """Yields `start` and all nodes after it, each once.
-
-    Args:
-        onward: returns the next nodes of a node, called after the node was yielded; None = its
-            inputs.
-    """
+    """Yields `start` and all nodes after it, each once. `onward` returns the next nodes of a node,
+    called after the node was yielded; None = its inputs."""
     pending, seen = list(start), set[int]()
     while pending:
         node = pending.pop()

@@ -62,11 +62,8 @@ class CommitAhead:
         self._is_possible = True
 
     def advance(self, num_used: int) -> bool:
-        """Commits a piece, and returns whether there was one.
-
-        Args:
-            num_used: the number of blocks at the beginning of each array that have been written.
-        """
+        """Commits a piece, and returns whether there was one. `num_used` is the number of blocks at
+        the beginning of each array that have been written."""
         if not self._is_possible:
             return False
         piece = next(self._pieces, None)
@@ -97,11 +94,8 @@ parameters (LFM 2) has states of 0.1 to 0.2 MB, one of 80B (Qwen 3 Next) has 75 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """The states of a model.
-
-    Attributes:
-        num_bytes: the memory of the states of one sequence, and of one block, in bytes.
-    """
+    """The states of a model. `num_bytes` is the memory of the states of one sequence, and of one
+    block, in bytes."""
 
     num_bytes: int
 

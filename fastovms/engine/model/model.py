@@ -714,12 +714,8 @@ class ExportedModel:
         self, choices: Sequence[Precisions], *, single_rows_later: bool = False
     ) -> tuple[Precisions, PagedModel]:
         """Compiles the model with the first precisions that the device supports, and returns both.
-        Raises ConfigurationError if the device supports none.
-
-        Args:
-            single_rows_later: whether the variant for steps of one row is left to
-                `PagedModel.compile_single_rows`.
-        """
+        Raises ConfigurationError if the device supports none. `single_rows_later` says whether the
+        variant for steps of one row is left to `PagedModel.compile_single_rows`."""
         tried = choices
         if single_rows_later:
             tried = [replace(choice, has_single_rows=False) for choice in choices]

@@ -437,11 +437,8 @@ def page_graph(
 
 def read_transformed(core: ov.Core, graph: Path, max_model_len: int) -> TransformedGraph:
     """Returns the facts about a model after OpenVINO's transformation to paged attention only, as
-    the genai pipeline applies it. Empty facts if it cannot be transformed.
-
-    Args:
-        graph: the model's graph file, or that of a vision model's language part.
-    """
+    the genai pipeline applies it. Empty facts if it cannot be transformed. `graph` is the model's
+    graph file, or that of a vision model's language part."""
     try:
         model = core.read_model(graph)
         attentions = _read_masks(model, min(max_model_len, _MAX_MASK_LEN))

@@ -259,11 +259,8 @@ class AdapterStack:
 
 
 class AdapterRunner(StepRunner):
-    """Runs steps some of whose sequences have adapters.
-
-    Args:
-        compiled: the graph with branches for the modules of the stack.
-    """
+    """Runs steps some of whose sequences have adapters. `compiled` is the graph with branches for
+    the modules of the stack."""
 
     def __init__(self, compiled: ov.CompiledModel, stack: AdapterStack) -> None:
         super().__init__(compiled, is_on_gpu=False)

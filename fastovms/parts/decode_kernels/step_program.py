@@ -20,11 +20,8 @@ MAX_CONTEXT: Final = 2048
 
 
 class StepProgramRunner:
-    """Runs steps of one model, of up to as many tokens as the workspace has rows.
-
-    Args:
-        before: computes the inputs of the program.
-    """
+    """Runs steps of one model, of up to as many tokens as the workspace has rows. `before` computes
+    the inputs of the program."""
 
     max_context_len: int | None = MAX_CONTEXT
 

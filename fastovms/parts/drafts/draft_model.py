@@ -46,10 +46,8 @@ class DraftPolicy:
     one with the most expected tokens per second, given the acceptance rate and the cost of steps.
 
     If no length is worth its cost, drafting pauses and is tried again later. The pauses grow until
-    a draft is accepted, so that unpredictable text costs almost nothing.
-
-    Attributes:
-        is_automatic: whether the length adapts.
+    a draft is accepted, so that unpredictable text costs almost nothing. `is_automatic` says
+    whether the length adapts.
     """
 
     def __init__(

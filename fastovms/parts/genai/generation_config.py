@@ -41,12 +41,9 @@ def generation_config(
     max_new_tokens: int | None,
     assistance: Assistance,
 ) -> genai.GenerationConfig:
-    """Returns the pipeline's configuration for sample `index`, or for the beam search.
-
-    Args:
-        max_length: the maximum number of tokens of prompt and output together, if `max_new_tokens`
-            is None. A prompt that is not shorter is always refused.
-    """
+    """Returns the pipeline's configuration for sample `index`, or for the beam search. `max_length`
+    is the maximum number of tokens of prompt and output together, if `max_new_tokens` is None. A
+    prompt that is not shorter is always refused."""
     config = genai.GenerationConfig()
     config.apply_chat_template = False
     config.max_length = max_length

@@ -57,10 +57,7 @@ class _Ended(NamedTuple):
 
 class OneRequestPipeline:
     """An `LLMPipeline` with the methods of `ContinuousBatchingPipeline` that the worker uses.
-
-    Args:
-        pipeline: generates on a thread of its own, while `step` waits for its tokens.
-    """
+    `pipeline` generates on a thread of its own, while `step` waits for its tokens."""
 
     def __init__(self, pipeline: genai.LLMPipeline, lengths: StaticLengths) -> None:
         self._pipeline = pipeline

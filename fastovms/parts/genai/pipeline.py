@@ -40,11 +40,8 @@ from fastovms.parts.genai.support import (
 
 class PromptReader:
     """Converts prompts to the pipeline's inputs: token ids, or text with images. For the latter,
-    the pipeline tokenizes and adds special tokens itself.
-
-    Args:
-        tokenizer: an `openvino_genai.Tokenizer`.
-    """
+    the pipeline tokenizes and adds special tokens itself. `tokenizer` is an
+    `openvino_genai.Tokenizer`."""
 
     def __init__(self, tokenizer: Any, *, takes_images: bool) -> None:
         self._tokenizer = tokenizer

@@ -205,11 +205,7 @@ _rank = attrgetter("job.rank")
 
 class PipelineEngine:
     """A `SteppedEngine`. Requests wait here, because the pipeline would accept all at once and
-    encode their images.
-
-    Attributes:
-        admitted: the requests that left the queue for the last step.
-    """
+    encode their images. `admitted` are the requests that left the queue for the last step."""
 
     def __init__(
         self,

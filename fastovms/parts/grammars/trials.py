@@ -339,11 +339,8 @@ class TrialLanes:
     async def run(self, grammar: Grammar, client: str) -> Grammar:
         """Tries a grammar and returns it in the backend's form once it has passed. Raises
         Overloaded if too many wait, or this one has waited for too long; RequestError if the
-        grammar cannot be used; BackendUnavailable if the lanes are closed or not working.
-
-        Args:
-            client: the sender; grammars of one client are tried in order.
-        """
+        grammar cannot be used; BackendUnavailable if the lanes are closed or not working. `client`
+        is the sender; grammars of one client are tried in order."""
         job = _QueuedGrammar(grammar, client)
         try:
             self._enter(job, 0)
@@ -540,11 +537,8 @@ class _Lane:
     def attempt(self, grammar: Grammar, *, is_last: bool) -> Grammar:
         """Tries a grammar, and returns it in the backend's form. Raises TakesLonger if the grammar
         needs more time than this lane has, and it is not the last; RequestError if the grammar
-        cannot be used; BackendError if it cannot be tried now.
-
-        Args:
-            is_last: whether this is the lane with the most time.
-        """
+        cannot be used; BackendError if it cannot be tried now. `is_last` says whether this is the
+        lane with the most time."""
         found = self._passed.find(grammar)  # for somebody else, meanwhile
         if found is not None:
             return found

@@ -98,11 +98,8 @@ def prefix_keys(
     fingerprint: bytes, namespace: PrefixNamespace, token_ids: array[int], block_size: int
 ) -> Iterator[bytes]:
     """Yields the keys of the full blocks of a text each of which identifies all tokens up to the
-    end of its block.
-
-    Args:
-        fingerprint: a hash of the model and everything else that affects a block's content.
-    """
+    end of its block. `fingerprint` is a hash of the model and everything else that affects a
+    block's content."""
     tenant = namespace.tenant.encode()
     head = f"{namespace.root} {len(tenant)} {len(namespace.salt)} ".encode()
     digest = hashlib.sha256(b"".join((fingerprint, head, tenant, namespace.salt)))
@@ -260,11 +257,8 @@ class WriteBudget:
         return self.written.num_bytes + num_bytes <= self._bytes_per_day
 
     def spend(self, num_bytes: int, share: float = 1.0) -> float:
-        """Records written bytes, and returns the seconds to wait before the next write.
-
-        Args:
-            share: the fraction of the rate that may be used.
-        """
+        """Records written bytes, and returns the seconds to wait before the next write. `share` is
+        the fraction of the rate that may be used."""
         with self._lock:
             day, before = self.written
             self._written = WrittenToday(day, before + num_bytes)
@@ -404,11 +398,8 @@ class BlockDirectory:
 
     def read(self, key: bytes, rows: Rows, position: int) -> int:
         """Reads a block into `rows` and returns the bytes of its file; 0 = the block is unreadable
-        and was deleted, which is logged.
-
-        Args:
-            position: the number of preceding blocks of its text.
-        """
+        and was deleted, which is logged. `position` is the number of preceding blocks of its
+        text."""
         with self._guard:
             block = self._blocks.get(key)
         if block is None:
@@ -431,11 +422,7 @@ class BlockDirectory:
     def write(self, folder: str, key: bytes, content: NDArray[np.uint8], position: int) -> int:
         """Writes a block below a folder of the directory, and returns the bytes of its file. Raises
         NoRoom if the daily write budget is spent, or the disk is nearly full; OSError if the block
-        cannot be written.
-
-        Args:
-            position: the number of preceding blocks of its text.
-        """
+        cannot be written. `position` is the number of preceding blocks of its text."""
         size = HEAD_SIZE + content.nbytes
         if not self.budget.has_room(size):
             raise NoRoom("as much as is allowed has been written today")

@@ -215,11 +215,7 @@ class PrefixEngine:
 
 
 class StoredPrefixes(BackendExtension):
-    """The prefix cache on disk of one backend.
-
-    Args:
-        model: the model of the backend.
-    """
+    """The prefix cache on disk of one backend."""
 
     def __init__(self, model: Model, files: PrefixFiles) -> None:
         self._model = model

@@ -91,11 +91,7 @@ class PrefixFiles:
 
 
 class ModelBlocks:
-    """The blocks of a model in the host's memory, and their files.
-
-    Attributes:
-        directory: the directory of the files.
-    """
+    """The blocks of a model in the host's memory, and their files."""
 
     def __init__(self, model: Model, files: PrefixFiles) -> None:
         self.directory = files.directory

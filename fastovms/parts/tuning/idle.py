@@ -282,11 +282,8 @@ IDLE_SECONDS: Final = 5.0
 
 
 class Measurement(NamedTuple):
-    """The subject of a measurement, and the place of its result.
-
-    Attributes:
-        name: the model's name, for people.
-    """
+    """The subject of a measurement, and the place of its result. `name` is the model's name, for
+    people."""
 
     name: str
     model_dir: Path

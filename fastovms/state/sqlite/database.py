@@ -90,11 +90,8 @@ _MAX_DELAY: Final = 60.0
 
 
 class UnusableFile(Exception):
-    """The file of the state is not available. The message is the reason.
-
-    Attributes:
-        is_fault: whether the disk failed, as opposed to a wrongly chosen directory.
-    """
+    """The file of the state is not available. The message is the reason. `is_fault` says whether
+    the disk failed, as opposed to a wrongly chosen directory."""
 
     def __init__(self, reason: str, *, is_fault: bool = False) -> None:
         super().__init__(reason)

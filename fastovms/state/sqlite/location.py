@@ -152,12 +152,8 @@ def open_directory(
     directory: Path, bounds: StateBounds, clock: Clock, *, sets_aside: bool = True
 ) -> Database:
     """Opens the database in a directory, which it locks. Raises UnusableFile if the file is not
-    available.
-
-    Args:
-        sets_aside: whether a file that is not a database, or a damaged one, is renamed and replaced
-            by a new one.
-    """
+    available. `sets_aside` says whether a file that is not a database, or a damaged one, is renamed
+    and replaced by a new one."""
     with _faults_told():
         private_directory(directory, may_be_link=True)
         unlock = partial(os.close, lock_file(directory / f"{STATE_FILE}.lock"))

@@ -94,11 +94,7 @@ With a vocabulary of 120,000 tokens `.{1,64}` takes 4 s to compile, which delays
 
 def _num_counted(items: Iterable[Any], *, outside: bool = True) -> int:
     """Returns the number of characters to which the counts of a pattern's items add up when they
-    are written out.
-
-    Args:
-        outside: whether no count surrounds the items.
-    """
+    are written out. `outside` says whether no count surrounds the items."""
     total = 0
     for item, value in items:
         match str(item):

@@ -1,7 +1,8 @@
-"""Tests of `fastovms/backends/xgrammar/json_rules.py`."""
+"""Tests of `fastovms/parts/genai/xgrammar/json_rules.py`."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -369,3 +370,30 @@ def test_blanks_may_stand_where_they_are_asked_for(pipeline: RepeatingPipeline) 
         assert pipeline.allows(rules, compact)
         assert pipeline.allows(rules, loose) == has_blanks
         assert not pipeline.allows(rules, '{"a":  [1],"b":3}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrong"),
+    [
+        (obj({"a": I}, "a"), '{"a":' + " " * 60 + "1}"),
+        ({"type": "integer", "minimum": 0, "maximum": 120}, "129"),
+        ({"type": "integer", "exclusiveMinimum": 5}, "3"),
+        ({"type": "number", "minimum": -7.25, "maximum": -0.5}, "-7.26"),
+        ({"type": "integer", "multipleOf": 5}, "6"),
+        ({"type": "string", "pattern": "x.y"}, '"x"y"'),
+        ({"enum": ["a", "bc"], "maxLength": 1}, '"bc"'),
+        (obj({"a": I}, "a", additionalProperties=I), '{"a":1,"a":3}'),
+        ({"type": "object", "required": ["a"], "additionalProperties": I}, "{}"),
+    ],
+    ids=str,
+)
+def test_xgrammars_own_reader_allows_what_a_schema_forbids(
+    pipeline: RepeatingPipeline, schema: Schema, wrong: str
+) -> None:
+    """The rules of `json_rules` exist because of these faults: a row that fails with a new version
+    of OpenVINO GenAI no longer needs them."""
+    config = genai.StructuredOutputConfig()
+    config.json_schema = json.dumps(schema)
+    assert pipeline.allows(config, wrong)
+    with contextlib.suppress(CannotWrite):
+        assert not pipeline.allows(output(json_rules(schema)), wrong)

@@ -16,7 +16,7 @@ from fastovms.backend_stats import EngineCounters
 from fastovms.engine.blocks import LONG_ROOT, ROOT, BlockManager, OutOfBlocks, PrefixMatch
 from fastovms.engine.model.kv_cache import BlockCopy, States
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
-from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
+from fastovms.engine.sequence import Sequence, SequenceStatus
 from fastovms.engine.step_costs import PrefillPacing
 
 
@@ -357,10 +357,6 @@ def _is_decoding(sequence: Sequence) -> bool:
     return len(sequence.token_ids) - sequence.num_computed_tokens == 1
 
 
-def _is_in_step(group: SequenceGroup) -> bool:
-    return all(map(_is_decoding, group.sequences))
-
-
 class Scheduler:
     """Owns the waiting and the running sequences, and through them every block table.
 
@@ -508,7 +504,7 @@ class Scheduler:
             group = sequence.group
             if sequence.status is not SequenceStatus.RUNNING or not _is_decoding(sequence):
                 continue  # it was preempted for another, or is a prompt
-            if group is not None and not _is_in_step(group):
+            if group is not None and not all(map(_is_decoding, group.sequences)):
                 continue
             num_tokens = self._num_decoded_tokens(sequence, spare)
             if self._make_writable(sequence, num_tokens, plan):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import is_
 from typing import Any, Final, NamedTuple
 
 from fastovms.grammar.finite_schema import LISTS, MAPS, ONE, Schema, check_numbers, parts_of
@@ -150,7 +151,7 @@ class _Rewriter:
                 )
             elif key in LISTS and isinstance(value, list):
                 inner = [self.part(item, ((path, key), i)) for i, item in enumerate(value)]
-                inner = value if all(map(_is, inner, value)) else inner
+                inner = value if all(map(is_, inner, value)) else inner
             elif key in ONE:
                 inner = self.part(value, (path, key))
             part[key] = inner
@@ -533,10 +534,6 @@ def _cannot_be(part: Schema, kind: str) -> bool:
 
 def _strings(value: object) -> list[str]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
 
 
 def _same_or(given: Any, found: dict[str, Any]) -> Any:

@@ -389,7 +389,8 @@ def _without_look_ahead(pattern: str) -> str:
     if parsed.state.flags & ~re.UNICODE:
         raise _TooMuch
     reader = _Reader(list(parsed))
-    return _expression(_automaton(reader), reader.characters)
+    automaton = _Automaton(reader.language, len(reader.characters))
+    return _expression(automaton, reader.characters)
 
 
 class _Reader:
@@ -595,10 +596,6 @@ class _Automaton:
                 return _join(self._after(other, character), language)
             case _:
                 return _NONE
-
-
-def _automaton(reader: _Reader) -> _Automaton:
-    return _Automaton(reader.language, len(reader.characters))
 
 
 def _expression(automaton: _Automaton, characters: Sequence[Ranges]) -> str:

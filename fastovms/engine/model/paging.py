@@ -55,16 +55,13 @@ def _is_row(node: Node) -> bool:
     if node.get_type_name() != "Reshape":
         return False
     counted = node.input_value(0).get_node()
-    if counted.get_type_name() != "Range" or not _begins_late(counted):
+    if counted.get_type_name() != "Range":
+        return False
+    if counted.input_value(0).get_node().get_type_name() == "Constant":  # a known beginning
         return False
     *others, last = node.get_output_partial_shape(0)
     is_row = bool(others) and last.is_dynamic and all(d.is_static and d == 1 for d in others)
     return is_row and all(map(_is_repeated, node.output(0).get_target_inputs()))
-
-
-def _begins_late(counted: Node) -> bool:
-    """Returns whether the counted range does not have a known beginning."""
-    return bool(counted.input_value(0).get_node().get_type_name() != "Constant")
 
 
 def _is_repeated(target: Any) -> bool:

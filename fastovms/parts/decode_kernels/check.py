@@ -216,14 +216,12 @@ def _logits_of_texts(model: PagedModel) -> Iterator[Floats]:
         token_ids = np.random.default_rng(seed).integers(*_TOKEN_IDS, number)
         layout = StepLayout(model.block_size)
         last = [
-            layout.add(_padded(context, int(token_id)), context, context + 1, array("i", (row,)))
-            for row, token_id in enumerate(token_ids)
+            layout.add(
+                array("q", [*[0] * context, token_id]), context, context + 1, array("i", (row,))
+            )
+            for row, token_id in enumerate(token_ids.tolist())
         ]
         yield as_float32(model.infer(layout.finish(array("q", last)))).copy()
-
-
-def _padded(context: int, token_id: int) -> array[int]:
-    return array("q", [*[0] * context, token_id])
 
 
 def _differ(expected: Floats, found: Floats) -> bool:

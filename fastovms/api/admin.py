@@ -30,8 +30,7 @@ from fastovms.api.dialect import (
     render_error,
 )
 from fastovms.api.endpoint import ListPage, UrlQuery, json_response, list_page
-from fastovms.api.residency import ModelState
-from fastovms.api.served import KnownModel, ServedModels
+from fastovms.api.served import KnownModel, ModelState, ServedModels
 from fastovms.encoding import Task
 from fastovms.errors import (
     BackendUnavailable,

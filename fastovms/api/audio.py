@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -14,24 +14,26 @@ from typing import Any, Final, Literal
 import orjson
 from msgspec import UNSET, UnsetType
 
-from fastovms.api.body import one_of, wrong
+from fastovms.api.body import FairThread, one_of, wrong
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, DONE, OVMS, AnswerSchema, Dialect, error_response, frame
 from fastovms.api.endpoint import Route, endpoint
 from fastovms.api.files import FormReader, Uploads, UploadSink, read_form
-from fastovms.api.served import KnownModel, ServedModels, ServedSpeech
+from fastovms.api.served import CAPABILITIES, KnownModel, Release, ServedModels, no_hold
 from fastovms.api.typed_body import hold_model
 from fastovms.api.unread import unknown_warning
-from fastovms.backends.audio_decoder import DecodedAudio
+from fastovms.backend import SpeechBackend
+from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, Overloaded, RequestError
 from fastovms.fair_queue import Shares
 from fastovms.http.messages import BodySink, Request, Response, Stream, UploadHandler
 from fastovms.media.audio import AUDIO
+from fastovms.params import ModelInfo
 from fastovms.speech import SAMPLE_RATE, SpeechInfo, SpeechParams, Transcript, language_code
 from fastovms.system.disk import UnnamedFile
 from fastovms.system.threads import DiskThreads
-from fastovms.telemetry.metrics import FinishedRequest
+from fastovms.telemetry.metrics import FinishedRequest, GenerationMetrics
 
 FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt")
 _STREAMED: Final = ("json", "text")
@@ -52,6 +54,37 @@ length. A quarter as many are left for other clients if one has filled them."""
 
 
 # Reads the fields of a request.
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSpeech:
+    """A model in memory that transcribes speech.
+
+    Attributes:
+        decoder: decodes audio files; None = the extra `speech` is not installed.
+        decoding: runs the decoder; clients take turns.
+        aliases: names that requests may use in place of the model's.
+        hold: holds the model in memory until released.
+    """
+
+    backend: SpeechBackend
+    metrics: GenerationMetrics
+    decoder: AudioDecoder | None
+    decoding: FairThread[DecodedAudio]
+    aliases: tuple[str, ...] = ()
+    hold: Callable[[], Release] = no_hold
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.backend.model
+
+    @property
+    def task(self) -> Task:
+        return Task.SPEECH
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        return CAPABILITIES[self.task]
 
 
 class TranslationForm(AnswerSchema, kw_only=True):

@@ -45,6 +45,7 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
 from fastovms.api.fields import TokenBudget, check_num_choices, prompt_caching, token_budget
 from fastovms.api.generate import SampleDelta, TextGeneration, Usage
+from fastovms.api.image_parts import images_of_request
 from fastovms.api.logprobs import (
     ChatLogprobs,
     PromptLogprobs,
@@ -57,7 +58,6 @@ from fastovms.api.logprobs import (
 from fastovms.api.prompt import FieldNames, Preparation
 from fastovms.api.request_schemas import ChatRequest, StreamOptions
 from fastovms.api.scoring import ContentTokens, TokenAligner, best_samples
-from fastovms.api.served import images_of_request
 from fastovms.api.task import GenerationOptions, check_numbers, generation_options
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response

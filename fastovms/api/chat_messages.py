@@ -13,12 +13,19 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from fastovms.api.body import scan, show, wrong
+from fastovms.api.context import GivenDocument
 from fastovms.api.dialect import Dialect
-from fastovms.api.documents import GivenDocument
+from fastovms.api.image_parts import (
+    IMAGE_PARTS,
+    MEDIA_PARTS,
+    GivenImages,
+    ImageSource,
+    UnseenParts,
+    read_image_part,
+    unknown_part,
+)
 from fastovms.api.prompt import Prompt
-from fastovms.api.served import IMAGE_PARTS, MEDIA_PARTS, UnseenParts, read_image_part, unknown_part
 from fastovms.errors import CONTEXT_EXCEEDED, InvalidField, MalformedBody
-from fastovms.media.loader import GivenImages, ImageSource
 from fastovms.text.output import input_arguments
 from fastovms.text.template_messages import PlacedMessage, place_of
 from fastovms.text.tool_results import fault_of_results

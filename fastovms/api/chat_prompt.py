@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from fastovms.api.body import wrong
 from fastovms.api.chat_messages import Message
 from fastovms.api.chat_tools import ToolUse
+from fastovms.api.image_parts import check_tags, without_tags
 from fastovms.api.prompt import (
     Preparation,
     Prompt,
@@ -22,7 +23,6 @@ from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel
 from fastovms.api.task import tags_named
 from fastovms.errors import FieldFault, InvalidField
-from fastovms.media.loader import check_tags, without_tags
 from fastovms.text.output import leaves_reasoning_open
 from fastovms.text.scanning import Content, Piece, Reasoning
 from fastovms.text.template import CallWriting

@@ -13,6 +13,7 @@ from fastovms.api.body import show
 from fastovms.api.chat_prompt import TemplateOptions
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.endpoint import passed_over
+from fastovms.api.image_parts import ImageSource
 from fastovms.api.prompt import Preparation, Prompt
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel
@@ -22,7 +23,6 @@ from fastovms.config import ApiConfig
 from fastovms.errors import BackendUnavailable, FieldFault, InvalidField, RequestError
 from fastovms.grammar.json_schema import enforceable_schema
 from fastovms.grammar.state import UnusableGrammar
-from fastovms.media.loader import ImageSource
 from fastovms.params import Grammar, GrammarKind, ReasoningBudget, ReasoningTags
 from fastovms.text.output import (
     CustomCallParser,

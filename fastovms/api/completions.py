@@ -29,6 +29,7 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
 from fastovms.api.fields import TokenBudget, check_num_choices, is_streamed, token_budget
 from fastovms.api.generate import DeltaCallback, Observed, SampleDelta, TextGeneration, Usage
+from fastovms.api.image_parts import ImageInput, check_tags
 from fastovms.api.logprobs import (
     CompletionLogprobs,
     PromptLogprobs,
@@ -52,7 +53,6 @@ from fastovms.api.prompt import (
 )
 from fastovms.api.request_schemas import CompletionRequest, StreamOptions
 from fastovms.api.scoring import best_samples, score_prompts
-from fastovms.api.served import ImageInput
 from fastovms.api.structured import compile_grammar, grammar_of
 from fastovms.api.task import (
     GenerationOptions,
@@ -64,7 +64,6 @@ from fastovms.api.task import (
 )
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request, Response
-from fastovms.media.loader import check_tags
 from fastovms.params import ALL_LOGPROBS, FinishReason, TextPrompt, TokenLogprobs
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.detokenizer import Measure, TextToken, TrackingDetokenizer

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fastovms.api import offload
 from fastovms.api.answer import SYSTEM_FINGERPRINT, Envelope
 from fastovms.api.body import BodyReader
 from fastovms.api.dialect import Dialect
-from fastovms.api.documents import Documents, GivenDocument
 from fastovms.api.fields import is_streamed, request_id
 from fastovms.api.generate import BeginSpan, Job, Observed, TextGeneration, generation_of
 from fastovms.api.prompt import FieldNames, Preparation
@@ -27,6 +26,24 @@ from fastovms.telemetry.tracing import GenerationKind, GenerationSpan, Generatio
 Body = TypeVar("Body", bound=GenerationFields)
 
 
+class GivenDocument(NamedTuple):
+    """A part of a request that brings a file.
+
+    Attributes:
+        place: its place in the request.
+        members: the object with the content, or the id of an uploaded file.
+        is_new: whether it comes with this request, not with an older message.
+        take: receives the text.
+        data_member: the member with the content, in base64.
+    """
+
+    place: str
+    members: Mapping[str, Any]
+    is_new: bool
+    take: Callable[[str], None]
+    data_member: str = "file_data"
+
+
 @dataclass(frozen=True, slots=True)
 class ApiContext:
     """The dependencies of handlers.
@@ -34,7 +51,8 @@ class ApiContext:
     Attributes:
         new_id: makes unique ids of 32 random hexadecimal digits.
         tracer: records spans of generations; None = no spans are recorded.
-        documents: reads the files of requests; None = no model can read them.
+        read_files: hands each document of a request its text, and returns the characters of all;
+            None = no model can read them.
     """
 
     models: ServedModels
@@ -44,7 +62,7 @@ class ApiContext:
     bodies: BodyReader
     system_fingerprint: str = SYSTEM_FINGERPRINT
     tracer: Tracer | None = None
-    documents: Documents | None = None
+    read_files: Callable[[Request, Sequence[GivenDocument]], Awaitable[int]] | None = None
 
     async def read_documents(
         self, request: Request, find: Callable[[], Iterable[GivenDocument]], size: int
@@ -57,10 +75,10 @@ class ApiContext:
         Raises:
             RequestError: a document of the last message cannot be read.
         """
-        if self.documents is None:
+        if self.read_files is None:
             return 0
         given = await offload.run(lambda: list(find()), size)
-        return await self.documents.read(request, given) if given else 0
+        return await self.read_files(request, given) if given else 0
 
     async def read(
         self,

@@ -17,8 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from fastovms.api.body import show
-from fastovms.api.residency import ModelState, Move, MoveKind, Residency
-from fastovms.api.served import AnyServed, KnownModel, Release, ServedModels
+from fastovms.api.residency import Move, MoveKind, Residency
+from fastovms.api.served import AnyServed, KnownModel, ModelState, Release, ServedModels
 from fastovms.config import ModelConfig
 from fastovms.errors import (
     BackendUnavailable,

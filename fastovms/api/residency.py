@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from fastovms.api.served import ModelState
 from fastovms.config import ResidencyConfig
 
 _PATIENCE: Final = 5.0
@@ -17,17 +18,6 @@ leave: it takes no further requests until the one that waits has had its turn.""
 _FIRST_RETRY: Final = 2.0
 _LAST_RETRY: Final = 300.0
 """Seconds from a load that has failed to the next one: they double from the first to the last."""
-
-
-class ModelState(Enum):
-    """The loading state of a model. A model in the state FAILED could not be loaded and is not in
-    memory."""
-
-    UNLOADED = "unloaded"
-    LOADING = "loading"
-    AVAILABLE = "available"
-    UNLOADING = "unloading"
-    FAILED = "failed"
 
 
 class MoveKind(Enum):

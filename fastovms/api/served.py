@@ -5,23 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from fastovms.api import offload
-from fastovms.api.body import FairThread, show, wrong
+from fastovms.api.body import FairThread
 from fastovms.api.dialect import Dialect, model_not_found
+from fastovms.api.image_parts import ImageInput
 from fastovms.api.rendering import TemplateRuns
-from fastovms.api.residency import ModelState
-from fastovms.backend import EncoderBackend, GenerationBackend, SpeechBackend
-from fastovms.backends.adapter_backend import AdapterBackend
-from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
+from fastovms.backend import Backend, EncoderBackend, GenerationBackend
 from fastovms.config import ChatConfig, EncoderConfig, ModelLimits
 from fastovms.encoding import Task
 from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField, ModelNotFound
-from fastovms.media.decode import PixelBound
-from fastovms.media.loader import GivenImages, ImageLoader, ImageSource
-from fastovms.params import Adapter, Image, ModelInfo
+from fastovms.params import Adapter, ModelInfo
 from fastovms.system.disk import DiskCache
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.output import check_formats, kept_tags
@@ -38,175 +35,6 @@ Release = Callable[[], None]
 def no_hold() -> Release:
     """Returns a function that does nothing, as the release of a model that is never unloaded."""
     return lambda: None
-
-
-# Reads the parts of requests that bring images, and finds a model's own tokens that stand for
-# them.
-
-
-IMAGE_PARTS: Final = ("image_url", "input_image")
-"""Types of parts that bring an image, in chats and in responses."""
-
-MEDIA_PARTS: Final[Mapping[str, str]] = {
-    **dict.fromkeys((*IMAGE_PARTS, "image"), "image"),
-    **dict.fromkeys(("file", "input_file", "document", "container_upload"), "file"),
-    **dict.fromkeys(("input_audio", "audio_url"), "audio"),
-    "video_url": "video",
-}
-"""Types of parts of all APIs that bring more than text, with a word for it."""
-
-_MAX_PLACES: Final = 8
-"""How many parts a warning lists."""
-
-_MAX_TITLE: Final = 100
-"""How many characters of a file's name a note has."""
-
-_DETAILS: Final = ("auto", "low", "high", "original")
-
-_TAG_KEYS: Final = (
-    "image_token_id",
-    "image_token_index",
-    "video_token_id",
-    "video_token_index",
-    "audio_token_id",
-    "audio_token_index",
-    "boi_token_id",
-    "boi_token_index",
-    "eoi_token_id",
-    "eoi_token_index",
-    "vision_token_id",
-    "vision_start_token_id",
-    "vision_end_token_id",
-)
-"""Keys of config.json that name the tokens that stand for images and the like, or enclose them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImageInput:
-    """Loads the images of one model's requests.
-
-    Attributes:
-        reserved: the model's image tags.
-        bound: the size to which larger images are shrunk; None = `--shrink-images-to`.
-    """
-
-    loader: ImageLoader
-    reserved: tuple[str, ...]
-    bound: PixelBound | None = None
-
-    @classmethod
-    def of(
-        cls,
-        model: ModelInfo,
-        tokenizer: Tokenizer,
-        loader: ImageLoader,
-        processor: Mapping[str, Any],
-    ) -> Self:
-        """
-        Args:
-            processor: the model's preprocessor_config.json.
-        """
-        ids = [value for key in _TAG_KEYS if type(value := model.config.get(key)) is int]
-        texts = (tokenizer.token_bytes(token_id).decode(errors="replace") for token_id in ids)
-        reserved = tuple(text for text in dict.fromkeys(texts) if text.strip())
-        return cls(loader, reserved, loader.bound(processor))
-
-    async def load(self, sources: Sequence[ImageSource]) -> list[Image]:
-        """Returns the images of a request; see `ImageLoader.load`."""
-        return await self.loader.load(sources, self.bound)
-
-
-def images_of_request(model: ImageInput | None, *, may_drop: bool = False) -> GivenImages | None:
-    """Returns an object that collects the images of a request; None = the model does not support
-    images.
-
-    Args:
-        may_drop: whether messages may be dropped; images are then counted when they are loaded, not
-            when they are read.
-    """
-    if model is None:
-        return None
-    return GivenImages(None if may_drop else model.loader.max_images)
-
-
-class UnseenParts:
-    """Collects the parts of one history that the model cannot read, and returns a note for each.
-
-    Clients send their whole history with every turn: if such a part were refused in old messages,
-    every later turn would be refused too.
-    """
-
-    def __init__(self) -> None:
-        self._places: list[str] = []
-
-    def note(self, kind: str, name: str, title: object = None) -> str:
-        """Returns the text that replaces a part.
-
-        Args:
-            kind: the part's type, one of `MEDIA_PARTS`.
-            name: its place in the request.
-            title: the name of a file; other values are ignored.
-        """
-        self._places.append(name)
-        named = f" {title[:_MAX_TITLE]}" if isinstance(title, str) and title else ""
-        return f"[{MEDIA_PARTS[kind]}{named}: this model cannot read it]"
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Returns the message for the client."""
-        if not self._places:
-            return ()
-        listed, more = self._places[:_MAX_PLACES], len(self._places) - _MAX_PLACES
-        rest = f" and {more} more" if more > 0 else ""
-        return [f"this model cannot read {', '.join(listed)}{rest}: a note takes the place of each"]
-
-
-def unknown_part(kind: str, name: str, *, takes_images: bool) -> InvalidField:
-    """Returns the error about a part of a type that the model does not take."""
-    takes = f"only text and parts of type {' or '.join(IMAGE_PARTS)}"
-    return InvalidField(
-        f"{name} is of type {show(kind)}, but this model takes "
-        f"{takes if takes_images else 'only text'}",
-        param=name,
-    )
-
-
-def image_tokens_unknown(image: ImageSource) -> InvalidField:
-    """Returns the error about a prompt with an image of which tokens are asked for."""
-    return InvalidField(
-        f"{image.name}: the tokens of images are only known when they are read", param=image.name
-    )
-
-
-def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> ImageSource:
-    """Returns where a part's image is.
-
-    Raises:
-        InvalidField: the part is malformed.
-    """
-    member = f"{name}.image_url"
-    found = part.get("image_url")
-    if part.get("type") == "input_image" and found is None and part.get("file_id") is not None:
-        raise InvalidField(
-            f"{name}.file_id is not supported: include the data itself", param=f"{name}.file_id"
-        )
-    url, url_name, detail = found, member, part.get("detail")
-    detail_name = f"{name}.detail"
-    takes_string = part.get("type") == "input_image" or dialect.takes_image_url_strings
-    if isinstance(found, dict):
-        url, url_name = found.get("url"), f"{member}.url"
-        if "detail" in found:
-            detail, detail_name = found["detail"], f"{member}.detail"
-    elif not takes_string or not isinstance(found, str):
-        words = "an object or a string" if takes_string else "an object"
-        raise wrong(member, words, found)
-    if not isinstance(url, str):
-        raise wrong(url_name, "a string", url)
-    if not url:
-        raise InvalidField(f"{url_name} must not be empty", param=url_name)
-    if detail is not None and detail not in _DETAILS:
-        raise wrong(detail_name, f"one of {', '.join(_DETAILS)}", detail)
-    return ImageSource(url, url_name, detail or "auto")
 
 
 logger = logging.getLogger(__name__)
@@ -348,37 +176,6 @@ class ServedEncoder:
         return CAPABILITIES[self.task]
 
 
-@dataclass(frozen=True, slots=True)
-class ServedSpeech:
-    """A model in memory that transcribes speech.
-
-    Attributes:
-        decoder: decodes audio files; None = the extra `speech` is not installed.
-        decoding: runs the decoder; clients take turns.
-        aliases: names that requests may use in place of the model's.
-        hold: holds the model in memory until released.
-    """
-
-    backend: SpeechBackend
-    metrics: GenerationMetrics
-    decoder: AudioDecoder | None
-    decoding: FairThread[DecodedAudio]
-    aliases: tuple[str, ...] = ()
-    hold: Callable[[], Release] = no_hold
-
-    @property
-    def info(self) -> ModelInfo:
-        return self.backend.model
-
-    @property
-    def task(self) -> Task:
-        return Task.SPEECH
-
-    @property
-    def capabilities(self) -> tuple[str, ...]:
-        return CAPABILITIES[self.task]
-
-
 # Finds the model that a request names, by any of its names, or refuses with 404; with its
 # tokenizer, chat format and limits.
 
@@ -388,6 +185,9 @@ _LATEST: Final = ":latest"
 
 class AdapterHolder(Protocol):
     """Loads and unloads the adapters (LoRA) of one model."""
+
+    def backend_of(self, backend: GenerationBackend, adapter: Adapter) -> GenerationBackend:
+        """Returns a backend that computes requests of the model with the adapter."""
 
     @property
     def adapters(self) -> Mapping[str, Adapter]:
@@ -455,8 +255,43 @@ class ServedModel:
 TextServed = ServedModel | ServedEncoder
 """A model in memory that takes texts."""
 
-AnyServed = TextServed | ServedSpeech
-"""A model in memory, of any task."""
+
+class AnyServed(Protocol):
+    """A model in memory, of any task."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def backend(self) -> Backend: ...
+
+    @property
+    def metrics(self) -> GenerationMetrics: ...
+
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+    @property
+    def hold(self) -> Callable[[], Release]: ...
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def capabilities(self) -> tuple[str, ...]: ...
+
+
+class ModelState(Enum):
+    """The loading state of a model. A model in the state FAILED could not be loaded and is not in
+    memory."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    AVAILABLE = "available"
+    UNLOADING = "unloading"
+    FAILED = "failed"
 
 
 @dataclass(slots=True)
@@ -512,7 +347,8 @@ class KnownModel:
     @classmethod
     def of_adapter(cls, parent: KnownModel, served: ServedModel, adapter: Adapter) -> KnownModel:
         """Returns the description of a loaded model with an adapter."""
-        backend = AdapterBackend(served.backend, adapter)
+        assert served.adapters is not None
+        backend = served.adapters.backend_of(served.backend, adapter)
         known = cls(adapter.name, parent=parent, root=adapter.path)
         known.note_loaded(replace(served, backend=backend, aliases=(), adapters=None))
         return known

@@ -28,12 +28,12 @@ from fastovms.api.fields import (
     token_rules,
     truncation,
 )
+from fastovms.api.image_parts import ForbiddenTag, ImageSource, forbidden_tag, renumbered
 from fastovms.api.logprobs import TokenReport, num_values
 from fastovms.api.prompt import Preparation, Prompt, Truncation
 from fastovms.api.request_schemas import GenerationFields, StreamOptions
 from fastovms.api.typed_body import place_of
 from fastovms.errors import FieldFault, InvalidField
-from fastovms.media.loader import ForbiddenTag, ImageSource, forbidden_tag, renumbered
 from fastovms.params import (
     MAX_DRAFT_TOKENS,
     Grammar,
@@ -138,7 +138,7 @@ async def with_images(
     if not sources:
         whole = TextPrompt(text, name=name)
         return task if options.truncation is not None else task._replace(prompt=whole)
-    loaded = await images.load(sources)
+    loaded = await images.fetch(sources)
     # Only a sample that the backend ends itself tells how many tokens the images were.
     if not task.params.min_tokens:  # `min_tokens` would not let end tokens pass
         params = replace(task.params, stop_strings=options.stopping.strings)

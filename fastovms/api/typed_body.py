@@ -14,8 +14,8 @@ from fastovms.api.served import (
     AnyServed,
     KnownModel,
     ServedEncoder,
+    ServedModel,
     ServedModels,
-    ServedSpeech,
     TextServed,
 )
 from fastovms.api.unread import Members
@@ -81,7 +81,7 @@ async def read_any_body(
     """Returns the typed body and the model that it names like `ApiContext.read`, for a model of any
     task about texts."""
     body, model = await _read(request, schema, models, dialect, reader, _TEXT_TASKS)
-    assert not isinstance(model, ServedSpeech)
+    assert isinstance(model, ServedModel | ServedEncoder)
     return body, model
 
 

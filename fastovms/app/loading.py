@@ -13,16 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from fastovms.api.audio import ServedSpeech
 from fastovms.api.body import FairThread
-from fastovms.api.served import (
-    AnyServed,
-    ChatModel,
-    ImageInput,
-    ServedEncoder,
-    ServedModel,
-    ServedModels,
-    ServedSpeech,
-)
+from fastovms.api.served import AnyServed, ChatModel, ServedEncoder, ServedModel, ServedModels
 from fastovms.app.compiling import (
     CompileAhead,
     as_directories,
@@ -58,9 +51,9 @@ from fastovms.engine.model.devices import (
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf, is_converted
 from fastovms.media import audio
-from fastovms.media.loader import ImageLoader
 from fastovms.params import ModelInfo
 from fastovms.parts.drafts.files import check_draft_files
+from fastovms.parts.media.loader import ImageLoader
 from fastovms.parts.prefix_cache.engine import PrefixDirectory
 from fastovms.system.disk import DiskCache
 from fastovms.system.memory import make_binding_tables
@@ -278,9 +271,7 @@ def _served(
     if info.takes_images:
         assert loader is not None
         processor = read_optional(model.path / "preprocessor_config.json")
-        images = ImageInput.of(
-            info, tokenizer, loader, processor if isinstance(processor, dict) else {}
-        )
+        images = loader.input_of(info, tokenizer, processor if isinstance(processor, dict) else {})
     tokenizer.detokenizer(keep=chat.tags)  # makes its table, for which no request should wait
     return ServedModel(
         backend,

@@ -33,7 +33,6 @@ from fastovms.api.batches import (
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
-from fastovms.api.documents import Documents
 from fastovms.api.endpoint import ApiPaths, Operation
 from fastovms.api.files import Files, Kept, path_for
 from fastovms.api.model_pool import ModelCollector
@@ -83,6 +82,7 @@ from fastovms.http.listeners import BoundSockets, Notifier, bind_sockets
 from fastovms.http.messages import Observer, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
+from fastovms.parts.media.files import Documents
 from fastovms.parts.prefix_cache.directory import open_block_directory
 from fastovms.service.export import OvmsMetrics, span_tracer
 from fastovms.service.lifecycle import Guard, Lifecycle, LifecycleHooks, cors_policy, gates_for
@@ -681,7 +681,7 @@ def api_context(
         unix_time=time.time,
         bodies=bodies,
         tracer=tracer,
-        documents=documents,
+        read_files=None if documents is None else documents.read,
     )
 
 

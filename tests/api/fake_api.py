@@ -12,13 +12,14 @@ from prometheus_client import CollectorRegistry
 from fastovms.api.admin import HealthRoutes, ServerStatus
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
-from fastovms.api.documents import Documents
+from fastovms.api.image_parts import ImageInput
 from fastovms.api.responses.background import ResponsesState
 from fastovms.api.routes import add_health_routes, add_model_routes
-from fastovms.api.served import ChatModel, ImageInput, ServedModel, ServedModels
+from fastovms.api.served import ChatModel, ServedModel, ServedModels
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.http.messages import Caller, Headers, Request, Response
 from fastovms.http.routing import Match, Router
+from fastovms.parts.media.files import Documents
 from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
 from fastovms.telemetry.tracing import Tracer
 from tests.api.described import check_answer, check_events, check_taken, operation_of
@@ -59,7 +60,7 @@ class Api:
             system_fingerprint="fp_test",
             bodies=BodyReader(),
             tracer=tracer,
-            documents=documents,
+            read_files=None if documents is None else documents.read,
         )
         self.described = add_model_routes(self.router, self.context, state)
         self.status = ServerStatus.serving(models)

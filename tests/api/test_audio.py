@@ -16,10 +16,11 @@ import pytest
 from openai.types.audio import TranscriptionVerbose
 
 from fastovms.api import audio
+from fastovms.api.audio import ServedSpeech
 from fastovms.api.body import BodyReader, FairThread
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
-from fastovms.api.served import ServedModels, ServedSpeech
+from fastovms.api.served import ServedModels
 from fastovms.backend_stats import BackendStats
 from fastovms.backends.audio_decoder import AudioDecoder
 from fastovms.backends.processes import ChildProcess

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/documents.py`: files in requests of every API."""
+"""Tests of `fastovms/parts/media/files.py`: files in requests of every API."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
-from fastovms.api import documents as api_documents
-from fastovms.api.documents import Documents
 from fastovms.config import MediaConfig
 from fastovms.errors import NotFound, StateFailed
 from fastovms.media.documents import read_pdf
+from fastovms.parts.media import files as api_documents
+from fastovms.parts.media.files import Documents
 from tests.api.chat_models import chat_model, prompt_of
 from tests.fakes import FakeStream, model_info
 from tests.media.pdf_files import pdf_file
@@ -173,7 +173,7 @@ async def test_stored_files_that_cannot_be_read(make, monkeypatch, path):
     def fail(tenant: str, id: str) -> Path:
         raise StateFailed("the disk is broken")
 
-    monkeypatch.setattr(api.context.documents, "_find_file", fail)
+    monkeypatch.setattr(api.context.read_files.__self__, "_find_file", fail)
     file = {"file_id": "file-9", "filename": "a.pdf"}
     response = await api.call("POST", path, FORMS[path](file), FakeStream())
     assert response.status == 503
@@ -199,7 +199,9 @@ async def test_texts_of_pdfs_are_kept_within_bounds(make, monkeypatch):
     api = make()
     reads = []
     monkeypatch.setattr(
-        api.context.documents, "_read_pdf", lambda data, *_: reads.append(data) or "x" * 20
+        api.context.read_files.__self__,
+        "_read_pdf",
+        lambda data, *_: reads.append(data) or "x" * 20,
     )
     one, two = {"file_data": PDF}, {"file_data": b64encode(b"%PDF-other").decode()}
     for file in (one, one, two, one):
@@ -211,7 +213,7 @@ async def test_texts_of_pdfs_are_kept_for_their_tenant_alone(make, monkeypatch):
     api = make()
     reads = []
     monkeypatch.setattr(
-        api.context.documents, "_read_pdf", lambda data, *_: reads.append(data) or "text"
+        api.context.read_files.__self__, "_read_pdf", lambda data, *_: reads.append(data) or "text"
     )
     for tenant, num_reads in (("a", 1), ("b", 2), ("a", 2), ("b", 2)):
         await api.call("POST", CHATS, chat({"file_data": PDF}), FakeStream(), tenant=tenant)

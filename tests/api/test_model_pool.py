@@ -17,8 +17,8 @@ from fastovms.api.model_pool import (
     departure,
     unloads,
 )
-from fastovms.api.residency import ModelState, Residency
-from fastovms.api.served import KnownModel, ServedModel, ServedModels
+from fastovms.api.residency import Residency
+from fastovms.api.served import KnownModel, ModelState, ServedModel, ServedModels
 from fastovms.config import ModelConfig, ResidencyConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField
 from fastovms.http.messages import Caller

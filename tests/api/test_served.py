@@ -14,14 +14,14 @@ import pytest
 
 from fastovms.api.admin import ModelRoutes
 from fastovms.api.dialect import OLLAMA, OPENAI, model_not_found
-from fastovms.api.residency import ModelState, Move, MoveKind, Residency
-from fastovms.api.served import ChatModel, ImageInput, KnownModel, ServedModels, no_hold
+from fastovms.api.residency import Move, MoveKind, Residency
+from fastovms.api.served import ChatModel, KnownModel, ModelState, ServedModels, no_hold
 from fastovms.config import DEMO_MODEL, ChatConfig, MediaConfig, ResidencyConfig
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError, FieldFault, ModelNotFound, Overloaded
 from fastovms.media.decode import PixelBound
-from fastovms.media.loader import ImageLoader
 from fastovms.params import ModelInfo, Refusal
+from fastovms.parts.media.loader import ImageLoader
 from fastovms.text.template import ChatTemplate
 from tests.api.chat_models import MESSAGES, chat_model
 from tests.api.encoder_api import served_encoder
@@ -69,7 +69,7 @@ def chat(*parts: object, **fields: object) -> dict[str, Any]:
 @pytest.fixture
 def make(make_api):
     def make_vision(script="Hello!", *, media=None, **options):
-        images = ImageInput(ImageLoader(media or MediaConfig()), ("<|image_pad|>",))
+        images = ImageLoader(media or MediaConfig()).input(("<|image_pad|>",))
         model = model_info(max_model_len=2000, takes_images=True)
         return make_api(script, model=model, chat=chat_model(), images=images, **options)
 
@@ -361,11 +361,10 @@ async def test_completions_of_a_vision_model(make):
 def test_the_models_own_tags_are_found_in_its_configuration():
     config = {"image_token_id": 65, "video_token_index": 66, "boi_token_index": 65, "x": 67}
     info = ModelInfo("m", 0, 10, 257, frozenset(), config={**config, "audio_token_id": None})
-    images = ImageInput.of(
-        info, ByteTokenizer(), ImageLoader(MediaConfig(shrink_images_to=900)), {"max_pixels": 500}
-    )
+    loader = ImageLoader(MediaConfig(shrink_images_to=900))
+    images = loader.input_of(info, ByteTokenizer(), {"max_pixels": 500})
     assert images.reserved == ("A", "B")
-    assert images.bound == PixelBound(500)
+    assert images.fetch.keywords["bound"] == PixelBound(500)
 
 
 # How a model chats, from its directory and what the operator says.

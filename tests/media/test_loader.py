@@ -1,4 +1,4 @@
-"""Tests of `fastovms/media/loader.py`."""
+"""Tests of `fastovms/parts/media/loader.py`."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ import numpy as np
 import pytest
 from PIL import Image as pillow
 
-from fastovms.config import MediaConfig
-from fastovms.errors import ConfigurationError, InvalidField, Overloaded
-from fastovms.media.decode import PixelBound, decode_image
-from fastovms.media.fetch import Fetcher, decode_data_url
-from fastovms.media.loader import (
+from fastovms.api.image_parts import (
     GivenImages,
-    ImageLoader,
     ImageSource,
-    LocalFiles,
-    MemoryBudget,
     check_tags,
     image_tag,
     renumbered,
     without_tags,
 )
+from fastovms.config import MediaConfig
+from fastovms.errors import ConfigurationError, InvalidField, Overloaded
+from fastovms.media.decode import PixelBound, decode_image
+from fastovms.media.fetch import Fetcher, decode_data_url
 from fastovms.params import Image
+from fastovms.parts.media.loader import ImageLoader, LocalFiles, MemoryBudget
 from tests.media.pictures import BLUE, RED, encode, png
 
 # The memory of decoded images: taken before, given back with the last reference.
@@ -514,7 +512,7 @@ async def test_decoding_happens_off_the_loop(monkeypatch: pytest.MonkeyPatch) ->
 
         return call
 
-    monkeypatch.setattr("fastovms.media.loader.decode_data_url", seen(decode_data_url))
+    monkeypatch.setattr("fastovms.parts.media.loader.decode_data_url", seen(decode_data_url))
     await load(ImageLoader(MediaConfig(), decode=seen(decode_image)), data_url(png()))
     assert len(threads) == 2
     assert threading.main_thread() not in threads

@@ -24,17 +24,11 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from fastovms import files
+from fastovms.api.audio import ServedSpeech
 from fastovms.api.model_pool import ModelPlan
 from fastovms.api.responses import socket
 from fastovms.api.responses.background import BackgroundRuns
-from fastovms.api.served import (
-    AnyServed,
-    KnownModel,
-    ServedEncoder,
-    ServedModel,
-    ServedModels,
-    ServedSpeech,
-)
+from fastovms.api.served import AnyServed, KnownModel, ServedEncoder, ServedModel, ServedModels
 from fastovms.app import loading, serve, supply
 from fastovms.app.paged import engine_extensions
 from fastovms.app.serve import BatchService

@@ -15,8 +15,8 @@ from typing import Any, Final, cast
 import numpy as np
 
 from fastovms.api import audio
+from fastovms.api.audio import ServedSpeech
 from fastovms.api.body import FairThread
-from fastovms.api.served import ServedSpeech
 from fastovms.backends import speech_backend
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.backends.engine_thread import ComputeTurn

@@ -36,6 +36,7 @@ from fastovms.api.dialect import (
 from fastovms.api.endpoint import Route, endpoint, json_response, warning_headers
 from fastovms.api.fields import TokenBudget, token_budget
 from fastovms.api.generate import Observed, SampleDelta, TextGeneration, Usage, generation_of
+from fastovms.api.image_parts import images_of_request
 from fastovms.api.logprobs import token_report
 from fastovms.api.messages.request import (
     CountTokensRequest,
@@ -48,7 +49,7 @@ from fastovms.api.messages.request import (
     to_messages,
 )
 from fastovms.api.prompt import FieldNames, Preparation, Prompt
-from fastovms.api.served import ServedModel, images_of_request
+from fastovms.api.served import ServedModel
 from fastovms.api.task import check_numbers, generation_options
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response

@@ -29,12 +29,11 @@ from fastovms.api.chat_tools import (
     read_name,
 )
 from fastovms.api.client_tools import anthropic_tool
-from fastovms.api.documents import GivenDocument
+from fastovms.api.context import GivenDocument
+from fastovms.api.image_parts import GivenImages, ImageSource, UnseenParts
 from fastovms.api.request_schemas import GENERATION_MEMBERS, GenerationFields, Uint32
-from fastovms.api.served import UnseenParts
 from fastovms.api.unread import Members, known
 from fastovms.errors import InvalidField
-from fastovms.media.loader import GivenImages, ImageSource
 from fastovms.text.template_messages import PlacedMessage
 
 

@@ -31,6 +31,7 @@ from fastovms.api.generate import (
     Usage,
     generation_of,
 )
+from fastovms.api.image_parts import GivenImages, ImageSource, check_tags, images_of_request
 from fastovms.api.logprobs import TokenReport, chat_logprobs, token_report
 from fastovms.api.model_pool import Departure, departure
 from fastovms.api.ollama.request import (
@@ -53,7 +54,7 @@ from fastovms.api.prompt import (
     context_exceeded,
     encoding_cost,
 )
-from fastovms.api.served import KnownModel, ServedModel, images_of_request
+from fastovms.api.served import KnownModel, ServedModel
 from fastovms.api.structured import compile_grammar, grammar_of
 from fastovms.api.task import (
     GenerationOptions,
@@ -69,7 +70,6 @@ from fastovms.encoding import Task
 from fastovms.errors import InvalidField
 from fastovms.http.messages import HeaderPairs, Request, Response
 from fastovms.json_types import on_one_line
-from fastovms.media.loader import GivenImages, ImageSource, check_tags
 from fastovms.params import FinishReason, GenerationOutput, TextPrompt
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.scanning import (

@@ -15,12 +15,12 @@ from fastovms.api.chat_messages import ChatMessages, Message, read_messages
 from fastovms.api.chat_prompt import TemplateFields
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
+from fastovms.api.image_parts import GivenImages, ImageSource, UnseenParts
 from fastovms.api.prompt import FieldNames, Preparation
 from fastovms.api.request_schemas import GenerationFields, ModelField
-from fastovms.api.served import ServedModel, UnseenParts
+from fastovms.api.served import ServedModel
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request
-from fastovms.media.loader import GivenImages, ImageSource
 from fastovms.params import ModelInfo, SamplingFields
 from fastovms.request_fields import rows_by_name
 

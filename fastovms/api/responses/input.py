@@ -24,12 +24,18 @@ from fastovms.api.chat_messages import (
 )
 from fastovms.api.chat_tools import ToolReader, check_number_of_tools, flat_name
 from fastovms.api.client_tools import ANSWERED, CALLED, ClientTool, check_item, openai_tool
+from fastovms.api.context import GivenDocument
 from fastovms.api.dialect import Dialect
-from fastovms.api.documents import GivenDocument
 from fastovms.api.endpoint import MAX_ID, check_id
-from fastovms.api.served import IMAGE_PARTS, UnseenParts, read_image_part, unknown_part
+from fastovms.api.image_parts import (
+    IMAGE_PARTS,
+    GivenImages,
+    ImageSource,
+    UnseenParts,
+    read_image_part,
+    unknown_part,
+)
 from fastovms.errors import InvalidField
-from fastovms.media.loader import GivenImages, ImageSource
 from fastovms.text.output import input_arguments
 from fastovms.text.template_messages import PlacedMessage
 

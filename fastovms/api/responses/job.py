@@ -29,6 +29,12 @@ from fastovms.api.fields import (
     token_budget,
 )
 from fastovms.api.generate import Observed, TextGeneration, Usage, generation_of
+from fastovms.api.image_parts import (
+    MEDIA_PARTS,
+    ImageSource,
+    image_tokens_unknown,
+    images_of_request,
+)
 from fastovms.api.logprobs import chat_logprobs, token_report
 from fastovms.api.prompt import FieldNames, Preparation, Prompt
 from fastovms.api.responses.input import (
@@ -44,7 +50,7 @@ from fastovms.api.responses.output import OutputForm, ResponseForm, ResponseRun
 from fastovms.api.responses.request import ResponseFields, ResponsesRequest
 from fastovms.api.responses.stored import History
 from fastovms.api.scoring import TokenAligner
-from fastovms.api.served import MEDIA_PARTS, ServedModel, image_tokens_unknown, images_of_request
+from fastovms.api.served import ServedModel
 from fastovms.api.task import (
     check_numbers,
     generation_options,
@@ -52,7 +58,6 @@ from fastovms.api.task import (
 )
 from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
 from fastovms.http.messages import Caller
-from fastovms.media.loader import ImageSource
 from fastovms.params import (
     LOWEST_PRIORITY,
     SamplingDefaults,

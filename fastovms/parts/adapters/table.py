@@ -11,12 +11,14 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from fastovms.backend import GenerationBackend
 from fastovms.backends.paged.backend import BackendExtension, PagedBackend
 from fastovms.engine.model.devices import MIB, available_memory, is_cpu
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.paging import reason_of
 from fastovms.errors import BackendUnavailable, ConfigurationError
 from fastovms.params import Adapter, GenerationRequest
+from fastovms.parts.adapters.backend import AdapterBackend
 from fastovms.parts.adapters.files import AdapterFiles, read_adapter
 from fastovms.parts.adapters.graph import (
     AdapterRunner,
@@ -175,6 +177,10 @@ class AdapterTable(BackendExtension):
         self._changes.discard(task)
         if not task.cancelled():
             task.exception()  # the caller has it, if there still is one
+
+    def backend_of(self, backend: GenerationBackend, adapter: Adapter) -> GenerationBackend:
+        """Returns a backend that computes requests of the model with the adapter."""
+        return AdapterBackend(backend, adapter)
 
     def start(self, backend: PagedBackend) -> None:
         self.switch = backend.call_and_wait

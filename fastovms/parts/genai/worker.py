@@ -21,6 +21,7 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
+from fastovms.api.image_parts import image_tag
 from fastovms.backend_stats import BackendStats, EngineCounters
 from fastovms.backends.engine_thread import Close, Command, run_engine
 from fastovms.backends.processes import connect_to_parent, receive, send
@@ -34,7 +35,6 @@ from fastovms.config import EngineConfig
 from fastovms.engine.model.paging import reason_of
 from fastovms.engine.scheduler import rank_of
 from fastovms.errors import BrokenLogits, ConfigurationError, RequestError
-from fastovms.media.loader import image_tag
 from fastovms.params import (
     EngineOutput,
     FinishReason,

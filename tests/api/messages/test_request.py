@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fastovms.api.chat_messages import seal
+from fastovms.api.image_parts import GivenImages, ImageSource, image_tag
 from fastovms.api.messages.request import (
     BlockReader,
     MessageFields,
@@ -19,7 +20,6 @@ from fastovms.api.messages.request import (
     to_messages,
 )
 from fastovms.errors import InvalidField
-from fastovms.media.loader import GivenImages, ImageSource, image_tag
 
 # Tools and choices in Anthropic's form.
 

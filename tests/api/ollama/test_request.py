@@ -8,6 +8,7 @@ import pytest
 
 from fastovms.api.chat_prompt import TemplateFields
 from fastovms.api.dialect import OLLAMA
+from fastovms.api.image_parts import GivenImages, ImageSource, image_tag
 from fastovms.api.ollama.request import (
     OllamaOptions,
     named_as_given,
@@ -17,7 +18,6 @@ from fastovms.api.ollama.request import (
     thinking_fields,
 )
 from fastovms.errors import InvalidField
-from fastovms.media.loader import GivenImages, ImageSource, image_tag
 from fastovms.params import GrammarKind, SamplingDefaults, SamplingFields, sampling_numbers
 from tests.api.ollama.ollama_requests import (
     ASKED,

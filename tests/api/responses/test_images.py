@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from fastovms.api.served import ImageInput
 from fastovms.config import MediaConfig
-from fastovms.media.loader import ImageLoader
 from fastovms.params import Refusal
+from fastovms.parts.media.loader import ImageLoader
 from tests.api.chat_models import chat_model, prompt_of
 from tests.api.responses.conftest import ask
 from tests.fakes import FakeStream, model_info
@@ -41,7 +40,7 @@ def body(*items: object, **fields: object) -> dict[str, Any]:
 @pytest.fixture
 def make_vision(make_api, make_state):
     def make(script="Hello!", *, context=2000, media=None, **options):
-        images = ImageInput(ImageLoader(media or MediaConfig()), ("<|image_pad|>",))
+        images = ImageLoader(media or MediaConfig()).input(("<|image_pad|>",))
         model = model_info(max_model_len=context, takes_images=True)
         options.setdefault("state", make_state())
         return make_api(script, model=model, chat=chat_model(), images=images, **options)

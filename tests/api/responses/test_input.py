@@ -11,6 +11,7 @@ from openai.types.responses import ResponseInputItemParam
 
 from fastovms.api.chat_messages import seal_summary, told_summary
 from fastovms.api.dialect import OPENAI, OVMS, Dialect
+from fastovms.api.image_parts import GivenImages, UnseenParts, image_tag
 from fastovms.api.responses.input import (
     CONFIGURATION,
     REFUSED,
@@ -22,9 +23,7 @@ from fastovms.api.responses.input import (
     to_messages,
 )
 from fastovms.api.responses.job import transcript
-from fastovms.api.served import UnseenParts
 from fastovms.errors import InvalidField
-from fastovms.media.loader import GivenImages, image_tag
 
 # Every type of item that OpenAI's client can send is told to the model, or refused by name.
 

@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 import pytest
 
-from fastovms.api.documents import Documents
 from fastovms.api.responses import resumption
 from fastovms.api.responses.background import BackgroundRun, BackgroundRuns
 from fastovms.api.responses.output import ResponseStatus, failed
@@ -20,6 +19,7 @@ from fastovms.api.responses.resumption import MAX_ATTEMPTS, CannotGoOn, LeaseKee
 from fastovms.config import MediaConfig
 from fastovms.errors import BackendUnavailable, Overloaded, StateFailed
 from fastovms.params import LOWEST_PRIORITY
+from fastovms.parts.media.files import Documents
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import (

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from fastovms.api.body import FairThread, wrong
+from fastovms.api.context import GivenDocument
 from fastovms.config import MediaConfig
 from fastovms.errors import InvalidField, RequestError, StateFailed, shortage_of
 from fastovms.http.messages import Request
@@ -32,24 +33,6 @@ turn."""
 _MAX_TITLE: Final = 200
 _MAX_DOCUMENTS: Final = 100
 """The maximum number of documents of a request: each takes a turn of the thread."""
-
-
-class GivenDocument(NamedTuple):
-    """A part of a request that brings a file.
-
-    Attributes:
-        place: its place in the request.
-        members: the object with the content, or the id of an uploaded file.
-        is_new: whether it comes with this request, not with an older message.
-        take: receives the text.
-        data_member: the member with the content, in base64.
-    """
-
-    place: str
-    members: Mapping[str, Any]
-    is_new: bool
-    take: Callable[[str], None]
-    data_member: str = "file_data"
 
 
 class Documents:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import stat
 import weakref
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from fastovms.api.image_parts import ImageInput, ImageSource, too_many_images
 from fastovms.config import MediaConfig
 from fastovms.errors import ConfigurationError, InvalidField, Overloaded, shortage_of
 from fastovms.media.decode import Decode, PixelBound, decode_image, is_available
 from fastovms.media.fetch import Fetcher, decode_data_url, too_large
-from fastovms.params import Image
+from fastovms.params import Image, ModelInfo
+from fastovms.text.tokenizer import Tokenizer
 
 
 class MemoryBudget:
@@ -130,79 +130,6 @@ def _path_of(url: str) -> str | None:
     return path if path.startswith("/") else None
 
 
-_TAG: Final = re.compile(r"<ov_genai_(?:image|video|audio)_(\d*)>?")
-
-
-class ForbiddenTag(InvalidField):
-    """A client's text contains an image tag.
-
-    Attributes:
-        tag: the tag.
-    """
-
-    tag = ""
-
-
-def image_tag(index: int) -> str:
-    return f"<ov_genai_image_{index}>"
-
-
-def without_tags(text: str, num_images: int) -> str:
-    """Returns the text without its image tags."""
-    return _replaced(text, dict.fromkeys(map(image_tag, range(num_images)), ""))
-
-
-def renumbered(text: str, num_images: int) -> tuple[str, list[int]]:
-    """Returns the text with its image tags renumbered from the first, and their previous
-    numbers."""
-    indices = {image_tag(index): index for index in range(num_images)}
-    kept = sorted({indices[found[0]] for found in _TAG.finditer(text) if found[0] in indices})
-    tags = {image_tag(index): image_tag(position) for position, index in enumerate(kept)}
-    return _replaced(text, tags), kept
-
-
-def _replaced(text: str, tags: Mapping[str, str]) -> str:
-    return _TAG.sub(lambda found: tags.get(found[0], found[0]), text)
-
-
-def check_tags(
-    text: str,
-    num_images: int,
-    name: str,
-    reserved: Collection[str] = (),
-    *,
-    needs_all: bool = True,
-) -> None:
-    """Checks that each image has exactly one tag in the text, and that the text has no other image
-    tags, which could not be distinguished in the prompt.
-
-    Args:
-        name: the field of the text.
-        reserved: the model's own tags.
-        needs_all: whether every image must have a tag.
-
-    Raises:
-        ForbiddenTag: the text has another image tag.
-        InvalidField: an image is missing.
-    """
-    found = Counter(match[0] for match in _TAG.finditer(text))
-    expected = {image_tag(index) for index in range(num_images)}
-    for tag, count in found.items():
-        if tag not in expected or count > 1:
-            raise forbidden_tag(tag, name)
-    for tag in reserved:
-        if tag in text:
-            raise forbidden_tag(tag, name)
-    if needs_all and len(found) < len(expected):
-        raise InvalidField(f"{name}: the chat template omits an image", param=name)
-
-
-def forbidden_tag(tag: str, name: str) -> ForbiddenTag:
-    error = ForbiddenTag(f"{name} must not contain {tag}: it stands for an image", param=name)
-    error.tag = tag
-    return error
-
-
 # Loads the images of requests, as many as `--max-images`: reads or fetches them, then decodes
 # them.
 
@@ -214,52 +141,6 @@ _NUM_AT_ONCE: Final = 4
 """How many images of one request are loaded at a time."""
 
 Result = TypeVar("Result")
-
-
-class ImageSource(NamedTuple):
-    """The location of an image in a request.
-
-    Attributes:
-        url: `data:`, `http:` or `https:`, `file:`, or an absolute path.
-        name: the request's field with the image, for messages.
-        detail: the requested level of detail; ignored by models.
-    """
-
-    url: str
-    name: str
-    detail: str = "auto"
-
-
-class GivenImages:
-    """Collects the images of one request as they are read.
-
-    Args:
-        max_images: the maximum number of images; None = checked later, because some may be dropped.
-
-    Attributes:
-        sources: the images read so far.
-    """
-
-    def __init__(self, max_images: int | None) -> None:
-        self._max_images = max_images
-        self.sources: list[ImageSource] = []
-
-    def add(self, source: ImageSource) -> str:
-        """Adds an image and returns the tag for it in the prompt.
-
-        Raises:
-            InvalidField: there are too many images.
-        """
-        if self._max_images is not None and len(self.sources) >= self._max_images:
-            raise _too_many(source, self._max_images)
-        self.sources.append(source)
-        return image_tag(len(self.sources) - 1)
-
-
-def _too_many(source: ImageSource, max_images: int) -> InvalidField:
-    return InvalidField(
-        f"{source.name} is one image too many: a request may have {max_images}", param=source.name
-    )
 
 
 class _Sizes:
@@ -289,6 +170,24 @@ class _Sizes:
                 f"have {self._limit} bytes",
                 param=name,
             )
+
+
+_TAG_KEYS: Final = (
+    "image_token_id",
+    "image_token_index",
+    "video_token_id",
+    "video_token_index",
+    "audio_token_id",
+    "audio_token_index",
+    "boi_token_id",
+    "boi_token_index",
+    "eoi_token_id",
+    "eoi_token_index",
+    "vision_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
+)
+"""Keys of config.json that name the tokens that stand for images and the like, or enclose them."""
 
 
 class ImageLoader:
@@ -357,7 +256,7 @@ class ImageLoader:
         """
         config = self._config
         if len(sources) > config.max_images:
-            raise _too_many(sources[config.max_images], config.max_images)
+            raise too_many_images(sources[config.max_images], config.max_images)
         at_once = asyncio.Semaphore(_NUM_AT_ONCE)
         share = max(1, 2 * config.shrink_images_to // max(1, len(sources)))
         bound = bound or self.bound({})
@@ -371,6 +270,27 @@ class ImageLoader:
             # other images among it, until the collector comes.
             while tasks:
                 tasks.pop().cancel()
+
+    def input_of(
+        self, model: ModelInfo, tokenizer: Tokenizer, processor: Mapping[str, Any]
+    ) -> ImageInput:
+        """Returns what loads the images of one model's requests.
+
+        Args:
+            processor: the model's preprocessor_config.json.
+        """
+        ids = [value for key in _TAG_KEYS if type(value := model.config.get(key)) is int]
+        texts = (tokenizer.token_bytes(token_id).decode(errors="replace") for token_id in ids)
+        reserved = tuple(text for text in dict.fromkeys(texts) if text.strip())
+        return self.input(reserved, self.bound(processor))
+
+    def input(self, reserved: tuple[str, ...] = (), bound: PixelBound | None = None) -> ImageInput:
+        """Returns what loads the images of requests.
+
+        Args:
+            bound: the size to which larger images are shrunk; None = `--shrink-images-to`.
+        """
+        return ImageInput(partial(self.load, bound=bound), self.max_images, reserved)
 
     def close(self) -> None:
         """Ends the decoder and its running work. Must not be used afterwards."""

@@ -1,0 +1,1 @@
+"""Images and documents of requests."""

@@ -49,6 +49,16 @@ class InvalidField(RequestError):
     """A field has a wrong type or a value outside its range."""
 
 
+class SchemaRefused(InvalidField):
+    """A schema or another grammar that cannot be enforced.
+
+    Attributes:
+        reason: what is wrong with it.
+    """
+
+    reason = ""
+
+
 class FieldFault(InvalidField):
     """An invalid field that may have a different name in the client's request.
 

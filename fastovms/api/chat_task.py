@@ -12,17 +12,29 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from fastovms.api.body import show
 from fastovms.api.chat_prompt import TemplateOptions
 from fastovms.api.chat_tools import ToolUse
+from fastovms.api.deferred import constraint_of, enforceable_schema
 from fastovms.api.endpoint import passed_over
 from fastovms.api.image_parts import ImageSource
 from fastovms.api.prompt import Preparation, Prompt
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel
-from fastovms.api.structured import check_length, compile_grammar, grammar_of
-from fastovms.api.task import GenerationOptions, ModelInput, PromptTask, make_tasks, with_images
+from fastovms.api.task import (
+    GenerationOptions,
+    ModelInput,
+    PromptTask,
+    check_length,
+    compile_grammar,
+    make_tasks,
+    with_images,
+)
 from fastovms.config import ApiConfig
-from fastovms.errors import BackendUnavailable, FieldFault, InvalidField, RequestError
-from fastovms.grammar.json_schema import enforceable_schema
-from fastovms.grammar.state import UnusableGrammar
+from fastovms.errors import (
+    BackendUnavailable,
+    FieldFault,
+    InvalidField,
+    RequestError,
+    SchemaRefused,
+)
 from fastovms.params import Grammar, GrammarKind, ReasoningBudget, ReasoningTags
 from fastovms.text.output import (
     CustomCallParser,
@@ -313,7 +325,7 @@ def constraint(
     if reasoning_format is not None and options.kwargs.get("enable_thinking") is False:
         reasoning_format = reasoning_format if opens_reasoning(reasoning_format, prompt) else None
     warnings: list[str] = []
-    asked = grammar_of(request, warnings)
+    asked = constraint_of(request, warnings)
     if tools.is_required:
         if tool_format is None:
             raise InvalidField(
@@ -439,7 +451,7 @@ async def _fault(request: Preparation[GenerationFields], calls: _Calls, tool: To
     grammar = Grammar(GrammarKind.JSON_SCHEMA, tool.arguments.schema, "tools")
     try:
         await request.model.backend.compile_grammar(grammar, request.client)
-    except UnusableGrammar as error:
+    except SchemaRefused as error:
         return calls.named(tool, error.reason)
     except RequestError:
         pass

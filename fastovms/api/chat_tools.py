@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from fastovms.api.body import one_of, show, wrong
+from fastovms.api.deferred import regex_of_lark, strict_schema
 from fastovms.api.dialect import Dialect
 from fastovms.errors import InvalidField
-from fastovms.grammar.finite_schema import Schema
-from fastovms.grammar.json_schema import strict_schema
-from fastovms.grammar.lark import Irregular, lark_regex
 from fastovms.params import Grammar, GrammarKind
 from fastovms.text.output import input_parameters
 from fastovms.text.parameters import CallChoice, Tool
@@ -81,7 +79,7 @@ def read_function(
         if value is not None and not isinstance(value, kind):
             named = schema if key == "parameters" else key
             raise wrong(f"{place}.{named}", words, value)
-    parameters: Schema = function.get("parameters") or {}
+    parameters: Mapping[str, Any] = function.get("parameters") or {}
     is_strict = function.get("strict") is True
     tool = Tool(target.function, strict_schema(parameters) if is_strict else parameters)
     _check_arguments(tool.parameters.get("type"), f"{place}.{schema}.type")
@@ -183,12 +181,13 @@ def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
             raise InvalidField(f"{place} cannot be used: {error}", param=place) from None
     words = f"The input must follow this Lark grammar:\n{definition}"
     try:
-        return words, Grammar(GrammarKind.REGEX, lark_regex(definition), place), ""
+        expression = regex_of_lark(definition)
     except ValueError as error:
         raise InvalidField(f"{place} cannot be used: {error}", param=place) from None
-    except Irregular:
+    if expression is None:
         warning = f"{place} is told to the model but not enforced: no regular expression says it"
         return words, None, warning
+    return words, Grammar(GrammarKind.REGEX, expression, place), ""
 
 
 def _one_of(given: Mapping[str, Any], key: str, allowed: tuple[str, ...], place: str) -> str:

@@ -26,6 +26,7 @@ from fastovms.api.answer import (
     write_answer,
 )
 from fastovms.api.context import ApiContext
+from fastovms.api.deferred import constraint_of
 from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
 from fastovms.api.fields import TokenBudget, check_num_choices, is_streamed, token_budget
 from fastovms.api.generate import DeltaCallback, Observed, SampleDelta, TextGeneration, Usage
@@ -53,12 +54,12 @@ from fastovms.api.prompt import (
 )
 from fastovms.api.request_schemas import CompletionRequest, StreamOptions
 from fastovms.api.scoring import best_samples, score_prompts
-from fastovms.api.structured import compile_grammar, grammar_of
 from fastovms.api.task import (
     GenerationOptions,
     ModelInput,
     PromptTask,
     check_numbers,
+    compile_grammar,
     generation_options,
     make_tasks,
 )
@@ -401,7 +402,7 @@ async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None
     body, model = request.body, request.model
     check_numbers(request)
     warnings: list[str] = []
-    grammar = await offload.run(partial(grammar_of, request, warnings), request.size)
+    grammar = await offload.run(partial(constraint_of, request, warnings), request.size)
     report = token_report(request, body.logprobs)
     _check_suffix(body, fim)
     options = generation_options(request, report, _budget(request))

@@ -26,7 +26,6 @@ from fastovms.api.dialect import (
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Handler, HeaderPairs, Request, Response
 from fastovms.quoting import is_id
-from fastovms.state.store import Page
 
 ApiHandler = Callable[[Request, Dialect], Awaitable[Response | None]]
 
@@ -129,6 +128,18 @@ _MAX_NUMBER: Final = 2**53
 _FLAGS: Final = {"true": True, "false": False, "True": True, "False": False, "1": True, "0": False}
 
 T = TypeVar("T")
+
+
+class Page(NamedTuple):
+    """A page of a list that a client asks for.
+
+    Attributes:
+        after: the id of the entry before the page; None = from the beginning (or the end).
+    """
+
+    limit: int
+    ascending: bool
+    after: str | None = None
 
 
 class UrlQuery:

@@ -14,13 +14,11 @@ import orjson
 from fastovms.api.body import wrong
 from fastovms.api.prompt import FieldNames, Preparation
 from fastovms.api.request_schemas import GenerationFields
-from fastovms.api.served import ServedModel
-from fastovms.config import ApiConfig
-from fastovms.errors import InvalidField, RequestError
+from fastovms.api.task import check_length
+from fastovms.errors import InvalidField
 from fastovms.grammar.finite_schema import Schema, integer_of
 from fastovms.grammar.json_schema import enforceable_schema, open_schema, shut_schema, strict_schema
 from fastovms.grammar.structural_tag import FORMAT_TYPES
-from fastovms.grammar_tree import num_characters
 from fastovms.params import Grammar, GrammarKind
 
 
@@ -78,10 +76,6 @@ def _object(value: object, name: str) -> Mapping[str, Any]:
 # Reads the fields that constrain the text into a grammar: `response_format`, vLLM's
 # `structured_outputs` and `guided_*`, and the fields of llama.cpp's and SGLang's servers.
 
-
-_MAX_REASON: Final = 300
-"""Characters that are repeated of what the grammar compiler says: it may repeat the whole
-grammar."""
 
 _LEFT_TO_CLIENTS: Final = ("uniqueItems",)
 """Keywords that a strict format may have, with a warning: pydantic writes `uniqueItems` for a set,
@@ -150,35 +144,6 @@ def _meaning(grammar: Grammar) -> tuple[GrammarKind, object]:
     return grammar.kind, grammar.source
 
 
-def check_length(grammar: Grammar, config: ApiConfig) -> None:
-    """Raises InvalidField for a source that is too long to compile."""
-    length = len(grammar.source) + num_characters(grammar.tree)
-    if length > config.max_grammar_length:
-        raise InvalidField(
-            f"{grammar.param} must be at most {config.max_grammar_length} characters, not {length}",
-            param=grammar.param,
-        )
-
-
-async def compile_grammar(grammar: Grammar, model: ServedModel, client: str) -> Grammar:
-    """Makes a grammar ready to be used in `SamplingParams`.
-
-    Args:
-        client: the sender.
-
-    Raises:
-        InvalidField: the grammar is invalid.
-        BackendError: too many grammars wait, or the compiler is not available.
-    """
-    try:
-        return await model.backend.compile_grammar(grammar, client)
-    except RequestError as error:
-        reason = error.message
-        if len(reason) > _MAX_REASON:
-            reason = f"{reason[:_MAX_REASON]}..."
-        raise InvalidField(f"{grammar.param}: {reason}", param=grammar.param) from None
-
-
 def _json(value: object, name: str) -> str:
     """Returns the JSON text of a schema that is given as an object or as text."""
     if isinstance(value, str):
@@ -234,7 +199,7 @@ _CONSTRAINTS: Final[Mapping[str, tuple[GrammarKind, Reader]]] = {
 """Readers by vLLM's names: the members of `structured_outputs`, and with `guided_` before them its
 older fields."""
 
-_FIELDS: Final[Mapping[str, str]] = {
+FIELDS: Final[Mapping[str, str]] = {
     **{f"guided_{constraint}": constraint for constraint in _CONSTRAINTS},
     "json_schema": "json",
     "grammar": "grammar",
@@ -254,7 +219,7 @@ def _read(constraint: str, value: object, name: str) -> Iterator[Grammar]:
 
 
 def _named_fields(body: GenerationFields) -> Iterator[Grammar]:
-    for field, constraint in _FIELDS.items():
+    for field, constraint in FIELDS.items():
         value = getattr(body, field, None)
         if field != "grammar" or value:  # an empty one is llama.cpp's default
             yield from _read(constraint, value, field)

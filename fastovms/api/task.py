@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -32,8 +32,11 @@ from fastovms.api.image_parts import ForbiddenTag, ImageSource, forbidden_tag, r
 from fastovms.api.logprobs import TokenReport, num_values
 from fastovms.api.prompt import Preparation, Prompt, Truncation
 from fastovms.api.request_schemas import GenerationFields, StreamOptions
+from fastovms.api.served import ServedModel
 from fastovms.api.typed_body import place_of
-from fastovms.errors import FieldFault, InvalidField
+from fastovms.config import ApiConfig
+from fastovms.errors import FieldFault, InvalidField, RequestError
+from fastovms.grammar_tree import num_characters
 from fastovms.params import (
     MAX_DRAFT_TOKENS,
     Grammar,
@@ -156,6 +159,40 @@ def kept_images(prompt: Prompt, sources: Sequence[ImageSource]) -> tuple[Prompt,
 
 # Makes the prompts of a request into what the backend gets, with `temperature`, `top_p`, `seed`
 # and their like as the request, the model or the dialect says.
+
+
+_MAX_REASON: Final = 300
+"""Characters that are repeated of what the grammar compiler says: it may repeat the whole
+grammar."""
+
+
+def check_length(grammar: Grammar, config: ApiConfig) -> None:
+    """Raises InvalidField for a source that is too long to compile."""
+    length = len(grammar.source) + num_characters(grammar.tree)
+    if length > config.max_grammar_length:
+        raise InvalidField(
+            f"{grammar.param} must be at most {config.max_grammar_length} characters, not {length}",
+            param=grammar.param,
+        )
+
+
+async def compile_grammar(grammar: Grammar, model: ServedModel, client: str) -> Grammar:
+    """Makes a grammar ready to be used in `SamplingParams`.
+
+    Args:
+        client: the sender.
+
+    Raises:
+        InvalidField: the grammar is invalid.
+        BackendError: too many grammars wait, or the compiler is not available.
+    """
+    try:
+        return await model.backend.compile_grammar(grammar, client)
+    except RequestError as error:
+        reason = error.message
+        if len(reason) > _MAX_REASON:
+            reason = f"{reason[:_MAX_REASON]}..."
+        raise InvalidField(f"{grammar.param}: {reason}", param=grammar.param) from None
 
 
 class PromptTask(NamedTuple):

@@ -92,6 +92,14 @@ def lark_regex(source: str) -> str:
     return _Writer(grammar).written()
 
 
+def regex_of_lark(source: str) -> str | None:
+    """Like `lark_regex`, but returns None if there is no such expression."""
+    try:
+        return lark_regex(source)
+    except Irregular:
+        return None
+
+
 def _read(source: str) -> _Grammar:
     found = _Grammar()
     # A line that begins with white space or `|` goes on with the statement before it.

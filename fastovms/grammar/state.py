@@ -14,18 +14,17 @@ import numpy as np
 from llguidance import LLMatcher
 from numpy.typing import NDArray
 
-from fastovms.errors import InvalidField
+from fastovms.errors import SchemaRefused
 from fastovms.params import Grammar
 
 _REGEX_DRAWN: Final = "regex parse error:"
 _WRONG_REGEX: Final = "error: "
 
 
-class UnusableGrammar(InvalidField):
+class UnusableGrammar(SchemaRefused):
     """A grammar that is malformed or impossible.
 
     Attributes:
-        reason: what is wrong with it.
         is_certain: whether a second trial would give the same result.
     """
 

@@ -16,6 +16,7 @@ from fastovms.api.dialect import OPENAI, OVMS, Dialect
 from fastovms.api.endpoint import (
     MAX_ID,
     ApiPaths,
+    Page,
     UrlQuery,
     check_id,
     endpoint,
@@ -26,7 +27,6 @@ from fastovms.api.endpoint import (
 )
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request, Response
-from fastovms.state.store import Page
 from tests.fakes import make_request
 
 # What a handler raises becomes its dialect's answer.

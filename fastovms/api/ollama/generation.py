@@ -20,6 +20,7 @@ from fastovms.api.chat_prompt import PromptMaker, template_options
 from fastovms.api.chat_task import ReadChat, chat_job, constraint
 from fastovms.api.chat_tools import ToolUse, read_tools
 from fastovms.api.context import ApiContext
+from fastovms.api.deferred import constraint_of
 from fastovms.api.dialect import Dialect, last_frames
 from fastovms.api.endpoint import warning_headers
 from fastovms.api.fields import token_budget
@@ -55,12 +56,12 @@ from fastovms.api.prompt import (
     encoding_cost,
 )
 from fastovms.api.served import KnownModel, ServedModel
-from fastovms.api.structured import compile_grammar, grammar_of
 from fastovms.api.task import (
     GenerationOptions,
     ModelInput,
     PromptTask,
     check_numbers,
+    compile_grammar,
     generation_options,
     kept_images,
     make_tasks,
@@ -490,7 +491,7 @@ async def prepare_raw(
     check_token_range(body.context or (), "context", model.info)
     options = common_options(asking)
     warnings = [*asking.warnings]
-    grammar = await offload.run(partial(grammar_of, request, warnings), request.size)
+    grammar = await offload.run(partial(constraint_of, request, warnings), request.size)
     cost = encoding_cost([body.prompt or "", body.suffix or ""])
     prompt = await offload.run(partial(_encoded, body, model, fim), cost)
     if grammar is not None:

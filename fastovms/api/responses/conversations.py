@@ -113,7 +113,7 @@ class StoredResponses:
 
     async def list_input(self, request: Request, dialect: Dialect) -> Response:
         state, id = await self._find(request)
-        page = Query(request).page()
+        page = Page(*Query(request).page())
         with _cursor("the response has no item", page):
             items = await state.store.run(Operations.list_input, request.caller.tenant, id, page)
         return Response(200, list_body(found(items, "Response", id)))
@@ -205,7 +205,7 @@ class Conversations:
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
         """Lists the conversations, the newest first, which OpenAI's API does not."""
-        page = Query(request).page()
+        page = Page(*Query(request).page())
         with _cursor("there is no conversation", page):
             listed = await self._store().run(
                 Operations.list_conversations, request.caller.tenant, page
@@ -252,7 +252,7 @@ class Conversations:
         return Response(200, list_body(page))
 
     async def list_items(self, request: Request, dialect: Dialect) -> Response:
-        page = Query(request).page()
+        page = Page(*Query(request).page())
         with _cursor("the conversation has no item", page):
             items = await self._store().run(
                 Operations.list_items, request.caller.tenant, _id(request), page

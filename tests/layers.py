@@ -20,3 +20,19 @@ RANKS = (
 )  # fmt: skip
 """The top-level packages and files, the lowest first. Each imports from lower ranks and from
 itself, never from its own rank."""
+
+CHAT = ("http.server", "api.chat", "backends.paged.backend")
+"""What answers a plain chat, with all that it imports."""
+
+MAX_CHAT_FILES = 104
+MAX_CHAT_LINES = 33_400
+"""How much that may be. Lower these with what it is."""
+
+NEEDED_PARTS = {
+    "decode_kernels": {"adapters", "comparison", "tuning"},
+    "genai": {"comparison", "drafts", "grammars"},
+}
+"""The parts that a part needs."""
+
+USERS_OF_PARTS = {"app", "cli", "doctor"}
+"""The layers that put parts together. Others get what a part adds as an argument."""

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.layers import RANKS
+from tests.layers import (
+    CHAT,
+    MAX_CHAT_FILES,
+    MAX_CHAT_LINES,
+    NEEDED_PARTS,
+    RANKS,
+    USERS_OF_PARTS,
+)
 
 PACKAGE = Path(__file__).parent.parent / "fastovms"
 MAX_LINES = 900
@@ -74,6 +81,31 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         if path.name != "__init__.py"
     }
     TopologicalSorter(graph).prepare()
+
+
+def test_a_chat_imports_no_part_and_stays_small() -> None:
+    found = {tuple(name.split(".")) for name in CHAT}
+    waiting = list(found)
+    while waiting:
+        module = waiting.pop()
+        parents = [module[:length] for length in range(1, len(module))]
+        used = {to for _, to in imports(ast.parse(MODULES[module].read_text()))}
+        new = {to for to in (*used, *parents) if to in MODULES} - found
+        found |= new
+        waiting += new
+    assert not [module for module in found if module[0] == "parts"]
+    assert len(found) <= MAX_CHAT_FILES
+    assert sum(len(MODULES[module].read_text().splitlines()) for module in found) <= MAX_CHAT_LINES
+
+
+@pytest.mark.parametrize("module", sorted(MODULES), ids=".".join)
+def test_parts_are_used_where_they_are_put_together(module: tuple[str, ...]) -> None:
+    used = {to[1] for _, to in imports(ast.parse(MODULES[module].read_text())) if to[0] == "parts"}
+    if module[:1] == ("parts",):
+        own = module[1] if len(module) > 1 else ""
+        assert used <= {own, *NEEDED_PARTS.get(own, ())}
+    else:
+        assert not used or layer_of(module) in USERS_OF_PARTS
 
 
 @pytest.mark.parametrize(

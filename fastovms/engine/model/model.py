@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import openvino as ov
@@ -47,9 +47,6 @@ from fastovms.engine.model.paging import (
 )
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.system.memory import forget_mapped
-
-if TYPE_CHECKING:
-    from fastovms.engine.kernels.low_rank import PackedAdapters
 
 Floats = NDArray[np.float32]
 
@@ -192,7 +189,10 @@ class Runner(Protocol):
 
 
 RunnerFactory = Callable[[], Runner]
-AdaptedRunnerFactory = Callable[[Callable[[], "PackedAdapters"]], Runner]
+PackedAdapters = Mapping[int, Any]
+"""The weights of adapters in the form of `kernels.low_rank`, by their numbers."""
+
+AdaptedRunnerFactory = Callable[[Callable[[], PackedAdapters]], Runner]
 """Makes a runner of steps with adapters of a function that returns those that are loaded."""
 
 

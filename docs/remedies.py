@@ -178,7 +178,7 @@ SECTIONS: Final[Sequence[Section]] = (
     ),
     Section(
         "Addresses, keys and certificates",
-        ("http/", "media/"),
+        ("http/", "media/", "parts/media"),
         "A network flag cannot be used as given.",
         {
             "cannot listen on …: …": "“Address already in use”: another program has the port; "

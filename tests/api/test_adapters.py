@@ -13,6 +13,7 @@ import pytest
 from fastovms.api.served import KnownModel, ServedModel, no_hold
 from fastovms.errors import BackendUnavailable, ConfigurationError
 from fastovms.params import Adapter
+from fastovms.parts.adapters.backend import AdapterBackend
 from tests.adapters import BAD_NAMES
 from tests.fakes import model_info
 
@@ -21,6 +22,8 @@ LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
 class FakeAdapters:
     """Adapters that are names."""
+
+    backend_of = staticmethod(AdapterBackend)
 
     def __init__(self, *names: str) -> None:
         self.adapters: dict[str, Adapter] = {}

@@ -275,7 +275,6 @@ class _Request:
     """A request in flight.
 
     Attributes:
-        on_output: the callback for outputs.
         unfinished: the samples that have not finished.
         submitted_at: when it was queued; None once it runs.
         queue_time: seconds in the queue; None until known and after it was reported.

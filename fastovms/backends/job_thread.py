@@ -58,7 +58,6 @@ class JobThread(Generic[JobT]):
     that the thread drops it from its queue.
 
     Attributes:
-        model: the model that it serves.
         failure: why it computes no more; None = it computes.
     """
 

@@ -34,7 +34,6 @@ class MediaProcesses:
     Args:
         what: a file of this kind, for messages, such as "image".
         start: starts a process. The first is started at once, the others when they are needed.
-        max_processes: the maximum number of processes.
         timeout: seconds to wait for an answer of a process.
     """
 

@@ -124,11 +124,7 @@ class ModelTrial:
     """
 
     def __init__(self, model: Model, blocks: BlockManager) -> None:
-        """
-        Args:
-            model: the model to test.
-            blocks: the blocks of the model's cache; one is needed during a test.
-        """
+        """`blocks` are the blocks of the model's cache; one is needed during a test."""
         self._model = model
         self._blocks = blocks
         self._streak = 0

@@ -159,10 +159,8 @@ class Sequence:
         """Creates a waiting sample of a request.
 
         Args:
-            request: the request.
             index: the index of the sample in the request.
             token_limit: the length in tokens, prompt included, at which the sequence ends.
-            rank: its rank in the queue.
             parent: the sample that computes the prompt for this one, if any.
             drawing: how its tokens are drawn; None = only by `request.params`.
         """

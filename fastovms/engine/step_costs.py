@@ -453,7 +453,6 @@ class PrefillPacing:
 
         Args:
             num_rows: the number of decode rows, including drafts.
-            prompt: the sequence of the prompt.
             budget: the maximum result, returned also while too little is measured.
             is_crowd: whether more prompts wait after this one, so that even short prompts delay
                 streams for long.

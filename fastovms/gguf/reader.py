@@ -43,7 +43,6 @@ class TensorType:
     Attributes:
         name: the name used in file names.
         block_size: numbers per block.
-        block_bytes: bytes per block.
         bits: the size of an integer that holds each number of a group; 0 = the numbers are floats.
         unpack: converts blocks, [blocks, block_bytes], to groups; None = the numbers are floats.
     """
@@ -480,7 +479,6 @@ class RopeSettings:
 
     Attributes:
         num_dimensions: how many dimensions of a head are rotated.
-        base: the base of the frequencies.
         scaling: "none", "linear", "yarn" or "longrope", longrope may be missing in files that have
             its tensors.
         factor: the divisor of positions.

@@ -435,7 +435,6 @@ class GrammarCompiler:
         Args:
             tokenizer_json: the text of a Hugging Face tokenizer.json.
             vocab_size: the model's vocabulary size; None = the tokenizer's.
-            max_cached_bytes: the maximum bytes of cached grammars.
         """
         eos = list(eos_token_ids) or None
         self.eos_token_ids = frozenset(eos_token_ids)

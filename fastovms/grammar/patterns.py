@@ -394,12 +394,8 @@ def _without_look_ahead(pattern: str) -> str:
 
 
 class _Reader:
-    """Parses an expression to a language of whole texts.
-
-    Attributes:
-        characters: the classes of characters that the expression does not distinguish.
-        language: the language.
-    """
+    """Parses an expression to a language of whole texts. `characters` are the classes of characters
+    that the expression does not distinguish."""
 
     def __init__(self, items: list[Any]) -> None:
         self._sets: list[Ranges] = []

@@ -22,11 +22,8 @@ _WRONG_REGEX: Final = "error: "
 
 
 class UnusableGrammar(SchemaRefused):
-    """A grammar that is malformed or impossible.
-
-    Attributes:
-        is_certain: whether a second trial would give the same result.
-    """
+    """A grammar that is malformed or impossible. `is_certain` says whether a second trial would
+    give the same result."""
 
     def __init__(self, grammar: Grammar, reason: str, *, is_certain: bool = True) -> None:
         message = f"the {grammar.kind.value} cannot be used: {reason}"

@@ -34,7 +34,6 @@ class Continuation(NamedTuple):
 
     Attributes:
         parent: index of the continued beam in the last step.
-        token_id: the token that it adds.
     """
 
     parent: int

@@ -97,12 +97,8 @@ class TableRows:
 
 
 class RowTarget:
-    """Adds rows to tables, within one transaction. Existing objects are not changed.
-
-    Attributes:
-        num_added: the number of added objects.
-        num_left: the number of existing objects.
-    """
+    """Adds rows to tables, within one transaction. Existing objects are not changed. `num_left` is
+    the number of existing objects."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables

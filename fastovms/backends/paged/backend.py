@@ -297,7 +297,6 @@ class BackendParts(NamedTuple):
         extensions: what further parts add, in the order in which they are called.
         further_cache: shares the memory for the cache; None = there is none.
         cores: the cores shared with the other models; None = not shared.
-        clock: returns seconds.
     """
 
     engine: EngineExtensions | None = None

@@ -651,7 +651,6 @@ class ExportedModel:
     Attributes:
         model_dir: the path of the directory.
         max_model_len: the maximum length of texts in tokens.
-        graph: the paged graph.
         device: OpenVINO's name of the device.
         choices: the precisions worth trying, presumably fastest first.
         weights_size: the size of the weights file in bytes.

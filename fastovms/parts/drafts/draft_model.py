@@ -77,7 +77,6 @@ class DraftPolicy:
 
         Args:
             length: the length of the sequence in tokens.
-            num_sequences: the number of sequences in the step.
             max_tokens: the maximum length of the draft.
         """
         if self._fixed_num_tokens is not None:

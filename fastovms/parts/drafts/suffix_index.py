@@ -146,7 +146,6 @@ class IndexedText:
     """A text in the index.
 
     Attributes:
-        num_tokens: the number of its indexed tokens.
         place: its space's number, the position of its last entry, and the position in another text
             that it follows; see `suffix_kernels.extend` and `look_up`.
         odds: [2, NUM_KINDS], how often guesses of each kind were correct, and were made, in this

@@ -241,7 +241,6 @@ class PipelineNeed(NamedTuple):
     """The resources that a request takes or that the pipeline has.
 
     Attributes:
-        num_seqs: the number of sequences.
         num_step_tokens: the tokens per step after the prompt, if limited.
         num_blocks: the number of blocks of the KV cache.
     """

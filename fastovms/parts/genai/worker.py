@@ -180,7 +180,6 @@ class _Run:
     """The unit that the pipeline runs as one request: a sample, or all beams of a search.
 
     Attributes:
-        indices: the indices of its samples.
         need: the pipeline resources that it needs.
         handle: the pipeline's handle; None while it waits.
     """

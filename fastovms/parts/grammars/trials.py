@@ -175,7 +175,6 @@ class Trial:
     number and a `Verdict`. A process that ends is replaced at once.
 
     Args:
-        start: starts the process.
         timeout: seconds after which a silent process is killed.
 
     Attributes:

@@ -62,13 +62,9 @@ class Documents:
     async def read(self, request: Request, given: Sequence[GivenDocument]) -> int:
         """Hands each document its text. Returns the number of characters of all texts, which is
         bounded because a request may name one uploaded file many times. An older document that
-        cannot be read stays as it is.
-
-        Raises:
-            RequestError: a new document cannot be read, or there are too many.
-            StateFailed: the stored files cannot be read.
-            Overloaded: too many documents wait.
-        """
+        cannot be read stays as it is. Raises RequestError if a new document cannot be read, or
+        there are too many; StateFailed if the stored files cannot be read; Overloaded if too many
+        documents wait."""
         if len(given) > _MAX_DOCUMENTS:
             place = given[_MAX_DOCUMENTS].place
             raise InvalidField(

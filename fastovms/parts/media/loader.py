@@ -38,11 +38,7 @@ class MemoryBudget:
         return self._used
 
     def take(self, num_bytes: int) -> None:
-        """Reserves bytes.
-
-        Raises:
-            Overloaded: the limit is reached at present.
-        """
+        """Reserves bytes. Raises Overloaded if the limit is reached at present."""
         with self._lock:
             if self._used + num_bytes > self.max_bytes:
                 raise Overloaded("too many images are being read; try again later")
@@ -58,13 +54,10 @@ class MemoryBudget:
 
 
 class LocalFiles:
-    """Reads the files below one directory.
+    """Reads the files below one directory. Raises ConfigurationError if `root` is not a directory.
 
     Args:
         root: the directory that may be read; None = none.
-
-    Raises:
-        ConfigurationError: `root` is not a directory.
     """
 
     def __init__(self, root: Path | None) -> None:
@@ -74,12 +67,9 @@ class LocalFiles:
 
     def read(self, url: str, name: str, *, max_bytes: int) -> bytes:
         """Returns the content of the file at an absolute path, or at a `file:` URL. Blocks while
-        the disk is slow.
-
-        Raises:
-            InvalidField: files are not allowed, or this one is not, cannot be read, or is too
-                large. Whether a file outside the directory exists cannot be deduced from this.
-        """
+        the disk is slow. Raises InvalidField if files are not allowed, or this one is not, cannot
+        be read, or is too large. Whether a file outside the directory exists cannot be deduced from
+        this."""
         if self._root is None:
             raise InvalidField(f"{name}: this server does not read local files", param=name)
         path = _path_of(url)
@@ -152,14 +142,11 @@ class _Sizes:
         self._lock = Lock()
 
     def add(self, decoded: int, kept: int, name: str) -> None:
-        """Counts an image.
+        """Counts an image. Raises InvalidField if the images need more memory than the limit.
 
         Args:
             decoded: the bytes needed for decoding.
             kept: the bytes after shrinking.
-
-        Raises:
-            InvalidField: the images need more memory than the limit.
         """
         with self._lock:
             self._total += kept
@@ -192,14 +179,11 @@ _TAG_KEYS: Final = (
 
 class ImageLoader:
     """Loads images. Fetching is done on the event loop, decoding and reading files in separate
-    threads.
+    threads. Raises ConfigurationError if an allowed domain or directory is invalid.
 
     Args:
         decode: decodes an image; called in those threads.
         close_decoder: releases the resources of `decode`.
-
-    Raises:
-        ConfigurationError: an allowed domain or directory is invalid.
     """
 
     def __init__(
@@ -233,26 +217,21 @@ class ImageLoader:
         return self._config.max_images
 
     def bound(self, processor: Mapping[str, Any]) -> PixelBound:
-        """Returns the size to which images for a model are shrunk.
-
-        Args:
-            processor: the model's preprocessor_config.json.
-        """
+        """Returns the size to which images for a model are shrunk. `processor` is the model's
+        preprocessor_config.json."""
         return PixelBound.of(processor, self._config.shrink_images_to)
 
     async def load(
         self, sources: Sequence[ImageSource], bound: PixelBound | None = None
     ) -> list[Image]:
-        """Returns the images, in the order of their sources.
+        """Returns the images, in the order of their sources. Raises InvalidField if an image is not
+        available or cannot be decoded, or there are too many; Overloaded if there is not enough
+        memory at present.
 
         Args:
             bound: the size to which larger images are shrunk; None = `--shrink-images-to`. Three or
                 more images together get at most twice as many pixels, because attention may grow
                 with the square of their number.
-
-        Raises:
-            InvalidField: an image is not available or cannot be decoded, or there are too many.
-            Overloaded: there is not enough memory at present.
         """
         config = self._config
         if len(sources) > config.max_images:
@@ -274,22 +253,16 @@ class ImageLoader:
     def input_of(
         self, model: ModelInfo, tokenizer: Tokenizer, processor: Mapping[str, Any]
     ) -> ImageInput:
-        """Returns what loads the images of one model's requests.
-
-        Args:
-            processor: the model's preprocessor_config.json.
-        """
+        """Returns what loads the images of one model's requests. `processor` is the model's
+        preprocessor_config.json."""
         ids = [value for key in _TAG_KEYS if type(value := model.config.get(key)) is int]
         texts = (tokenizer.token_bytes(token_id).decode(errors="replace") for token_id in ids)
         reserved = tuple(text for text in dict.fromkeys(texts) if text.strip())
         return self.input(reserved, self.bound(processor))
 
     def input(self, reserved: tuple[str, ...] = (), bound: PixelBound | None = None) -> ImageInput:
-        """Returns what loads the images of requests.
-
-        Args:
-            bound: the size to which larger images are shrunk; None = `--shrink-images-to`.
-        """
+        """Returns what loads the images of requests. `bound` is the size to which larger images are
+        shrunk; None = `--shrink-images-to`."""
         return ImageInput(partial(self.load, bound=bound), self.max_images, reserved)
 
     def close(self) -> None:

@@ -227,7 +227,6 @@ class WriteBudget:
         bytes_per_day: the maximum per day, which begins at midnight UTC.
         written: the bytes written earlier, also by other processes.
         clock: seconds, from a monotonic clock.
-        unix_time: returns the Unix time.
     """
 
     def __init__(

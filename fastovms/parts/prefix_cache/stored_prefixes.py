@@ -230,7 +230,6 @@ class Restoration:
             token_ids: the tokens of the whole text up to the last block.
             block_table: the blocks found in memory, then one block per key.
             node: the prefix cache's node of the last block found in memory.
-            tenant: the tenant of the text.
         """
         self.keys = keys
         self.num_matched = len(block_table) - len(keys)
@@ -286,12 +285,8 @@ on though the engine is in a step. Requests after them wait without any."""
 
 
 class _Stored(NamedTuple):
-    """The blocks of a prompt on disk, after those in memory.
-
-    Attributes:
-        match: the match in memory.
-        keys: the keys of the blocks that are only on disk.
-    """
+    """The blocks of a prompt on disk, after those in memory. `keys` are the keys of the blocks that
+    are only on disk."""
 
     token_ids: array[int]
     salt: bytes

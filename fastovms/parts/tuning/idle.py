@@ -60,12 +60,7 @@ class TunedModel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """The settings that a model runs with.
-
-    Attributes:
-        name: the name of its precisions.
-        token_budget: the maximum number of tokens of a step.
-    """
+    """The settings that a model runs with. `name` is the name of its precisions."""
 
     name: str
     token_budget: int

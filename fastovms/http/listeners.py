@@ -240,6 +240,9 @@ _ACCEPTED_AT_ONCE: Final = 8
 _PAUSE: Final = 0.2
 """Seconds without accepting when the process has no descriptors or memory left."""
 
+_LOG_INTERVAL: Final = 60.0
+"""Seconds between two lines of the log about connections that cannot be accepted."""
+
 
 class _AcceptedConnection(Connection):
     """A connection that reports the end of its handshake at once."""
@@ -276,7 +279,7 @@ class Acceptor:
             }
         self._listening: set[socket.socket] = set()
         self._beginning: dict[asyncio.Task[None], None] = {}
-        self._has_failed = False
+        self._next_log_at = 0.0
 
     @property
     def num_handshakes(self) -> int:
@@ -319,7 +322,6 @@ class Acceptor:
             except (OSError, MemoryError) as error:
                 self._pause(listening, error)
                 return
-            self._has_failed = False
             sock.setblocking(False)
             if self._tls and len(self._beginning) >= self._state.max_handshakes:
                 oldest = next(iter(self._beginning))
@@ -330,9 +332,9 @@ class Acceptor:
             task.add_done_callback(partial(self._on_done, sock))
 
     def _pause(self, listening: socket.socket, error: BaseException) -> None:
-        if not self._has_failed:  # not five times a second
+        if (now := self._loop.time()) >= self._next_log_at:
+            self._next_log_at = now + _LOG_INTERVAL
             logger.error("cannot accept connections: %s; they wait", error or "no memory")
-        self._has_failed = True
         self._loop.remove_reader(listening)
         self._loop.call_later(_PAUSE, self._resume, listening)
 

@@ -275,8 +275,10 @@ class FormReader:
         if not self._name:
             raise RequestError("each part of the form must have a name")
         num_fields = len(self.fields) + sum(map(len, self.lists.values()))
-        if self._name in self.fields or num_fields >= _MAX_FIELDS:
-            raise RequestError(f"a form must have at most {_MAX_FIELDS} fields, each of them once")
+        if num_fields >= _MAX_FIELDS:
+            raise RequestError(f"a form must have at most {_MAX_FIELDS} fields")
+        if self._name in self.fields:
+            raise InvalidField(f"{self._name[:_MAX_NAME]} must be given once", param=self._name)
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:
         if not self._is_file:

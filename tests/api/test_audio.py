@@ -290,7 +290,7 @@ async def test_ovms_lists_times_without_a_format(start) -> None:
         ({"stream": "true", "response_format": "srt"}, "response_format",
          "json or text with stream"),
         ({"language": "klingon"}, "language", 'language must be one of de, en, not "klingon"'),
-        ({"language": ["de", "en"]}, None, "each of them once"),
+        ({"language": ["de", "en"]}, "language", "language must be given once"),
         ({"timestamp_granularities[]": ["word"]}, "timestamp_granularities",
          "timestamp_granularities needs response_format verbose_json, not json"),
         ({"timestamp_granularities[]": ["letter"], "response_format": "verbose_json"},

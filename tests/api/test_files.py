@@ -121,7 +121,7 @@ def test_any_pieces(tmp_path, size: int) -> None:
         (form(file=b"x" * 1001), "the file is larger than 1000 bytes"),
         (form({"a": "x" * 1025}), "a must have at most 1024 bytes"),
         (form({f"a{i}": "" for i in range(17)}), "at most 16 fields"),
-        (part('name="a"', b"1") * 2 + END, "each of them once"),
+        (part('name="a"', b"1") * 2 + END, "a must be given once"),
         (part('filename="a"', b"1") + END, "must not be a file"),
         (part('name="b"; filename="a"', b"1") + END, "b must not be a file"),
         (part('name="file"; filename="a"', b"1") * 2 + END, "one file, not several"),

@@ -269,7 +269,7 @@ def check_first_word(word: str) -> None:
         return
     if word in OTHER_COMMANDS:
         raise ConfigurationError(f"there is no command {word}: {OTHER_COMMANDS[word]}")
-    near = get_close_matches(word, COMMANDS, 1, _NEAR)
+    near = get_close_matches(word.lower(), COMMANDS, 1, _NEAR)
     meant = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
     raise ConfigurationError(
         f"{word!r} is neither a command, a file nor a directory, and a model of a hub is "
@@ -287,7 +287,7 @@ def explain_unknown(arguments: Sequence[str], known: Iterable[str]) -> str:
     if not flags:
         several = "; several models are --model NAME=MODEL each"
         return f"unexpected argument {arguments[0]}{several if '--model' in known else ''}"
-    unused = {*REFUSED_FLAGS, *(flag.name for flag in FOREIGN_FLAGS)}
+    unused = {*REFUSED_FLAGS, *(flag.name for flag in FOREIGN_FLAGS if flag.settings is None)}
     offered = {name.lstrip("-"): name for name in known if name not in unused}
     return ", ".join(f"there is no flag {flag}{_hint(flag, offered)}" for flag in flags)
 

@@ -235,6 +235,7 @@ def test_values_of_llama_cpp_that_are_refused(line, message):
         ("serve -port 1", "there is no flag -port: did you mean --port?"),
         ("serve --thread 1 --modle m", "--thread: did you mean --threads?, there is no flag --mod"),
         ("chat --modle x", "there is no flag --modle: did you mean --model?"),
+        ("serve --ctx-siz 1", "there is no flag --ctx-siz: did you mean --ctx-size?"),
         ("tune -t 2 m", "there is no flag -t: did you mean --threads?"),
         ("serve --xyzzy", "there is no flag --xyzzy (see fastovms serve --help-all)"),
         ("serve a b", "unexpected argument b; several models are --model NAME=MODEL each"),

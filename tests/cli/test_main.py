@@ -407,6 +407,7 @@ def refused(capfd, *arguments: str) -> str:
     ("arguments", "message"),
     [
         (("dance",), "'dance' is neither a command, a file nor a directory"),
+        (("SERVE",), "did you mean serve?"),
         (("serve", "--port", "x"), "argument --port: must be an integer from 0 to 65535, not 'x'"),
         (("serve", "--port", "65536"), "--port"),
         (("serve", "--port", "-1"), "--port"),

@@ -289,10 +289,6 @@ _LATER: Final = 1e-3
 first."""
 
 
-class DirectoryInUse(Exception):
-    """Another process uses the directory."""
-
-
 class NoRoom(Exception):
     """A block must not be written now. The message is the reason."""
 
@@ -352,8 +348,7 @@ class BlockDirectory:
         bytes_per_day: float = float("inf"),
         unix_time: Callable[[], float] = time.time,
     ) -> None:
-        """Raises DirectoryInUse if another process uses the directory; OSError if the directory
-        cannot be created or read."""
+        """Raises OSError if the directory cannot be created or read, or another process uses it."""
         self.directory = directory
         self._max_bytes = max_bytes
         self._unix_time = unix_time
@@ -363,10 +358,7 @@ class BlockDirectory:
         self._unkept = 0
         self._guard = threading.Lock()
         private_directory(directory, may_be_link=True)
-        try:
-            self._lock = lock_file(directory / LOCK_FILE)
-        except BlockingIOError:
-            raise DirectoryInUse(f"another process uses {directory}") from None
+        self._lock = lock_file(directory / LOCK_FILE)
         try:
             written = _read_written(directory / WRITTEN_FILE)
             self._find_blocks()
@@ -568,8 +560,9 @@ def open_block_directory(
             bytes_per_day=config.bytes_per_day,
             unix_time=unix_time,
         )
-    except (DirectoryInUse, OSError) as error:
-        logger.warning("prefix cache: prompts are kept in memory only: %s: %s", directory, error)
+    except OSError as error:
+        place, reason = error.filename or directory, error.strerror or error
+        logger.warning("prefix cache: prompts are kept in memory only: %s: %s", place, reason)
         return None
     logger.info(
         "prefix cache: %d blocks, %.3g of %.3g GB, in %s",

@@ -55,12 +55,9 @@ class AdapterRoutes:
         """Names that are being loaded or unloaded, for whichever model."""
 
     async def load(self, request: Request, dialect: Dialect) -> Response:
-        """Loads an adapter, and answers when requests may name it.
-
-        Raises:
-            BackendUnavailable: the model is being unloaded, or its engine has failed.
-            InvalidField: a field is invalid, or the adapter cannot be served.
-        """
+        """Loads an adapter, and answers when requests may name it. Raises BackendUnavailable if the
+        model is being unloaded, or its engine has failed; InvalidField if a field is invalid, or
+        the adapter cannot be served."""
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         body = await self._context.bodies.read(request, LoadAdapterRequest)
@@ -89,11 +86,8 @@ class AdapterRoutes:
 
     async def unload(self, request: Request, dialect: Dialect) -> Response:
         """Unloads an adapter, and answers when its requests have ended and its memory is free.
-
-        Raises:
-            BackendUnavailable: its requests do not end in time, or the engine has failed.
-            ModelNotFound: there is no such adapter.
-        """
+        Raises BackendUnavailable if its requests do not end in time, or the engine has failed;
+        ModelNotFound if there is no such adapter."""
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         body = await self._context.bodies.read(request, UnloadAdapterRequest)

@@ -93,11 +93,7 @@ class WorkRoutes:
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
         """Cancels all running work with this id. Clients may choose ids, so several API keys may
-        use the same one.
-
-        Raises:
-            NotFound: no running work has the id.
-        """
+        use the same one. Raises NotFound if no running work has the id."""
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         id = request.path_params["id"]
@@ -206,12 +202,8 @@ class StartWait:
         return await answer if isawaitable(answer) else answer
 
     async def _wait(self, request: Request) -> None:
-        """Returns once the models are loaded, or loading has failed.
-
-        Raises:
-            BackendUnavailable: loading takes too long.
-            Overloaded: too many requests wait.
-        """
+        """Returns once the models are loaded, or loading has failed. Raises BackendUnavailable if
+        loading takes too long; Overloaded if too many requests wait."""
         places, client = self._places, request.sender
         if not places.take(client):
             raise Overloaded(f"{places.used} requests wait for the model, which is the limit")
@@ -478,12 +470,8 @@ class ModelRoutes:
         return json_response(_card(model, dialect))
 
     async def load(self, request: Request, dialect: Dialect) -> Response:
-        """Loads a model, and answers when it is in memory.
-
-        Raises:
-            BackendError: the model cannot be loaded now.
-            ModelNotFound: the model is unknown.
-        """
+        """Loads a model, and answers when it is in memory. Raises BackendError if the model cannot
+        be loaded now; ModelNotFound if the model is unknown."""
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         model = self._models.find(request.path_params["id"], dialect, is_exact=True)
@@ -493,11 +481,8 @@ class ModelRoutes:
 
     async def unload(self, request: Request, dialect: Dialect) -> Response:
         """Unloads a model when the requests on it have ended, and answers when its memory is freed.
-
-        Raises:
-            BackendUnavailable: running requests do not end in time.
-            ModelNotFound: the model is unknown.
-        """
+        Raises BackendUnavailable if running requests do not end in time; ModelNotFound if the model
+        is unknown."""
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         model = self._models.find(request.path_params["id"], dialect, is_exact=True)
@@ -700,10 +685,7 @@ class ServableRoutes:
     """The handlers of KServe's and OVMS's requests about models. Errors are in OVMS's form."""
 
     def __init__(self, models: ServedModels, reload: Reload | None = None) -> None:
-        """
-        Args:
-            reload: reads the list of models again; None = the server has no list.
-        """
+        """`reload` reads the list of models again; None = the server has no list."""
         self._models = models
         self._reload = reload
 

@@ -80,14 +80,8 @@ async def write_answer(
     run: Run | None = None,
 ) -> Response | None:
     """Runs a generation and answers the request, as a stream (returns None) or as one body. A large
-    body is encoded in a thread.
-
-    Args:
-        run: runs the generation; None = `generation.run`.
-
-    Raises:
-        Exception: errors of `run`; once a stream has begun, it ends with an error event instead.
-    """
+    body is encoded in a thread. Raises Exception if errors of `run`; once a stream has begun, it
+    ends with an error event instead. `run` runs the generation; None = `generation.run`."""
     run = run or generation.run
     headers = warning_headers(job.warnings, request)
     if is_streamed(job.preparation.body):
@@ -258,11 +252,8 @@ class StreamUsage:
 
     def member(self, choice: int | None) -> bytes:
         """Returns the `usage` of a frame, with a comma before it: null if only the last frame
-        reports usage, empty if no frame does.
-
-        Args:
-            choice: the index of the frame's choice; None = the frame is shared by several choices.
-        """
+        reports usage, empty if no frame does. `choice` is the index of the frame's choice; None =
+        the frame is shared by several choices."""
         if not self._is_told:
             return b""
         if choice is None or not self.is_continuous:
@@ -271,11 +262,8 @@ class StreamUsage:
 
     def last_frame(self, head: bytes) -> bytes:
         """Returns the last frame, with the usage of all choices, optionally the duration, and no
-        choices; empty if the client did not ask for it.
-
-        Args:
-            head: the frame's JSON up to the opening bracket of its choices.
-        """
+        choices; empty if the client did not ask for it. `head` is the frame's JSON up to the
+        opening bracket of its choices."""
         if not self._is_told:
             return b""
         members = msgspec.json.encode(closing_members(self._generation.usage))
@@ -327,11 +315,8 @@ class DeltaSender:
         stream.on_writable = self._release
 
     def send(self, delta: SampleDelta) -> None:
-        """Sends a delta, or buffers it while the client does not read.
-
-        Raises:
-            ClientTooSlow: the buffer is full.
-        """
+        """Sends a delta, or buffers it while the client does not read. Raises ClientTooSlow if the
+        buffer is full."""
         if self._held or not self._stream.writable:
             self._hold(delta)
         elif frames := self._frames.delta(delta):
@@ -385,11 +370,7 @@ class DeltaStream:
         self._handshake = handshake
 
     def push(self, delta: SampleDelta) -> None:
-        """Sends a delta.
-
-        Raises:
-            ClientTooSlow: the buffer is full.
-        """
+        """Sends a delta. Raises ClientTooSlow if the buffer is full."""
         if delta.finish_reason is not None:
             self._num_open -= 1
         elif delta.is_empty and not self._handshake:

@@ -131,11 +131,7 @@ class _Asked:
 
 
 def _read(form: FormReader, dialect: Dialect, *, translates: bool) -> _Asked:
-    """Reads the fields of a form.
-
-    Raises:
-        InvalidField: a field is invalid.
-    """
+    """Reads the fields of a form. Raises InvalidField if a field is invalid."""
     fields = form.fields
     given = fields.get("response_format")
     format = "json" if given is None else one_of(given, FORMATS, "response_format")
@@ -400,11 +396,8 @@ class _Room:
         self._is_closed = False
 
     def take(self, num_bytes: int) -> None:
-        """Counts further bytes.
-
-        Raises:
-            Overloaded: the client has too many, or its request has ended.
-        """
+        """Counts further bytes. Raises Overloaded if the client has too many, or its request has
+        ended."""
         with self._lock:
             if self._is_closed or not self._shares.take(self._owner, num_bytes):
                 raise Overloaded(

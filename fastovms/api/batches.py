@@ -222,11 +222,8 @@ class Batches:
         return json_response(list_page(records, page, batch_object))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
-        """Cancels a batch. Cancelling it again changes nothing.
-
-        Raises:
-            RequestError: the batch has already completed, failed or expired.
-        """
+        """Cancels a batch. Cancelling it again changes nothing. Raises RequestError if the batch
+        has already completed, failed or expired."""
         record = self._find(request)
         if record.has_ended and record.cancelled_at is None:
             raise RequestError(f"the batch cannot be cancelled: it is {record.status}")
@@ -317,11 +314,8 @@ class BatchEndpoints:
         return [f"/v1{path}" for path in PATHS if self.exists(f"/v1{path}")]
 
     def rules(self, endpoint: str | None) -> InputRules:
-        """Returns the rules for the lines of a batch.
-
-        Args:
-            endpoint: the path that all lines must use; None = lines may use different paths.
-        """
+        """Returns the rules for the lines of a batch. `endpoint` is the path that all lines must
+        use; None = lines may use different paths."""
         return InputRules(endpoint, self.exists, self._find_model, self._max_lines, scan)
 
     def _find_model(self, name: str | None, url: str) -> str | None:

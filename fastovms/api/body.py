@@ -80,11 +80,8 @@ def nested_too_deeply() -> MalformedBody:
 
 
 def scan(text: bytes | mmap) -> list[Span]:
-    """Returns the strings of at least `LONG_STRING` bytes, in order.
-
-    Raises:
-        MalformedBody: the body has more values than `MAX_WEIGHT` or more levels than `MAX_NESTING`.
-    """
+    """Returns the strings of at least `LONG_STRING` bytes, in order. Raises MalformedBody if the
+    body has more values than `MAX_WEIGHT` or more levels than `MAX_NESTING`."""
     structure = _Structure()
     spans: list[Span] = []
     is_inside = False  # whether the window begins within a string
@@ -148,11 +145,8 @@ class _Structure:
         self._depth = 0
 
     def add(self, text: bytes, *, num_strings: int) -> None:
-        """Counts the values and nesting levels in a piece of the text.
-
-        Raises:
-            MalformedBody: too many values, or nested too deeply.
-        """
+        """Counts the values and nesting levels in a piece of the text. Raises MalformedBody if too
+        many values, or nested too deeply."""
         self._size += len(text)
         if self._size > MAX_STRUCTURE:
             raise MalformedBody(f"the body has more than {MAX_STRUCTURE} bytes outside of strings")
@@ -207,11 +201,8 @@ _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]..", re.DOTALL)
 
 def take_out(text: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
     """Replaces each long string by a short placeholder. Returns the shortened text and the strings
-    by placeholder. Clients cannot guess placeholders.
-
-    Raises:
-        MalformedBody: a string is not valid JSON, or too long.
-    """
+    by placeholder. Clients cannot guess placeholders. Raises MalformedBody if a string is not valid
+    JSON, or too long."""
     secret = secrets.token_hex(8)
     parts: list[bytes] = []
     strings: dict[str, str] = {}
@@ -343,16 +334,9 @@ class FairThread(Generic[Result]):
         self._is_closed = False
 
     async def run(self, client: str, call: Callable[[], Result]) -> Result:
-        """Runs the call in the thread and returns its result.
-
-        Args:
-            client: the sender; calls of one client run in order.
-
-        Raises:
-            Overloaded: too many wait.
-            BackendUnavailable: the thread is closed.
-            Exception: an error of the call.
-        """
+        """Runs the call in the thread and returns its result. Raises Overloaded if too many wait;
+        BackendUnavailable if the thread is closed; Exception if an error of the call. `client` is
+        the sender; calls of one client run in order."""
         if self._is_closed:
             raise _closed()
         job: _QueuedWork[Result] = _QueuedWork(call, asyncio.get_running_loop().create_future())
@@ -454,16 +438,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def decode(content: bytes | mmap, schema: type[T], unread: list[str] | None = None) -> T:
-    """Parses a JSON body into `schema`.
-
-    Args:
-        unread: is extended by the names of unknown members, if the schema declares which ones it
-            knows (`MEMBERS`).
-
-    Raises:
-        MalformedBody: the body is not UTF-8, not JSON, not an object, or nested too deeply.
-        InvalidField: a field has the wrong type, or is a number that no float can hold.
-    """
+    """Parses a JSON body into `schema`. Raises MalformedBody if the body is not UTF-8, not JSON,
+    not an object, or nested too deeply; InvalidField if a field has the wrong type, or is a number
+    that no float can hold. `unread` is extended by the names of unknown members, if the schema
+    declares which ones it knows (`MEMBERS`)."""
     strings: Mapping[str, str] = {}
     if isinstance(content, mmap) or len(content) >= _TAKEN_APART:
         body, strings = _taken_apart(content, scan(content))
@@ -514,11 +492,8 @@ def wrong(name: str, words: str, value: object) -> InvalidField:
 
 
 def one_of(value: object, allowed: Collection[str], name: str) -> str:
-    """Returns the value, after checking that it is one of `allowed`.
-
-    Raises:
-        InvalidField: the value is not allowed.
-    """
+    """Returns the value, after checking that it is one of `allowed`. Raises InvalidField if the
+    value is not allowed."""
     if not isinstance(value, str) or value not in allowed:
         raise wrong(name, f"one of {', '.join(allowed)}", value)
     return value
@@ -542,11 +517,8 @@ def _not_utf8(error: UnicodeDecodeError) -> MalformedBody:
 
 
 def _taken_apart(body: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
-    """Calls `take_out` and checks the size of the remaining text.
-
-    Raises:
-        MalformedBody: as in `take_out`, or the remaining text is too large.
-    """
+    """Calls `take_out` and checks the size of the remaining text. Raises MalformedBody if as in
+    `take_out`, or the remaining text is too large."""
     rest = len(body) - sum(span.end - span.start for span in spans)
     if rest > _MAX_REST:
         raise MalformedBody(
@@ -682,16 +654,9 @@ class BodyReader:
 
     async def read(self, request: Request, schema: type[Body], *, default: bytes = b"") -> Body:
         """Reads and decodes the body; see `decode`. Unknown members become a warning of the
-        request, and the first request with each of them is logged.
-
-        Args:
-            default: the value for an empty body.
-
-        Raises:
-            Overloaded: too many bodies wait for a thread.
-            BackendUnavailable: the reader is closed.
-            MalformedBody, InvalidField: as `decode` does.
-        """
+        request, and the first request with each of them is logged. Raises Overloaded if too many
+        bodies wait for a thread; BackendUnavailable if the reader is closed; MalformedBody,
+        InvalidField if as `decode` does. `default` is the value for an empty body."""
         body = request.body or default
         unread: list[str] = []
         decoded: Body

@@ -205,12 +205,9 @@ class ChatMessageForm:
     def finish_reason(
         self, reason: FinishReason, are_whole: Sequence[bool], dialect: Dialect
     ) -> FinishWord:
-        """Returns the `finish_reason` of a choice.
-
-        Args:
-            are_whole: whether each tool call is complete. A call that a stop string has cut must
-                not be run by agents, and a stream cannot retract it.
-        """
+        """Returns the `finish_reason` of a choice. `are_whole` says whether each tool call is
+        complete. A call that a stop string has cut must not be run by agents, and a stream cannot
+        retract it."""
         is_plain_stop = self.is_named and dialect.ends_named_call_with_stop
         has_called = bool(are_whole) and all(are_whole)
         if reason is FinishReason.STOP and has_called and not is_plain_stop:
@@ -326,11 +323,7 @@ def _are_whole(pieces: Iterable[Piece]) -> list[bool]:
 
 
 def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -> ChatMessage:
-    """Returns the message of a choice.
-
-    Args:
-        pieces: the pieces that are shown to the client.
-    """
+    """Returns the message of a choice. `pieces` are those that are shown to the client."""
     content, reasoning = [form.prefix], []
     calls: list[Call] = []
     for piece in pieces:
@@ -557,12 +550,8 @@ async def prepare(
     request: Preparation[ChatRequest], new_call_id: Callable[[], str]
 ) -> tuple[ChatJob[ChatRequest], ChatMessageForm]:
     """Checks a request. Returns the job to run and the form of its answer. Long chats are rendered
-    and encoded in a thread.
-
-    Raises:
-        RequestError: a field is invalid.
-        BackendError: the grammar cannot be compiled now.
-    """
+    and encoded in a thread. Raises RequestError if a field is invalid; BackendError if the grammar
+    cannot be compiled now."""
     body, model = request.body, request.model
     check_numbers(request)
     _check_modalities(body)
@@ -658,11 +647,7 @@ def _form(
     last: Message,
     new_call_id: Callable[[], str],
 ) -> ChatMessageForm:
-    """Returns the form in which the answer is written.
-
-    Args:
-        last: the last of the messages.
-    """
+    """Returns the form in which the answer is written. `last` is the last of the messages."""
     body, chat = request.body, request.model.chat
     continues = request.dialect.continues_roles and not template.add_generation_prompt
     role = last["role"] if continues else chat.config.response_role
@@ -703,11 +688,8 @@ class ChatCompletions:
         self._context = context
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers a request to `/chat/completions`.
-
-        Raises:
-            RequestError, BackendError: the request failed before the answer began.
-        """
+        """Answers a request to `/chat/completions`. Raises RequestError, BackendError if the
+        request failed before the answer began."""
         context = self._context
         preparation = await context.read(request, ChatRequest, dialect, names_of)
         find = partial(given_documents, preparation.body.messages)

@@ -76,15 +76,12 @@ def read_messages(
     """Returns the messages with contents as plain text; the parts of a list are joined by line
     ends, as in vLLM and OVMS. A string in place of the list becomes one user message (Runpod).
     Unknown members are dropped. Media that the model cannot read are replaced by a note, except in
-    the last message.
+    the last message. Raises InvalidField if the messages are missing, empty or of a wrong type, or
+    have parts of unknown types, or the last message has media that the model cannot read, or the id
+    of a result is that of no call, or of another result.
 
     Args:
         images: collects the images of the messages; None = the model does not support images.
-
-    Raises:
-        InvalidField: the messages are missing, empty or of a wrong type, or have parts of unknown
-            types, or the last message has media that the model cannot read, or the id of a result
-            is that of no call, or of another result.
     """
     if given is None:
         raise InvalidField("messages is required", param="messages")
@@ -109,11 +106,7 @@ def read_messages(
 
 def check_results(messages: Sequence[Message], member: str) -> None:
     """Raises InvalidField for a result whose id is that of no call, or of another result of the
-    turn.
-
-    Args:
-        member: the client's name of the id.
-    """
+    turn. `member` is the client's name of the id."""
     fault = fault_of_results(messages)
     if fault is not None:
         index, words = fault
@@ -122,11 +115,8 @@ def check_results(messages: Sequence[Message], member: str) -> None:
 
 
 def given_documents(given: str | Sequence[Mapping[str, Any]] | None) -> Iterator[GivenDocument]:
-    """Yields the files of messages; each becomes a part with its text, in place.
-
-    Raises:
-        InvalidField: a file of the last message is not an object.
-    """
+    """Yields the files of messages; each becomes a part with its text, in place. Raises
+    InvalidField if a file of the last message is not an object."""
     if given is None or isinstance(given, str):
         return
     for position, message in enumerate(given):
@@ -168,12 +158,8 @@ class ContentReader:
         self.refuses_media = True
 
     def __call__(self, content: object, name: str) -> str:
-        """Returns the text of a content.
-
-        Raises:
-            InvalidField: the content is of a wrong type, has parts of unknown types, or has too
-                many images.
-        """
+        """Returns the text of a content. Raises InvalidField if the content is of a wrong type, has
+        parts of unknown types, or has too many images."""
         if content is None:
             return ""
         if isinstance(content, str):
@@ -340,15 +326,12 @@ def fitting(
 ) -> Prompt:
     """Returns the prompt of the system messages at the beginning and as many of the newest messages
     as fit. The kept part begins with a user message, if there is one, so that no answer or tool
-    output refers to a dropped message.
+    output refers to a dropped message. Raises InvalidField if not even the last messages fit.
 
     Args:
         make_prompt: renders messages in time proportional to their length; called a few times.
             Raises InvalidField (`context_length_exceeded`) if the messages are far too long.
         max_tokens: the maximum number of prompt tokens.
-
-    Raises:
-        InvalidField: not even the last messages fit.
     """
 
     num_rules = 0

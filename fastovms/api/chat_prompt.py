@@ -66,11 +66,7 @@ class TemplateFields(NamedTuple):
 def template_options(model: ServedModel, given: TemplateFields) -> TemplateOptions:
     """Reads the variables for the template. The request's values override the operator's defaults,
     and its `chat_template_kwargs` override its other fields. An effort switches thinking on or off,
-    as in vLLM.
-
-    Raises:
-        InvalidField: a field is wrong.
-    """
+    as in vLLM. Raises InvalidField if a field is wrong."""
     source, add_generation_prompt = given.source, given.add_generation_prompt
     reasoning_effort = given.reasoning_effort
     config = model.chat.config
@@ -119,15 +115,13 @@ def render_prompt(
     name: str = "messages",
     warnings: list[str] | None = None,
 ) -> str:
-    """Returns the prompt's text, in time proportional to the messages.
+    """Returns the prompt's text, in time proportional to the messages. Raises RequestError if the
+    model has no template, the template refuses the messages, or there are more of them than the
+    context has tokens.
 
     Args:
         name: the field that the messages come from.
         warnings: a list to which losses in rendering are added.
-
-    Raises:
-        RequestError: the model has no template, the template refuses the messages, or there are
-            more of them than the context has tokens.
     """
     template = model.chat.template
     if template is None:
@@ -198,15 +192,10 @@ class PromptMaker:
     may_lose_images: bool = False
 
     def make(self, messages: Sequence[Message], num_images: int = 0) -> Prompt:
-        """Returns the prompt of messages, in time proportional to them.
-
-        Args:
-            num_images: how many images have tags in the texts of the messages.
-
-        Raises:
-            RequestError: as `render_prompt` does.
-            InvalidField: the prompt is empty, far too long, or lacks images that it refers to.
-        """
+        """Returns the prompt of messages, in time proportional to them. Raises RequestError if as
+        `render_prompt` does; InvalidField if the prompt is empty, far too long, or lacks images
+        that it refers to. `num_images` says how many images have tags in the texts of the
+        messages."""
         request, name = self.request, self.request.names.prompt
         model, special = request.model, adds_special_tokens(request.body.add_special_tokens)
         warnings: list[str] = []

@@ -100,14 +100,12 @@ async def chat_job(
     chat: ReadChat,
     num_prompt_logprobs: int | None = None,
 ) -> ChatJob[Body]:
-    """Returns the backend's input for a chat, and the parsers of its answer.
+    """Returns the backend's input for a chat, and the parsers of its answer. Raises RequestError if
+    the chat does not fit into the context, or its options are not supported; BackendError if the
+    grammar cannot be compiled, or image memory is exhausted.
 
     Args:
         num_prompt_logprobs: top log probabilities of the prompt's tokens that are needed.
-
-    Raises:
-        RequestError: the chat does not fit into the context, or its options are not supported.
-        BackendError: the grammar cannot be compiled, or image memory is exhausted.
     """
     grammar = await usable(request, chat.constraint)
     given = ModelInput([chat.prompt.token_ids], grammar, num_prompt_logprobs)
@@ -141,14 +139,8 @@ def _with_reasoning_budget(
     request: Preparation[GenerationFields], task: PromptTask, chat: ReadChat, warnings: list[str]
 ) -> PromptTask:
     """Returns the task with the limit on its reasoning, if there is one: that of the request, of
-    its effort, or of the operator, in this order.
-
-    Args:
-        warnings: is extended where the limit is not kept.
-
-    Raises:
-        InvalidField: the backend cannot limit reasoning, and the request asks for it.
-    """
+    its effort, or of the operator, in this order. Raises InvalidField if the backend cannot limit
+    reasoning, and the request asks for it. `warnings` is extended where the limit is not kept."""
     asked, model = request.body.thinking_token_budget, request.model
     limit = asked
     if limit is None:
@@ -311,14 +303,11 @@ def constraint(
     request: Preparation[GenerationFields], tools: ToolUse, prompt: str, options: TemplateOptions
 ) -> Constraint | None:
     """Returns the constraint on one request's answer, if there is one, in time proportional to the
-    schemas.
+    schemas. Raises InvalidField if fields contradict each other, or are malformed.
 
     Args:
         prompt: the rendered prompt, which may have opened reasoning.
         options: the template's variables, which may switch reasoning off.
-
-    Raises:
-        InvalidField: fields contradict each other, or are malformed.
     """
     chat = request.model.chat
     tool_format, reasoning_format = chat.tool_format, chat.reasoning_format
@@ -430,10 +419,7 @@ async def _refused(
 ) -> dict[str, str]:
     """Returns the fault of each tool whose calls cannot be compiled, by name. Tries halves of the
     tools, then halves of those, so that few grammars are compiled. Their results are cached.
-
-    Args:
-        is_all: whether it is known that the tools cannot be compiled together.
-    """
+    `is_all` says whether it is known that the tools cannot be compiled together."""
     try:
         if not is_all or len(tools) == 1:
             await compile_grammar(calls.only(tools), request.model, request.client)
@@ -464,12 +450,8 @@ def _parameters_of(name: str) -> str:
 
 def _enforceable(calls: _Calls, warnings: list[str]) -> Sequence[Tool]:
     """Returns the tools with only the schema keywords that grammars can enforce. Adds a warning for
-    each other keyword.
-
-    Raises:
-        InvalidField: a strict tool has a keyword that cannot be enforced, or the schema of a tool
-            that is strict or must be called is malformed.
-    """
+    each other keyword. Raises InvalidField if a strict tool has a keyword that cannot be enforced,
+    or the schema of a tool that is strict or must be called is malformed."""
     found: list[Tool] = []
     for tool in calls.choice.tools:
         name, tool_name = _parameters_of(tool.name), f"(the tool {show(tool.name)})"

@@ -60,14 +60,12 @@ def read_function(
     *,
     schema: str = "parameters",
 ) -> OfferedTool:
-    """Reads `{"name", "description", "parameters", "strict"}`.
+    """Reads `{"name", "description", "parameters", "strict"}`. Raises InvalidField if the function
+    is malformed.
 
     Args:
         place: the path of the function in the request.
         schema: the client's name for `parameters`.
-
-    Raises:
-        InvalidField: the function is malformed.
     """
     target = ToolTarget(read_name(function, place), namespace)
     for key, kind, words in (
@@ -90,11 +88,8 @@ def read_function(
 def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = None) -> OfferedTool:
     """Reads `{"name", "description", "format"}`, a tool that takes text. The text's format is added
     to the function's description for the model. A regular expression also becomes a `pattern` in
-    its schema; JSON Schema cannot express grammars.
-
-    Raises:
-        InvalidField: the tool is malformed.
-    """
+    its schema; JSON Schema cannot express grammars. Raises InvalidField if the tool is
+    malformed."""
     target = ToolTarget(read_name(custom, place), namespace, "custom")
     description = custom.get("description")
     if description is not None and not isinstance(description, str):
@@ -114,11 +109,8 @@ def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = N
 
 
 def read_name(named: Mapping[str, Any], place: str) -> str:
-    """Returns the member `name` of a tool.
-
-    Raises:
-        InvalidField: the name is not a string, is empty or is too long.
-    """
+    """Returns the member `name` of a tool. Raises InvalidField if the name is not a string, is
+    empty or is too long."""
     name = named.get("name")
     place = f"{place}.name"
     if not isinstance(name, str) or not name:
@@ -134,14 +126,8 @@ def members_of(
     tool: Mapping[str, Any], kind: str, place: str, *, flat: bool
 ) -> tuple[Mapping[str, Any], str]:
     """Returns the object that describes a tool or a choice, and its path: the member that is named
-    after the type, or otherwise the members next to the type.
-
-    Args:
-        flat: whether the members may stand next to the type.
-
-    Raises:
-        InvalidField: the member is missing.
-    """
+    after the type, or otherwise the members next to the type. Raises InvalidField if the member is
+    missing. `flat` says whether the members may stand next to the type."""
     members = tool.get(kind)
     if members is None and flat:
         return {key: value for key, value in tool.items() if key != "type"}, place
@@ -201,12 +187,8 @@ def _one_of(given: Mapping[str, Any], key: str, allowed: tuple[str, ...], place:
 
 def _without_anchors(expression: str) -> str:
     """Returns an expression without its `^` and `$` anchors; the text is always matched as a whole.
-    In alternatives without parentheses, an anchor belongs to one alternative.
-
-    Raises:
-        ValueError: the expression has an unmatched `)`, which would close a group of the
-            surrounding pattern.
-    """
+    In alternatives without parentheses, an anchor belongs to one alternative. Raises ValueError if
+    the expression has an unmatched `)`, which would close a group of the surrounding pattern."""
     depth, has_alternatives = 0, False
     for part in _REGEX_PART.findall(expression):
         has_alternatives |= part == "|" and not depth
@@ -279,14 +261,8 @@ class ToolChoice(NamedTuple):
 
 
 def read_choice(choice: str | Mapping[str, Any] | None, reader: ToolReader) -> ToolChoice:
-    """Reads `tool_choice`.
-
-    Args:
-        reader: the reader of the request's tools.
-
-    Raises:
-        InvalidField: the choice is malformed, or names an unknown tool.
-    """
+    """Reads `tool_choice`. Raises InvalidField if the choice is malformed, or names an unknown
+    tool. `reader` is the reader of the request's tools."""
     if choice is None:
         return ToolChoice(list(reader.offered))
     if isinstance(choice, str):
@@ -449,16 +425,14 @@ def read_tools(
     skips_others: bool = False,
     read_other: ReadOther | None = None,
 ) -> ToolUse:
-    """Reads the tools of a request. Tools that must not be called are hidden from the model.
+    """Reads the tools of a request. Tools that must not be called are hidden from the model. Raises
+    InvalidField if a tool or the choice is malformed, or they contradict each other.
 
     Args:
         flat: whether members of tools and choices may be given next to the type, in every dialect,
             and whether there are namespaces.
         skips_others: whether tools of other types are passed over; otherwise they are refused.
         read_other: reads a tool of another type; None = no other types are supported.
-
-    Raises:
-        InvalidField: a tool or the choice is malformed, or they contradict each other.
     """
     check_number_of_tools(given, "tools")
     reader = ToolReader(
@@ -475,10 +449,7 @@ def read_functions(
     dialect: Dialect,
 ) -> ToolUse:
     """Reads the legacy fields `functions` and `function_call`. An answer has at most one call.
-
-    Raises:
-        InvalidField: one of them is malformed, or they contradict each other.
-    """
+    Raises InvalidField if one of them is malformed, or they contradict each other."""
     name = "function_call"
     check_number_of_tools(given, "functions")
     reader = ToolReader()
@@ -571,11 +542,8 @@ class ToolReader:
         self._skipped.append(f"{place} of type {kind[:MAX_NAME]}")
 
     def add(self, tool: OfferedTool, place: str) -> None:
-        """Adds a tool; of two of the same name, the later one counts.
-
-        Raises:
-            InvalidField: the tool has the same function name as another one.
-        """
+        """Adds a tool; of two of the same name, the later one counts. Raises InvalidField if the
+        tool has the same function name as another one."""
         if len(self.offered) == MAX_TOOLS:
             raise InvalidField(
                 f"the request must have at most {MAX_TOOLS} tools in all", param="tools"

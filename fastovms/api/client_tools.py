@@ -73,11 +73,7 @@ _WORDS: Final = {
 
 def _check(value: Any, schema: Schema, place: str) -> None:
     """Checks a value against a schema of this module. Optional members may be null, and other
-    members may be present.
-
-    Raises:
-        InvalidField: the value does not follow the schema.
-    """
+    members may be present. Raises InvalidField if the value does not follow the schema."""
     if "anyOf" in schema:
         options = {option["properties"]["type"]["enum"][0]: option for option in schema["anyOf"]}
         if not isinstance(value, dict):
@@ -127,10 +123,7 @@ class ClientTool(NamedTuple):
 
     def members(self, arguments: str) -> dict[str, Any] | None:
         """Returns the members of the item of a call; None if the arguments are malformed.
-
-        Args:
-            arguments: what the model has written.
-        """
+        `arguments` are what the model has written."""
         try:
             written = orjson.loads(arguments or "{}")
             _check(written, {"type": "object"}, "")
@@ -317,11 +310,8 @@ _SKILLS: Final = _list(_object(dict.fromkeys(("name", "description", "path"), _s
 
 
 def check_item(item: Mapping[str, Any], place: str) -> None:
-    """Checks an item of a call or of a result.
-
-    Raises:
-        InvalidField: a member is missing or of a wrong type.
-    """
+    """Checks an item of a call or of a result. Raises InvalidField if a member is missing or of a
+    wrong type."""
     kind = item["type"]
     if kind == "computer_call":
         is_single = item.get("actions") is None and item.get("action") is not None
@@ -336,11 +326,7 @@ def check_item(item: Mapping[str, Any], place: str) -> None:
 
 def openai_tool(tool: Mapping[str, Any], place: str) -> Sequence[OfferedTool]:
     """Returns the function that stands for a tool of one of OpenAI's types; nothing if the server
-    would have to run it.
-
-    Raises:
-        InvalidField: the tool is malformed.
-    """
+    would have to run it. Raises InvalidField if the tool is malformed."""
     kind = tool.get("type")
     found = CLIENT_TOOLS.get(kind) if isinstance(kind, str) else None
     if found is None:
@@ -554,11 +540,7 @@ _DATED: Final = re.compile(
 
 def anthropic_tool(tool: Mapping[str, Any], place: str) -> Sequence[OfferedTool]:
     """Returns the functions that stand for a tool of one of Anthropic's types; nothing if the
-    server would have to run it.
-
-    Raises:
-        InvalidField: the tool is malformed.
-    """
+    server would have to run it. Raises InvalidField if the tool is malformed."""
     found = _DATED.fullmatch(tool["type"])
     if found is None:
         return ()

@@ -390,15 +390,9 @@ class CompletionJob:
 
 
 async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None) -> CompletionJob:
-    """Checks a request and returns its job. Long texts are encoded in a thread.
-
-    Args:
-        fim: the model's fill-in-the-middle tokens, if it has them.
-
-    Raises:
-        RequestError: a field is invalid.
-        BackendError: the grammar cannot be compiled now.
-    """
+    """Checks a request and returns its job. Long texts are encoded in a thread. Raises RequestError
+    if a field is invalid; BackendError if the grammar cannot be compiled now. `fim` are the model's
+    fill-in-the-middle tokens, if it has them."""
     body, model = request.body, request.model
     check_numbers(request)
     warnings: list[str] = []
@@ -444,12 +438,8 @@ def _budget(request: Preparation[CompletionRequest]) -> TokenBudget:
 
 
 def _check_texts(texts: Sequence[str | list[int]], images: ImageInput, dialect: Dialect) -> None:
-    """Checks the texts of prompts for images.
-
-    Raises:
-        RequestError: a model that takes images is not to complete texts, or a text would be taken
-            for an image.
-    """
+    """Checks the texts of prompts for images. Raises RequestError if a model that takes images is
+    not to complete texts, or a text would be taken for an image."""
     if not dialect.completes_vision_models:
         raise RequestError(
             "a model that takes images does not support completions: use chat completions"
@@ -520,11 +510,8 @@ class Completions:
         self._fim = FimFinder()
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers a request to `/completions`.
-
-        Raises:
-            RequestError, BackendError: the request failed before the answer began.
-        """
+        """Answers a request to `/completions`. Raises RequestError, BackendError if the request
+        failed before the answer began."""
         context = self._context
         preparation = await context.read(request, CompletionRequest, dialect, names_of)
         body, model = preparation.body, preparation.model

@@ -68,13 +68,8 @@ class ApiContext:
         self, request: Request, find: Callable[[], Iterable[GivenDocument]], size: int
     ) -> int:
         """Replaces the documents of a request by their texts. Returns the characters of all texts.
-
-        Args:
-            find: returns the documents, in time proportional to `size`.
-
-        Raises:
-            RequestError: a document of the last message cannot be read.
-        """
+        Raises RequestError if a document of the last message cannot be read. `find` returns the
+        documents, in time proportional to `size`."""
         if self.read_files is None:
             return 0
         given = await offload.run(lambda: list(find()), size)
@@ -89,12 +84,9 @@ class ApiContext:
     ) -> Preparation[Body]:
         """Reads a body and finds its model. Records the model and whether the answer is streamed
         for logs and metrics. The model stays loaded until the request ends. If the model must be
-        loaded first, a client that wants a stream gets comments while it waits.
-
-        Raises:
-            BackendError: the model cannot be loaded now.
-            RequestError: as in `read_named`, or the model does not generate text.
-        """
+        loaded first, a client that wants a stream gets comments while it waits. Raises BackendError
+        if the model cannot be loaded now; RequestError if as in `read_named`, or the model does not
+        generate text."""
         body, known = await read_named(request, schema, self.models, dialect, self.bodies)
         tasks, streams = (Task.TEXT_GENERATION,), is_streamed(body)
         model = await hold_model(request, known, self.models, tasks, streams=streams)
@@ -146,10 +138,7 @@ class ApiContext:
 
     def begin(self, request: Request, job: Job, prefix: str) -> tuple[Envelope, TextGeneration]:
         """Returns the members that every part of a chat's answer repeats, and its generation.
-
-        Args:
-            prefix: the beginning of the answer's id.
-        """
+        `prefix` is the beginning of the answer's id."""
         new_id, preparation = self.new_id(), job.preparation
         body, model = preparation.body, preparation.model.info.name
         envelope = self.envelope(prefix, new_id, body, model, preparation.dialect)

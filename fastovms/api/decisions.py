@@ -281,11 +281,8 @@ _ITEM_TYPES: Final = (
 
 
 def _chat_of(given: str | Sequence[Mapping[str, Any]], rules: ItemRules) -> ChatMessages:
-    """Returns the chat of an input, with `_MARK` in place of the question.
-
-    Raises:
-        InvalidField: an item is malformed, or the model cannot read it.
-    """
+    """Returns the chat of an input, with `_MARK` in place of the question. Raises InvalidField if
+    an item is malformed, or the model cannot read it."""
     items = given if isinstance(given, str) else [_with_json_as_text(item) for item in given]
     for position, item in enumerate(() if isinstance(items, str) else items):
         one_of(item.get("type", "message"), _ITEM_TYPES, f"input[{position}].type")
@@ -331,15 +328,13 @@ def _make_prompts(
     kwargs: Mapping[str, Any] | None,
     name: str,
 ) -> Prompts:
-    """Returns the prompts, in time proportional to the messages and the questions.
+    """Returns the prompts, in time proportional to the messages and the questions. Raises
+    RequestError if the model has no template, or it refuses the messages; InvalidField if a prompt
+    does not fit in the context.
 
     Args:
         messages: a chat whose last message, of the user, has `_MARK` in place of the question.
         name: the field that they come from.
-
-    Raises:
-        RequestError: the model has no template, or it refuses the messages.
-        InvalidField: a prompt does not fit in the context.
     """
     fields = TemplateFields(kwargs=kwargs, enable_thinking=False)
     text = render_prompt(messages, ToolUse(), template_options(model, fields), model, name)
@@ -406,11 +401,8 @@ class Readings:
 
 async def _read(model: ServedModel, prompts: Prompts, queue: Queueing, request_id: str) -> Readings:
     """Reads the labels' probabilities token by token: of all first tokens, and then, where labels
-    have several, of those that follow each beginning.
-
-    Raises:
-        RequestError, BackendError: the prompts cannot be computed.
-    """
+    have several, of those that follow each beginning. Raises RequestError, BackendError if the
+    prompts cannot be computed."""
     found = Readings([Reading({(): 0.0}) for _ in prompts.token_ids])
     # The first question is alone: the others find what they share with it in the prefix cache.
     waiting: list[tuple[int, tuple[int, ...]]] = [(0, ())]

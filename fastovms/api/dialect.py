@@ -239,11 +239,7 @@ _MAX_SERVED: Final = 8
 
 
 def model_not_found(name: str, dialect: Dialect, served: Sequence[str] = ()) -> ModelNotFound:
-    """Returns the error about a model that is not served.
-
-    Args:
-        served: the names to list.
-    """
+    """Returns the error about a model that is not served. `served` are the names to list."""
     message = dialect.unknown_model.format(name[:200])
     if served:
         listed = ", ".join(f"`{one[:100]}`" for one in served[:_MAX_SERVED])

@@ -98,14 +98,8 @@ _SIDES = (None, "left", "right")
 
 
 def read_limit(body: EncodingFields, model: ServedEncoder, num_added: int) -> TextLimit:
-    """Reads the limit on the length of a text.
-
-    Args:
-        num_added: the number of special tokens around the text.
-
-    Raises:
-        InvalidField: a number is out of its range, or the side unknown.
-    """
+    """Reads the limit on the length of a text. Raises InvalidField if a number is out of its range,
+    or the side unknown. `num_added` is the number of special tokens around the text."""
     side = body.truncation_side
     if side not in _SIDES:
         raise wrong("truncation_side", '"left" or "right"', side)
@@ -159,11 +153,8 @@ async def read_encoding(
 
 
 def answer_id(body: EncodingFields, prefix: str, new_id: str) -> str:
-    """Returns the answer's id: the prefix and the id that the client chose, or a new one.
-
-    Raises:
-        InvalidField: the client's id is not valid.
-    """
+    """Returns the answer's id: the prefix and the id that the client chose, or a new one. Raises
+    InvalidField if the client's id is not valid."""
     given = body.request_id
     return f"{prefix}{new_id if given is None else check_id(given, 'request_id')}"
 
@@ -214,11 +205,8 @@ class EncodingCall:
 
     async def encode(self, texts: Sequence[EncoderText]) -> NDArray[float32]:
         """Returns a row for each text, as `EncoderBackend.encode` makes them. Call it once: it
-        counts the request in the metrics.
-
-        Raises:
-            BackendError: the texts cannot be encoded now.
-        """
+        counts the request in the metrics. Raises BackendError if the texts cannot be encoded
+        now."""
         num_tokens = sum(len(text.token_ids) for text in texts)
         self._log_fields["prompt_tokens"] = num_tokens
         span = None if self._begin_span is None else self._begin_span()
@@ -369,17 +357,14 @@ async def tokenize(
     *,
     encloses: bool = False,
 ) -> list[TokenIds]:
-    """Returns the tokens of each text.
+    """Returns the tokens of each text. Raises InvalidField if a text is empty, too long, not a
+    text, or has ids outside the vocabulary, or all texts together are too long; Overloaded if too
+    many texts of the client wait.
 
     Args:
         names: the texts' fields, for error messages.
         encloses: whether the tokenizer's special tokens are added. Token ids of clients are not
             changed.
-
-    Raises:
-        InvalidField: a text is empty, too long, not a text, or has ids outside the vocabulary, or
-            all texts together are too long.
-        Overloaded: too many texts of the client wait.
     """
     check_texts(model, texts, names, limit)
     found: list[TokenIds] = []
@@ -417,11 +402,8 @@ def check_texts(
 
 
 def together_exceeded(max_tokens: int, name: str) -> InvalidField:
-    """Returns the error about too many tokens in all texts together.
-
-    Args:
-        name: the field of the text that exceeded the limit.
-    """
+    """Returns the error about too many tokens in all texts together. `name` is the field of the
+    text that exceeded the limit."""
     return InvalidField(
         f"{name} is too much: all texts together must have at most {max_tokens} tokens",
         param=name,
@@ -581,11 +563,8 @@ class Embeddings(NamedTuple):
 
 
 def default_limit(model: ServedEncoder, *, truncates: bool | None = None) -> TextLimit:
-    """Returns the maximum length of a text if a request does not give one.
-
-    Args:
-        truncates: whether longer texts are cut; None = the operator's setting.
-    """
+    """Returns the maximum length of a text if a request does not give one. `truncates` says whether
+    longer texts are cut; None = the operator's setting."""
     length = max(1, model.info.max_model_len - model.texts.num_added)
     return TextLimit(length, model.config.truncate if truncates is None else truncates)
 
@@ -596,15 +575,9 @@ async def embed(
     names: Sequence[str],
     options: EmbeddingOptions,
 ) -> Embeddings:
-    """Returns a vector for each text, of at least one.
-
-    Args:
-        names: the texts' fields, for error messages.
-
-    Raises:
-        InvalidField: a text or the number of dimensions is invalid.
-        BackendError: the texts cannot be encoded now.
-    """
+    """Returns a vector for each text, of at least one. Raises InvalidField if a text or the number
+    of dimensions is invalid; BackendError if the texts cannot be encoded now. `names` are the
+    texts' fields, for error messages."""
     model = call.model
     width = model.backend.encoder.width
     dimensions = options.dimensions
@@ -680,11 +653,8 @@ class EmbeddingList(AnswerSchema, kw_only=True):
 
 
 async def answer_embeddings(context: ApiContext, request: Request, dialect: Dialect) -> Response:
-    """Answers `POST /embeddings`, for every dialect.
-
-    Raises:
-        RequestError, BackendError: the request failed.
-    """
+    """Answers `POST /embeddings`, for every dialect. Raises RequestError, BackendError if the
+    request failed."""
     body, model = await read_encoding(
         context, request, EmbeddingRequest, dialect, (Task.EMBEDDINGS,)
     )
@@ -744,11 +714,8 @@ def _vector_json(vector: Vectors) -> msgspec.Raw:
 
 
 def read_input(body: EmbeddingRequest, max_inputs: int) -> Sequence[InputText]:
-    """Returns the texts of a request.
-
-    Raises:
-        InvalidField: the input is missing, has too many texts, or mixes texts and token ids.
-    """
+    """Returns the texts of a request. Raises InvalidField if the input is missing, has too many
+    texts, or mixes texts and token ids."""
     given = body.input
     if given is None:
         if body.messages is not None:

@@ -143,11 +143,8 @@ class Page(NamedTuple):
 
 
 class UrlQuery:
-    """The query parameters of one request, by name. The last of repeated values counts.
-
-    Raises:
-        RequestError: too many parameters.
-    """
+    """The query parameters of one request, by name. The last of repeated values counts. Raises
+    RequestError if too many parameters."""
 
     def __init__(self, request: Request) -> None:
         try:
@@ -168,19 +165,13 @@ class UrlQuery:
         return self._values.get(name, [None])[-1]
 
     def flag(self, name: str) -> bool:
-        """Reads a boolean parameter, in the spellings of Python and vLLM's clients too.
-
-        Raises:
-            InvalidField: the value is not a boolean.
-        """
+        """Reads a boolean parameter, in the spellings of Python and vLLM's clients too. Raises
+        InvalidField if the value is not a boolean."""
         return self._choice(name, _FLAGS, default=False)
 
     def number(self, name: str, low: int, high: int = _MAX_NUMBER) -> int | None:
-        """Reads an integer parameter; None = absent.
-
-        Raises:
-            InvalidField: the value is not an integer, or out of range.
-        """
+        """Reads an integer parameter; None = absent. Raises InvalidField if the value is not an
+        integer, or out of range."""
         text = self.text(name)
         if text is None:
             return None
@@ -190,14 +181,11 @@ class UrlQuery:
         return number
 
     def page(self, *, usual: int = _USUAL_LIMIT, most: int = _MAX_LIMIT) -> Page:
-        """Reads `limit`, `order` and `after`.
+        """Reads `limit`, `order` and `after`. Raises InvalidField if a parameter is invalid.
 
         Args:
             usual: the default of `limit`.
             most: the maximum of `limit`.
-
-        Raises:
-            InvalidField: a parameter is invalid.
         """
         limit = self.number("limit", 1, most)
         ascending = self._choice("order", {"asc": True, "desc": False}, default=False)
@@ -284,14 +272,11 @@ class ListPage(AnswerSchema, Generic[T], kw_only=True):
 def list_page(
     records: Sequence[Record], page: Page, describe: Callable[[Record], T]
 ) -> ListPage[T]:
-    """Returns one page of records.
+    """Returns one page of records. Raises InvalidField if `after` is not the id of a record.
 
     Args:
         records: all records, oldest first.
         describe: returns the object of a record; called only for the records of the page.
-
-    Raises:
-        InvalidField: `after` is not the id of a record.
     """
     ordered = records if page.ascending else records[::-1]
     start = 0
@@ -315,11 +300,7 @@ _MAX_VALUE: Final = 512
 
 
 def read_metadata(given: Mapping[str, Any] | None) -> dict[str, str]:
-    """Reads `metadata`.
-
-    Raises:
-        InvalidField: `metadata` exceeds OpenAI's limits.
-    """
+    """Reads `metadata`. Raises InvalidField if `metadata` exceeds OpenAI's limits."""
     metadata = dict(given or {})
     if len(metadata) > _MAX_KEYS:
         raise InvalidField(
@@ -342,11 +323,8 @@ MAX_ID: Final = 256
 
 
 def check_id(text: str, name: str) -> str:
-    """Returns the id after checking it.
-
-    Raises:
-        InvalidField: the id has characters that are not safe in paths, headers or logs.
-    """
+    """Returns the id after checking it. Raises InvalidField if the id has characters that are not
+    safe in paths, headers or logs."""
     if not is_id(text, MAX_ID):
         raise InvalidField(
             f"{name} must have 1 to {MAX_ID} visible ASCII characters, not {show(text)}", param=name

@@ -86,11 +86,8 @@ def is_streamed(body: GenerationFields) -> bool:
 
 
 def stream_options(body: GenerationFields, dialect: Dialect) -> StreamOptions:
-    """Reads the options of a stream.
-
-    Raises:
-        InvalidField: they are given without `stream`, or are invalid.
-    """
+    """Reads the options of a stream. Raises InvalidField if they are given without `stream`, or are
+    invalid."""
     options = body.stream_options
     if options is None:
         return StreamOptions()
@@ -119,14 +116,8 @@ def stream_options(body: GenerationFields, dialect: Dialect) -> StreamOptions:
 def stopping(
     body: GenerationFields, dialect: Dialect, config: ApiConfig, field: str = "stop"
 ) -> Stopping:
-    """Reads the stop strings.
-
-    Args:
-        field: the client's name of the field.
-
-    Raises:
-        InvalidField: there are too many, or one is empty or too long.
-    """
+    """Reads the stop strings. Raises InvalidField if there are too many, or one is empty or too
+    long. `field` is the client's name of the field."""
     given = body.stop
     strings: list[str] = [] if given is None else [given] if isinstance(given, str) else given
     limit = dialect.max_stop_strings or config.max_stop_strings
@@ -155,11 +146,8 @@ def stopping(
 
 
 def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
-    """Returns the requested number of top log probabilities per token, after checking it.
-
-    Raises:
-        InvalidField: the number exceeds the server's limit.
-    """
+    """Returns the requested number of top log probabilities per token, after checking it. Raises
+    InvalidField if the number exceeds the server's limit."""
     limit = config.max_logprobs
     if value is None or 0 <= value <= limit or (limit == ALL_LOGPROBS and value >= limit):
         return value
@@ -168,14 +156,12 @@ def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
 
 
 def queueing(body: GenerationFields, caller: Caller, owner: str) -> Queueing:
-    """Reads the fields that decide a tenant's place in the queue.
+    """Reads the fields that decide a tenant's place in the queue. Raises InvalidField if
+    `cache_salt` is invalid.
 
     Args:
         caller: its priority, if set, replaces the body's.
         owner: the key or address of the client.
-
-    Raises:
-        InvalidField: `cache_salt` is invalid.
     """
     salt = body.cache_salt
     if salt is not None and (
@@ -191,11 +177,8 @@ def queueing(body: GenerationFields, caller: Caller, owner: str) -> Queueing:
 
 
 def request_id(body: GenerationFields, default: str) -> str:
-    """Returns the id that the client gave, or `default`.
-
-    Raises:
-        InvalidField: the id is not valid.
-    """
+    """Returns the id that the client gave, or `default`. Raises InvalidField if the id is not
+    valid."""
     given = body.request_id
     if given is None:
         return default
@@ -230,11 +213,8 @@ class Candidates:
 def candidates(
     body: GenerationFields, dialect: Dialect, defaults: SamplingDefaults, limits: ModelLimits
 ) -> Candidates:
-    """Reads the fields `n`, `best_of` and beam search.
-
-    Raises:
-        InvalidField: the numbers contradict each other, or are not available in streams.
-    """
+    """Reads the fields `n`, `best_of` and beam search. Raises InvalidField if the numbers
+    contradict each other, or are not available in streams."""
     n = body.n or 1
     best_of = body.best_of
     beams = body.use_beam_search is True
@@ -313,11 +293,8 @@ MAX_PATTERN_SIZE: Final = 1000
 
 
 def repetition_detection(body: GenerationFields, chosen: Candidates) -> RepetitionDetection | None:
-    """Reads `repetition_detection`, as in vLLM; a `max_pattern_size` of 0 switches it off.
-
-    Raises:
-        InvalidField: a number is out of range, or the request is a beam search.
-    """
+    """Reads `repetition_detection`, as in vLLM; a `max_pattern_size` of 0 switches it off. Raises
+    InvalidField if a number is out of range, or the request is a beam search."""
     name, given = "repetition_detection", body.repetition_detection
     if given is None:
         return None
@@ -360,11 +337,8 @@ class PromptCaching(NamedTuple):
 
 
 def prompt_caching(options: Mapping[str, Any] | None, retention: str | None) -> PromptCaching:
-    """Reads `prompt_cache_options` and `prompt_cache_retention`.
-
-    Raises:
-        InvalidField: a value is not one of OpenAI's.
-    """
+    """Reads `prompt_cache_options` and `prompt_cache_retention`. Raises InvalidField if a value is
+    not one of OpenAI's."""
     if retention is not None:
         one_of(retention, _RETENTIONS, "prompt_cache_retention")
     if options is None:
@@ -403,12 +377,8 @@ class TokenRules:
 
 
 def token_rules(body: GenerationFields, model: ModelInfo, config: ApiConfig) -> TokenRules:
-    """Reads the fields that ban, bias or allow tokens.
-
-    Raises:
-        InvalidField: a token id is not in the vocabulary, or `bad_words` are empty, too long or too
-            many.
-    """
+    """Reads the fields that ban, bias or allow tokens. Raises InvalidField if a token id is not in
+    the vocabulary, or `bad_words` are empty, too long or too many."""
     allowed = body.allowed_token_ids
     if allowed is not None:
         if not allowed:
@@ -516,15 +486,13 @@ def token_budget(
     *,
     may_reach_limit: bool = False,
 ) -> TokenBudget:
-    """Returns the token budget of a request.
+    """Returns the token budget of a request. Raises InvalidField if the number exceeds the
+    operator's limit, and the dialect refuses that.
 
     Args:
         default: the number if neither the request nor the model sets one.
         may_reach_limit: whether a request may equal the operator's limit; otherwise it must be
             lower.
-
-    Raises:
-        InvalidField: the number exceeds the operator's limit, and the dialect refuses that.
     """
     model, dialect, name = request.model, request.dialect, request.names.max_tokens
     limit = model.limits.max_tokens_limit
@@ -545,14 +513,9 @@ def token_budget(
 def fit_max_tokens(
     request: Preparation[GenerationFields], budget: TokenBudget, num_prompt_tokens: int, name: str
 ) -> int | None:
-    """Returns `budget.max_tokens`, lowered to fit into the context if allowed.
-
-    Args:
-        name: the name of the prompt's field, for error messages.
-
-    Raises:
-        InvalidField: prompt and answer do not fit (`context_length_exceeded`), with the counts.
-    """
+    """Returns `budget.max_tokens`, lowered to fit into the context if allowed. Raises InvalidField
+    if prompt and answer do not fit (`context_length_exceeded`), with the counts. `name` is the name
+    of the prompt's field, for error messages."""
     max_tokens, model = budget.max_tokens, request.model.info
     room = model.max_model_len - num_prompt_tokens
     if num_prompt_tokens == 0:
@@ -581,11 +544,8 @@ def fit_max_tokens(
 def truncation(
     body: GenerationFields, model: ModelInfo, max_tokens: int | None, clamps: bool
 ) -> Truncation | None:
-    """Reads how many tokens of a long prompt are kept, and from which side.
-
-    Raises:
-        InvalidField: a number is beyond the context, or the side unknown.
-    """
+    """Reads how many tokens of a long prompt are kept, and from which side. Raises InvalidField if
+    a number is beyond the context, or the side unknown."""
     side = body.truncation_side
     if side not in (None, "left", "right"):
         raise wrong("truncation_side", '"left" or "right"', side)

@@ -96,14 +96,8 @@ Otherwise they would fill the disk of a server that runs a batch a night."""
 
 
 def seconds_of(given: Mapping[str, Any] | None, name: str) -> int | None:
-    """Reads `expires_after` and returns its seconds; None = not given.
-
-    Args:
-        name: the field's name, for error messages.
-
-    Raises:
-        InvalidField: a member is invalid.
-    """
+    """Reads `expires_after` and returns its seconds; None = not given. Raises InvalidField if a
+    member is invalid. `name` is the field's name, for error messages."""
     if given is None:
         return None
     anchor, seconds = given.get("anchor"), given.get("seconds")
@@ -128,7 +122,8 @@ _FILE: Final = "file"
 
 
 class FormReader:
-    """Parses a multipart form with one file. Its methods block, so call them in a thread.
+    """Parses a multipart form with one file. Its methods block, so call them in a thread. Raises
+    RequestError if the header has no boundary.
 
     Args:
         content_type: the header, with the boundary.
@@ -145,9 +140,6 @@ class FormReader:
         path: where the file is.
         size: the file's bytes so far.
         max_size: the limit of the file, in bytes.
-
-    Raises:
-        RequestError: the header has no boundary.
     """
 
     def __init__(
@@ -194,12 +186,8 @@ class FormReader:
             raise RequestError(f"the form cannot be read: {error}") from None
 
     def feed(self, pieces: Sequence[bytes]) -> None:
-        """Reads on.
-
-        Raises:
-            RequestError: the form is invalid.
-            OSError: the file cannot be written.
-        """
+        """Reads on. Raises RequestError if the form is invalid; OSError if the file cannot be
+        written."""
         try:
             for piece in pieces:
                 self._parser.write(piece)
@@ -402,12 +390,8 @@ class UploadSink:
         self._begin()
 
     async def form(self) -> FormReader:
-        """Returns the form once it is written to disk.
-
-        Raises:
-            RequestError: the form is invalid.
-            StateFailed: the disk failed.
-        """
+        """Returns the form once it is written to disk. Raises RequestError if the form is invalid;
+        StateFailed if the disk failed."""
         while self._work is not None:
             await asyncio.wait([self._work])
         if self._error is None:
@@ -511,12 +495,8 @@ _RANGE: Final = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
 async def send_content(
     request: Request, record: FileRecord, path: Path, threads: DiskThreads
 ) -> Response | None:
-    """Sends the content of a file, or the requested range.
-
-    Raises:
-        NotFound: the file no longer exists, for example because it has expired.
-        StateFailed: the file cannot be read.
-    """
+    """Sends the content of a file, or the requested range. Raises NotFound if the file no longer
+    exists, for example because it has expired; StateFailed if the file cannot be read."""
     wanted = byte_range(request.headers.get("range"), record.size)
     if wanted is None:
         fields = (("Content-Range", f"bytes */{record.size}"),)
@@ -638,16 +618,13 @@ class Uploads:
         read_form: Callable[[str], FormReader],
         dialect: Dialect,
     ) -> UploadSink:
-        """Returns the sink of an upload.
+        """Returns the sink of an upload. Raises RequestError if the body is not a form; Overloaded
+        if the client has too many uploads.
 
         Args:
             threads: read and write the form.
             shares: the bytes that the upload counts for.
             read_form: returns the reader of a form, given the Content-Type.
-
-        Raises:
-            RequestError: the body is not a form.
-            Overloaded: the client has too many uploads.
         """
         content_type = request.headers.get("content-type") or ""
         if essence(content_type) != _FORM:
@@ -702,12 +679,8 @@ class Kept(Generic[Part]):
 
     @property
     def part(self) -> Part:
-        """Returns the part.
-
-        Raises:
-            StateFailed: it could not be opened.
-            RequestError: it is switched off.
-        """
+        """Returns the part. Raises StateFailed if it could not be opened; RequestError if it is
+        switched off."""
         if self._part is not None:
             return self._part
         if self._is_fault:

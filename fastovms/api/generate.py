@@ -43,13 +43,9 @@ def submit_all(
     backend: GenerationBackend, submissions: Iterable[tuple[GenerationRequest, OutputCallback]]
 ) -> None:
     """Queues all prompts. None runs before the function returns; if it raises, the caller aborts
-    the queued ones.
-
-    Raises:
-        InvalidField: the request has more prompts than the queue can ever hold.
-        RequestError: a prompt can never run.
-        BackendError: the backend cannot take the prompts.
-    """
+    the queued ones. Raises InvalidField if the request has more prompts than the queue can ever
+    hold; RequestError if a prompt can never run; BackendError if the backend cannot take the
+    prompts."""
     num_others = backend.stats().num_waiting
     num_queued = 0
     for request, on_output in submissions:
@@ -221,11 +217,8 @@ class RequestProgress:
         self._is_scored = True
 
     def note_heard(self, sample: SampleProgress, output: GenerationOutput, num_tokens: int) -> None:
-        """Records an output that an earlier process produced, without times.
-
-        Args:
-            num_tokens: the sample's number of tokens now.
-        """
+        """Records an output that an earlier process produced, without times. `num_tokens` is the
+        sample's number of tokens now."""
         self._has_times = False
         self.num_cached_tokens[sample.position] = output.num_cached_tokens
         if output.num_prompt_tokens is not None:
@@ -240,12 +233,8 @@ class RequestProgress:
     def note_output(
         self, sample: SampleProgress, output: GenerationOutput, num_tokens: int
     ) -> None:
-        """Records an output of a sample.
-
-        Args:
-            num_tokens: the sample's number of tokens now. It decreases where a stop string was
-                completed before text that was held back.
-        """
+        """Records an output of a sample. `num_tokens` is the sample's number of tokens now. It
+        decreases where a stop string was completed before text that was held back."""
         position = sample.position
         if output.queue_time is not None:
             self._queue_times[position] = output.queue_time
@@ -554,14 +543,9 @@ class TextGeneration:
         """Queues the prompts, unless all of their samples are already finished.
 
         `on_delta` is called on the event loop for every step of every sample; an exception in it
-        ends the run.
-
-        Args:
-            on_output: called with each output of the backend, before its delta.
-
-        Raises:
-            RequestError: a prompt can never run.
-            BackendError: the backend cannot take the prompts.
+        ends the run. Raises RequestError if a prompt can never run; BackendError if the backend
+        cannot take the prompts. `on_output` is called with each output of the backend, before its
+        delta.
         """
         self._on_delta, self._on_heard = on_delta, on_output
         if self._done is None:

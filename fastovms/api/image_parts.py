@@ -57,16 +57,13 @@ def check_tags(
     needs_all: bool = True,
 ) -> None:
     """Checks that each image has exactly one tag in the text, and that the text has no other image
-    tags, which could not be distinguished in the prompt.
+    tags, which could not be distinguished in the prompt. Raises ForbiddenTag if the text has
+    another image tag; InvalidField if an image is missing.
 
     Args:
         name: the field of the text.
         reserved: the model's own tags.
         needs_all: whether every image must have a tag.
-
-    Raises:
-        ForbiddenTag: the text has another image tag.
-        InvalidField: an image is missing.
     """
     found = Counter(match[0] for match in _TAG.finditer(text))
     expected = {image_tag(index) for index in range(num_images)}
@@ -115,11 +112,8 @@ class GivenImages:
         self.sources: list[ImageSource] = []
 
     def add(self, source: ImageSource) -> str:
-        """Adds an image and returns the tag for it in the prompt.
-
-        Raises:
-            InvalidField: there are too many images.
-        """
+        """Adds an image and returns the tag for it in the prompt. Raises InvalidField if there are
+        too many images."""
         if self._max_images is not None and len(self.sources) >= self._max_images:
             raise too_many_images(source, self._max_images)
         self.sources.append(source)
@@ -169,12 +163,8 @@ class ImageInput:
 
 def images_of_request(model: ImageInput | None, *, may_drop: bool = False) -> GivenImages | None:
     """Returns an object that collects the images of a request; None = the model does not support
-    images.
-
-    Args:
-        may_drop: whether messages may be dropped; images are then counted when they are loaded, not
-            when they are read.
-    """
+    images. `may_drop` says whether messages may be dropped; images are then counted when they are
+    loaded, not when they are read."""
     if model is None:
         return None
     return GivenImages(None if may_drop else model.max_images)
@@ -230,11 +220,7 @@ def image_tokens_unknown(image: ImageSource) -> InvalidField:
 
 
 def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> ImageSource:
-    """Returns where a part's image is.
-
-    Raises:
-        InvalidField: the part is malformed.
-    """
+    """Returns where a part's image is. Raises InvalidField if the part is malformed."""
     member = f"{name}.image_url"
     found = part.get("image_url")
     if part.get("type") == "input_image" and found is None and part.get("file_id") is not None:

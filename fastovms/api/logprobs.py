@@ -208,15 +208,9 @@ class TokenReport:
 
 
 def token_report(request: Preparation[GenerationFields], logprobs: int | None) -> TokenReport:
-    """Reads which token details the answer reports.
-
-    Args:
-        logprobs: how many top log probabilities of each token the request asks for.
-
-    Raises:
-        InvalidField: the number exceeds the server's limit, or the detail is not available in
-            streams.
-    """
+    """Reads which token details the answer reports. Raises InvalidField if the number exceeds the
+    server's limit, or the detail is not available in streams. `logprobs` says how many top log
+    probabilities of each token the request asks for."""
     body, config, name = request.body, request.config, request.names.logprobs
     if body.logprob_token_ids is not None:
         _check_listed(body.logprob_token_ids, logprobs, name, request.model.info)

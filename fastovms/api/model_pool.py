@@ -57,11 +57,7 @@ def departure(
     keep_alive: KeepAlive, request: Request, model: KnownModel, models: ServedModels
 ) -> Iterator[Departure]:
     """Sets how long a model stays loaded after a request, if models are loaded on demand and the
-    client is an operator.
-
-    Raises:
-        InvalidField: `keep_alive` is not a duration.
-    """
+    client is an operator. Raises InvalidField if `keep_alive` is not a duration."""
     is_wanted, holder = unloads(keep_alive), models.holder
     if not is_wanted:
         yield Departure(False, False, ())
@@ -83,11 +79,8 @@ def _warnings(model: KnownModel, reason: str) -> Sequence[str]:
 
 def unloads(keep_alive: KeepAlive) -> bool:
     """Returns whether the model is to be unloaded at once: for a duration of zero, given as a
-    number of seconds or in Go's notation, such as "0s".
-
-    Raises:
-        InvalidField: the value is not a duration.
-    """
+    number of seconds or in Go's notation, such as "0s". Raises InvalidField if the value is not a
+    duration."""
     if not isinstance(keep_alive, str):
         return keep_alive == 0
     text = keep_alive.strip()
@@ -125,11 +118,8 @@ class ModelWaiters:
         return [name for name, waiting in self._waiting.items() if waiting]
 
     def add(self, name: str, *, is_order: bool = False) -> asyncio.Future[None]:
-        """Adds a waiting request and returns its future.
-
-        Args:
-            is_order: whether the model must be loaded with its current configuration.
-        """
+        """Adds a waiting request and returns its future. `is_order` says whether the model must be
+        loaded with its current configuration."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[name].append(waiting)
         if is_order:
@@ -215,10 +205,7 @@ class ModelLoader(Protocol):
 
     async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
         """Loads one model and returns it. Raises ConfigurationError if it cannot be loaded.
-
-        Args:
-            num_loaded: how many models are loaded already.
-        """
+        `num_loaded` says how many models are loaded already."""
 
     async def reclaim(self) -> None:
         """Returns the freed memory of an unloaded model to the operating system."""
@@ -407,11 +394,8 @@ class ModelPool:
         self._advance()
 
     async def unload(self, name: str) -> None:
-        """Unloads a model and returns when its memory is freed.
-
-        Raises:
-            BackendUnavailable: requests still run on it; it is unloaded when they have ended.
-        """
+        """Unloads a model and returns when its memory is freed. Raises BackendUnavailable if
+        requests still run on it; it is unloaded when they have ended."""
         self.dismiss(name)
         if self._residency[name].is_away:
             return
@@ -584,11 +568,7 @@ class ModelPool:
 
 async def _warm_up(model: AnyServed) -> None:
     """Starts a model's backend and returns once it is ready for requests. Closes the backend if
-    that fails.
-
-    Raises:
-        EngineFailed: the model cannot compute anything.
-    """
+    that fails. Raises EngineFailed if the model cannot compute anything."""
     model.backend.start()
     try:
         await model.backend.warmed_up()

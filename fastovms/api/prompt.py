@@ -168,12 +168,9 @@ def split_prompts(
     *,
     truncation: Truncation | None = None,
 ) -> list[str | list[int]]:
-    """Returns the prompts of a request, in order, each checked but not yet encoded.
-
-    Raises:
-        InvalidField: the prompts are missing, empty, too many, of mixed forms, too long for the
-            context without truncation, or have ids outside the vocabulary.
-    """
+    """Returns the prompts of a request, in order, each checked but not yet encoded. Raises
+    InvalidField if the prompts are missing, empty, too many, of mixed forms, too long for the
+    context without truncation, or have ids outside the vocabulary."""
     if prompt is None:
         raise InvalidField("prompt is required", param="prompt")
     if isinstance(prompt, str):
@@ -218,14 +215,8 @@ class PromptEncoder:
     truncation: Truncation | None = None
 
     def encode(self, text: str, name: str) -> list[int]:
-        """Returns the token ids of a text, in time proportional to it.
-
-        Args:
-            name: the text's field.
-
-        Raises:
-            InvalidField: the text is far too long (`context_length_exceeded`).
-        """
+        """Returns the token ids of a text, in time proportional to it. Raises InvalidField if the
+        text is far too long (`context_length_exceeded`). `name` is the text's field."""
         truncation = self.truncation
         limit = self.model.max_model_len if truncation is None else truncation.max_tokens + _CUT
         num_chars = limit * _USUAL_CHARS_PER_TOKEN
@@ -279,11 +270,7 @@ def prompt_name(position: int, num_prompts: int) -> str:
 
 
 def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
-    """Returns the error that a field is longer than the context.
-
-    Args:
-        name: the invalid field.
-    """
+    """Returns the error that a field is longer than the context. `name` is the invalid field."""
     told = f"This model's maximum context length is {model.max_model_len} tokens, but {reason}."
     return InvalidField(
         f"{told} {model.context_reason}".rstrip(),

@@ -39,15 +39,11 @@ class TemplateRuns:
     async def run(self, client: str, work: Callable[[], Result], cost: int) -> Result:
         """Returns the result of work that renders templates. Work that takes much, or renders a
         template of a client, is begun again in a thread that renders in a process; clients take
-        turns.
+        turns. Raises Overloaded if too many wait; Exception if an error of the work.
 
         Args:
             client: the sender.
             cost: of the work; see `offload.run`.
-
-        Raises:
-            Overloaded: too many wait.
-            Exception: an error of the work.
         """
         try:
             return await offload.run(partial(self._at_once, work), cost)

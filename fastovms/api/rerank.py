@@ -50,14 +50,8 @@ from fastovms.text.tokenizer import PairTemplate, TokenIds
 
 
 def read_pair_options(body: EncodingFields, model: ServedEncoder, *, chunks: bool) -> PairOptions:
-    """Reads the options for scoring pairs.
-
-    Args:
-        chunks: whether documents that are too long are scored in parts, not refused.
-
-    Raises:
-        InvalidField: a value is out of its range.
-    """
+    """Reads the options for scoring pairs. Raises InvalidField if a value is out of its range.
+    `chunks` says whether documents that are too long are scored in parts, not refused."""
     limit = read_limit(body, model, 0)
     if limit.keeps_end:
         raise InvalidField(
@@ -167,14 +161,8 @@ def fit_pairs(
     max_together: int,
 ) -> list[FittedPair]:
     """Returns the parts of each pair that fit into the model's context, in order, with at most
-    `max_together` tokens in all.
-
-    Args:
-        room: the maximum number of tokens of query and document together.
-
-    Raises:
-        InvalidField: a pair is too long, or all together have too many tokens.
-    """
+    `max_together` tokens in all. Raises InvalidField if a pair is too long, or all together have
+    too many tokens. `room` is the maximum number of tokens of query and document together."""
     found: list[FittedPair] = []
     num_tokens = 0
     for owner, (query, document) in enumerate(pairs):
@@ -274,12 +262,8 @@ async def score_pairs(
     pairs: Sequence[Pair],
     options: PairOptions,
 ) -> PairScores:
-    """Returns a score for each pair.
-
-    Raises:
-        InvalidField: a text is invalid.
-        BackendError: the pairs cannot be scored now.
-    """
+    """Returns a score for each pair. Raises InvalidField if a text is invalid; BackendError if the
+    pairs cannot be scored now."""
     model, client = call.model, call.client
     if model.task is Task.EMBEDDINGS:
         return await _alike(call, texts, pairs, options)
@@ -466,11 +450,8 @@ class RerankAnswer(AnswerSchema, kw_only=True):
 
 
 async def answer_rerank(context: ApiContext, request: Request, dialect: Dialect) -> Response:
-    """Answers `POST /rerank`, for every dialect.
-
-    Raises:
-        RequestError, BackendError: the request failed.
-    """
+    """Answers `POST /rerank`, for every dialect. Raises RequestError, BackendError if the request
+    failed."""
     body, model = await read_encoding(context, request, RerankRequest, dialect, TASKS)
     texts = _texts(body, model.config.max_allowed_chunks)
     top_n = _top_n(body, len(texts.documents))
@@ -583,11 +564,8 @@ class ScoreList(AnswerSchema, kw_only=True):
 
 
 async def answer_score(context: ApiContext, request: Request, dialect: Dialect) -> Response:
-    """Answers `POST /score`, for every dialect.
-
-    Raises:
-        RequestError, BackendError: the request failed.
-    """
+    """Answers `POST /score`, for every dialect. Raises RequestError, BackendError if the request
+    failed."""
     body, model = await read_encoding(context, request, ScoreRequest, dialect, TASKS)
     texts, pairs = _read_pairs(body, model.config.max_inputs)
     options = read_pair_options(body, model, chunks=False)
@@ -608,11 +586,8 @@ async def answer_score(context: ApiContext, request: Request, dialect: Dialect) 
 
 
 def _read_pairs(body: ScoreRequest, max_inputs: int) -> tuple[PairTexts, list[Pair]]:
-    """Returns the texts of both sides, and the pairs of their indices.
-
-    Raises:
-        InvalidField: a side is absent, empty or too long, or the lengths do not match.
-    """
+    """Returns the texts of both sides, and the pairs of their indices. Raises InvalidField if a
+    side is absent, empty or too long, or the lengths do not match."""
     first, second = _sides(body)
     (queries, query_names), (documents, document_names) = (
         _side(body, name, max_inputs) for name in (first, second)

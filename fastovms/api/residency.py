@@ -77,11 +77,8 @@ class Resident:
 
 class Residency:
     """The loading state machine of all models. The caller asks for `next_move`, performs the load
-    or unload, and reports the outcome; one move at a time.
-
-    Args:
-        config: the limits on models and bytes in memory, and the idle time before unloading.
-    """
+    or unload, and reports the outcome; one move at a time. `config` has the limits on models and
+    bytes in memory, and the idle time before unloading."""
 
     def __init__(self, config: ResidencyConfig) -> None:
         self._config = config

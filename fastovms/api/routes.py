@@ -53,15 +53,13 @@ def add_model_routes(
     extensions: Iterable[Extension] = (),
 ) -> Mapping[str, Operation]:
     """Adds the routes that need the models, and returns the OpenAPI descriptions of routes that
-    have one, by method and path.
+    have one, by method and path. Raises ConfigurationError if an extension fails, or adds a route
+    that exists.
 
     Args:
         state: the stored responses; None = responses are not stored.
         reload: reads the list of models again; None = the server has no list.
         work: returns the running work that operators may list and cancel, in addition to responses.
-
-    Raises:
-        ConfigurationError: an extension fails, or adds a route that exists.
     """
     models = context.models
     completions = Completions(context)

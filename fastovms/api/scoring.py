@@ -31,10 +31,8 @@ class TokenAligner:
 
     There may be markup between pieces. A token belongs to the piece in which its text begins. A
     token that begins in markup belongs to the piece that it reaches into. A token without text
-    belongs to the piece around or after it, and to none at the end.
-
-    Args:
-        tags: the markup. In a token that is a tag, a piece can begin only at its start.
+    belongs to the piece around or after it, and to none at the end. `tags` is the markup. In a
+    token that is a tag, a piece can begin only at its start.
     """
 
     def __init__(self, tags: Collection[str] = frozenset()) -> None:
@@ -169,12 +167,8 @@ class PromptScore(NamedTuple):
 async def run_single_steps(
     backend: GenerationBackend, requests: Sequence[GenerationRequest]
 ) -> list[GenerationOutput]:
-    """Runs requests for one token each, and returns their outputs in order.
-
-    Raises:
-        RequestError: one can never run.
-        BackendError: the backend cannot take them, or failed on the way.
-    """
+    """Runs requests for one token each, and returns their outputs in order. Raises RequestError if
+    one can never run; BackendError if the backend cannot take them, or failed on the way."""
     outputs: dict[int, GenerationOutput] = {}
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -210,14 +204,9 @@ async def score_prompts(
     queueing: Queueing,
 ) -> list[PromptScore]:
     """Returns the log probabilities of the prompts. Each runs for one token, which is dropped.
-
-    Args:
-        num_top: the number of top log probabilities for each token, or `ALL_LOGPROBS`.
-
-    Raises:
-        RequestError: a prompt can never run.
-        BackendError: the backend cannot take the prompts, or failed.
-    """
+    Raises RequestError if a prompt can never run; BackendError if the backend cannot take the
+    prompts, or failed. `num_top` is the number of top log probabilities for each token, or
+    `ALL_LOGPROBS`."""
     requests = [
         _scoring_request(
             f"{request_id}-{position}", token_ids, num_top, backend.model.max_model_len, queueing

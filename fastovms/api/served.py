@@ -85,14 +85,9 @@ class ChatModel:
     @classmethod
     def load(cls, model_dir: Path, config: ChatConfig, cache: DiskCache | None = None) -> ChatModel:
         """Reads the chat features of a model. A model whose own template is broken gets none.
-
-        Args:
-            cache: stores the results of template analysis; None = not stored.
-
-        Raises:
-            ConfigurationError: the operator's template is broken, or a parser unknown, or the
-                parsers are incompatible.
-        """
+        Raises ConfigurationError if the operator's template is broken, or a parser unknown, or the
+        parsers are incompatible. `cache` stores the results of template analysis; None = not
+        stored."""
         missing = "has no chat template"
         try:
             template = ChatTemplate.load(
@@ -194,19 +189,13 @@ class AdapterHolder(Protocol):
         """Those that requests may name."""
 
     async def load(self, name: str, path: Path) -> Adapter:
-        """Loads an adapter and returns it when requests may name it.
-
-        Raises:
-            ConfigurationError: it cannot be served, there are too many, or the name is taken.
-            BackendUnavailable: the engine does not run.
-        """
+        """Loads an adapter and returns it when requests may name it. Raises ConfigurationError if
+        it cannot be served, there are too many, or the name is taken; BackendUnavailable if the
+        engine does not run."""
 
     async def unload(self, name: str) -> None:
         """Unloads an adapter when its requests have ended, and returns when its memory is freed.
-
-        Raises:
-            BackendUnavailable: the requests do not end in time.
-        """
+        Raises BackendUnavailable if the requests do not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,10 +366,7 @@ class KnownModel:
 
     def refreshed(self) -> KnownModel:
         """Returns the description as it is now: that of an adapter is of one load of its model.
-
-        Raises:
-            BackendUnavailable: the adapter has been unloaded.
-        """
+        Raises BackendUnavailable if the adapter has been unloaded."""
         if self.parent is None:
             return self
         found = _adapters_of(self.parent, self.name)
@@ -443,15 +429,10 @@ class ModelHolder(Protocol):
         """Holds a model and returns its release; None = it is not loaded, or is being unloaded."""
 
     async def hold(self, name: str, client: str = "") -> Release:
-        """Holds a model and returns its release. Loads the model first if needed.
-
-        Args:
-            client: the key or address that waits for it; "" = the server itself.
-
-        Raises:
-            BackendUnavailable: the model cannot be loaded now.
-            Overloaded: too many requests of the client wait for the model.
-        """
+        """Holds a model and returns its release. Loads the model first if needed. Raises
+        BackendUnavailable if the model cannot be loaded now; Overloaded if too many requests of the
+        client wait for the model. `client` is the key or address that waits for it; "" = the server
+        itself."""
 
     async def load(self, name: str) -> None:
         """Loads a model, and returns when it is in memory. Raises as `hold` does."""
@@ -463,11 +444,8 @@ class ModelHolder(Protocol):
         """Unloads a model when its last request has ended; returns at once."""
 
     async def unload(self, name: str) -> None:
-        """Unloads a model and returns when its memory is freed.
-
-        Raises:
-            BackendUnavailable: running requests do not end in time.
-        """
+        """Unloads a model and returns when its memory is freed. Raises BackendUnavailable if
+        running requests do not end in time."""
 
 
 class ServedModels:
@@ -483,11 +461,8 @@ class ServedModels:
     def __init__(
         self, models: Iterable[AnyServed] = (), close: Callable[[], None] = lambda: None
     ) -> None:
-        """
-        Args:
-            models: the first one answers requests without a model name, where the dialect allows
-                it.
-        """
+        """The first of `models` answers requests without a model name, where the dialect allows
+        that."""
         self.holder: ModelHolder | None = None
         self.close = close
         self.takes_any_name = False
@@ -542,16 +517,10 @@ class ServedModels:
         return None
 
     def find(self, name: str | None, dialect: Dialect, *, is_exact: bool = False) -> KnownModel:
-        """Returns the model that a request names.
-
-        Args:
-            is_exact: whether the name must be one of the model's even if the only model answers
-                to any.
-
-        Raises:
-            InvalidField: the dialect requires a model name and none is given.
-            ModelNotFound: the model is unknown, or none is named and the server has none.
-        """
+        """Returns the model that a request names. Raises InvalidField if the dialect requires a
+        model name and none is given; ModelNotFound if the model is unknown, or none is named and
+        the server has none. `is_exact` says whether the name must be one of the model's even if the
+        only model answers to any."""
         if name is None:
             if dialect.model_required:
                 raise InvalidField("model is required and must be a string", param="model")

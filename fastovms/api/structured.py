@@ -23,15 +23,13 @@ from fastovms.params import Grammar, GrammarKind
 
 
 def tag_format(value: object, name: str) -> Mapping[str, Any]:
-    """Returns the format of a structural tag without checking its members.
+    """Returns the format of a structural tag without checking its members. Raises InvalidField if
+    the value has neither form.
 
     Args:
         value: `{"format": ...}`, or XGrammar's older `{"structures": [{"begin", "schema", "end"}],
             "triggers": [...]}`, or the JSON text of either.
         name: the field's name, for error messages.
-
-    Raises:
-        InvalidField: the value has neither form.
     """
     body = _parsed(value, name) if isinstance(value, str) else value
     if not isinstance(body, Mapping):
@@ -86,14 +84,12 @@ Reader = Callable[[Any, str], str | None]
 
 
 def grammar_of(request: Preparation[GenerationFields], warnings: list[str]) -> Grammar | None:
-    """Returns the constraint that a request asks for, not yet compiled.
+    """Returns the constraint that a request asks for, not yet compiled. Raises InvalidField if
+    there are several constraints, one is too long or malformed, or a strict one has a keyword that
+    cannot be enforced.
 
     Args:
         warnings: collects the keywords of a schema that are not enforced.
-
-    Raises:
-        InvalidField: there are several constraints, one is too long or malformed, or a strict one
-            has a keyword that cannot be enforced.
     """
     body = request.body
     if body.guided_whitespace_pattern is not None:

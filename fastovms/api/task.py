@@ -86,11 +86,8 @@ def check_numbers(request: Preparation[GenerationFields]) -> None:
 def generation_options(
     request: Preparation[GenerationFields], report: TokenReport, budget: TokenBudget
 ) -> GenerationOptions:
-    """Reads the options of a request that has passed `check_numbers`.
-
-    Raises:
-        InvalidField: options contradict each other, or are not supported.
-    """
+    """Reads the options of a request that has passed `check_numbers`. Raises InvalidField if
+    options contradict each other, or are not supported."""
     body, model, dialect = request.body, request.model, request.dialect
     return GenerationOptions(
         candidates=candidates(body, dialect, model.info.defaults, model.limits),
@@ -126,15 +123,9 @@ async def with_images(
     sources: Sequence[ImageSource],
 ) -> PromptTask:
     """Returns the task with the prompt and its images in the form of a vision model. Loads the
-    images.
-
-    Args:
-        text: the whole text of the prompt, even if its tokens are truncated.
-
-    Raises:
-        InvalidField: an image is not available.
-        Overloaded: there is not enough memory for the images.
-    """
+    images. Raises InvalidField if an image is not available; Overloaded if there is not enough
+    memory for the images. `text` is the whole text of the prompt, even if its tokens are
+    truncated."""
     images, name = request.model.images, request.names.prompt
     if images is None or text is None:
         return task
@@ -177,15 +168,9 @@ def check_length(grammar: Grammar, config: ApiConfig) -> None:
 
 
 async def compile_grammar(grammar: Grammar, model: ServedModel, client: str) -> Grammar:
-    """Makes a grammar ready to be used in `SamplingParams`.
-
-    Args:
-        client: the sender.
-
-    Raises:
-        InvalidField: the grammar is invalid.
-        BackendError: too many grammars wait, or the compiler is not available.
-    """
+    """Makes a grammar ready to be used in `SamplingParams`. Raises InvalidField if the grammar is
+    invalid; BackendError if too many grammars wait, or the compiler is not available. `client` is
+    the sender."""
     try:
         return await model.backend.compile_grammar(grammar, client)
     except RequestError as error:
@@ -253,11 +238,7 @@ def _check_total_logprobs(
     request: Preparation[GenerationFields], options: GenerationOptions, given: ModelInput
 ) -> None:
     """Checks the maximum number of log probabilities in the answer. Every choice repeats those of
-    its prompt.
-
-    Raises:
-        InvalidField: they may be more than `max_total_logprobs`.
-    """
+    its prompt. Raises InvalidField if they may be more than `max_total_logprobs`."""
     report, model, names = options.report, request.model.info, request.names
     max_tokens = options.budget.max_tokens
     num_samples = options.candidates.num_samples

@@ -93,12 +93,8 @@ async def read_named(
     reader: BodyReader,
 ) -> tuple[Body, KnownModel]:
     """Returns the typed body and the model that it names, and records the model for logs and
-    metrics. The model need not be loaded.
-
-    Raises:
-        RequestError: a field is invalid. If a model name is required, its error takes precedence
-            over other fields' errors.
-    """
+    metrics. The model need not be loaded. Raises RequestError if a field is invalid. If a model
+    name is required, its error takes precedence over other fields' errors."""
     try:
         body = await reader.read(request, schema)
     except InvalidField:
@@ -117,11 +113,7 @@ async def read_encoder_body(
     reader: BodyReader,
     tasks: Collection[Task],
 ) -> tuple[Body, ServedEncoder]:
-    """Like `read_any_body`, for an encoder model.
-
-    Args:
-        tasks: the allowed tasks of the model.
-    """
+    """Like `read_any_body`, for an encoder model. `tasks` are the allowed tasks of the model."""
     body, model = await _read(request, schema, models, dialect, reader, tasks)
     assert isinstance(model, ServedEncoder)
     return body, model
@@ -158,15 +150,12 @@ async def hold_model(
     *,
     streams: bool,
 ) -> AnyServed:
-    """Returns the loaded model, which stays in memory until the request ends.
+    """Returns the loaded model, which stays in memory until the request ends. Raises BackendError
+    if the model cannot be loaded now; InvalidField if the model has another task.
 
     Args:
         tasks: the allowed tasks of the model.
         streams: whether to send comments of an event stream while the model is loaded.
-
-    Raises:
-        BackendError: the model cannot be loaded now.
-        InvalidField: the model has another task.
     """
     served = try_model(request, model, models, tasks)
     if served is not None:
@@ -181,14 +170,8 @@ async def hold_model(
 def try_model(
     request: Request, model: KnownModel, models: ServedModels, tasks: Collection[Task]
 ) -> AnyServed | None:
-    """Like `hold_model`, but returns None if the model is not loaded.
-
-    Args:
-        tasks: the allowed tasks of the model.
-
-    Raises:
-        InvalidField: the model has another task.
-    """
+    """Like `hold_model`, but returns None if the model is not loaded. Raises InvalidField if the
+    model has another task. `tasks` are the allowed tasks of the model."""
     check_task(model, tasks)
     holder = models.holder
     if holder is not None:

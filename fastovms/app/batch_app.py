@@ -70,13 +70,8 @@ class OfflineParts:
 def run_batch(paths: BatchPaths, parts: OfflineParts) -> int:
     """Runs a batch, and returns the exit code. SIGINT and SIGTERM end it with the exit code 128
     plus the signal's number. Finished results are in the output, and the next run continues after
-    them.
-
-    Raises:
-        ConfigurationError: a model or a file is not available.
-        EngineFailed: an engine has died or hangs.
-        StateFailed: the results cannot be written.
-    """
+    them. Raises ConfigurationError if a model or a file is not available; EngineFailed if an engine
+    has died or hangs; StateFailed if the results cannot be written."""
     _check_paths(paths)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run_until_signal(paths, parts))
@@ -152,11 +147,7 @@ async def _run_lines(
     threads: DiskThreads,
     checked: CheckedInput,
 ) -> None:
-    """Runs the lines that have no result.
-
-    Raises:
-        StateFailed: the results cannot be written.
-    """
+    """Runs the lines that have no result. Raises StateFailed if the results cannot be written."""
     with tqdm(
         total=checked.num_requests,
         initial=log.num_done,
@@ -202,11 +193,8 @@ async def _loaded(supply: ModelSupply) -> AsyncIterator[ServedModels]:
 
 
 async def _watched(run: Coroutine[None, None, None], models: ServedModels, patience: float) -> None:
-    """Awaits `run` and returns when all lines are done.
-
-    Raises:
-        EngineFailed: an engine has failed, or has hung for longer than its patience.
-    """
+    """Awaits `run` and returns when all lines are done. Raises EngineFailed if an engine has
+    failed, or has hung for longer than its patience."""
     watch = EngineWatch(
         lambda: [model.backend for model in models],
         timeout=patience,

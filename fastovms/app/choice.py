@@ -32,16 +32,13 @@ logger = logging.getLogger(__name__)
 
 
 class Reserve(Protocol):
-    """Reserves the KV cache of a compiled model.
+    """Reserves the KV cache of a compiled model. Raises ConfigurationError if nothing fits.
 
     Args:
         available: the bytes of free memory that the model may count as its own, which is known when
             all models are in memory.
         prefixes: the disk cache of prompts for the paged backend; None = no disk cache.
         cores: the cores shared with the other models; None = not shared.
-
-    Raises:
-        ConfigurationError: nothing fits.
     """
 
     def __call__(
@@ -59,15 +56,9 @@ def compile_backend(
     cache: DiskCache | None = None,
 ) -> Reserve:
     """Compiles a model; takes seconds, so call it in a thread. Returns a function that reserves the
-    KV cache.
-
-    Args:
-        cache: stores the tuning results of models on this machine; None = not stored.
-
-    Raises:
-        ConfigurationError: no backend that the operator allows can run the model, or the device
-            cannot.
-    """
+    KV cache. Raises ConfigurationError if no backend that the operator allows can run the model, or
+    the device cannot. `cache` stores the tuning results of models on this machine; None = not
+    stored."""
     log_gaps(model)
     needs_genai = model.takes_images or is_npu(config.device.upper())
     if config.backend == "genai" or (config.backend == "auto" and needs_genai):

@@ -54,11 +54,7 @@ _WEIGHTS: Final = "*.bin"
 
 
 def task_of(model: ModelConfig) -> Task:
-    """Returns the task of a model.
-
-    Raises:
-        ConfigurationError: its graph does not fit any task.
-    """
+    """Returns the task of a model. Raises ConfigurationError if its graph does not fit any task."""
     if find_gguf(model.path) is not None:
         return Task.TEXT_GENERATION
     return find_task(model.path, model.encoder.task)
@@ -66,10 +62,7 @@ def task_of(model: ModelConfig) -> Task:
 
 def read_info(model: ModelConfig) -> ModelInfo:
     """Returns the facts from the model's files and the operator's settings. Takes milliseconds.
-
-    Raises:
-        ConfigurationError: a file is missing or broken.
-    """
+    Raises ConfigurationError if a file is missing or broken."""
     task = task_of(model)
     if task is Task.SPEECH:
         return read_speech_info(model.path, name=model.name)
@@ -151,11 +144,8 @@ class CompiledModel(NamedTuple):
 
 
 def compile_model(model: ModelConfig, cache: DiskCache) -> CompiledModel:
-    """Compiles a model that generates; takes seconds.
-
-    Raises:
-        ConfigurationError: the model cannot be compiled on its device.
-    """
+    """Compiles a model that generates; takes seconds. Raises ConfigurationError if the model cannot
+    be compiled on its device."""
     info = identified(model)
     log_missing(info)
     return CompiledModel(
@@ -181,11 +171,7 @@ class CompileAhead:
     def take(self, model: ModelConfig) -> ModelConfig | None:
         """Waits for the conversion of the model, and returns the model once, as `as_directories`
         does; `compiled` is then to be called. None = it is another model, or its conversion cannot
-        be stored.
-
-        Raises:
-            ConfigurationError: as `begin_loading` and `as_directories` do.
-        """
+        be stored. Raises ConfigurationError if as `begin_loading` and `as_directories` do."""
         if self._converted is None or model != self.model:
             return None
         converted, self._converted = self._converted, None
@@ -224,10 +210,7 @@ def compile_ahead(model: ModelConfig) -> CompileAhead | None:
 
 def begin_loading(model: ModelConfig) -> None:
     """Logs that a model is loaded, and whether its weights leave too little of the free memory.
-
-    Raises:
-        ConfigurationError: the weights need more memory than there is.
-    """
+    Raises ConfigurationError if the weights need more memory than there is."""
     logger.info("loading %s from %s", model.name, model.path)
     weights, free = weights_size(model), available_memory()
     if weights <= MAX_MEMORY_SHARE * free or not _runs_on_cpu(model):

@@ -121,16 +121,14 @@ def load_models(
     ahead: CompileAhead | None = None,
 ) -> ServedModels:
     """Loads models; takes seconds, so call it in a thread. KV caches are reserved after all weights
-    are loaded, so that automatic sizes share the remaining memory.
+    are loaded, so that automatic sizes share the remaining memory. Raises ConfigurationError if a
+    model cannot be loaded on its device, or its cache does not fit.
 
     Args:
         prefixes: the directory of cached prompts; None = no disk cache.
         cores: the cores shared with the other models; None = not shared.
         available: returns the free memory in bytes for the caches.
         ahead: compiles one of the models already.
-
-    Raises:
-        ConfigurationError: a model cannot be loaded on its device, or its cache does not fit.
     """
     cores = cores or TunedCores.share()
     with cores.idle_tuning.occupied():

@@ -107,16 +107,14 @@ def load_paged(model_dir: Path, model: ModelInfo, config: EngineConfig) -> Paged
 def compile_paged(
     model_dir: Path, model: ModelInfo, config: EngineConfig, cache: DiskCache | None = None
 ) -> Callable[..., PagedBackend]:
-    """Compiles the model and its draft model, if any; takes seconds, so call it in a thread.
+    """Compiles the model and its draft model, if any; takes seconds, so call it in a thread. Raises
+    ConfigurationError if the device cannot run the model.
 
     Args:
         cache: stores the tuning results; None = not stored.
 
     Returns:
         The function that reserves the caches; see `choice.Reserve`.
-
-    Raises:
-        ConfigurationError: the device cannot run the model.
     """
     draft = None
     if config.draft_model is not None:  # a wrong one is refused before what takes long
@@ -189,11 +187,8 @@ def compile_paged(
 
 
 def _of_model(model: PagedModel, config: EngineConfig, cache: DiskCache) -> list[BackendExtension]:
-    """Returns the extensions that change how the steps of a model are computed.
-
-    Raises:
-        ConfigurationError: an adapter cannot be served.
-    """
+    """Returns the extensions that change how the steps of a model are computed. Raises
+    ConfigurationError if an adapter cannot be served."""
     has_kernels = False
     extensions: list[BackendExtension] = []
     if config.decode_kernels == "auto":

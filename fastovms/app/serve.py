@@ -305,16 +305,13 @@ def serve(
     ahead: CompileAhead | None = None,
     sockets: BoundSockets | None = None,
 ) -> None:
-    """Serves until a signal has drained the server.
+    """Serves until a signal has drained the server. Raises ConfigurationError if the model, the
+    device, an address or a file is not available; EngineFailed if the engine has died or hangs.
 
     Args:
         log: the stream of the log, and of the access log unless it has its own file.
         ahead: compiles a model already.
         sockets: those to listen on; None = they are bound before the models are loaded.
-
-    Raises:
-        ConfigurationError: the model, the device, an address or a file is not available.
-        EngineFailed: the engine has died or hangs.
     """
     check_sizes(config)
     supply = model_supply(config, log, ahead)
@@ -322,11 +319,8 @@ def serve(
 
 
 def check_sizes(config: ServerConfig) -> None:
-    """Logs a warning for a size that the operator chose beyond that of its disk.
-
-    Raises:
-        ConfigurationError: a size is more than the memory that this process may use.
-    """
+    """Logs a warning for a size that the operator chose beyond that of its disk. Raises
+    ConfigurationError if a size is more than the memory that this process may use."""
     state, most = _state_dir(config.state), memory_limit()
     in_memory = {
         "--max-buffered-bodies": (HTTP.max_buffered_bodies, config.http),
@@ -367,14 +361,12 @@ def check_sizes(config: ServerConfig) -> None:
 def model_supply(
     config: ServerConfig, log: LineWriter | None = None, ahead: CompileAhead | None = None
 ) -> ModelSupply:
-    """Returns the loader of the operator's models.
+    """Returns the loader of the operator's models. Raises ConfigurationError if a model is missing
+    or obviously broken.
 
     Args:
         log: shows on a terminal that models are being loaded; None = nothing is shown.
         ahead: compiles a model already.
-
-    Raises:
-        ConfigurationError: a model is missing or obviously broken.
     """
     finder = ModelFinder.of(config.repository, os.environ)
     prefix_cache = config.prefix_cache

@@ -54,11 +54,8 @@ def find_each(
     residency: ResidencyConfig,
 ) -> FoundModels:
     """Finds models one by one, so that an invalid or too large model does not affect the others.
-    The model of the same name in `present` then stays.
-
-    Raises:
-        ConfigurationError: two models have the same name.
-    """
+    The model of the same name in `present` then stays. Raises ConfigurationError if two models have
+    the same name."""
     configs: list[ModelConfig] = []
     faults: list[str] = []
     for source in sources:
@@ -79,11 +76,8 @@ def find_each(
 
 
 def plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> list[ModelPlan]:
-    """Returns the plan of each model: its description and memory without loading it.
-
-    Raises:
-        ConfigurationError: a model needs more than the memory limit.
-    """
+    """Returns the plan of each model: its description and memory without loading it. Raises
+    ConfigurationError if a model needs more than the memory limit."""
     plans = []
     for config in configs:
         size = _memory_size(config, residency, len(configs))
@@ -262,13 +256,8 @@ class ModelSupply:
 
     def find(self, found: Sequence[ModelConfig] | None = None) -> None:
         """Finds the models and checks their files, which takes long if a model must be downloaded.
-
-        Args:
-            found: the models, if they have been found.
-
-        Raises:
-            ConfigurationError: a model is missing or broken.
-        """
+        Raises ConfigurationError if a model is missing or broken. `found` are the models, if they
+        have been found."""
         if found is None:
             found = [self._find(source) for source in self._sources]
         self._configs = list(found)
@@ -276,11 +265,7 @@ class ModelSupply:
 
     def load(self) -> ServedModels:
         """Loads the initial models in a thread. For models that are loaded on demand, only the
-        files are read.
-
-        Raises:
-            ConfigurationError: a model cannot be loaded.
-        """
+        files are read. Raises ConfigurationError if a model cannot be loaded."""
         if self._configs is None:
             self.find()
         assert self._configs is not None
@@ -341,11 +326,8 @@ class ModelSupply:
 
     async def reload(self) -> ReloadOutcome:
         """Reads the list of models again and returns once new models are loaded. Calls that arrive
-        before the reading begins share its result.
-
-        Raises:
-            ConfigurationError: the list cannot be read; nothing has changed.
-        """
+        before the reading begins share its result. Raises ConfigurationError if the list cannot be
+        read; nothing has changed."""
         if self._next_reload is None:
             self._next_reload = asyncio.ensure_future(self._reload())
             self._reloads.add(self._next_reload)

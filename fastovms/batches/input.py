@@ -46,10 +46,8 @@ class LineSlots:
 
     One owner may have all slots and bytes. An owner without slots gets some beyond the limit (see
     `Shares`). The limit may change at any time. It is checked when a line asks and when one ends.
-    One line may always run, so that the limit is checked again soon.
-
-    Args:
-        limit: returns the current limit of running lines.
+    One line may always run, so that the limit is checked again soon. `limit` returns the current
+    limit of running lines.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
@@ -217,13 +215,10 @@ class _CheckedBody(msgspec.Struct, frozen=True):
 
 def check_input(path: Path, rules: InputRules, pace: Pace | None = None) -> CheckedInput:
     """Checks an input file. Blocks, so call it in a thread. Needs 8 bytes of memory per line.
+    Raises OSError if the file cannot be read; Stopped if the check was cancelled.
 
     Args:
         pace: slows the reading down in favour of other threads.
-
-    Raises:
-        OSError: the file cannot be read.
-        Stopped: the check was cancelled.
     """
     pace = pace or Pace()
     checked = CheckedInput()
@@ -375,11 +370,8 @@ class InputChecker:
 
     async def check(self, path: Path, rules: InputRules, owner: str = "") -> CheckedInput:
         """Checks a file after the owner's earlier ones. A cancellation ends the thread soon and
-        neither other checks nor the shutdown wait for the thread.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        neither other checks nor the shutdown wait for the thread. Raises OSError if the file cannot
+        be read."""
         await self._turns.acquire(1, owner)
         pace = Pace(self._pause)
         try:

@@ -105,12 +105,8 @@ def read_lines(
     path: Path, on_read: Callable[[int], None] = lambda size: None
 ) -> Generator[tuple[int, bytes], None, None]:
     """Yields the lines of a file with their numbers, from 1, without blank lines. A line that is
-    too long is cut to a beginning that still exceeds the limit.
-
-    Args:
-        on_read: called with the number of bytes of each line that is read, and of each buffer of
-            blank lines.
-    """
+    too long is cut to a beginning that still exceeds the limit. `on_read` is called with the number
+    of bytes of each line that is read, and of each buffer of blank lines."""
     descriptor = open_file(path, os.O_RDONLY, any_owner=True)  # an operator's may be anybody's
     with BufferedReader(FileIO(descriptor), _BUFFER) as file:
         number = 0
@@ -330,13 +326,11 @@ def first_error(error: Exception) -> Exception:
 async def open_output(
     path: Path, key: str, last_line: int, threads: DiskThreads
 ) -> AsyncIterator[ResultLog]:
-    """Opens a file that may already have results of this batch, and locks it.
+    """Opens a file that may already have results of this batch, and locks it. Raises
+    ConfigurationError if the file is not readable, or has other content, which is left unchanged.
 
     Args:
         key, last_line, threads: as for `ResultLog`.
-
-    Raises:
-        ConfigurationError: the file is not readable, or has other content, which is left unchanged.
     """
     try:
         lock = lock_file(path)
@@ -692,11 +686,8 @@ class ResultLog:
         self._note(number, is_success=False)
 
     async def flush(self) -> None:
-        """Returns when all added results are in the files.
-
-        Raises:
-            OSError: a file cannot be written; the log cannot be used any more.
-        """
+        """Returns when all added results are in the files. Raises OSError if a file cannot be
+        written; the log cannot be used any more."""
         while self._writing is not None or any(self._waiting.values()):
             if self._writing is None:
                 self._writing = asyncio.ensure_future(self._write_waiting())

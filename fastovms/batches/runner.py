@@ -186,11 +186,7 @@ class LineRunner:
 
     async def run(self) -> None:
         """Runs all lines and returns when they are done. While some wait for a retry, no new lines
-        are started.
-
-        Raises:
-            OSError: a file cannot be read or written.
-        """
+        are started. Raises OSError if a file cannot be read or written."""
         async with aclosing(self._undone()) as undone, asyncio.TaskGroup() as running:
             async for number, line, size in undone:
                 slot = _Slot(self._slots, size, self._owner)
@@ -354,12 +350,8 @@ class BatchRun:
 
     async def cancel(self) -> BatchRecord:
         """Cancels the batch and keeps the results so far. Returns the record once the cancellation
-        is stored.
-
-        Raises:
-            OSError: the cancellation cannot be stored, so a restarted server would resume the
-                batch.
-        """
+        is stored. Raises OSError if the cancellation cannot be stored, so a restarted server would
+        resume the batch."""
         record = self.record
         if record.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
             record.enter(BatchStatus.CANCELLING, self._parts.clock())
@@ -566,14 +558,9 @@ FOLDER: Final = "batches"
 
 
 class BatchRunner:
-    """The batches of all tenants. Belongs to the event loop; writes in threads.
-
-    Args:
-        directory: the directory of batches; protected by the lock of the files' directory.
-
-    Raises:
-        OSError: the directory is not available.
-    """
+    """The batches of all tenants. Belongs to the event loop; writes in threads. Raises OSError if
+    the directory is not available. `directory` is the directory of batches; protected by the lock
+    of the files' directory."""
 
     def __init__(self, directory: Path, config: BatchConfig, parts: BatchParts) -> None:
         self._config = config
@@ -591,11 +578,8 @@ class BatchRunner:
         self._is_closed = False
 
     def start(self, tenants: Collection[str] | None = None) -> None:
-        """Resumes the batches that have not ended, except those that are held.
-
-        Args:
-            tenants: see `set_tenants`; None = all.
-        """
+        """Resumes the batches that have not ended, except those that are held. For `tenants` see
+        `set_tenants`; None = all."""
         self._tenants = tenants
         for record in self.unfinished():
             if self._may_run(record):
@@ -662,12 +646,9 @@ class BatchRunner:
             raise Overloaded(message, retry_after=60.0)
 
     async def add(self, record: BatchRecord) -> None:
-        """Adds a new batch and runs it, even if the caller is cancelled in the meantime.
-
-        Raises:
-            Overloaded: the owner has reached its limit of unfinished batches.
-            OSError: the batch cannot be stored.
-        """
+        """Adds a new batch and runs it, even if the caller is cancelled in the meantime. Raises
+        Overloaded if the owner has reached its limit of unfinished batches; OSError if the batch
+        cannot be stored."""
         self.check_room(record.shared_by)
         self._unfinished.hold(record.shared_by)
         try:

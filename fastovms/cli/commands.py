@@ -64,11 +64,8 @@ def add_cache(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> 
 
 
 def run_cache(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Runs `fastovms cache`.
-
-    Raises:
-        ConfigurationError: the directory cannot be read, or its files cannot be deleted.
-    """
+    """Runs `fastovms cache`. Raises ConfigurationError if the directory cannot be read, or its
+    files cannot be deleted."""
     directory: Path = arguments.directory or default_directory(os.environ) / FOLDER
     try:
         if arguments.action == "ls":
@@ -163,25 +160,20 @@ _MAX_DEPTH = 3
 
 
 def list_models(root: Path) -> list[str]:
-    """Returns the names of the models below a directory.
-
-    Raises:
-        ConfigurationError: the directory cannot be read.
-    """
+    """Returns the names of the models below a directory. Raises ConfigurationError if the directory
+    cannot be read."""
     if not root.is_dir():
         raise ConfigurationError(f"there is no directory {root}")
     return sorted(str(path.relative_to(root)) for path in _model_dirs(root, _MAX_DEPTH))
 
 
 def add_model(config: Path, name: str, base_path: Path) -> None:
-    """Adds a model to a list, or changes the one of that name.
+    """Adds a model to a list, or changes the one of that name. Raises ConfigurationError if the
+    list cannot be read or written.
 
     Args:
         base_path: relative to the working directory or, if it does not exist there, to the list's
             directory, as paths in a list are.
-
-    Raises:
-        ConfigurationError: the list cannot be read or written.
     """
     path, root = _read(config, may_be_new=True)
     models = [model for model in root["model_config_list"] if _name(model) != name]
@@ -190,11 +182,7 @@ def add_model(config: Path, name: str, base_path: Path) -> None:
 
 
 def remove_model(config: Path, name: str) -> None:
-    """Removes a model from a list.
-
-    Raises:
-        ConfigurationError: the model is not in the list.
-    """
+    """Removes a model from a list. Raises ConfigurationError if the model is not in the list."""
     path, root = _read(config, may_be_new=False)
     kept: dict[str, list[Any]] = {
         key: [model for model in root.get(key, []) if _name(model) != name]
@@ -268,12 +256,8 @@ HELD_FLAGS: Final = frozenset(option.flag for option in _HELD)
 
 def write_graph(arguments: argparse.Namespace) -> Path:
     """Writes the flags about the model in --model-path into a graph file, which is overwritten, and
-    returns its path.
-
-    Raises:
-        ConfigurationError: the model does not exist, or a flag about the model cannot be written
-            into a graph.
-    """
+    returns its path. Raises ConfigurationError if the model does not exist, or a flag about the
+    model cannot be written into a graph."""
     folder: Path | None = arguments.model_path
     if folder is None:
         raise ConfigurationError("--configure needs --model-path")

@@ -100,11 +100,7 @@ class Found(NamedTuple):
 
 def extra_arguments(environ: Mapping[str, str]) -> list[str]:
     """Returns the flags in a variable. They override other variables and are overridden by the
-    command line.
-
-    Raises:
-        ConfigurationError: the variable cannot be parsed.
-    """
+    command line. Raises ConfigurationError if the variable cannot be parsed."""
     try:
         return shlex.split(environ.get(EXTRA_ARGUMENTS, ""))
     except ValueError as error:
@@ -112,11 +108,8 @@ def extra_arguments(environ: Mapping[str, str]) -> list[str]:
 
 
 def read_environment(environ: Mapping[str, str]) -> Found:
-    """Returns the settings from the environment.
-
-    Raises:
-        ConfigurationError: a variable is wrong, or asks for what this server does not do.
-    """
+    """Returns the settings from the environment. Raises ConfigurationError if a variable is wrong,
+    or asks for what this server does not do."""
     found = _read(_given_variables(environ))
     given: dict[ConfigField, object] = {}
     for option in OVMS_OPTIONS:
@@ -163,11 +156,8 @@ def _parsed(name: str, parse: Callable[[str], object], value: str) -> object:
 
 def read_config_file(path: Path) -> Found:
     """Returns the settings of a file of `vllm serve --config`: YAML, one object with a member for
-    each flag, its name written with dashes or underscores.
-
-    Raises:
-        ConfigurationError: it cannot be read, or a member is wrong.
-    """
+    each flag, its name written with dashes or underscores. Raises ConfigurationError if it cannot
+    be read, or a member is wrong."""
     import yaml  # few starts read such a file
 
     try:
@@ -187,11 +177,8 @@ def read_config_file(path: Path) -> Found:
 
 
 def _read(given: Iterable[_Given]) -> Found:
-    """Returns the settings of values, of which later ones go before earlier ones.
-
-    Raises:
-        ConfigurationError: one is wrong.
-    """
+    """Returns the settings of values, of which later ones go before earlier ones. Raises
+    ConfigurationError if one is wrong."""
     settings, unused = Settings(), []
     parser = None
     for source, flag, value in given:
@@ -217,14 +204,12 @@ class _FlagParser(argparse.ArgumentParser):
         raise ConfigurationError(re.sub(r"^argument \S+: ", "", message))
 
     def read(self, source: str, flag: str, value: object) -> argparse.Namespace:
-        """Returns the parsed flag.
+        """Returns the parsed flag. Raises ConfigurationError if there is no such flag, or the value
+        is wrong.
 
         Args:
             source: where the flag and its value stand.
             value: a text, or what YAML has.
-
-        Raises:
-            ConfigurationError: there is no such flag, or the value is wrong.
         """
         known = self._option_string_actions
         name = ALIASES.get(flag, flag)

@@ -437,11 +437,8 @@ class Flag:
 
 
 def settings_of(flags: Iterable[Flag], arguments: argparse.Namespace) -> Settings:
-    """Returns the settings from the flags that were given.
-
-    Raises:
-        ConfigurationError: two flags set the same key of a mapping to different values.
-    """
+    """Returns the settings from the flags that were given. Raises ConfigurationError if two flags
+    set the same key of a mapping to different values."""
     settings = Settings()
     for flag in flags:
         given = flag.settings_of(arguments)

@@ -278,11 +278,8 @@ def check_first_word(word: str) -> None:
 
 
 def explain_unknown(arguments: Sequence[str], known: Iterable[str]) -> str:
-    """Returns the message about arguments that a command does not have.
-
-    Args:
-        known: the flags that it has.
-    """
+    """Returns the message about arguments that a command does not have. `known` are the flags that
+    it has."""
     flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("-")]
     if not flags:
         several = "; several models are --model NAME=MODEL each"

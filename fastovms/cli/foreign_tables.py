@@ -352,11 +352,8 @@ def _float(value: str) -> float:
 
 
 def _recommended(member: str, off: float | None = None) -> Callable[[str], object]:
-    """Returns a reader of a sampling parameter that requests have by default.
-
-    Args:
-        off: the value that stands for none.
-    """
+    """Returns a reader of a sampling parameter that requests have by default. `off` is the value
+    that stands for none."""
 
     def read(value: str) -> dict[ConfigField, object]:
         parsed = _float(value)

@@ -117,11 +117,8 @@ if TYPE_CHECKING:
 
 
 def add_serving_arguments(parser: argparse.ArgumentParser, *, shows_all: bool) -> None:
-    """Adds the model, all flags of serve and those of other servers.
-
-    Args:
-        shows_all: whether the help shows all flags or only those that are used most.
-    """
+    """Adds the model, all flags of serve and those of other servers. `shows_all` says whether the
+    help shows all flags or only those that are used most."""
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -186,10 +183,7 @@ def chosen_models(
     arguments: argparse.Namespace, settings: Settings
 ) -> tuple[list[ModelSource], Settings]:
     """Returns the models and all settings; settings of the model list have the lowest priority.
-
-    Raises:
-        ConfigurationError: flags contradict each other, or the list of models is invalid.
-    """
+    Raises ConfigurationError if flags contradict each other, or the list of models is invalid."""
     sources, of_list = _sources(arguments, settings)
     for_all = settings.only(*MODEL_SECTIONS)
     models = [replace(source, settings=source.settings | for_all) for source in sources]
@@ -197,11 +191,8 @@ def chosen_models(
 
 
 def source_model(arguments: argparse.Namespace) -> str:
-    """Returns the model id given by OVMS's flags.
-
-    Raises:
-        ConfigurationError: the id is missing or malformed.
-    """
+    """Returns the model id given by OVMS's flags. Raises ConfigurationError if the id is missing or
+    malformed."""
     model_id: str = arguments.source_model
     if not is_model_id(model_id):
         raise ConfigurationError(
@@ -343,11 +334,7 @@ def run_batch(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def _take_paths(arguments: argparse.Namespace) -> tuple[Path, Path]:
     """Returns the input and output file of `batch`, and leaves the model among the arguments as for
-    `serve`.
-
-    Raises:
-        ConfigurationError: a file is missing, or there are too many arguments.
-    """
+    `serve`. Raises ConfigurationError if a file is missing, or there are too many arguments."""
     given = (arguments.input_file, arguments.output_file)
     named = [arguments.first, arguments.second, arguments.model]
     if (given[0] is None) != (given[1] is None):
@@ -396,10 +383,7 @@ class _Parser(argparse.ArgumentParser):
 
 def command_parser(*, shows_all: bool = True) -> argparse.ArgumentParser:
     """Returns the parser of all commands. Manual pages and completions are generated from it.
-
-    Args:
-        shows_all: whether the help of serve shows all flags or only those that are used most.
-    """
+    `shows_all` says whether the help of serve shows all flags or only those that are used most."""
     parser = _Parser(
         prog="fastovms",
         description="OpenAI-compatible LLM server for OpenVINO models. Without a command, serve is "
@@ -567,11 +551,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     """Returns the settings of a command line, of the environment, and of the file that one of them
     names. Earlier ones override later ones. Unused names of the environment and the file are added
-    to the arguments, as `unused`.
-
-    Raises:
-        ConfigurationError: one of them is wrong.
-    """
+    to the arguments, as `unused`. Raises ConfigurationError if one of them is wrong."""
     variables = read_environment(environ)
     settings, arguments.unused = variables.settings, variables.unused
     if arguments.command in (SERVE, RUN_BATCH):
@@ -584,13 +564,9 @@ def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Sett
 
 
 def _run_extension(extension: Extension, line: Sequence[str]) -> int:
-    """Runs the command of another package, and returns its exit code.
-
-    Raises:
-        ConfigurationError: the package does not define a command, or the command does not return an
-            exit code.
-        Exception: an error of the command.
-    """
+    """Runs the command of another package, and returns its exit code. Raises ConfigurationError if
+    the package does not define a command, or the command does not return an exit code; Exception if
+    an error of the command."""
     parser = _Parser(prog=f"fastovms {extension.entry.name}", allow_abbrev=False)
     with faults_named(extension.entry):
         command = extension.function(parser)
@@ -667,11 +643,8 @@ def _compile_ahead(
 ) -> tuple[CompileAhead | None, BoundSockets | None]:
     """Begins to compile a single model while the rest of the server is imported, once the server
     has its addresses. Returns the model and the sockets; None if there are several models, if the
-    model must be downloaded, or if it is loaded on demand.
-
-    Raises:
-        ConfigurationError: an address is not available.
-    """
+    model must be downloaded, or if it is loaded on demand. Raises ConfigurationError if an address
+    is not available."""
     if len(models) != 1 or settings.section(ResidencyConfig).loads_on_demand:
         return None, None
     finder = ModelFinder.of(settings.section(RepositoryConfig), os.environ)

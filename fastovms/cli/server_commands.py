@@ -356,12 +356,8 @@ def add_state(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> 
 
 
 def run_state(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Runs `fastovms state` and returns the exit code.
-
-    Raises:
-        ConfigurationError: a path is invalid, or a server uses the directory.
-        StateFailed: a state cannot be read or written.
-    """
+    """Runs `fastovms state` and returns the exit code. Raises ConfigurationError if a path is
+    invalid, or a server uses the directory; StateFailed if a state cannot be read or written."""
     from fastovms.state.transfer import copy_rows, export, rows_in_file, rows_of
 
     with ExitStack() as stack:

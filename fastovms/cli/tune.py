@@ -40,12 +40,9 @@ _LEGEND: Final = (
 
 
 def tune(source: ModelSource, repository: RepositoryConfig) -> str:
-    """Measures the model, for up to minutes, and returns a report to print.
-
-    Raises:
-        ConfigurationError: the model is unknown, the device cannot run it, or the machine is too
-            busy.
-    """
+    """Measures the model, for up to minutes, and returns a report to print. Raises
+    ConfigurationError if the model is unknown, the device cannot run it, or the machine is too
+    busy."""
     model = ModelFinder.of(repository, os.environ).find(source)
     check_models([model])
     if task_of(model) is not Task.TEXT_GENERATION:

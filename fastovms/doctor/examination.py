@@ -512,16 +512,14 @@ class EncoderFacts:
 
 
 def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:
-    """Reads the files of an encoder.
+    """Reads the files of an encoder. Raises ConfigurationError if a file is missing or broken, or
+    the model cannot do the task.
 
     Args:
         directory: the directory of the model.
 
     Returns:
         None: the model generates text or transcribes speech.
-
-    Raises:
-        ConfigurationError: a file is missing or broken, or the model cannot do the task.
     """
     task = find_task(directory, model.encoder.task)
     if task in (Task.TEXT_GENERATION, Task.SPEECH):
@@ -586,11 +584,8 @@ class Examination:
 
 
 def examine(source: ModelSource, settings: Settings, *, runs: bool) -> Examination:
-    """Examines machine, installation and model. Changes nothing except caches.
-
-    Args:
-        runs: whether to also measure memory and model, for some seconds.
-    """
+    """Examines machine, installation and model. Changes nothing except caches. `runs` says whether
+    to also measure memory and model, for some seconds."""
     machine = read_machine()
     installation = read_installation(
         settings.section(EngineConfig),
@@ -632,11 +627,8 @@ def examine(source: ModelSource, settings: Settings, *, runs: bool) -> Examinati
 def _examine_model(
     source: ModelSource, repository: RepositoryConfig, machine: MachineFacts, *, runs: bool
 ) -> ModelOnMachine | EncoderFacts | None:
-    """Returns the facts about the model; None = it would have to be downloaded.
-
-    Raises:
-        ConfigurationError: the path is not a model, or the device cannot run it.
-    """
+    """Returns the facts about the model; None = it would have to be downloaded. Raises
+    ConfigurationError if the path is not a model, or the device cannot run it."""
     finder = ModelFinder.of(repository, os.environ)
     if finder.needs_network(source):
         return None

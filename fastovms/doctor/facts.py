@@ -485,14 +485,12 @@ class ModelFacts:
 
 
 def read_model(model: ModelConfig, directory: Path, cache: DiskCache, *, runs: bool) -> ModelFacts:
-    """Reads the model, and compiles it for the paged backend, which takes seconds.
+    """Reads the model, and compiles it for the paged backend, which takes seconds. Raises
+    ConfigurationError if a file is missing or broken, or the device cannot run the model.
 
     Args:
         directory: its directory, or the one converted from its GGUF file.
         runs: whether to also generate tokens, for some seconds.
-
-    Raises:
-        ConfigurationError: a file is missing or broken, or the device cannot run the model.
     """
     info = read_model_info(directory, name=model.name, generation_config=model.generation_config)
     graph = ov.Core().read_model(graph_file(directory))

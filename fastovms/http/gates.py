@@ -96,11 +96,8 @@ def read_api_keys(
 ) -> KnownKeys:
     """Returns the given keys and those of a file, one per line (blank lines and those that begin
     with # are skipped). Without either, returns the key in the environment's API_KEY or
-    VLLM_API_KEY. The word "admin" after a key of the file makes it an operator's.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or has no key, or a key with a space in it.
-    """
+    VLLM_API_KEY. The word "admin" after a key of the file makes it an operator's. Raises
+    ConfigurationError if the file cannot be read, or has no key, or a key with a space in it."""
     keys = [("--api-key", key) for key in given]
     admins: list[str] = []
     if path is not None:

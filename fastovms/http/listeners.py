@@ -46,11 +46,8 @@ Address = TcpAddress | UnixAddress
 
 
 def parse_address(text: str) -> Address:
-    """Parses "host:port", "[ipv6]:port", "*:port" or "unix:/path".
-
-    Raises:
-        ConfigurationError: the text is none of these.
-    """
+    """Parses "host:port", "[ipv6]:port", "*:port" or "unix:/path". Raises ConfigurationError if the
+    text is none of these."""
     scheme, separator, path = text.partition(":")
     if scheme == "unix" and separator:
         if not path:
@@ -93,11 +90,8 @@ _LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 def inherited_sockets(environ: MutableMapping[str, str], pid: int) -> list[socket.socket]:
     """Returns the listening sockets of a socket unit, and removes the variables from the
-    environment, so that child processes do not use the sockets.
-
-    Raises:
-        ConfigurationError: a descriptor is not a listening socket.
-    """
+    environment, so that child processes do not use the sockets. Raises ConfigurationError if a
+    descriptor is not a listening socket."""
     values = {name: environ.pop(name, "") for name in _LISTEN_VARIABLES}
     if values["LISTEN_PID"] != str(pid) or not values["LISTEN_FDS"].isdecimal():
         return []
@@ -187,14 +181,12 @@ a nearer deadline."""
 
 
 class TlsCredentials:
-    """A certificate chain and its key, and the TLS context that uses them.
+    """A certificate chain and its key, and the TLS context that uses them. Raises
+    ConfigurationError if a file cannot be read, or key and certificate do not match.
 
     Args:
         certificate: path of a PEM file with the chain.
         key: path of a PEM file with the key; None = the key is in the certificate's file.
-
-    Raises:
-        ConfigurationError: a file cannot be read, or key and certificate do not match.
     """
 
     def __init__(self, certificate: str, key: str | None) -> None:
@@ -203,11 +195,8 @@ class TlsCredentials:
         self.context = self._new_context()
 
     def reload(self) -> None:
-        """Reads the files again, for connections made from now on.
-
-        Raises:
-            ConfigurationError: the files are invalid; the old ones stay in use.
-        """
+        """Reads the files again, for connections made from now on. Raises ConfigurationError if the
+        files are invalid; the old ones stay in use."""
         self._new_context()  # a failed load would leave the live context without a usable key
         self._load(self.context)
 
@@ -287,11 +276,8 @@ class Acceptor:
         return len(self._beginning) if self._tls else 0
 
     def listen(self, sock: socket.socket) -> None:
-        """Begins to accept connections on a bound, non-blocking socket.
-
-        Raises:
-            OSError: listening failed.
-        """
+        """Begins to accept connections on a bound, non-blocking socket. Raises OSError if listening
+        failed."""
         sock.listen(self._state.config.backlog)
         self._listening.add(sock)
         self._loop.add_reader(sock, self._accept, sock)
@@ -396,11 +382,8 @@ class Listener:
 
 
 def bind_all(config: HttpConfig, inherited: Sequence[socket.socket] = ()) -> list[Listener]:
-    """Binds every address of the configuration, or takes the inherited sockets instead.
-
-    Raises:
-        ConfigurationError: an address is not available. Nothing stays bound then.
-    """
+    """Binds every address of the configuration, or takes the inherited sockets instead. Raises
+    ConfigurationError if an address is not available. Nothing stays bound then."""
     tls = config.tls_certificate is not None
     listeners: list[Listener] = []
     try:
@@ -445,11 +428,8 @@ class BoundSockets(NamedTuple):
 
 def bind_sockets(config: HttpConfig, environ: MutableMapping[str, str], pid: int) -> BoundSockets:
     """Takes the sockets of a socket unit, or binds those of the configuration. Call it before what
-    takes long, so that an address in use is found at once.
-
-    Raises:
-        ConfigurationError: an address is not available, or an inherited descriptor is not a socket.
-    """
+    takes long, so that an address in use is found at once. Raises ConfigurationError if an address
+    is not available, or an inherited descriptor is not a socket."""
     inherited = inherited_sockets(environ, pid)
     return BoundSockets(bind_all(config, inherited), bool(inherited))
 

@@ -65,11 +65,8 @@ def parse_fault(error: httptools.HttpParserError) -> Fault:
 
 
 def method_fault(line: bytes | None) -> Fault:
-    """Returns the fault for a request line with an unknown or missing method (RFC 9110 9.1).
-
-    Args:
-        line: the beginning of the request line, or None if its place is unknown.
-    """
+    """Returns the fault for a request line with an unknown or missing method (RFC 9110 9.1). `line`
+    is the beginning of the request line, or None if its place is unknown."""
     if line is None:
         return Fault(400, "malformed request line")
     if line[:2] == b"\x16\x03":
@@ -91,11 +88,8 @@ _SINGLETONS = frozenset(("host", "content-type", "content-encoding", "authorizat
 
 
 def split_target(target: str, method: str) -> tuple[str, str]:
-    """Returns path and query of a request target (RFC 9112 3.2).
-
-    Raises:
-        Fault: the target is malformed.
-    """
+    """Returns path and query of a request target (RFC 9112 3.2). Raises Fault if the target is
+    malformed."""
     if "#" in target:
         raise Fault(400, "a request target must not have a fragment")
     if target[:1] == "/":
@@ -115,12 +109,10 @@ def split_target(target: str, method: str) -> tuple[str, str]:
 
 def body_length(request: Request) -> int | None:
     """Checks the header fields needed for routing and framing, and returns the body's length.
+    Raises Fault if the fields are invalid, ambiguous, or require an unsupported feature.
 
     Returns:
         The size of the body that follows; None = chunked, not known yet.
-
-    Raises:
-        Fault: the fields are invalid, ambiguous, or require an unsupported feature.
     """
     for name in request.headers.repeated():
         if name in _SINGLETONS:
@@ -307,16 +299,14 @@ class RequestSink(Protocol):
     """Receives the events of a parser, in order. Each method may raise `Fault`."""
 
     def on_head(self, request: Request, content_length: int | None) -> bool:
-        """Receives a complete and valid head.
+        """Receives a complete and valid head. Raises InputRefused if the answer has been sent, and
+        no more input must be read.
 
         Args:
             content_length: the size of the body that follows; None = chunked, not known yet.
 
         Returns:
             Whether the body is needed; otherwise it is read and discarded.
-
-        Raises:
-            InputRefused: the answer has been sent, and no more input must be read.
         """
 
     def on_request(self, request: Request, keep_alive: bool) -> None:

@@ -128,12 +128,8 @@ class PendingRequests(deque[PendingRequest]):
     __slots__ = ()
 
     def is_full(self, server: ServerState, *, is_blocked: bool) -> bool:
-        """Returns whether no further request may wait.
-
-        Args:
-            is_blocked: whether they wait for this client's answer or for the client to read.
-                Otherwise all requests of one read may wait.
-        """
+        """Returns whether no further request may wait. `is_blocked` says whether they wait for this
+        client's answer or for the client to read. Otherwise all requests of one read may wait."""
         most = server.config.max_pipelined
         return len(self) >= (most if is_blocked else max(_MAX_AT_TURNSTILE, most))
 
@@ -152,15 +148,12 @@ def admit(
     on_change: Callable[[], None],
 ) -> Handler | Response:
     """Returns the handler of a request, or a refusal, like `Dispatcher.admit`. For an upload it
-    sets the request's `sink`.
+    sets the request's `sink`. Raises Fault if the body is too large for memory.
 
     Args:
         content_length: the size of the body that follows; None = not known yet.
         largest_body: the limit for bodies in memory.
         on_change: the `on_change` of that sink.
-
-    Raises:
-        Fault: the body is too large for memory.
     """
     admitted = dispatcher.admit(request)
     if not isinstance(admitted, UploadHandler):

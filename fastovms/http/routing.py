@@ -300,11 +300,8 @@ class Dispatcher:
         return Response(204, headers=(("Allow", allowed),))
 
     def _not_found(self, request: Request, given: str) -> Response:
-        """Returns the 404 for an unknown path.
-
-        Args:
-            given: the path as the client sent it, including any root path.
-        """
+        """Returns the 404 for an unknown path. `given` is the path as the client sent it, including
+        any root path."""
         message = f"no such path: {request.path}"
         if self._paths is not None:
             root = self._root_path if given.startswith(f"{self._root_path}/") else ""

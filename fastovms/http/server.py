@@ -82,11 +82,8 @@ class HttpServer:
 
     def bind(self) -> None:
         """Takes the addresses, and reads the TLS files, without listening yet: for finding out
-        early, before a model is loaded for minutes. A second call does nothing.
-
-        Raises:
-            ConfigurationError: an address is not available, or a file cannot be used.
-        """
+        early, before a model is loaded for minutes. A second call does nothing. Raises
+        ConfigurationError if an address is not available, or a file cannot be used."""
         if self.addresses:
             return
         config = self._config
@@ -100,11 +97,8 @@ class HttpServer:
         self.is_local = all(is_local(listener.sock) for listener in self._listeners)
 
     async def start(self) -> None:
-        """Listens, after `bind` if that was not called before.
-
-        Raises:
-            ConfigurationError: an address is not available, or a file cannot be used.
-        """
+        """Listens, after `bind` if that was not called before. Raises ConfigurationError if an
+        address is not available, or a file cannot be used."""
         self.bind()
         loop = asyncio.get_running_loop()
         state = ServerState(
@@ -140,11 +134,8 @@ class HttpServer:
         return len(ended)
 
     def reload_tls(self) -> None:
-        """Reads certificate and key again, for connections made from now on.
-
-        Raises:
-            ConfigurationError: the files are invalid; the old ones stay in use.
-        """
+        """Reads certificate and key again, for connections made from now on. Raises
+        ConfigurationError if the files are invalid; the old ones stay in use."""
         if self._tls is not None:
             self._tls.reload()
 

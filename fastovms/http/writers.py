@@ -134,11 +134,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class ResponseWriter:
-    """Serializes responses. Caches the part that changes only once a second.
-
-    Args:
-        clock: returns the Unix time in seconds, for the Date field.
-    """
+    """Serializes responses. Caches the part that changes only once a second. `clock` returns the
+    Unix time in seconds, for the Date field."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -216,12 +213,8 @@ class ResponseWriter:
 
 
 def render_fields(headers: HeaderPairs) -> str:
-    """Returns header field lines.
-
-    Raises:
-        ValueError: a name is not a token (RFC 9110 5.1), or the server itself writes this field; an
-            error of the handler.
-    """
+    """Returns header field lines. Raises ValueError if a name is not a token (RFC 9110 5.1), or the
+    server itself writes this field; an error of the handler."""
     lines = []
     for name, value in headers:
         if not name or not _TOKEN_CHARACTERS.issuperset(name):

@@ -75,14 +75,12 @@ class Sample(NamedTuple):
 def draw_samples(
     config: DataConfig, number: int, rng: random.Random, *, as_text: bool
 ) -> list[Sample]:
-    """Returns the requests of one round.
+    """Returns the requests of one round. Raises ConfigurationError if the file does not exist, or
+    is not such a data set.
 
     Args:
         as_text: random prompts are words, about one per token, instead of token ids, because chats
             accept only text.
-
-    Raises:
-        ConfigurationError: the file does not exist, or is not such a data set.
     """
     match config.dataset_name:
         case "random":
@@ -314,15 +312,9 @@ async def run_rounds(
     on_end: OnEnd,
 ) -> None:
     """Gives all servers the same load in turn; every other round runs in reverse order. If
-    cancelled, the servers keep the results so far.
-
-    Args:
-        on_end: called at the end of each counted request.
-
-    Raises:
-        ConfigurationError: a request cannot be encoded as JSON.
-        RequestFailed: a server does not answer the request for its models.
-    """
+    cancelled, the servers keep the results so far. Raises ConfigurationError if a request cannot be
+    encoded as JSON; RequestFailed if a server does not answer the request for its models. `on_end`
+    is called at the end of each counted request."""
     for server in servers:
         await server.find_model()
     rng = random.Random(config.seed)
@@ -398,14 +390,12 @@ FAILED: Final = 1
 
 
 def bench(url: str, config: LoadConfig, data: DataConfig, report: ReportConfig) -> int:
-    """Runs the load and prints the report. Ctrl-C and SIGTERM end it early.
+    """Runs the load and prints the report. Ctrl-C and SIGTERM end it early. Raises
+    ConfigurationError if the options contradict each other, or a file is not available;
+    RequestFailed if the server cannot be reached, or it has no model.
 
     Returns:
         The exit code: 0, `FAILED`, or 128 plus the number of the signal that ended it.
-
-    Raises:
-        ConfigurationError: the options contradict each other, or a file is not available.
-        RequestFailed: the server cannot be reached, or it has no model.
     """
     servers = [LoadedServer(url, Target.from_url(url), config)]
     if report.compare is not None:

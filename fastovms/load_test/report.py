@@ -76,11 +76,8 @@ class Timeline:
         return (self.arrivals[-1] - self.arrivals[0]) / later_tokens if later_tokens > 0 else None
 
     def record(self, data: bytes, now: float) -> None:
-        """Takes the data of an event that was read at `now`.
-
-        Raises:
-            RequestFailed: the event is an error.
-        """
+        """Takes the data of an event that was read at `now`. Raises RequestFailed if the event is
+        an error."""
         if data == DONE:
             return
         event = read_event(data)
@@ -201,10 +198,7 @@ def summarize(
     goodput: Mapping[str, float] | None = None,
 ) -> LoadSummary:
     """Computes the summary of a load. Latencies and tokens are those of successful requests.
-
-    Args:
-        goodput: limits of requests in milliseconds, by latency.
-    """
+    `goodput` limits of requests in milliseconds, by latency."""
     done = [timeline for timeline in load.timelines if timeline.failure is None]
     failures = [timeline.failure for timeline in load.timelines if timeline.failure is not None]
     inputs = [timeline.prompt_tokens for timeline in done]
@@ -485,11 +479,8 @@ def check_plots() -> None:
 
 def draw(rounds: Mapping[str, Sequence[Load]]) -> str:
     """Returns an SVG with a line for each server: the distribution of each latency, and the output
-    tokens of each second, round after round. The same loads give the same file.
-
-    Args:
-        rounds: the rounds by name in the legend; a single one has no legend.
-    """
+    tokens of each second, round after round. The same loads give the same file. `rounds` is the
+    rounds by name in the legend; a single one has no legend."""
     import matplotlib
 
     matplotlib.use("svg")

@@ -81,15 +81,13 @@ class _Source:
 
 
 def decode_audio(source: BinaryIO, target: BinaryIO, max_seconds: int, on_piece: OnPiece) -> int:
-    """Decodes the first audio stream of a file, and returns the number of samples.
+    """Decodes the first audio stream of a file, and returns the number of samples. Raises
+    InvalidField if the file has an unsupported format, is damaged or truncated, or too long.
 
     Args:
         source: the encoded file.
         target: receives the samples: int16, one channel, `SAMPLE_RATE`.
         max_seconds: maximum length of the audio.
-
-    Raises:
-        InvalidField: the file has an unsupported format, is damaged or truncated, or too long.
     """
     import av
 
@@ -142,11 +140,8 @@ def _check_wav(source: BinaryIO) -> None:
 
 
 def _audio_stream(container: Any) -> Any:
-    """Returns the first audio stream.
-
-    Raises:
-        InvalidField: there is none, or it has an unsupported codec, rate or number of channels.
-    """
+    """Returns the first audio stream. Raises InvalidField if there is none, or it has an
+    unsupported codec, rate or number of channels."""
     if not container.streams.audio:
         raise InvalidField(f"{AUDIO} has no audio stream", param=AUDIO)
     stream = container.streams.audio[0]

@@ -124,15 +124,12 @@ Decode = Callable[[bytes, str, int, PixelBound, Admit], Image]
 
 
 def decode_image(data: bytes, name: str, max_pixels: int, bound: PixelBound, admit: Admit) -> Image:
-    """Decodes an image to uint8 of shape [height, width, 3].
+    """Decodes an image to uint8 of shape [height, width, 3]. Raises InvalidField if the image has
+    an unsupported format, is damaged, or has more than `max_pixels`.
 
     Args:
         name: the request's field with the image.
         bound: the size to which a larger image is shrunk.
-
-    Raises:
-        InvalidField: the image has an unsupported format, is damaged, or has more than
-            `max_pixels`.
     """
     encoded = EncodedImage(data, name, max_pixels=max_pixels, bound=bound)
     admit(encoded.num_pixels, encoded.num_kept)
@@ -149,15 +146,12 @@ def is_available() -> bool:
 
 
 class EncodedImage:
-    """An image of which only the header has been read.
+    """An image of which only the header has been read. Raises InvalidField if the image has an
+    unsupported format, more than `max_pixels` by its header, or too many JPEG scans.
 
     Attributes:
         num_pixels: the number of pixels after decoding.
         num_kept: the number of pixels after shrinking.
-
-    Raises:
-        InvalidField: the image has an unsupported format, more than `max_pixels` by its header, or
-            too many JPEG scans.
     """
 
     def __init__(self, data: bytes, name: str, *, max_pixels: int, bound: PixelBound) -> None:
@@ -194,11 +188,8 @@ class EncodedImage:
 
     def decode(self) -> Image:
         """Decodes and shrinks the pixels, in time proportional to their number; Pillow releases the
-        GIL for most of it. Call it only once.
-
-        Raises:
-            InvalidField: the file is damaged, or needs too much memory.
-        """
+        GIL for most of it. Call it only once. Raises InvalidField if the file is damaged, or needs
+        too much memory."""
         try:
             size = self._image.size
             self._image.load()

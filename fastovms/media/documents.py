@@ -27,14 +27,8 @@ def can_read_pdf() -> bool:
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Returns the text of a document that is not a PDF.
-
-    Args:
-        name: the request's field with the document.
-
-    Raises:
-        InvalidField: it is not UTF-8, or has characters that no text has.
-    """
+    """Returns the text of a document that is not a PDF. Raises InvalidField if it is not UTF-8, or
+    has characters that no text has. `name` is the request's field with the document."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -46,11 +40,8 @@ def decode_text(data: bytes, name: str) -> str:
 
 def read_pdf(data: bytes, name: str, max_pages: int) -> str:
     """Returns the text of a PDF, pages apart by an empty line. Takes seconds, and without bound for
-    a document made for that: run it in a process with limits.
-
-    Raises:
-        InvalidField: the document is damaged, encrypted or too long, or has no text.
-    """
+    a document made for that: run it in a process with limits. Raises InvalidField if the document
+    is damaged, encrypted or too long, or has no text."""
     # Imported here because only the process that reads documents needs it.
     from pypdf import PdfReader
     from pypdf.errors import DependencyError

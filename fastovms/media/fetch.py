@@ -38,12 +38,8 @@ _EQUIVALENTS: Final = (
 
 
 def decode_data_url(url: str, name: str, *, max_bytes: int, is_image: bool = True) -> bytes:
-    """Returns the content of a URL, in time proportional to its length.
-
-    Raises:
-        InvalidField: the URL is malformed, is not an image if it must be one, or has more than
-            `max_bytes`.
-    """
+    """Returns the content of a URL, in time proportional to its length. Raises InvalidField if the
+    URL is malformed, is not an image if it must be one, or has more than `max_bytes`."""
     head = _HEAD.match(url[:_MAX_HEAD])
     if head is None:
         raise InvalidField(f"{name} is a malformed data URL", param=name)
@@ -56,11 +52,8 @@ def decode_data_url(url: str, name: str, *, max_bytes: int, is_image: bool = Tru
 
 
 def decode_base64(encoded: str, name: str, *, max_bytes: int) -> bytes:
-    """Returns the content of a text in base64, in time proportional to its length.
-
-    Raises:
-        InvalidField: the text is malformed, or has more than `max_bytes`.
-    """
+    """Returns the content of a text in base64, in time proportional to its length. Raises
+    InvalidField if the text is malformed, or has more than `max_bytes`."""
     for text, plain in _EQUIVALENTS:
         encoded = encoded.replace(text, plain)
     if len(encoded) // 4 * 3 > max_bytes + 3:
@@ -203,16 +196,14 @@ class SystemResolver:
 
 
 class Fetcher:
-    """Fetches images within limits.
+    """Fetches images within limits. Raises ConfigurationError if one of the domains is not a host
+    name.
 
     Args:
         domains: the allowed hosts; "all" = any.
         allow_redirects: whether to follow redirects, each checked like the first URL.
         allow_private: whether to connect to addresses that are not public, too.
         timeout: seconds for an image, redirects included.
-
-    Raises:
-        ConfigurationError: one of the domains is not a host name.
     """
 
     def __init__(
@@ -238,13 +229,9 @@ class Fetcher:
         self._tls = ssl.create_default_context() if self._domains else None
 
     async def fetch(self, url: str, name: str, *, max_bytes: int) -> bytes:
-        """Returns the content of an image.
-
-        Raises:
-            InvalidField: the domain is not allowed, or the image is not available within the
-                limits.
-            BackendUnavailable: no connection can be opened for lack of descriptors or memory.
-        """
+        """Returns the content of an image. Raises InvalidField if the domain is not allowed, or the
+        image is not available within the limits; BackendUnavailable if no connection can be opened
+        for lack of descriptors or memory."""
         parts = self._check(url, name)
         try:
             async with asyncio.timeout(self._timeout):

@@ -45,10 +45,7 @@ def read_json(path: Path) -> object:
 
 def write_file(path: Path, text: str) -> None:
     """Replaces a file atomically. Links to it, its permissions and, if allowed, its owner are kept.
-
-    Raises:
-        ConfigurationError: the file cannot be written.
-    """
+    Raises ConfigurationError if the file cannot be written."""
     target = Path(os.path.realpath(path))
     partial = target.with_name(f".{target.name}.partial")
     try:
@@ -107,11 +104,8 @@ def config_file(path: Path) -> Path:
 
 def read_config_list(path: Path) -> ConfigList:
     """Reads a config list, or the config.json of a directory. Paths in it are relative to the file.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or does not have OVMS's format. An empty list
-            is valid.
-    """
+    Raises ConfigurationError if the file cannot be read, or does not have OVMS's format. An empty
+    list is valid."""
     path = config_file(path)
     try:
         return _read(read_json(path), path.parent)

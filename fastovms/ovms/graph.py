@@ -98,11 +98,8 @@ class PluginConfig(NamedTuple):
 
 
 def parse_plugin_config(text: str) -> dict[str, object]:
-    """Reads JSON as written in a graph; "" = no properties.
-
-    Raises:
-        ConfigurationError: the JSON is malformed.
-    """
+    """Reads JSON as written in a graph; "" = no properties. Raises ConfigurationError if the JSON
+    is malformed."""
     if not text.strip():
         return {}
     try:
@@ -115,11 +112,8 @@ def parse_plugin_config(text: str) -> dict[str, object]:
 
 
 def read_plugin_config(config: Mapping[str, object]) -> PluginConfig:
-    """Separates the properties for the device from the others.
-
-    Raises:
-        ConfigurationError: a value is invalid.
-    """
+    """Separates the properties for the device from the others. Raises ConfigurationError if a value
+    is invalid."""
     properties: dict[str, object] = {}
     unused: list[str] = []
     for name, value in config.items():
@@ -259,12 +253,8 @@ class Node:
 
 def read_graph(path: Path) -> Node:
     """Reads the only node of a graph. Relative paths are resolved, so that they are relative to the
-    working directory.
-
-    Raises:
-        ConfigurationError: the file cannot be read, is not a graph of one model, or has an invalid
-            option.
-    """
+    working directory. Raises ConfigurationError if the file cannot be read, is not a graph of one
+    model, or has an invalid option."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

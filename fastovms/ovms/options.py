@@ -36,11 +36,8 @@ class Integer(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Reads one of some names.
-
-    Args:
-        ignores_case: whether case does not count on the command line.
-    """
+    """Reads one of some names. `ignores_case` says whether case does not count on the command
+    line."""
 
     names: tuple[str, ...]
     ignores_case: bool = False

@@ -73,11 +73,7 @@ class Message:
 
 
 def parse(text: str) -> Message:
-    """Returns the fields of a text.
-
-    Raises:
-        SyntaxFault: the text is malformed.
-    """
+    """Returns the fields of a text. Raises SyntaxFault if the text is malformed."""
     return _FieldParser(text).message(end="", depth=0)
 
 

@@ -43,11 +43,8 @@ NAME: Final = "fastovms"
 
 
 def build(args: Mapping[str, Any]) -> serve.Application:
-    """Returns the application with one deployment, whose options can be changed in YAML.
-
-    Raises:
-        ConfigurationError: `args` do not match `ReplicaOptions`.
-    """
+    """Returns the application with one deployment, whose options can be changed in YAML. Raises
+    ConfigurationError if `args` do not match `ReplicaOptions`."""
     engine = EngineConfig()
     deployment = serve.deployment(
         serve.ingress()(ServeReplica),

@@ -51,12 +51,8 @@ class ReplicaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def replica_options(args: Mapping[str, Any]) -> ReplicaOptions:
-    """Reads the `args` of an application.
-
-    Raises:
-        ConfigurationError: a field is unknown, of the wrong type, or an address, which replicas
-            choose.
-    """
+    """Reads the `args` of an application. Raises ConfigurationError if a field is unknown, of the
+    wrong type, or an address, which replicas choose."""
     try:
         options = msgspec.convert(dict(args), ReplicaOptions)
     except msgspec.ValidationError as error:
@@ -92,14 +88,12 @@ class ChildServer:
 
     @classmethod
     async def start(cls, arguments: Sequence[str], environment: Mapping[str, str]) -> ChildServer:
-        """Starts a server and returns once it answers.
+        """Starts a server and returns once it answers. Raises BackendUnavailable if the server
+        ended first; the reason is in its log.
 
         Args:
             arguments: those of `fastovms serve`, without addresses.
             environment: variables in addition to those of this process.
-
-        Raises:
-            BackendUnavailable: the server ended first; the reason is in its log.
         """
         serve = [sys.executable, "-m", "fastovms", "serve", *arguments]
         process = await asyncio.create_subprocess_exec(
@@ -160,11 +154,7 @@ _COUNTED: Final = ("fastovms_num_requests_running", "fastovms_num_requests_waiti
 
 def queue_lengths(metrics: str) -> dict[str, float]:
     """Returns the numbers of running and of waiting sequences over all models of one server, by
-    metric name.
-
-    Args:
-        metrics: the content of `/metrics`.
-    """
+    metric name. `metrics` is the content of `/metrics`."""
     lines = [line for line in metrics.splitlines() if line.startswith(_COUNTED)]
     lengths = dict.fromkeys(_COUNTED, 0.0)
     for family in text_string_to_metric_families("\n".join([*lines, ""])):
@@ -179,10 +169,8 @@ def replicas_for_queues(context: Any) -> tuple[float, dict[str, Any]]:
 
     It is Ray's own rule with the servers' counts in place of Ray's: one request may have several
     sequences, and background responses run after their request. Requests that Ray has not assigned
-    yet count too. Ray applies bounds, delays and factors to the result.
-
-    Args:
-        context: a `ray.serve.config.AutoscalingContext`.
+    yet count too. Ray applies bounds, delays and factors to the result. `context` is a
+    `ray.serve.config.AutoscalingContext`.
     """
     metrics = context.aggregated_metrics or {}
     in_servers = sum(sum(metrics.get(name, {}).values()) for name in _COUNTED)

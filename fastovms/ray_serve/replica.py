@@ -52,11 +52,8 @@ _RETRY_AFTER: Final = b"1"
 
 class HttpProxy:
     """The ASGI application that forwards requests. Connections to the server are kept open, and
-    bodies are streamed: it reads the next piece after `send` has returned.
-
-    Args:
-        url: the server's URL without a path.
-    """
+    bodies are streamed: it reads the next piece after `send` has returned. `url` is the server's
+    URL without a path."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -73,11 +70,8 @@ class HttpProxy:
         await self._session.close()
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Sends a GET request to the server. Returns status and body.
-
-        Raises:
-            aiohttp.ClientError: the server does not answer.
-        """
+        """Sends a GET request to the server. Returns status and body. Raises aiohttp.ClientError if
+        the server does not answer."""
         async with self._session.get(self._url + path) as answer:
             return answer.status, await answer.text()
 

@@ -83,14 +83,9 @@ _MISSING: Final = "traces need OpenTelemetry, which is not installed: pip instal
 
 @contextmanager
 def span_tracer(endpoint: str | None, environment: Mapping[str, str]) -> Iterator[Tracer | None]:
-    """Yields a tracer that records spans and sends them when it ends; None = tracing is off.
-
-    Args:
-        endpoint: a collector's address; None = the one in the environment, if any.
-
-    Raises:
-        ConfigurationError: `endpoint` is given but cannot be used.
-    """
+    """Yields a tracer that records spans and sends them when it ends; None = tracing is off. Raises
+    ConfigurationError if `endpoint` is given but cannot be used. `endpoint` is a collector's
+    address; None = the one in the environment, if any."""
     if not _is_wanted(endpoint, environment):
         yield None
         return

@@ -38,13 +38,10 @@ from fastovms.system.threads import LastWaits, in_daemon_thread
 
 class Guard:
     """Checks API keys; implements `http.messages.Check`. Health paths and the API description need
-    no key.
+    no key. Raises ConfigurationError if the keys cannot be read.
 
     Args:
         open_paths: further paths that need no key at any time, such as those of the page.
-
-    Raises:
-        ConfigurationError: the keys cannot be read.
     """
 
     def __init__(
@@ -81,11 +78,8 @@ class Guard:
         return frozenset(("",)) if self._keys is None else self._keys.tenants
 
     def reload(self) -> None:
-        """Reads the keys again.
-
-        Raises:
-            ConfigurationError: the keys cannot be read; the old ones stay in use.
-        """
+        """Reads the keys again. Raises ConfigurationError if the keys cannot be read; the old ones
+        stay in use."""
         self._keys = self._read_keys()
 
     def _read_keys(self) -> ApiKeys | None:
@@ -254,12 +248,9 @@ class Lifecycle:
         self._stop_now = asyncio.Event()
 
     async def run(self) -> None:
-        """Runs the server until a signal ends it.
-
-        Raises:
-            ConfigurationError: the addresses are not available, or the models cannot be loaded.
-            EngineFailed: an engine has died or hangs.
-        """
+        """Runs the server until a signal ends it. Raises ConfigurationError if the addresses are
+        not available, or the models cannot be loaded; EngineFailed if an engine has died or
+        hangs."""
         self._server.bind()
         with self._signal_handlers():
             try:
@@ -440,11 +431,8 @@ class Lifecycle:
 
 
 async def _warm_up(models: ServedModels) -> bool:
-    """Starts the backends and returns True once all are ready for requests.
-
-    Raises:
-        EngineFailed: a model cannot compute anything.
-    """
+    """Starts the backends and returns True once all are ready for requests. Raises EngineFailed if
+    a model cannot compute anything."""
     backends = [model.backend for model in models]
     for backend in backends:
         backend.start()

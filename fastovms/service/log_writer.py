@@ -24,14 +24,8 @@ _BAR_WIDTH: Final = 20
 
 class LineWriter:
     """A text stream for `logging.StreamHandler` and for access logs. Lines that arrive faster than
-    they can be written are dropped and counted.
-
-    Args:
-        path: the file that lines are appended to; None = stderr.
-
-    Raises:
-        ConfigurationError: the file cannot be opened.
-    """
+    they can be written are dropped and counted. Raises ConfigurationError if the file cannot be
+    opened. `path` is the file that lines are appended to; None = stderr."""
 
     def __init__(self, path: Path | None = None, *, max_lines: int = _MAX_LINES) -> None:
         self._path = path
@@ -89,11 +83,8 @@ class LineWriter:
         """Does nothing, because `logging` calls it after every line and must not wait."""
 
     def reopen(self) -> None:
-        """Opens the file again, after it was moved away.
-
-        Raises:
-            ConfigurationError: the file cannot be opened; the old one stays in use.
-        """
+        """Opens the file again, after it was moved away. Raises ConfigurationError if the file
+        cannot be opened; the old one stays in use."""
         if self._path is None:
             return
         stream: TextIO | None = self._open()

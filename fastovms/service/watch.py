@@ -133,11 +133,7 @@ _THROUGHPUT_INTERVAL: Final = 10.0
 
 class ThroughputLog:
     """Logs the throughput of each model every ten seconds in which it works, as vLLM does. An idle
-    model is not logged.
-
-    Args:
-        clock: returns seconds.
-    """
+    model is not logged. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -176,11 +172,7 @@ class ThroughputLog:
 
 class ChildCollector(Collector):
     """Exports the number and the memory of child processes, which decode media and PDFs, try
-    grammars, measure, or run a model.
-
-    Args:
-        memory: returns the resident bytes of each child process.
-    """
+    grammars, measure, or run a model. `memory` returns the resident bytes of each child process."""
 
     def __init__(self, memory: Callable[[], Sequence[int]]) -> None:
         self._memory = memory
@@ -292,10 +284,8 @@ class MemoryTrimmer:
     """Trims the heap in a separate thread at intervals, one trim at a time.
 
     glibc has a heap per thread and returns only free memory at its end to the operating system.
-    Free memory in between would accumulate over days.
-
-    Args:
-        trim: returns free memory to the operating system.
+    Free memory in between would accumulate over days. `trim` returns free memory to the operating
+    system.
     """
 
     def __init__(self, trim: Callable[[], None]) -> None:

@@ -72,11 +72,8 @@ _LONGEST_ROUND: Final = 60.0
 
 class ExpiryRounds:
     """Bounds how many objects are deleted because of their age: a sixteenth a minute, or in less
-    time if they live for less than half an hour.
-
-    Args:
-        what: the plural noun for the objects, for the log.
-    """
+    time if they live for less than half an hour. `what` is the plural noun for the objects, for
+    the log."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -68,15 +68,9 @@ def nearest_existing(path: Path) -> Path:
 def private_directory(path: Path, *, may_be_link: bool = False) -> None:
     """Creates a directory for trusted data, or checks the existing one. If it is writable for all
     users, as a Kubernetes `emptyDir` is, that permission is removed; if that fails, a warning is
-    logged.
-
-    Args:
-        may_be_link: whether the operator may have named a link of their own or of root.
-
-    Raises:
-        OSError: the directory cannot be created, is a link, or belongs to another user than this
-            one or root.
-    """
+    logged. Raises OSError if the directory cannot be created, is a link, or belongs to another user
+    than this one or root. `may_be_link` says whether the operator may have named a link of their
+    own or of root."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = path.lstat()
     user = os.geteuid()
@@ -101,15 +95,9 @@ _LINK: Final = "it is a symbolic link, which is not followed"
 def open_file(path: Path, flags: int, *, any_owner: bool = False) -> int:
     """Opens a file in a directory of state or of a cache, and returns the descriptor. Never blocks,
     and never opens a link. With `O_TRUNC`, what has the name is deleted first, so that nothing else
-    is overwritten.
-
-    Args:
-        any_owner: whether the file may belong to any user.
-
-    Raises:
-        OSError: the file cannot be opened, is not a regular file, or belongs to another user than
-            this one, root, and the owner of its directory.
-    """
+    is overwritten. Raises OSError if the file cannot be opened, is not a regular file, or belongs
+    to another user than this one, root, and the owner of its directory. `any_owner` says whether
+    the file may belong to any user."""
     if flags & os.O_TRUNC:
         with suppress(FileNotFoundError):
             os.unlink(path)
@@ -166,12 +154,8 @@ def check_tree(directory: Path) -> None:
 
 def lock_file(path: Path) -> int:
     """Locks a file, which is created if missing. Returns the descriptor, which holds the lock until
-    it is closed or the process ends.
-
-    Raises:
-        BlockingIOError: another process holds the lock.
-        OSError: the file is not readable.
-    """
+    it is closed or the process ends. Raises BlockingIOError if another process holds the lock;
+    OSError if the file is not readable."""
     lock = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -270,11 +254,8 @@ class DiskCache:
         self, kind: str, key: str, fill: Callable[[Path], None], *, replace: bool = False
     ) -> Path | None:
         """Creates an entry by calling `fill` with an empty directory. Returns the entry's
-        directory; None = an OSError occurred. Other errors of `fill` are raised.
-
-        Args:
-            replace: whether to replace an existing entry; otherwise it is kept.
-        """
+        directory; None = an OSError occurred. Other errors of `fill` are raised. `replace` says
+        whether to replace an existing entry; otherwise it is kept."""
         if self._root is None:
             return None
         entry = self._root / f"{kind}-{key}"
@@ -364,11 +345,8 @@ def _rename(source: Path, target: Path) -> None:
 
 
 class UnnamedFile:
-    """An empty temporary file without a name. It is deleted when it is closed or collected.
-
-    Raises:
-        OSError: the disk is full, or cannot be written.
-    """
+    """An empty temporary file without a name. It is deleted when it is closed or collected. Raises
+    OSError if the disk is full, or cannot be written."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryFile(prefix="fastovms-", buffering=0) as file:

@@ -48,11 +48,7 @@ _NUM_THREADS: Final = 8
 
 class DiskThreads:
     """A few threads for disk work of one kind. The event loop's default threads are not used, so
-    that a slow disk does not delay tokenization.
-
-    Args:
-        name: the threads' name.
-    """
+    that a slow disk does not delay tokenization. `name` is the threads' name."""
 
     def __init__(self, name: str, num_threads: int = _NUM_THREADS) -> None:
         self._executor = ThreadPoolExecutor(num_threads, name)
@@ -88,11 +84,8 @@ _LEAST: Final = 1.0
 
 
 class LastWaits:
-    """Waits for tasks at the end of the process, with a total time limit.
-
-    Args:
-        seconds: the limit, from the first wait on.
-    """
+    """Waits for tasks at the end of the process, with a total time limit. `seconds` is the limit,
+    from the first wait on."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = max(_LEAST, seconds)

@@ -80,11 +80,8 @@ def log_handler(handler: logging.Handler, form: str = "text") -> logging.Handler
 
 def start_log(handler: logging.Handler, level: int | str) -> None:
     """Sends log records to the handler: those of this package from `level` on, those of libraries
-    from INFO on at least. Numba alone writes 100,000 lines of DEBUG while it compiles.
-
-    Raises:
-        ValueError: no level has this name.
-    """
+    from INFO on at least. Numba alone writes 100,000 lines of DEBUG while it compiles. Raises
+    ValueError if no level has this name."""
     logging.basicConfig(level=level, handlers=[handler])
     root = logging.getLogger()
     logging.getLogger(fastovms.__name__).setLevel(root.level)

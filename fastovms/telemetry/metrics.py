@@ -234,11 +234,8 @@ _KV_CACHE_USAGE: Final = Gauge(
 
 
 class GenerationCollector(Collector):
-    """Exports the metrics of every model, with the label `model_name`.
-
-    Args:
-        models: returns the metrics of all models.
-    """
+    """Exports the metrics of every model, with the label `model_name`. `models` returns the metrics
+    of all models."""
 
     def __init__(self, models: Callable[[], Sequence[GenerationMetrics]]) -> None:
         self._models = models
@@ -317,10 +314,7 @@ def render(
     registry: CollectorRegistry, accept: str, names: Collection[str] = ()
 ) -> tuple[bytes, str]:
     """Returns the registry's exposition and its content type, in the format that `accept` prefers.
-
-    Args:
-        names: the series or families to export; empty = all. Exporting fewer is faster.
-    """
+    `names` are the series or families to export; empty = all. Exporting fewer is faster."""
     encode, content_type = choose_encoder(accept)
     return encode(_ChosenSeries(registry, names) if names else registry), content_type
 

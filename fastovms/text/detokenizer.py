@@ -99,10 +99,7 @@ def decode_utf8(data: bytes, *, final: bool) -> DecodedBytes:
     Its `UTF8Validate` operation considers only bit patterns. A lead byte followed by fewer
     continuation bytes than it announces becomes one U+FFFD. A complete sequence that encodes no
     character (overlong, surrogate, above U+10FFFF) becomes one per byte, and so does every stray
-    byte.
-
-    Args:
-        final: whether no data follow, so that an incomplete sequence at the end is invalid.
+    byte. `final` says whether no data follow, so that an incomplete sequence at the end is invalid.
     """
     pieces: list[str] = []
     start = 0

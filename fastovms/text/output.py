@@ -57,11 +57,8 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def input_parameters(pattern: str | None = None) -> dict[str, Any]:
-    """Returns the parameters of the function that represents a custom tool.
-
-    Args:
-        pattern: a regular expression that the text must match as a whole; None = any text.
-    """
+    """Returns the parameters of the function that represents a custom tool. `pattern` is a regular
+    expression that the text must match as a whole; None = any text."""
     text: dict[str, Any] = {"type": "string"}
     if pattern is not None:
         text["pattern"] = f"^(?:{pattern})$"
@@ -101,11 +98,8 @@ class InputReader:
         return "" if self._before_text else self._read()
 
     def finish(self, *, complete: bool) -> str:
-        """Ends the arguments and returns the rest of the text.
-
-        Args:
-            complete: whether the arguments are complete.
-        """
+        """Ends the arguments and returns the rest of the text. `complete` says whether the
+        arguments are complete."""
         if not self._before_text or not complete:
             return ""
         arguments = "".join(self._seen)
@@ -146,11 +140,8 @@ def _encodable(text: str) -> str:
 
 
 class CustomCallParser:
-    """Implements `OutputParser` around another parser, and converts calls of custom tools.
-
-    Args:
-        names: the functions that represent custom tools.
-    """
+    """Implements `OutputParser` around another parser, and converts calls of custom tools. `names`
+    is the functions that represent custom tools."""
 
     def __init__(self, parser: OutputParser, names: Collection[str]) -> None:
         self._parser = parser
@@ -197,11 +188,8 @@ def call_grammar(
 ) -> Grammar:
     """Returns the grammar that enforces the schemas of tool-call arguments. If calls are required,
     the answer is only valid calls. Otherwise text is free until a call begins; such a grammar may
-    be dropped if it cannot be compiled.
-
-    Raises:
-        InvalidField: a schema is not supported in the model's tool-call format.
-    """
+    be dropped if it cannot be compiled. Raises InvalidField if a schema is not supported in the
+    model's tool-call format."""
     calls = tool_format.grammar(choice)
     if reasoning_format is None:
         tree = calls
@@ -226,11 +214,8 @@ def answer_grammar(
     prompt: str,
     calls: tuple[ToolFormat, CallChoice] | None = None,
 ) -> Grammar:
-    """Returns a grammar that constrains the answer and leaves the reasoning before it free.
-
-    Args:
-        calls: the tool calls that are allowed in place of the answer.
-    """
+    """Returns a grammar that constrains the answer and leaves the reasoning before it free. `calls`
+    is the tool calls that are allowed in place of the answer."""
     if reasoning_format is None and calls is None:
         return grammar
     answer: Node = Answer()
@@ -409,11 +394,8 @@ def output_parser(
 
 
 def check_formats(tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None) -> None:
-    """Checks that a tool-call format and a reasoning format are compatible.
-
-    Raises:
-        ConfigurationError: the formats are incompatible.
-    """
+    """Checks that a tool-call format and a reasoning format are compatible. Raises
+    ConfigurationError if the formats are incompatible."""
     if tool_format is None or reasoning_format is None:
         return
     forms = [found.parse for found in (tool_format, reasoning_format)]
@@ -547,11 +529,8 @@ class TextStream:
         return self._delta("".join(texts), pieces)
 
     def flush(self, *, is_cut: bool = True) -> TextDelta:
-        """Ends the text and returns what was held back, unless it completes a stop string.
-
-        Args:
-            is_cut: whether a limit ended the text.
-        """
+        """Ends the text and returns what was held back, unless it completes a stop string. `is_cut`
+        says whether a limit ended the text."""
         text = self._searched(self._detokenizer.flush())
         if self._search is not None and not self._is_of_content:
             text += self._search.flush()

@@ -32,14 +32,9 @@ def constants(parameter: Parameter) -> list[str] | None:
 
 
 def text_body(parameter: Parameter, end: str) -> Regex:
-    """Returns the expression of a string parameter's value.
-
-    Args:
-        end: the tag after the value, which the value cannot contain.
-
-    Raises:
-        InvalidField: the schema has a keyword that no expression can represent.
-    """
+    """Returns the expression of a string parameter's value. Raises InvalidField if the schema has a
+    keyword that no expression can represent. `end` is the tag after the value, which the value
+    cannot contain."""
     parts = [] if parameter.is_free else _expressions(parameter, parameter.schema, 0)
     if not parts:
         return ANY_TEXT
@@ -220,14 +215,9 @@ class Parameters(dict[str, Parameter]):
 
 
 def parameters_of(root: Schema, function: str, *, is_relaxed: bool = False) -> Parameters:
-    """Returns the parameters in the order of the schema.
-
-    Args:
-        is_relaxed: whether to ignore keywords that constrain several parameters together.
-
-    Raises:
-        InvalidField: the schema has keywords that constrain several parameters together.
-    """
+    """Returns the parameters in the order of the schema. Raises InvalidField if the schema has
+    keywords that constrain several parameters together. `is_relaxed` says whether to ignore
+    keywords that constrain several parameters together."""
     found = find_parameters(_with_root_among_definitions(root))
     if is_relaxed:
         relaxed = Parameters(

@@ -106,11 +106,8 @@ def think_format(
     aliases: tuple[str, ...] = (),
     marks: tuple[tuple[str, ...], ...] = (),
 ) -> FormatRow:
-    """Returns the row of a format of reasoning between tags; see `ThoughtTags`.
-
-    Args:
-        is_assumed: whether answers begin within reasoning unless the prompt has ended it.
-    """
+    """Returns the row of a format of reasoning between tags; see `ThoughtTags`. `is_assumed` says
+    whether answers begin within reasoning unless the prompt has ended it."""
     begin, end = pairs[0]
     thoughts = one_of(*[in_order(Tag(its_begin), Until(its_end)) for its_begin, its_end in pairs])
     found = ReasoningFormat(

@@ -93,13 +93,9 @@ class OutsideRenderer(Protocol):
     """Renders templates in another process."""
 
     def render(self, source: str, variables: Mapping[str, Any], budget: Budget) -> str:
-        """Renders a template, and takes what that costs from the budget.
-
-        Raises:
-            Malformed: the template cannot be compiled.
-            LimitExceeded: the rendering exceeds a limit.
-            TemplateError: the template refuses the variables.
-        """
+        """Renders a template, and takes what that costs from the budget. Raises Malformed if the
+        template cannot be compiled; LimitExceeded if the rendering exceeds a limit; TemplateError
+        if the template refuses the variables."""
 
 
 class Budget(local):
@@ -120,10 +116,7 @@ class Budget(local):
         self, limits: Limits, *, outside: OutsideRenderer | None = None, is_small: bool = False
     ) -> Iterator[None]:
         """Sets the limits for the duration of the context, unless an outer context has done so.
-
-        Args:
-            is_small: whether more may be spent in a process for templates.
-        """
+        `is_small` says whether more may be spent in a process for templates."""
         if self._is_set:
             yield
             return
@@ -136,12 +129,8 @@ class Budget(local):
             self.passes = self.chars = 0
 
     def spend(self, passes: int, chars: int) -> None:
-        """Spends a part of the budget.
-
-        Raises:
-            NeedsProcess: it takes more than may be spent here.
-            LimitExceeded: it takes more than a request may have rendered.
-        """
+        """Spends a part of the budget. Raises NeedsProcess if it takes more than may be spent here;
+        LimitExceeded if it takes more than a request may have rendered."""
         self.passes -= passes
         self.chars -= chars
         if self.passes < 0 or self.chars < 0:

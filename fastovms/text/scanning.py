@@ -85,11 +85,8 @@ class OutputParser(Protocol):
         """Adds text and returns the pieces that are final now, often none."""
 
     def finish(self, *, is_cut: bool = True) -> Sequence[Piece]:
-        """Ends the text and returns the rest.
-
-        Args:
-            is_cut: whether a limit ended the text; otherwise the model did, or a stop string.
-        """
+        """Ends the text and returns the rest. `is_cut` says whether a limit ended the text;
+        otherwise the model did, or a stop string."""
 
     @property
     def in_reasoning(self) -> bool:
@@ -166,11 +163,7 @@ class Scanner:
         self._at = 0
 
     def end(self, *, is_cut: bool = True) -> None:
-        """Ends the text.
-
-        Args:
-            is_cut: whether a limit ended it.
-        """
+        """Ends the text. `is_cut` says whether a limit ended it."""
         self.is_ended = True
         self.is_cut = is_cut
 
@@ -234,11 +227,8 @@ class Scanner:
 
     def take(self, tag: str, *, is_first: bool = False) -> Incremental[bool]:
         """Reads `tag`, or its beginning at the end of the text, if it comes next. Returns whether
-        it did.
-
-        Args:
-            is_first: whether no markup precedes it, so that a partial tag may be content.
-        """
+        it did. `is_first` says whether no markup precedes it, so that a partial tag may be
+        content."""
         while True:
             ahead = self._text[self._at : self._at + len(tag)]
             if ahead == tag:
@@ -489,11 +479,8 @@ class PieceCollector:
         self.arguments("".join(held.arguments))
 
     def end(self, *, complete: bool, rest: str = "") -> None:
-        """Ends the call that was begun last.
-
-        Args:
-            rest: the text of a malformed argument, which was read last. It becomes content.
-        """
+        """Ends the call that was begun last. `rest` is the text of a malformed argument, which was
+        read last. It becomes content."""
         held = self._held
         if held is not None and held.mark is not None and not (complete or self._scan.was_cut):
             self._held = None
@@ -574,11 +561,7 @@ class _Space:
 
 class IncrementalParser:
     """Implements `OutputParser` with a generator, which reads a `Scanner` and fills a
-    `PieceCollector`.
-
-    Args:
-        tools: the functions that may be called.
-    """
+    `PieceCollector`. `tools` are the functions that may be called."""
 
     def __init__(
         self,

@@ -57,11 +57,8 @@ class StopMatcher:
 
     def push(self, text: str, *, ends: bool = True) -> StopResult:
         """Adds text. After a stop string everything is dropped and the result repeats the stop.
-
-        Args:
-            ends: whether a stop string that is complete in this text ends it; otherwise it is
-                ignored.
-        """
+        `ends` says whether a stop string that is complete in this text ends it; otherwise it is
+        ignored."""
         if self._stop is not None:
             return StopResult("", self._stop)
         if not self._searches:
@@ -137,11 +134,8 @@ class StopSearch:
         self.stop: str | None = None
 
     def add_tokens(self, text: str, starts: Sequence[str]) -> None:
-        """Adds decoded text that will be searched, now or later.
-
-        Args:
-            starts: the start positions of tokens; see `LocatingDetokenizer`.
-        """
+        """Adds decoded text that will be searched, now or later. `starts` are the start positions
+        of tokens; see `LocatingDetokenizer`."""
         for start in starts:
             self._starts.append(self.num_decoded + len(start))
             if self._num_before + len(self._starts) == self._min_tokens + 1:
@@ -149,11 +143,8 @@ class StopSearch:
         self.num_decoded += len(text)
 
     def search(self, text: str, end: int) -> str:
-        """Searches the next text, and returns the text that may be shown.
-
-        Args:
-            end: the position of the end of `text`.
-        """
+        """Searches the next text, and returns the text that may be shown. `end` is the position of
+        the end of `text`."""
         start = end - len(text)
         num_passed = int(min(max(self._passes_to - start, 0), len(text)))
         shown = ""

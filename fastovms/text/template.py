@@ -57,11 +57,7 @@ _TOKENIZER_XML: Final = "openvino_tokenizer.xml"
 def find_templates(model_dir: Path) -> dict[str, str]:
     """Returns the sources by name, including `DEFAULT` if there is one. Searches like transformers,
     then in openvino_tokenizer.xml, like OpenVINO GenAI. Separate template files take precedence
-    over JSON files.
-
-    Raises:
-        ConfigurationError: a file is broken.
-    """
+    over JSON files. Raises ConfigurationError if a file is broken."""
     templates = _named(_runtime_info(model_dir).get("chat_template"))
     # A processor's template is that of a model with images; the tokenizer's goes before it.
     for name in ("processor_config.json", "chat_template.json", "tokenizer_config.json"):
@@ -116,11 +112,7 @@ def special_tokens(model_dir: Path) -> dict[str, Any]:
 
 def end_token_ids(model_dir: Path) -> frozenset[int]:
     """Returns the ids of the tokens that the tokenizer's files name as the end of a text or of a
-    turn.
-
-    Raises:
-        ConfigurationError: a file is broken.
-    """
+    turn. Raises ConfigurationError if a file is broken."""
     texts: set[str] = set()
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         config = read_json(model_dir / name)
@@ -182,11 +174,7 @@ def _token(value: object) -> str | None:
 
 
 def read_text(path: Path) -> str:
-    """Reads a file of UTF-8.
-
-    Raises:
-        ConfigurationError: the file cannot be read.
-    """
+    """Reads a file of UTF-8. Raises ConfigurationError if the file cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -194,11 +182,8 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Reads a JSON object; an empty one if the file does not exist.
-
-    Raises:
-        ConfigurationError: the file cannot be read or holds no object.
-    """
+    """Reads a JSON object; an empty one if the file does not exist. Raises ConfigurationError if
+    the file cannot be read or holds no object."""
     if not path.is_file():
         return {}
     try:
@@ -271,7 +256,8 @@ class ChatTemplate:
         budget: Budget | None = None,
         is_foreign: bool = False,
     ) -> None:
-        """
+        """Raises ConfigurationError if a template is malformed.
+
         Args:
             templates: sources by name; at least one.
             tokens: the values of `bos_token` and other special tokens.
@@ -281,9 +267,6 @@ class ChatTemplate:
             cache: stores the forms of templates on disk; None = not stored.
             budget: None = a budget of its own.
             is_foreign: whether the template comes from a request.
-
-        Raises:
-            ConfigurationError: a template is malformed.
         """
         self.budget = budget or Budget()
         self._is_foreign = is_foreign
@@ -332,11 +315,7 @@ class ChatTemplate:
         cache: DiskCache | None = None,
     ) -> ChatTemplate | None:
         """Returns the model's templates, or `override`, a file or a template itself; None if the
-        model has none.
-
-        Raises:
-            ConfigurationError: a file is broken or a template malformed.
-        """
+        model has none. Raises ConfigurationError if a file is broken or a template malformed."""
         templates = find_templates(model_dir)
         if override is not None:
             source = override if isinstance(override, str) else read_text(override)

@@ -161,11 +161,8 @@ def adapt(
     write_call: WriteCall | None = None,
 ) -> Adapted:
     """Returns copies of messages in OpenAI's form, changed to the form that the template shows.
-    Later messages do not change earlier turns.
-
-    Args:
-        write_call: returns the text of calls that the template cannot show; None = as JSON.
-    """
+    Later messages do not change earlier turns. `write_call` returns the text of calls that the
+    template cannot show; None = as JSON."""
     turns = _Turns(form, write_call or _json_call)
     last = len(messages) - 1
     split = form.calls == ONE_BY_ONE

@@ -134,11 +134,8 @@ class TokenTable:
         return replace(self, token_bytes=token_bytes)
 
     def detokenizer(self, *, continues: bool = False) -> TableDetokenizer:
-        """Returns a detokenizer for one sample.
-
-        Args:
-            continues: whether the tokens continue a text.
-        """
+        """Returns a detokenizer for one sample. `continues` says whether the tokens continue a
+        text."""
         strip = self.strip_leading_space and not continues
         return TableDetokenizer(self.token_bytes, strip_leading_space=strip)
 
@@ -307,10 +304,7 @@ class TextEncoder:
         *,
         has_detokenizer: bool,
     ) -> None:
-        """
-        Raises:
-            RuntimeError: the tokenizer does not work.
-        """
+        """Raises RuntimeError if the tokenizer does not work."""
         self._tokenizer = tokenizer
         self.pair = pair
         self.has_detokenizer = has_detokenizer
@@ -320,11 +314,8 @@ class TextEncoder:
 
     @classmethod
     def load(cls, model_dir: Path) -> TextEncoder:
-        """Loads the tokenizer of a model's directory.
-
-        Raises:
-            ConfigurationError: the tokenizer is missing or broken.
-        """
+        """Loads the tokenizer of a model's directory. Raises ConfigurationError if the tokenizer is
+        missing or broken."""
         path = model_dir / TOKENIZER_FILE
         try:
             return cls(
@@ -348,11 +339,8 @@ class TextEncoder:
         return len(self.before) + len(self.behind)
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Returns the tokens of each text, without special tokens around it.
-
-        Raises:
-            RequestError: a text has a lone surrogate, which is not a character.
-        """
+        """Returns the tokens of each text, without special tokens around it. Raises RequestError if
+        a text has a lone surrogate, which is not a character."""
         for text in texts:
             try:
                 text.encode()
@@ -431,10 +419,7 @@ class Tokenizer:
     """
 
     def __init__(self, tokenizer: openvino_genai.Tokenizer) -> None:
-        """
-        Raises:
-            ConfigurationError: the tokenizer cannot name its tokens.
-        """
+        """Raises ConfigurationError if the tokenizer cannot name its tokens."""
         self._tokenizer = tokenizer
         vocab: dict[bytes, int] = tokenizer.get_vocab()
         if not vocab:
@@ -456,11 +441,8 @@ class Tokenizer:
 
     @classmethod
     def load(cls, model_dir: Path) -> Tokenizer:
-        """Loads the tokenizer of a model's directory.
-
-        Raises:
-            ConfigurationError: a file is missing or broken.
-        """
+        """Loads the tokenizer of a model's directory. Raises ConfigurationError if a file is
+        missing or broken."""
         for name in MODEL_FILES:
             if not (model_dir / name).is_file():
                 raise ConfigurationError(f"{model_dir} has no {name}")
@@ -476,10 +458,7 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Returns the token ids of a text. Special tokens written out in the text are recognised.
-
-        Raises:
-            RequestError: the text has a lone surrogate, which is not a character.
-        """
+        Raises RequestError if the text has a lone surrogate, which is not a character."""
         try:
             text.encode()
         except UnicodeEncodeError as error:

@@ -31,11 +31,8 @@ class ToldMessage(NamedTuple):
 def in_order_of_calls(messages: Sequence[Message], *, split: bool) -> Iterator[ToldMessage]:
     """Yields messages; the results after a turn with calls in the order of the calls, because many
     chat templates show no ids. A result is marked where it is missing among others. One that
-    belongs to no call comes last, with the role `STRAY`.
-
-    Args:
-        split: whether a turn with several calls becomes one turn for each, before its result.
-    """
+    belongs to no call comes last, with the role `STRAY`. `split` says whether a turn with several
+    calls becomes one turn for each, before its result."""
     position = 0
     while position < len(messages):
         start, message = position, messages[position]

@@ -29,15 +29,12 @@ const modules = {
 
 def bundle_modules(sources: Mapping[str, str], start: str) -> str:
     """Returns one script that runs a module. The script exports `load`, which returns the exports
-    of a module by its path.
+    of a module by its path. Raises ValueError if a module imports one that is not among them.
 
     Args:
         sources: modules by path, such as "core/dom.js". They import names in braces, export what
             they declare, and import modules that are not among them by `import()` alone.
         start: path of the module that is run. Its folder is that of the script.
-
-    Raises:
-        ValueError: a module imports one that is not among them.
     """
     wrapped = "".join(_wrap(name, source, sources) for name, source in sources.items())
     return f'{_LOADER}{wrapped}}};\nload("{start}");\n'

@@ -83,12 +83,8 @@ class PageFiles:
 
 
 def read_page_files(root_path: str = "") -> PageFiles:
-    """Reads the files of the web page.
-
-    Args:
-        root_path: the prefix that a proxy leaves before every path, used in the page's links; "" =
-            relative links, which work behind any proxy.
-    """
+    """Reads the files of the web page. `root_path` is the prefix that a proxy leaves before every
+    path, used in the page's links; "" = relative links, which work behind any proxy."""
     bodies = _bundled(dict(sorted(_walk(files(__package__).joinpath("static")))))
     template = bodies.pop(_INDEX)
     everything = hashlib.sha256()

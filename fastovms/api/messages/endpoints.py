@@ -466,12 +466,8 @@ async def prepare(
     request: Preparation[MessagesRequest], fields: MessageFields, new_call_id: Callable[[], str]
 ) -> tuple[MessagesJob, AnswerForm]:
     """Checks a request. Returns the job to run and the form of its answer. Long chats are rendered
-    and encoded in a thread.
-
-    Raises:
-        RequestError: a field is invalid.
-        BackendError: the grammar cannot be compiled now.
-    """
+    and encoded in a thread. Raises RequestError if a field is invalid; BackendError if the grammar
+    cannot be compiled now."""
     only_computes_prompt = request.body.max_tokens == 0
     request = _in_our_words(request, fields)
     check_numbers(request)
@@ -506,16 +502,10 @@ async def prepare(
 async def count_tokens(
     request: Preparation[MessagesRequest], compute: Callable[[MessagesJob], Awaitable[Usage]]
 ) -> int:
-    """Counts the tokens of the prompt that `prepare` would make.
-
-    Args:
-        compute: computes a prompt and returns its usage. Needed for prompts with images, whose
-            number of tokens only the model knows.
-
-    Raises:
-        RequestError: a field is invalid.
-        BackendError: a prompt with images cannot be computed now.
-    """
+    """Counts the tokens of the prompt that `prepare` would make. Raises RequestError if a field is
+    invalid; BackendError if a prompt with images cannot be computed now. `compute` computes a
+    prompt and returns its usage. Needed for prompts with images, whose number of tokens only the
+    model knows."""
     fields = read_fields(request.body)
 
     def make() -> Prompt | None:
@@ -631,11 +621,8 @@ class Messages:
         self._context = context
 
     async def create(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers a request to `/messages`.
-
-        Raises:
-            RequestError, BackendError: the request failed before the answer began.
-        """
+        """Answers a request to `/messages`. Raises RequestError, BackendError if the request failed
+        before the answer began."""
         context = self._context
         preparation = await context.read(request, MessagesRequest, dialect, names_of)
         fields = read_fields(preparation.body)
@@ -651,12 +638,9 @@ class Messages:
             return await write_answer(request, job, generation, writer)
 
     async def count_tokens(self, request: Request, dialect: Dialect) -> Response:
-        """Answers with the number of tokens that a request's prompt would have.
-
-        Raises:
-            RequestError: a field is invalid.
-            BackendError: the prompt has images, which cannot be computed now.
-        """
+        """Answers with the number of tokens that a request's prompt would have. Raises RequestError
+        if a field is invalid; BackendError if the prompt has images, which cannot be computed
+        now."""
         preparation = await self._context.read(request, CountTokensRequest, dialect, names_of)
         preparation = await self._with_documents(request, preparation)
 

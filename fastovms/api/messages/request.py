@@ -116,11 +116,8 @@ _TOOL_CHOICES: Final = ("auto", "any", "tool", "none")
 def read_tools(
     given: Sequence[Mapping[str, Any]] | None, choice: Mapping[str, Any] | None
 ) -> ToolUse:
-    """Reads `tools`. Tools that Anthropic's servers run are ignored.
-
-    Raises:
-        InvalidField: a tool or the choice is malformed, or they contradict each other.
-    """
+    """Reads `tools`. Tools that Anthropic's servers run are ignored. Raises InvalidField if a tool
+    or the choice is malformed, or they contradict each other."""
     check_number_of_tools(given, "tools")
     reader = ToolReader()
     for position, tool in enumerate(given or ()):
@@ -184,11 +181,8 @@ _SEALED: Final = "encrypted_"
 
 
 def server_result(block: Block, reader: BlockReader) -> Message:
-    """Returns the result of a server-side tool as a message, without unreadable parts.
-
-    Raises:
-        InvalidField: the block is malformed.
-    """
+    """Returns the result of a server-side tool as a message, without unreadable parts. Raises
+    InvalidField if the block is malformed."""
     call_id, content = block.filled_text("tool_use_id"), block.members.get("content")
     if isinstance(content, dict):  # an error, files, or tools that were found
         return _message(call_id, json.dumps(_readable(content), ensure_ascii=False))
@@ -261,14 +255,9 @@ class Block(NamedTuple):
 
 
 def read_blocks(content: object, place: str, *, is_new: bool = False) -> list[Block]:
-    """Returns the blocks of a content; a string becomes one text block.
-
-    Args:
-        is_new: whether the content is new in this request.
-
-    Raises:
-        InvalidField: the content is neither a string nor a list of objects that have a type.
-    """
+    """Returns the blocks of a content; a string becomes one text block. Raises InvalidField if the
+    content is neither a string nor a list of objects that have a type. `is_new` says whether the
+    content is new in this request."""
     if isinstance(content, str):
         return [Block({"type": "text", "text": content}, place)]
     if not isinstance(content, list):
@@ -299,12 +288,8 @@ class BlockReader:
         self.unseen = UnseenParts()
 
     def __call__(self, blocks: Sequence[Block]) -> str:
-        """Returns the text of blocks.
-
-        Raises:
-            InvalidField: a block is malformed, of an unsupported type, or there are too many
-                images.
-        """
+        """Returns the text of blocks. Raises InvalidField if a block is malformed, of an
+        unsupported type, or there are too many images."""
         return join_parts([part for block in blocks for part in self._parts(block)])
 
     def _parts(self, block: Block) -> list[ContentPart]:
@@ -416,14 +401,11 @@ def to_messages(
 ) -> ChatMessages:
     """Returns the messages of a chat. Consecutive messages of one role are one turn. Media that the
     model cannot read are replaced by a note, except in the user's last message, where they are
-    refused.
+    refused. Raises InvalidField if the messages are missing or empty, a block is malformed or of an
+    unsupported type, or there are too many images.
 
     Args:
         images: collects the images of the messages; None = the model does not support images.
-
-    Raises:
-        InvalidField: the messages are missing or empty, a block is malformed or of an unsupported
-            type, or there are too many images.
     """
     if given is None:
         raise InvalidField("messages is required", param="messages")
@@ -661,11 +643,8 @@ class MessageFields:
 
 
 def read_fields(body: MessagesRequest) -> MessageFields:
-    """Reads the options of a request.
-
-    Raises:
-        InvalidField: a field is malformed or not supported.
-    """
+    """Reads the options of a request. Raises InvalidField if a field is malformed or not
+    supported."""
     for name, code in _MISSING.items():
         if getattr(body, name):
             raise InvalidField(f"{name} is not supported by this server", param=name, code=code)
@@ -690,11 +669,7 @@ def read_fields(body: MessagesRequest) -> MessageFields:
 
 def check_filling(body: MessagesRequest) -> None:
     """Checks a request that only fills the prefix cache (`max_tokens: 0`). As with Anthropic, it
-    must not set options of the answer.
-
-    Raises:
-        InvalidField: an option of the answer is set.
-    """
+    must not set options of the answer. Raises InvalidField if an option of the answer is set."""
     asked = {
         "stream": bool(body.stream),
         "thinking": (body.thinking or {}).get("type") == "enabled",

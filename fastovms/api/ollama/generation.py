@@ -120,11 +120,8 @@ class Told:
 
 
 class AnswerCollector:
-    """Converts the pieces of one answer to the contents of its parts.
-
-    Args:
-        new_call_id: makes the ids of calls.
-    """
+    """Converts the pieces of one answer to the contents of its parts. `new_call_id` makes the ids
+    of calls."""
 
     def __init__(self, new_call_id: Callable[[], str]) -> None:
         self._new_call_id = new_call_id
@@ -338,12 +335,8 @@ class _Chat(NamedTuple):
 
 
 async def prepare_chat(asking: Asking, body: OllamaChatRequest) -> OllamaJob:
-    """Checks a request to `/api/chat`. Long chats are rendered and encoded in a thread.
-
-    Raises:
-        RequestError: a field is invalid.
-        BackendError: the grammar cannot be compiled now.
-    """
+    """Checks a request to `/api/chat`. Long chats are rendered and encoded in a thread. Raises
+    RequestError if a field is invalid; BackendError if the grammar cannot be compiled now."""
     request = asking.preparation
     model, dialect, given = request.model, request.dialect, body.messages or []
     tools = [{"type": "function", **tool} for tool in body.tools or ()]
@@ -451,11 +444,8 @@ def _behind(context: Sequence[int], prompt: Prompt, request: Preparation[AskedFi
 
 
 def is_raw(body: OllamaGenerateRequest, model: ServedModel) -> bool:
-    """Returns whether the prompt is sent to the model without a template.
-
-    Raises:
-        InvalidField: a field that needs a template is given as well.
-    """
+    """Returns whether the prompt is sent to the model without a template. Raises InvalidField if a
+    field that needs a template is given as well."""
     is_bare = body.raw is True or bool(body.suffix)
     for name in ("system", "context", "images"):
         if is_bare and getattr(body, name):
@@ -469,14 +459,8 @@ async def prepare_raw(
     asking: Asking, body: OllamaGenerateRequest, fim: FimTokens | None
 ) -> OllamaJob:
     """Checks a request without a template and returns its job. Long texts are encoded in a thread.
-
-    Args:
-        fim: the model's fill-in-the-middle tokens, if it has them.
-
-    Raises:
-        RequestError: a field is invalid.
-        BackendError: the grammar cannot be compiled now.
-    """
+    Raises RequestError if a field is invalid; BackendError if the grammar cannot be compiled now.
+    `fim` are the model's fill-in-the-middle tokens, if it has them."""
     request = asking.preparation
     model = request.model
     if asking.body.think:
@@ -557,11 +541,8 @@ class OllamaGeneration:
         self._fim = FimFinder()
 
     async def chat(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers messages; without any, loads or unloads the model.
-
-        Raises:
-            RequestError, BackendError: the request failed before the answer began.
-        """
+        """Answers messages; without any, loads or unloads the model. Raises RequestError,
+        BackendError if the request failed before the answer began."""
         context = self._context
         body, known = await read_named(
             request, OllamaChatRequest, context.models, dialect, context.bodies

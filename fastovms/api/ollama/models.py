@@ -144,11 +144,8 @@ def running_card(model: KnownModel, now: float, seconds_left: float | None) -> O
 
 
 def full_card(model: KnownModel, *, fills_in: bool) -> OllamaModelCard:
-    """Returns the full description of a model.
-
-    Args:
-        fills_in: whether the model supports fill-in-the-middle.
-    """
+    """Returns the full description of a model. `fills_in` says whether the model supports
+    fill-in-the-middle."""
     info, served = model.info, model.served
     template = served.chat.template if isinstance(served, ServedModel) else None
     capabilities = {*_PURPOSES.get(model.task, ()), *(model.capabilities or ())}
@@ -276,11 +273,8 @@ class OllamaModels:
         return json_response(OllamaModelList(cards))
 
     async def show(self, request: Request, dialect: Dialect) -> Response:
-        """Describes one model.
-
-        Raises:
-            RequestError: the model is unknown, or the body is malformed.
-        """
+        """Describes one model. Raises RequestError if the model is unknown, or the body is
+        malformed."""
         _, model = await self._find(request, dialect)
         served = model.served
         fills_in = isinstance(served, ServedModel) and self._fim(served.tokenizer) is not None
@@ -367,11 +361,7 @@ class OllamaEmbed:
 
     async def embed(self, request: Request, dialect: Dialect) -> Response:
         """Answers with a vector of length 1 for each text. Longer texts are cut unless `truncate`
-        is false.
-
-        Raises:
-            RequestError, BackendError: the request failed.
-        """
+        is false. Raises RequestError, BackendError if the request failed."""
         context, now = self._context, asyncio.get_running_loop().time
         body, known = await read_named(
             request, OllamaEmbedRequest, context.models, dialect, context.bodies

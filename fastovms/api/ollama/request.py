@@ -118,11 +118,8 @@ class ReadOptions(NamedTuple):
 
 
 def read_options(given: OllamaOptions | None, model: ModelInfo) -> ReadOptions:
-    """Reads options.
-
-    Raises:
-        InvalidField: an option is not supported, or is not a whole number.
-    """
+    """Reads options. Raises InvalidField if an option is not supported, or is not a whole
+    number."""
     values = option_values(OllamaOptions() if given is None else given)
     for name, neutral in _NEUTRAL.items():
         if values[name] not in (None, neutral):
@@ -199,14 +196,12 @@ def read_ollama_messages(
     given: Sequence[Mapping[str, Any]], dialect: Dialect, images: GivenImages | None = None
 ) -> ChatMessages:
     """Returns the messages, with a tag for each image before the text of its message. If the model
-    takes no images, images of earlier messages and of tool results are replaced by a note.
+    takes no images, images of earlier messages and of tool results are replaced by a note. Raises
+    InvalidField if a message is malformed, the last one has an image and the model does not support
+    images, or there are too many images.
 
     Args:
         images: collects the images; None = the model does not support images.
-
-    Raises:
-        InvalidField: a message is malformed, the last one has an image and the model does not
-            support images, or there are too many images.
     """
     messages = read_messages([_without_type(message) for message in given], dialect).messages
     _link_results(given, messages)
@@ -228,15 +223,12 @@ def read_ollama_messages(
 def add_images(
     message: Message, given: Sequence[object], name: str, images: GivenImages | None
 ) -> None:
-    """Adds the images of a message to `images`, and their tags to its text.
+    """Adds the images of a message to `images`, and their tags to its text. Raises InvalidField if
+    an image is not a string, there are too many, or the model does not support images.
 
     Args:
         name: the field of the images.
         images: the images of earlier messages; None = the model does not support images.
-
-    Raises:
-        InvalidField: an image is not a string, there are too many, or the model does not support
-            images.
     """
     if not given:
         return
@@ -286,14 +278,12 @@ _EFFORTS: Final = ("low", "medium", "high", "max")
 
 
 def thinking_fields(think: bool | str | None, name: str, *, can_think: bool) -> TemplateFields:
-    """Returns the template's fields for `think`. Without `think` the model uses its default.
+    """Returns the template's fields for `think`. Without `think` the model uses its default. Raises
+    InvalidField if the value is unknown, or the model does not support reasoning.
 
     Args:
         name: the client's name of the model.
         can_think: whether reasoning is separated from answers.
-
-    Raises:
-        InvalidField: the value is unknown, or the model does not support reasoning.
     """
     if isinstance(think, str) and think not in _EFFORTS:
         words = ", ".join(_EFFORTS)
@@ -344,11 +334,7 @@ def asking(
     model: ServedModel,
     dialect: Dialect,
 ) -> Asking:
-    """Reads the fields that both endpoints share.
-
-    Raises:
-        InvalidField: a field is invalid.
-    """
+    """Reads the fields that both endpoints share. Raises InvalidField if a field is invalid."""
     options = read_options(body.options, model.info)
     is_chat = isinstance(body, OllamaChatRequest)
     texts = ("messages",) if is_chat else ("prompt", "suffix", "system")
@@ -458,12 +444,8 @@ _WHOLE: Final = frozenset(
 
 
 def option_values(options: OllamaOptions) -> dict[str, Any]:
-    """Returns each option's value, None where it is not given.
-
-    Raises:
-        InvalidField: an integer option has a fractional value. A fraction of zero, such as 1.0, is
-            accepted.
-    """
+    """Returns each option's value, None where it is not given. Raises InvalidField if an integer
+    option has a fractional value. A fraction of zero, such as 1.0, is accepted."""
     return {name: _value(options, name) for name in options.__struct_fields__}
 
 

@@ -311,11 +311,7 @@ def _success(operation: Operation, components: _Components) -> Json:
 
 def _event(data: Json) -> Json:
     """Returns the schema of one event of a stream. OpenAPI 3.1 cannot describe a sequence of
-    events.
-
-    Args:
-        data: the schema of the JSON in each event except the last.
-    """
+    events. `data` is the schema of the JSON in each event except the last."""
     text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
     return {
         "type": "object",

@@ -20,11 +20,8 @@ _INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
 class DocsRoutes:
-    """The handlers of the document and the page, which are built at the first request.
-
-    Args:
-        build: makes the document.
-    """
+    """The handlers of the document and the page, which are built at the first request. `build`
+    makes the document."""
 
     def __init__(self, build: Callable[[], dict[str, Any]]) -> None:
         self._build = build

@@ -155,12 +155,8 @@ class BackgroundRun:
         return self._run.body()
 
     def submit(self) -> None:
-        """Queues the response.
-
-        Raises:
-            RequestError: the response can never run.
-            BackendError: the response cannot run now.
-        """
+        """Queues the response. Raises RequestError if the response can never run; BackendError if
+        the response cannot run now."""
         self._run.open(is_queued=True)
         self._writer.add(self._run.take_events())
         if self._generation is not None:
@@ -200,12 +196,8 @@ class BackgroundRun:
         await self._held_up.wait()
 
     async def accepted(self) -> None:
-        """Returns once the response is stored, so that it survives a restart.
-
-        Raises:
-            StateFailed, TooLarge, InvalidField, NotFound: the response is not stored and does not
-                run.
-        """
+        """Returns once the response is stored, so that it survives a restart. Raises StateFailed,
+        TooLarge, InvalidField, NotFound if the response is not stored and does not run."""
         await asyncio.shield(self._accepted)
 
     def cancel(self) -> None:
@@ -323,11 +315,8 @@ class BackgroundRun:
             self._end_by(error, cuts=lost)
 
     def _end_by(self, error: Exception, *, cuts: bool) -> None:
-        """Ends the response by an error.
-
-        Args:
-            cuts: whether another process can resume the response.
-        """
+        """Ends the response by an error. `cuts` says whether another process can resume the
+        response."""
         self._is_cut = cuts and self._resumption is not None
         if not self._is_cut:
             self._run.fail(error)
@@ -351,11 +340,8 @@ class BackgroundRun:
 
     async def _what_is_kept(self, last: list[bytes]) -> list[bytes] | None:
         """Returns the last events of a response that another replica took over: `last`, or the
-        events of an interrupted response; None if another replica resumes it.
-
-        Raises:
-            StateFailed: the store cannot be read.
-        """
+        events of an interrupted response; None if another replica resumes it. Raises StateFailed if
+        the store cannot be read."""
         try:
             kept = await self._store.run(Operations.find_response, *self.key)
         except StateUnread:  # it was deleted
@@ -424,11 +410,8 @@ def id_is_taken(id: str) -> InvalidField:
 
 
 class BackgroundRuns:
-    """The background responses that run in this process.
-
-    Args:
-        max_runs: the maximum for one owner, and also for all other owners together.
-    """
+    """The background responses that run in this process. `max_runs` is the maximum for one owner,
+    and also for all other owners together."""
 
     def __init__(self, max_runs: int) -> None:
         self._places = Shares.of_places(max_runs)
@@ -451,12 +434,8 @@ class BackgroundRuns:
             raise Overloaded(f"you already have {count} background responses, which is the limit")
 
     def start(self, run: BackgroundRun) -> None:
-        """Starts a run. Also raises as `BackgroundRun.submit` does.
-
-        Raises:
-            Overloaded: the owner has reached its limit of runs.
-            InvalidField: another response has the id.
-        """
+        """Starts a run. Also raises as `BackgroundRun.submit` does. Raises Overloaded if the owner
+        has reached its limit of runs; InvalidField if another response has the id."""
         self.check_room(run.owner)
         if run.key in self._runs:
             raise id_is_taken(run.id)
@@ -510,11 +489,8 @@ class BackgroundRuns:
         await self.kept(run)
 
     async def kept(self, run: BackgroundRun) -> None:
-        """Returns when the run has ended and is stored.
-
-        Raises:
-            StateFailed: it has ended but cannot be stored at present.
-        """
+        """Returns when the run has ended and is stored. Raises StateFailed if it has ended but
+        cannot be stored at present."""
         task = self._tasks.get(run)
         if task is None:
             return
@@ -560,11 +536,8 @@ class ResponsesState:
     @contextmanager
     def creating(self, tenant: str, id: str, *, is_attended: bool = False) -> Iterator[None]:
         """While the context is open, registers a foreground response, or a background response that
-        is being created. `created` waits for its end or for `note_created`.
-
-        Raises:
-            InvalidField: another response has the id.
-        """
+        is being created. `created` waits for its end or for `note_created`. Raises InvalidField if
+        another response has the id."""
         key = ResponseKey(tenant, id)
         if key in self.being_created or key in self.attended:
             raise id_is_taken(id)
@@ -606,14 +579,11 @@ _DELETED: Final = failed("the response was deleted")
 async def stream_kept(
     request: Request, state: ResponsesState, id: str, start: int, dialect: Dialect
 ) -> None:
-    """Streams a stored response, and returns when all of it is sent.
+    """Streams a stored response, and returns when all of it is sent. Raises NotFound if there is no
+    such response; InvalidField if the response does not run in the background.
 
     Args:
         start: number of the first event.
-
-    Raises:
-        NotFound: there is no such response.
-        InvalidField: the response does not run in the background.
     """
     with state.store.watch_response(request.caller.tenant, id) as watch:
         reader = _LogReader(state, request.caller.tenant, id, start, dialect)

@@ -89,11 +89,8 @@ class StoredResponses:
         return json_response(DeletedResponse(id=id))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
-        """Cancels a response. Cancelling it again changes nothing.
-
-        Raises:
-            InvalidField: the response has completed or failed, or is not in the background.
-        """
+        """Cancels a response. Cancelling it again changes nothing. Raises InvalidField if the
+        response has completed or failed, or is not in the background."""
         state, id = await self._find(request)
         if (request.caller.tenant, id) in state.attended:
             raise _not_in_background()
@@ -282,11 +279,8 @@ class Conversations:
         dialect: Dialect,
         taken: Sequence[str] = (),
     ) -> Sequence[StoredItem]:
-        """Returns the given items in the form in which they are stored.
-
-        Args:
-            taken: the ids that the conversation already uses.
-        """
+        """Returns the given items in the form in which they are stored. `taken` are the ids that the
+        conversation already uses."""
         if len(given) > _MAX_ITEMS:
             raise InvalidField(
                 f"items must have at most {_MAX_ITEMS} entries, not {len(given)}", param="items"

@@ -157,11 +157,8 @@ class Compaction:
         self._state = state
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response:
-        """Answers a request to compact a conversation.
-
-        Raises:
-            RequestError, BackendError: the request failed.
-        """
+        """Answers a request to compact a conversation. Raises RequestError, BackendError if the
+        request failed."""
         context = self._context
         preparation = await context.read(request, ResponsesRequest, dialect, names_of)
         body = preparation.body
@@ -205,13 +202,9 @@ async def compacted(
     history: History,
 ) -> tuple[Item, Sequence[Item]] | None:
     """Returns the compaction that `context_management` requests, and the items that the prompt then
-    has. The messages at the end that the model has not answered are kept. Returns None if
-    the prompt is short enough, or has nothing that a summary could replace.
-
-    Raises:
-        RequestError: a field is invalid.
-        BackendError: the model cannot write a summary now.
-    """
+    has. The messages at the end that the model has not answered are kept. Returns None if the
+    prompt is short enough, or has nothing that a summary could replace. Raises RequestError if a
+    field is invalid; BackendError if the model cannot write a summary now."""
     most = preparation.model.info.max_model_len
     threshold = min(fields.compact_threshold or most * 3 // 4, most * 7 // 8)
     if not await is_longer(preparation, fields, history, threshold):
@@ -251,13 +244,11 @@ async def _summary_job(
     new_item_id: NewId,
     size: int,
 ) -> tuple[ResponsesJob, list[Item]]:
-    """Returns the job that writes a summary of the history, and the messages that are kept.
+    """Returns the job that writes a summary of the history, and the messages that are kept. Raises
+    RequestError if a field is invalid.
 
     Args:
         size: tokens that a conversation may have, of which summary and messages get a quarter each.
-
-    Raises:
-        RequestError: a field is invalid.
     """
     asked = replace(preparation, body=_summary_body(preparation, size))
     own = read_fields(asked.body, preparation.dialect, keeps=False)
@@ -298,11 +289,8 @@ def _summary_body(preparation: Preparation[ResponsesRequest], size: int) -> Resp
 
 
 async def _room(asked: Preparation[ResponsesRequest], history: History, new_item_id: NewId) -> int:
-    """Returns the maximum number of prompt tokens for the conversation.
-
-    Raises:
-        InvalidField: the instructions leave no room.
-    """
+    """Returns the maximum number of prompt tokens for the conversation. Raises InvalidField if the
+    instructions leave no room."""
     fields = read_fields(asked.body, asked.dialect, keeps=False)
     model, num_output = asked.model.info, asked.body.max_output_tokens or 1
     taken = await count_tokens(asked, fields, _question("", new_item_id))
@@ -381,11 +369,8 @@ class Responses:
         self._state = state
 
     async def create(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers `POST /responses`.
-
-        Raises:
-            RequestError, BackendError: the request failed before the answer began.
-        """
+        """Answers `POST /responses`. Raises RequestError, BackendError if the request failed before
+        the answer began."""
         context, state, models = self._context, self._state, self._context.models
         turn: Turn | None = request.turn
         schema = ResponsesRequest if turn is None else CreateMessage
@@ -452,12 +437,8 @@ class Responses:
         envelope: Envelope,
     ) -> Response | None:
         """Answers a streamed or background request whose model must be loaded first. The client
-        gets the response at once, with the status "queued".
-
-        Raises:
-            RequestError: a field is invalid. Errors that depend on the model are found later and
-                fail the response.
-        """
+        gets the response at once, with the status "queued". Raises RequestError if a field is
+        invalid. Errors that depend on the model are found later and fail the response."""
         context, state, dialect = self._context, self._state, envelope.dialect
         id_key = context.new_id()
         run = queued_run(context, body, fields, envelope, numbered_ids(id_key))
@@ -518,11 +499,8 @@ class Responses:
         return replace(made, caller=ranked(made.caller, fields))
 
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
-        """Answers with the number of tokens that a request's prompt would have.
-
-        Raises:
-            RequestError: a field is invalid.
-        """
+        """Answers with the number of tokens that a request's prompt would have. Raises RequestError
+        if a field is invalid."""
         preparation = await self._context.read(request, ResponsesRequest, dialect, names_of)
         keeps = self._state is not None
         body, info = preparation.body, preparation.model.info
@@ -658,11 +636,8 @@ class Responses:
         run: ResponseRun,
         begin: Callable[[], Awaitable[_Task]],
     ) -> None:
-        """Streams a response whose model is still being loaded.
-
-        Args:
-            begin: waits for the model, and begins the generation.
-        """
+        """Streams a response whose model is still being loaded. `begin` waits for the model, and
+        begins the generation."""
         stream = request.stream(headers=warning_headers((), request))
         request.early_stream = stream
         run.open(is_queued=True)
@@ -690,11 +665,8 @@ class Responses:
         resumption: Resumption | None,
         headers: HeaderPairs = (),
     ) -> Response | None:
-        """Starts a response in the background, and answers once it is stored.
-
-        Args:
-            given: the request's items.
-        """
+        """Starts a response in the background, and answers once it is stored. `given` is the
+        request's items."""
         state = self._state
         assert state is not None
         kept_for = KeptFor(
@@ -717,11 +689,8 @@ class Responses:
     ) -> None:
         """Stores a foreground response. If that fails, the client still gets the answer, which
         reports that it is not stored. The WebSocket connection of a response that is not stored
-        keeps it for the next one.
-
-        Raises:
-            InvalidField: another replica has stored a response with the same id.
-        """
+        keeps it for the next one. Raises InvalidField if another replica has stored a response with
+        the same id."""
         turn: Turn | None = request.turn
         if turn is not None:
             turn.may_be_cancelled = False

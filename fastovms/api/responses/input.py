@@ -106,11 +106,8 @@ REFUSED: Final[Mapping[str, str]] = {
 
 def as_functions(item: Item, shells: Mapping[str, Item] | None = None) -> Sequence[Item]:
     """Returns the items that replace a hosted call in the model's input: a call of a function, its
-    output, both, or none.
-
-    Args:
-        shells: calls of a local shell by id, by which their outputs may name them too.
-    """
+    output, both, or none. `shells` calls of a local shell by id, by which their outputs may name
+    them too."""
     kind = item["type"]
     if kind in CONFIGURATION:
         return ()
@@ -218,7 +215,8 @@ def text_of(
     images: GivenImages | None = None,
     unseen: UnseenParts | None = None,
 ) -> str:
-    """Returns the text of a content for the template.
+    """Returns the text of a content for the template. Raises InvalidField if the content has media
+    that the model cannot read, or too many images.
 
     Args:
         name: the content's field, for error messages.
@@ -226,9 +224,6 @@ def text_of(
             images.
         unseen: collects media that the model cannot read, which are replaced by notes; None = such
             media are refused.
-
-    Raises:
-        InvalidField: the content has media that the model cannot read, or too many images.
     """
     if isinstance(parts, str):
         return parts
@@ -292,12 +287,9 @@ _FILE_MEMBERS: Final = ("type", "detail", "file_data", "file_id", "file_url", "f
 
 
 def read_input(given: str | Sequence[Mapping[str, Any]] | None, rules: ItemRules) -> list[Item]:
-    """Reads the input of a request. Items of type `item_reference` are returned unresolved.
-
-    Raises:
-        InvalidField: the input is of a wrong type, an item is malformed or of an unsupported type,
-            or the input is empty and the dialect refuses that.
-    """
+    """Reads the input of a request. Items of type `item_reference` are returned unresolved. Raises
+    InvalidField if the input is of a wrong type, an item is malformed or of an unsupported type, or
+    the input is empty and the dialect refuses that."""
     if given is not None and not given and not rules.dialect.responses.takes_empty_input:
         raise InvalidField("input must not be empty", param="input")
     if given is None:
@@ -308,14 +300,8 @@ def read_input(given: str | Sequence[Mapping[str, Any]] | None, rules: ItemRules
 
 
 def read_items(given: Sequence[Mapping[str, Any]], name: str, rules: ItemRules) -> list[Item]:
-    """Reads a list of items.
-
-    Args:
-        name: the field, for error messages.
-
-    Raises:
-        InvalidField: an item is malformed or of an unsupported type.
-    """
+    """Reads a list of items. Raises InvalidField if an item is malformed or of an unsupported type.
+    `name` is the field, for error messages."""
     read: list[Item] = []
     open_calls: dict[str, None] = {}
     for position, item in enumerate(given):
@@ -354,11 +340,8 @@ def _item(item: Mapping[str, Any], place: str, rules: ItemRules) -> Item:
 
 
 def encoded(value: object, name: str) -> bytes:
-    """Returns the JSON of a value of the client.
-
-    Raises:
-        InvalidField: the value cannot be encoded.
-    """
+    """Returns the JSON of a value of the client. Raises InvalidField if the value cannot be
+    encoded."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
@@ -416,11 +399,7 @@ def _message(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
 
 
 def _call(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str, member: str) -> Item:
-    """Reads a call.
-
-    Args:
-        member: the member with the arguments or input.
-    """
+    """Reads a call. `member` is the member with the arguments or input."""
     call_id = item.get("call_id")
     if call_id is None:
         call_id = item.get("id")
@@ -679,17 +658,14 @@ def to_messages(
 ) -> ChatMessages:
     """Returns the messages of items: the text, reasoning and tool calls of one turn become one
     message. Media that the model cannot read are replaced by a note, except in the user's last
-    message, where they are refused.
+    message, where they are refused. Raises InvalidField if the user's last message has media that
+    the model cannot read, or there are too many images.
 
     Args:
         items: the checked items, without references.
         instructions: the system text at the beginning.
         num_earlier: the number of items before the request's own input.
         images: collects the images; None = the model does not support images.
-
-    Raises:
-        InvalidField: the user's last message has media that the model cannot read, or there are too
-            many images.
     """
     unseen = UnseenParts()
     messages: list[Message] = []

@@ -89,11 +89,7 @@ _MIN_CHARS: Final = 4 * len(_LEFT_OUT)
 def transcript(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens) -> str:
     """Returns the newest items as text, one entry per item, in order. Earlier summaries are always
     included, because they replace older items. The time is proportional to the tokens that are
-    kept.
-
-    Args:
-        items: the checked items, without references.
-    """
+    kept. `items` are the checked items, without references."""
     told: dict[int, str] = {}
     left = max_tokens
     order = sorted(range(len(items)), key=lambda place: (not _is_summary(items[place]), -place))
@@ -248,14 +244,8 @@ def response_form(
     envelope: Envelope,
 ) -> ResponseForm:
     """Returns the constant members of a response: all that OpenAI's client and Open Responses
-    require, null if not set.
-
-    Args:
-        params: the sampling parameters; None = not known until the model is loaded.
-
-    Raises:
-        InvalidField: a member cannot be encoded as JSON.
-    """
+    require, null if not set. Raises InvalidField if a member cannot be encoded as JSON. `params`
+    are the sampling parameters; None = not known until the model is loaded."""
     params = params or SamplingParams(**sampling_numbers(body, SamplingDefaults(), ""))
     conversation_id = fields.conversation_id
     members = {
@@ -341,15 +331,9 @@ async def prepare(
     kept_prompt: Prompt | None = None,
 ) -> ResponsesJob:
     """Checks a request and returns its job. Long contexts are rendered and encoded in a thread.
-
-    Args:
-        kept_prompt: the prompt of a resumed request, without images; None = the history is
-            rendered.
-
-    Raises:
-        RequestError: a field is invalid.
-        BackendError: the grammar cannot be compiled now.
-    """
+    Raises RequestError if a field is invalid; BackendError if the grammar cannot be compiled now.
+    `kept_prompt` is the prompt of a resumed request, without images; None = the history is
+    rendered."""
     request = _with_format(request, fields)
     body = request.body
     check_numbers(request)
@@ -383,11 +367,8 @@ async def prepare(
 async def count_tokens(
     request: Preparation[ResponsesRequest], fields: ResponseFields, history: History
 ) -> int:
-    """Counts the tokens of the prompt that `prepare` would make.
-
-    Raises:
-        RequestError: a field is invalid.
-    """
+    """Counts the tokens of the prompt that `prepare` would make. Raises RequestError if a field is
+    invalid."""
     maker = _prompt_maker(request, fields, history)
     make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
     prompt, images, _ = await request.model.chat.rendered(request.client, make, history.size)
@@ -403,11 +384,7 @@ async def is_longer(
     num_tokens: int,
 ) -> bool:
     """Returns whether the whole prompt of a request has more than so many tokens, without those of
-    images.
-
-    Raises:
-        RequestError: a field is invalid.
-    """
+    images. Raises RequestError if a field is invalid."""
     maker = _prompt_maker(request, replace(fields, truncates=False), history)
     make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
     try:
@@ -656,11 +633,8 @@ def with_seed(body: ResponsesRequest) -> ResponsesRequest:
 
 
 def read_job(data: bytes) -> KeptJob:
-    """Decodes the job in the data of a resumption.
-
-    Raises:
-        ValueError: another version of the server has written it.
-    """
+    """Decodes the job in the data of a resumption. Raises ValueError if another version of the
+    server has written it."""
     try:
         job = msgspec.json.decode(data, type=KeptJob)
     except msgspec.MsgspecError as error:
@@ -739,11 +713,7 @@ def queued_run(
     new_id: Callable[[], str],
 ) -> ResponseRun:
     """Returns the run of a request whose model is not in memory yet; `ResponseRun.adopt` completes
-    it.
-
-    Raises:
-        InvalidField: a field cannot be encoded.
-    """
+    it. Raises InvalidField if a field cannot be encoded."""
     return ResponseRun(
         response_form(body, None, fields, envelope),
         OutputForm(new_id=item_ids(new_id, envelope.dialect), new_call_id=new_id),

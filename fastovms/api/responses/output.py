@@ -166,11 +166,7 @@ class EventEncoder:
         self._next_number = first
 
     def emit(self, kind: str, members: Mapping[str, object]) -> None:
-        """Adds an event.
-
-        Args:
-            kind: the event's type without "response.".
-        """
+        """Adds an event. `kind` is the event's type without "response."."""
         name = kind if kind == "error" else f"response.{kind}"
         event = {"type": name, "sequence_number": self._next_number, **members}
         self._next_number += 1
@@ -236,11 +232,8 @@ class ResponseRun:
             self.output.begin()
 
     def adopt(self, other: ResponseRun) -> None:
-        """Copies the data that is known once the model is loaded.
-
-        Args:
-            other: a run of the same response, which has made no events.
-        """
+        """Copies the data that is known once the model is loaded. `other` is a run of the same
+        response, which has made no events."""
         self.form, self._usage, self._output_form = other.form, other._usage, other._output_form
         self.output = OutputBuilder(self._output_form, self._emit)
 
@@ -308,11 +301,7 @@ class ResponseRun:
 
 def interrupted_events(response: Mapping[str, Any], start: int, dialect: Dialect) -> list[bytes]:
     """Returns the last events of a background response that no replica resumes, for a client that
-    has the events before number `start`.
-
-    Args:
-        response: the failed or cancelled response object.
-    """
+    has the events before number `start`. `response` is the failed or cancelled response object."""
     encoder = EventEncoder(named=True, first=start)
     if not start:
         encoder.emit("created", {"response": {**response, **ResponseStatus("queued").members()}})
@@ -506,11 +495,8 @@ class OutputBuilder:
                         self.has_cut_call = True
 
     def finish(self, status: str) -> None:
-        """Ends the answer. An empty answer gets an empty message.
-
-        Args:
-            status: the status of the open item.
-        """
+        """Ends the answer. An empty answer gets an empty message. `status` is the status of the
+        open item."""
         if self._is_empty:
             self._text(_MESSAGE)
         self.end_item(status, "final_answer" if status == "completed" else None)

@@ -223,14 +223,8 @@ class ResponseFields:
 
 
 def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> ResponseFields:
-    """Reads the options of a response.
-
-    Args:
-        keeps: whether the server stores responses.
-
-    Raises:
-        InvalidField: a field is out of range, or fields contradict each other.
-    """
+    """Reads the options of a response. Raises InvalidField if a field is out of range, or fields
+    contradict each other. `keeps` says whether the server stores responses."""
     _check_supported(body, dialect)
     previous_id = body.previous_response_id
     if previous_id is not None and body.conversation is not None:

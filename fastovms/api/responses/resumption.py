@@ -109,14 +109,8 @@ class RunRestorer:
     @asynccontextmanager
     async def held(self, key: str) -> AsyncIterator[ServedModel]:
         """Holds a model in memory during an `async with` statement, and loads it first if needed.
-
-        Args:
-            key: see `model_key`.
-
-        Raises:
-            CannotGoOn: the model is no longer served.
-            BackendError: the model cannot be loaded now.
-        """
+        Raises CannotGoOn if the model is no longer served; BackendError if the model cannot be
+        loaded now. For `key` see `model_key`."""
         name = key.partition(" ")[2]
         models = self._context.models
         known = models.get(name)
@@ -137,12 +131,8 @@ class RunRestorer:
     async def restored(
         self, key: ResponseKey, cut: CutResponse, model: ServedModel
     ) -> BackgroundRun:
-        """Recreates the run of an interrupted response.
-
-        Raises:
-            CannotGoOn: no replica can resume it.
-            RequestError: the model, or this server, no longer accepts the request.
-        """
+        """Recreates the run of an interrupted response. Raises CannotGoOn if no replica can resume
+        it; RequestError if the model, or this server, no longer accepts the request."""
         try:
             job = await offload.run(partial(read_job, cut.job), item_cost(len(cut.job)))
             outputs = _said(cut.packs)
@@ -213,11 +203,7 @@ class RunRestorer:
 
     async def end(self, key: ResponseKey, status: ResponseStatus) -> None:
         """Stores a response as failed or cancelled, with its events so far, if this replica still
-        owns it.
-
-        Raises:
-            StateFailed, TooLarge: the response cannot be stored.
-        """
+        owns it. Raises StateFailed, TooLarge if the response cannot be stored."""
         cut = await self._store.run(Operations.begin_attempt, *key)
         if cut is None:
             return
@@ -289,11 +275,9 @@ class Resumer:
     response loses an attempt, because it may have caused the crash. Responses with failed attempts
     move to the end of the queue.
 
-    Responses to cancel have a separate queue, which needs no model.
-
-    Args:
-        tenants: returns whose responses are resumed; None = the responses of all tenants. Responses
-            of other tenants, for example of a removed key, are held until they are cancelled.
+    Responses to cancel have a separate queue, which needs no model. `tenants` returns whose
+    responses are resumed; None = the responses of all tenants. Responses of other tenants, for
+    example of a removed key, are held until they are cancelled.
     """
 
     def __init__(
@@ -367,12 +351,9 @@ class Resumer:
             del self._lines[model], self._tasks[model]
 
     async def _go_on(self, key: ResponseKey, model: str) -> None:
-        """Resumes a response and returns once that has succeeded, or has failed for good.
-
-        Raises:
-            BackendError: the model cannot resume any response now.
-            TooLarge: the failed response cannot be stored.
-        """
+        """Resumes a response and returns once that has succeeded, or has failed for good. Raises
+        BackendError if the model cannot resume any response now; TooLarge if the failed response
+        cannot be stored."""
         if model == _CANCELLED:
             await self._restorer.end(key, ResponseStatus("cancelled"))
             return

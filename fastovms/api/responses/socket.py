@@ -155,11 +155,8 @@ class Turn:
         self.is_cancelled = False
 
     def read(self, body: CreateMessage) -> CreateMessage:
-        """Returns the request for the response.
-
-        Raises:
-            InvalidField: a member of the message is invalid.
-        """
+        """Returns the request for the response. Raises InvalidField if a member of the message is
+        invalid."""
         if body.stream_id is not None and len(body.stream_id) > MAX_ID:
             raise InvalidField(
                 f"stream_id must have at most {MAX_ID} characters, not {len(body.stream_id)}",
@@ -186,11 +183,7 @@ def _check_type(kind: object) -> None:
 
 
 class _Session:
-    """One connection.
-
-    Args:
-        create: answers `POST /responses`.
-    """
+    """One connection. `create` answers `POST /responses`."""
 
     def __init__(
         self, socket: WebSocket, request: Request, create: Handler, bodies: BodyReader
@@ -425,11 +418,7 @@ def _error_of(response: Response) -> Mapping[str, Any]:
 
 
 def websocket_handler(create: Handler, bodies: BodyReader) -> Handler:
-    """Returns the handler of `GET /responses`.
-
-    Args:
-        create: the handler of `POST /responses`.
-    """
+    """Returns the handler of `GET /responses`. `create` is the handler of `POST /responses`."""
 
     async def connect(request: Request) -> Response | None:
         if (fault := handshake_fault(request)) is not None:

@@ -116,22 +116,15 @@ def previous_not_found(id: str) -> NotFound:
 
 
 def found(result: T | None, what: str, id: str) -> T:
-    """Returns the value that was found.
-
-    Raises:
-        NotFound: nothing was.
-    """
+    """Returns the value that was found. Raises NotFound if nothing was."""
     if result is None:
         raise not_found(what, id)
     return result
 
 
 class Query(UrlQuery):
-    """The query parameters of a request for a response.
-
-    Raises:
-        RequestError: there are too many, or `include` has an unknown value.
-    """
+    """The query parameters of a request for a response. Raises RequestError if there are too many,
+    or `include` has an unknown value."""
 
     def __init__(self, request: Request) -> None:
         super().__init__(request)
@@ -202,16 +195,14 @@ async def read_history(
     store: StateStore | None,
     unstored: Sequence[StoredItem] | None = None,
 ) -> History:
-    """Reads the items of a request and of the responses that it continues.
+    """Reads the items of a request and of the responses that it continues. Raises RequestError if
+    the input is malformed, or a response, conversation or item is unknown; StateFailed if the
+    stored items cannot be read.
 
     Args:
         num_bytes: the length of the body.
         store: None = responses are not stored.
         unstored: the items of the response that it continues; None = that one is stored.
-
-    Raises:
-        RequestError: the input is malformed, or a response, conversation or item is unknown.
-        StateFailed: the stored items cannot be read.
     """
     has_past = fields.previous_id is not None or fields.conversation_id is not None
     if body.input is None and not has_past and not body.instructions:
@@ -244,16 +235,13 @@ async def history_again(
     tenant: str,
     store: StateStore,
 ) -> History:
-    """Returns the history of a resumed request.
+    """Returns the history of a resumed request. Raises RequestError if the response or the
+    conversation no longer exists; StateFailed if the stored items cannot be read.
 
     Args:
         given: the request's own items.
         told: all items of the model's input, as they were when the request was queued; None =
             they were not kept, and those before the request are read as they are now.
-
-    Raises:
-        RequestError: the response or the conversation no longer exists.
-        StateFailed: the stored items cannot be read.
     """
     past: Sequence[StoredItem] = ()
     if told is None and (fields.previous_id is not None or fields.conversation_id is not None):
@@ -446,11 +434,7 @@ class EventLog:
 
     def extend(self, pack: EventPack) -> None:
         """Adds the newer frames of a pack or of a dumped log. Listeners are not notified. Must not
-        be used after `append`.
-
-        Raises:
-            ValueError: frames in between are missing.
-        """
+        be used after `append`. Raises ValueError if frames in between are missing."""
         number, data = pack.first, pack.data
         position = 0
         while position < len(data):
@@ -547,11 +531,8 @@ def pack_outputs(outputs: Iterable[GenerationOutput]) -> bytes:
 
 
 def unpack_outputs(data: bytes) -> Sequence[GenerationOutput]:
-    """Returns the outputs, without measurements.
-
-    Raises:
-        ValueError: the data are not packed outputs.
-    """
+    """Returns the outputs, without measurements. Raises ValueError if the data are not packed
+    outputs."""
     try:
         return [_heard(output) for output in _decode(zlib.decompress(data))]
     except (zlib.error, msgspec.MsgspecError) as error:
@@ -659,11 +640,7 @@ class EventWriter:
 
     async def run(self, on_loss: Callable[[], None]) -> None:
         """Stores events until cancelled, one write at a time, each with all events since the last
-        write.
-
-        Args:
-            on_loss: called at the end, if this replica no longer owns the response.
-        """
+        write. `on_loss` is called at the end, if this replica no longer owns the response."""
         while True:
             await self._more.wait()
             self._more.clear()
@@ -738,10 +715,7 @@ async def replay(
     request: Request, log: EventLog, start: int, dialect: Dialect, *, headers: HeaderPairs = ()
 ) -> None:
     """Streams a log as a stream. Returns once the log is closed and sent, or once it is cut.
-
-    Args:
-        start: the number of the first event to send.
-    """
+    `start` is the number of the first event to send."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
     stream = request.stream(headers=headers)

@@ -122,10 +122,7 @@ def _read_arguments(
 
 def pythonic_calls(choice: CallChoice) -> Node:
     """Returns the grammar of a list of calls. Values are JSON, which `copy_python` reads too.
-
-    Raises:
-        InvalidField: a schema is not supported in this form.
-    """
+    Raises InvalidField if a schema is not supported in this form."""
     rests = [
         in_order(arguments(tool, _argument, separator=", ", end="=", name=_NAME), ")")
         for tool in choice.tools
@@ -165,14 +162,12 @@ schema."""
 
 def arguments(tool: Tool, argument: Argument, *, separator: str, end: str, name: str) -> Node:
     """Returns the grammar of a call's arguments in the order of their schema, each built by
-    `argument`.
+    `argument`. Raises InvalidField if the schema has keywords that constrain several parameters
+    together.
 
     Args:
         end: the text after an argument's name.
         name: an expression of the names of undeclared arguments.
-
-    Raises:
-        InvalidField: the schema has keywords that constrain several parameters together.
     """
     found = tool.enforced_parameters()
     items = [(argument(parameter, None), parameter.is_required) for parameter in found.values()]

@@ -219,11 +219,8 @@ def _joined(values: Sequence[str]) -> str:
 
 
 def nested_elements(tool: Tool, mark: str) -> Node:
-    """Returns the grammar of a call's arguments. Values that are not strings are JSON.
-
-    Raises:
-        InvalidField: a schema is not supported in this form.
-    """
+    """Returns the grammar of a call's arguments. Values that are not strings are JSON. Raises
+    InvalidField if a schema is not supported in this form."""
     arguments = []
     found = tool.enforced_parameters()
     for parameter in found.values():
@@ -318,10 +315,7 @@ def read_call(scan: Scanner, out: PieceCollector, form: XmlForm, opening: str) -
 
     String arguments are emitted as they arrive, others when complete, because their type may depend
     on their end. If the text is malformed before the first argument, it becomes content, including
-    `opening`; if later, the call ends there.
-
-    Args:
-        opening: the markup read before the call.
+    `opening`; if later, the call ends there. `opening` is the markup read before the call.
     """
     mark = scan.record()
     name = yield from read_name(scan, form.function[1].removeprefix('"'))
@@ -490,14 +484,8 @@ def _read_to_end(
 
 
 def xml_calls(tools: Sequence[Tool], form: XmlForm, *, begun: str = "") -> Node:
-    """Returns the grammar of a call to one of `tools`.
-
-    Args:
-        begun: the part of the function's tag that is already written.
-
-    Raises:
-        InvalidField: a schema is not supported in this form.
-    """
+    """Returns the grammar of a call to one of `tools`. Raises InvalidField if a schema is not
+    supported in this form. `begun` is the part of the function's tag that is already written."""
     calls = []
     for tool in tools:
         begin = f"{form.function[0]}{tool.name}{form.function[1]}{form.gap}".removeprefix(begun)

@@ -25,7 +25,7 @@ CHAT = ("http.server", "api.chat", "backends.paged.backend")
 """What answers a plain chat, with all that it imports."""
 
 MAX_CHAT_FILES = 104
-MAX_CHAT_LINES = 33_400
+MAX_CHAT_LINES = 32_400
 """How much that may be. Lower these with what it is."""
 
 NEEDED_PARTS = {

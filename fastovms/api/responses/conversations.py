@@ -279,8 +279,8 @@ class Conversations:
         dialect: Dialect,
         taken: Sequence[str] = (),
     ) -> Sequence[StoredItem]:
-        """Returns the given items in the form in which they are stored. `taken` are the ids that the
-        conversation already uses."""
+        """Returns the given items in the form in which they are stored. `taken` are the ids that
+        the conversation already uses."""
         if len(given) > _MAX_ITEMS:
             raise InvalidField(
                 f"items must have at most {_MAX_ITEMS} entries, not {len(given)}", param="items"

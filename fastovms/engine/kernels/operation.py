@@ -65,15 +65,26 @@ class Workspace:
 
 
 class ProgramOperation(ov.Op):  # type: ignore[misc]
-    """An operation that runs a program. For `program` see `Program`."""
+    """An operation that runs a program. For `program` see `Program`.
+
+    Args:
+        family: takes this operation and its clones. OpenVINO never frees an operation that is
+            written in Python, so whoever has the family releases what its members hold.
+    """
 
     def __init__(
-        self, workspace: Workspace, program: Program, inputs: Sequence[Any] | None = None
+        self,
+        workspace: Workspace,
+        program: Program,
+        family: list[ProgramOperation],
+        inputs: Sequence[Any] | None = None,
     ) -> None:
         super().__init__(self)
         self._workspace = workspace
         self.program = program
+        self._family = family
         self._buffers = workspace.buffers_of(program)
+        family.append(self)
         if inputs is not None:
             self.set_arguments(list(inputs))
             self.constructor_validate_and_infer_types()
@@ -88,7 +99,12 @@ class ProgramOperation(ov.Op):  # type: ignore[misc]
 
     def clone_with_new_inputs(self, new_inputs: Sequence[Any]) -> ProgramOperation:
         """Returns another operation for the same program."""
-        return ProgramOperation(self._workspace, self.program, new_inputs)
+        return ProgramOperation(self._workspace, self.program, self._family, new_inputs)
+
+    def release(self) -> None:
+        """Drops the weights and the graph before this operation, which is not used any more."""
+        self.set_arguments([])
+        del self._workspace, self.program, self._family, self._buffers
 
     def has_evaluate(self) -> bool:
         """Returns that it can be computed."""
@@ -118,10 +134,18 @@ class ProgramOperation(ov.Op):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class RewrittenModel:
-    """A model with operations of ours in it, which live as long as this does."""
+    """A model with operations of ours in it, which can be used as long as this lives.
+
+    Attributes:
+        operations: those of the model, and their clones in models that are compiled from it.
+    """
 
     model: ov.Model
-    operations: tuple[ProgramOperation, ...]
+    operations: list[ProgramOperation]
+
+    def __del__(self) -> None:
+        for operation in self.operations:
+            operation.release()
 
 
 def use_kernels(
@@ -143,12 +167,11 @@ def use_kernels(
     programs = [assemble(segment, store) for segment in segments]
     workspace = Workspace(kernels, max_rows)
     workspace.reserve(programs)
-    operations = []
+    operations: list[ProgramOperation] = []
     replaced: dict[Port, Any] = {}
     for segment, program in zip(segments, programs, strict=True):
         inputs = [replaced.get(port_of(port), port) for port in segment.inputs]
-        operation = ProgramOperation(workspace, program, inputs)
-        operations.append(operation)
+        operation = ProgramOperation(workspace, program, operations, inputs)
         inner = {step.id for step in segment.steps}.union(*(s.inner for s in segment.steps))
         for index, port in enumerate(segment.outputs):
             replaced[port_of(port)] = operation.output(index)
@@ -156,4 +179,4 @@ def use_kernels(
                 if target.get_node().get_instance_id() not in inner:
                     target.replace_source_output(operation.output(index))
     model.validate_nodes_and_infer_types()
-    return RewrittenModel(model, tuple(operations))
+    return RewrittenModel(model, operations)

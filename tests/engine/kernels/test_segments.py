@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -151,6 +153,18 @@ def test_programs_share_packed_weights(kernels: Kernels) -> None:
         assert use_kernels(graph(residual_layer), store, max_rows=1, max_bytes=2**30) is not None
     (segment,) = find_segments(graph(residual_layer), "avx2")
     assert store.num_bytes == packed_bytes(segment)
+
+
+def test_models_that_are_not_used_any_more_free_packed_weights(kernels: Kernels) -> None:
+    store = WeightStore(kernels)
+    rewritten = use_kernels(graph(residual_layer), store, max_rows=MAX_ROWS, max_bytes=2**30)
+    assert rewritten is not None
+    computed(rewritten.model, np.zeros((1, 1, WIDTH), np.float32))  # a compiled model has clones
+    packed = [weakref.ref(matrix.data) for matrix in store.matrices]
+    del store, rewritten
+    gc.collect()
+    assert packed
+    assert not any(data() is not None for data in packed)
 
 
 def test_weights_that_are_too_large_are_left_alone(kernels: Kernels) -> None:

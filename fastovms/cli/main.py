@@ -107,6 +107,7 @@ from fastovms.extensions import COMMANDS as COMMAND_GROUP
 from fastovms.extensions import Extension, faults_named, load_extensions
 from fastovms.ovms.config_list import config_file, read_config_list
 from fastovms.service.log_writer import LineWriter
+from fastovms.system.memory import share_heap
 from fastovms.telemetry.log_format import level_named, log_handler, start_log
 
 if TYPE_CHECKING:
@@ -479,6 +480,7 @@ _OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE
 def run() -> NoReturn:
     """Runs the process, and ends it with the command's exit code."""
     _open_standard_streams()
+    share_heap()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     code = main()

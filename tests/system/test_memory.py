@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +29,7 @@ from fastovms.text.tokenizer import Tokenizer
 from tests.fake_cgroup import write_cgroup2, write_files, write_membership
 
 GIB = 1024**3
-KEPT = 768 * 1024**2
+KEPT = 384 * 1024**2
 QUOTA_V1 = {"cpu.cfs_quota_us": "150000", "cpu.cfs_period_us": "100000"}
 MEMORY_V1 = {
     "memory.limit_in_bytes": str(4 * GIB),
@@ -174,6 +176,33 @@ def test_a_part_of_a_processor_counts_as_one(
 
 
 # Memory that was freed, or holds what was read of files, goes back to the system.
+
+
+THREADS_IN_LIMITED_SPACE = """
+import resource, threading
+from pathlib import Path
+from fastovms.system.memory import named_sizes, share_heap
+resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, resource.RLIM_INFINITY))
+share_heap()
+threading.stack_size(2**20)
+before = named_sizes(Path("/proc/self/status"))["VmSize"]
+all_run, ended = threading.Barrier(9), threading.Event()
+def run():
+    kept = [bytes(1000) for _ in range(1000)]
+    all_run.wait()
+    ended.wait()
+threads = [threading.Thread(target=run) for _ in range(8)]
+for thread in threads: thread.start()
+all_run.wait()
+print(named_sizes(Path("/proc/self/status"))["VmSize"] - before)
+ended.set()
+"""
+
+
+def test_threads_share_a_heap_where_the_address_space_is_limited() -> None:
+    command = [sys.executable, "-c", THREADS_IN_LIMITED_SPACE]
+    grown = int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    assert grown < 8 * 64 * 2**20
 
 
 def resident() -> int:

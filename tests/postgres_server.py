@@ -52,7 +52,7 @@ class PostgresServer:
                 stderr=log,
                 start_new_session=True,
             )
-        ends_at = time.monotonic() + 30
+        ends_at = time.monotonic() + 60
         while True:
             try:
                 psycopg.connect(self.url(), connect_timeout=2).close()

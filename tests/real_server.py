@@ -22,7 +22,13 @@ from tests.server_process import wait_until_refused
 
 NAME = DEMO_MODEL.name
 PROMPT = "Once upon a time"
-DEADLINE = 20.0
+DEADLINE = 120.0
+NARROW = (
+    *("--max-num-seqs", "1", "--max-num-batched-tokens", "2"),
+    *("--drain-timeout", f"{DEADLINE:g}s"),
+)
+"""Flags of a server that runs one sequence at a time, two tokens a step, and waits for it at the
+end even on a busy machine."""
 
 
 @dataclass
@@ -106,7 +112,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def narrow_server() -> Iterator[Server]:
     """Runs one sequence at a time, a few tokens a step, so that requests queue and prefill."""
-    server = start_server("--max-num-seqs", "1", "--max-num-batched-tokens", "2")
+    server = start_server(*NARROW)
     yield server
     stop_server(server)
 

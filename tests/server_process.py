@@ -21,7 +21,7 @@ from tests.controlled_server import NAME
 from tests.http.client import Answer, split_answer
 from tests.paths import ROOT
 
-DEADLINE = 20.0
+DEADLINE = 120.0
 
 
 def wait_until_refused(connect: Callable[[], socket.socket]) -> None:

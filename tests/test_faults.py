@@ -140,7 +140,7 @@ def test_floods(server, start, flood, status):
     before = server.metrics()["process_resident_memory_bytes"]
     piece = flood * (65536 // len(flood))
     with server.connect(receive_buffer=4096) as connection:
-        end = time.monotonic() + 8
+        end = time.monotonic() + 60
         with contextlib.suppress(ConnectionError):
             connection.sendall(start)
             while time.monotonic() < end:
@@ -303,7 +303,7 @@ def test_request_ids_and_the_access_log(server, log_path):
         connection.sendall(completion("X-Request-Id: mine-2", **LONG))
         connection.recv(1)
     server.wait_until_idle()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while '"id":"mine-2"' not in (text := log_path.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert "secret" not in text
@@ -330,7 +330,7 @@ def test_the_line_of_a_refused_request_says_why(server, log_path):
     ]
     for request, status, _, _ in asked:
         assert server.ask(request).status == status
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while '"id":"why-4"' not in (text := log_path.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
     lines = {line["id"]: line for line in map(json.loads, text.splitlines())}

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from tests import test_end_to_end, test_end_to_end_chat, test_end_to_end_decoding, test_responses
-from tests.real_server import Server, client, start_server, stop_server
+from tests.real_server import NARROW, Server, client, start_server, stop_server
 
 __all__ = ["client"]
 
@@ -46,7 +46,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def narrow_server() -> Iterator[Server]:
     """One sequence, two tokens a step."""
-    server = start_server(*FLAGS, "--max-num-seqs", "1", "--max-num-batched-tokens", "2")
+    server = start_server(*FLAGS, *NARROW)
     yield server
     stop_server(server)
 

@@ -37,7 +37,7 @@ def test_every_operation(short_server: Server, tmp_path):
         *("--warnings", "off", "--request-timeout", "20"),
     ]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     document = read(f"{short_server.url}/openapi.json")

@@ -55,7 +55,7 @@ class Site(NamedTuple):
         """SIGHUP, and wait until it has had its effect."""
         num_reloads = self._num_reloads()
         self.server.signal(signal.SIGHUP)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while self._num_reloads() == num_reloads:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -326,7 +326,7 @@ def test_reload(site):
         in site.server.errors[-1]
     )
     assert "delta" not in "".join(site.server.errors)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while "/v1/models" not in (site.folder / "log").read_text() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert "/v1/models status=200" in (site.folder / "log").read_text()
@@ -366,7 +366,7 @@ def test_operators_see_and_cancel_the_work_of_every_key_and_a_removed_key_loses_
             return [item for item in found if item["detail"] != "/v1/work"]
 
         def wait_for(count: int) -> list[dict[str, str]]:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while len(found := listed()) != count:
                 assert time.monotonic() < deadline, found
                 time.sleep(0.02)

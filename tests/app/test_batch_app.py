@@ -46,7 +46,7 @@ def test_goes_on_after_a_kill(tmp_path) -> None:
         first.kill()
     kept = (tmp_path / "out").read_bytes()
     with start(tmp_path) as second:
-        told, errors = second.communicate(timeout=3 * DEADLINE)
+        told, errors = second.communicate(timeout=DEADLINE)
     assert (second.returncode, errors) == (1, "")
     assert told == f"{COUNT - 1} lines are answered, 1 have failed\n"
     content = (tmp_path / "out").read_bytes()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-DEADLINE = 20.0
+DEADLINE = 120.0
 MODULE = "fastovms.backends.dies_with_parent"
 PARENT = f"""
 import os, subprocess, sys

@@ -40,7 +40,7 @@ class Script:
     lock: threading.Lock = field(default_factory=threading.Lock)
     num_running: int = 0
 
-    def wait_until_received(self, number: int, deadline: float = 20.0) -> None:
+    def wait_until_received(self, number: int, deadline: float = 60.0) -> None:
         """Returns when so many requests with a body have come."""
         end = time.monotonic() + deadline
         while len(self.received) < number:

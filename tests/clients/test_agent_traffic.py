@@ -23,7 +23,7 @@ from tests.clients.agents.server import NUM_CALLS
 pytestmark = pytest.mark.slow
 
 TRAFFIC = load()
-DEADLINE = 60
+DEADLINE = 120
 
 
 @pytest.fixture(scope="module")

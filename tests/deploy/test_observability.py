@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 
 LOAD_SECONDS = 6.0
 RATE_INTERVAL = "4s"
-DEADLINE = 20.0
+DEADLINE = 120.0
 
 OF_VLLM = {
     "e2e_request_latency_seconds", "prompt_tokens", "generation_tokens",

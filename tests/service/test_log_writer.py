@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 
 def wait_until(terminal, pattern):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not re.search(pattern, terminal.getvalue(), re.DOTALL):
         assert time.monotonic() < end, terminal.getvalue()
         time.sleep(0.01)

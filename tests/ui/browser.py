@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, 
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 HOW_TO_GET_IT: Final = "no Chromium: apt-get install chromium, or name one by the variable CHROMIUM"
-DEADLINE: Final = 20_000.0
+DEADLINE: Final = 60_000.0
 """Milliseconds that anything may take: the machine may have much else to do."""
 
 PAGE_READY: Final = "html[data-ready]"

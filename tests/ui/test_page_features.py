@@ -300,7 +300,7 @@ def test_models_are_loaded_and_unloaded_by_operators(browser: Browser, tmp_path:
                 expect(row).to_contain_text(re.compile(r"Loading for \d+ s"))
                 expect(row.get_by_role("progressbar")).to_be_visible()
                 loaded = "Loaded, with a context of 2,048 tokens"
-                expect(row).to_contain_text(loaded, timeout=4 * DEADLINE)
+                expect(row).to_contain_text(loaded, timeout=2 * DEADLINE)
                 dialog.get_by_role("button", name="Unload one").click()
                 expect(row).to_contain_text("Not loaded")
                 opened.page.keyboard.press("Escape")

@@ -32,7 +32,7 @@ def test_a_benchmark_that_is_ended_leaves_no_server(end: signal.Signals) -> None
         with urlopen(url, timeout=10):
             pass
         benchmark.send_signal(end)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             with urlopen(url, timeout=10):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-DEADLINE = 20.0
+DEADLINE = 120.0
 
 
 def find_envoy() -> Path | None:

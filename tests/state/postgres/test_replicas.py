@@ -51,7 +51,7 @@ def pgbouncer(postgres: ServerAddress) -> Iterator[ServerAddress]:
             shutil.chown(directory, user)
         process = subprocess.Popen([program, "-q", configuration], user=user)
         address = ServerAddress({"host": "127.0.0.1", "port": str(port), "dbname": "state"})
-        ends_at = time.monotonic() + 10
+        ends_at = time.monotonic() + 60
         while not _listens(port):
             assert process.poll() is None
             assert time.monotonic() < ends_at
@@ -124,7 +124,7 @@ async def test_two_servers_keep_the_bounds_together(address, make_postgres):
     await asyncio.gather(fill(stores[0], "a"), fill(stores[1], "b"))
     await stores[0].run(Operations.add_response, "t", StoredResponse("last", b"x"))
     database: PostgresDatabase = make_postgres()
-    ends_at = time.monotonic() + 20
+    ends_at = time.monotonic() + 60
     while database.keep_house() and database.totals.num_objects > 20:
         assert time.monotonic() < ends_at
         await asyncio.sleep(0.05)

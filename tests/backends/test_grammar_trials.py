@@ -259,11 +259,20 @@ class FakeLane:
 
     def __init__(self) -> None:
         self.num_deaths = 0
+        self.starts = 0
         self.seen: list[str] = []
         self.may_go_on = threading.Event()
         self.is_warm = threading.Event()
         self.is_closed = threading.Event()
         self.faults: list[Exception] = []
+
+    @property
+    def is_starting(self) -> bool:
+        """True as often as `starts` says; the last time, what waits may go on."""
+        self.starts -= 1
+        if self.starts == 0:
+            self.may_go_on.set()
+        return self.starts >= 0
 
     def warm_up(self) -> None:
         if self.faults:
@@ -365,6 +374,12 @@ async def test_waiting_has_an_end() -> None:
         pytest.raises(Overloaded, match=r"format: .*0\.05 s"),
     ):
         await lanes.run(grammar("slow"), "x")
+
+
+async def test_the_start_of_a_process_is_not_time_of_a_grammar() -> None:
+    with two_lanes(max_seconds=0.05) as (lanes, _, slow):
+        slow.starts = 4
+        assert await lanes.run(grammar("slow"), "x") == "SLOW"
 
 
 async def test_a_refusal_and_a_panic_concern_only_their_grammar() -> None:

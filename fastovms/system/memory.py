@@ -147,8 +147,12 @@ def child_memory(root: Path = _ROOT) -> list[int]:
     sizes = []
     parents = ["self"]
     while parents:
-        tasks = (root / "proc" / parents.pop() / "task").glob("*/children")
-        for child in (child for task in tasks for child in _words(task)):
+        tasks = root / "proc" / parents.pop() / "task"
+        try:
+            threads = os.listdir(tasks)
+        except OSError:  # the process has ended, or there is no descriptor to read it with
+            continue
+        for child in (child for thread in threads for child in _words(tasks / thread / "children")):
             resident = named_sizes(root / "proc" / child / "status").get("VmRSS")
             if resident is not None:  # it has not ended meanwhile
                 sizes.append(resident)

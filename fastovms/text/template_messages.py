@@ -169,7 +169,7 @@ def adapt(
     for index, message, is_added in in_order_of_calls(messages, split=split):
         place = place_of(messages[index], index)
         if is_added:
-            turns.warn(place, f"has a call without a result, which is told as {NO_RESULT!r}")
+            turns.warn(place, f"has a call without a result; the model reads {NO_RESULT!r}")
         elif split and len(messages[index].get("tool_calls") or ()) > 1:
             turns.warn(place, "is shown one call after the other, as the chat template takes one")
         turns.add(message, place, is_last=index == last)

@@ -86,6 +86,7 @@ class FairQueue(Generic[Item]):
         self._total = total
         self._waiting: dict[str, deque[Item]] = {}  # by client, the next to be served first
         self._num_items = 0
+        self._last = ""  # the client that was served last
 
     def __len__(self) -> int:
         return self._num_items
@@ -120,12 +121,15 @@ class FairQueue(Generic[Item]):
             may_have: returns whether a client may have its first item now; other clients do not
                 wait for one that may not.
         """
+        if next(iter(self._waiting), None) == self._last:  # others have come after its turn
+            self._waiting[self._last] = self._waiting.pop(self._last)
         for client, items in self._waiting.items():
             if may_have is None or may_have(client, items[0]):
                 break
         else:
             return None
         del self._waiting[client]
+        self._last = client
         item = items.popleft()
         self._num_items -= 1
         if items:

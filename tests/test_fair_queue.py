@@ -45,6 +45,14 @@ def test_a_client_that_has_had_its_turn_waits_for_the_others() -> None:
     assert drained(queue) == "b1 a2 c1"
 
 
+def test_client_that_comes_during_a_turn_has_the_next_one() -> None:
+    queue = filled("a1 a2 a3")
+    assert queue.take() == "a1"
+    queue.add("b", "b1")
+    queue.add("b", "b2")
+    assert drained(queue) == "b1 a2 b2 a3"
+
+
 def test_a_client_has_a_limit() -> None:
     queue = filled("a1 a2 b1", per_client=2)
     with pytest.raises(Overloaded, match="2 things of this client are waiting already"):

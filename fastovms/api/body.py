@@ -335,7 +335,7 @@ class FairThread(Generic[Result]):
 
     async def run(self, client: str, call: Callable[[], Result]) -> Result:
         """Runs the call in the thread and returns its result. Raises Overloaded if too many wait;
-        BackendUnavailable if the thread is closed; Exception if an error of the call. `client` is
+        BackendUnavailable if the thread is closed; and the errors of the call. `client` is
         the sender; calls of one client run in order."""
         if self._is_closed:
             raise _closed()
@@ -517,8 +517,8 @@ def _not_utf8(error: UnicodeDecodeError) -> MalformedBody:
 
 
 def _taken_apart(body: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
-    """Calls `take_out` and checks the size of the remaining text. Raises MalformedBody if as in
-    `take_out`, or the remaining text is too large."""
+    """Calls `take_out` and checks the size of the remaining text. Raises MalformedBody as
+    `take_out` does, and if the remaining text is too large."""
     rest = len(body) - sum(span.end - span.start for span in spans)
     if rest > _MAX_REST:
         raise MalformedBody(
@@ -656,7 +656,7 @@ class BodyReader:
         """Reads and decodes the body; see `decode`. Unknown members become a warning of the
         request, and the first request with each of them is logged. Raises Overloaded if too many
         bodies wait for a thread; BackendUnavailable if the reader is closed; MalformedBody,
-        InvalidField if as `decode` does. `default` is the value for an empty body."""
+        InvalidField as `decode` does. `default` is the value for an empty body."""
         body = request.body or default
         unread: list[str] = []
         decoded: Body

@@ -192,7 +192,7 @@ class PromptMaker:
     may_lose_images: bool = False
 
     def make(self, messages: Sequence[Message], num_images: int = 0) -> Prompt:
-        """Returns the prompt of messages, in time proportional to them. Raises RequestError if as
+        """Returns the prompt of messages, in time proportional to them. Raises RequestError as
         `render_prompt` does; InvalidField if the prompt is empty, far too long, or lacks images
         that it refers to. `num_images` says how many images have tags in the texts of the
         messages."""

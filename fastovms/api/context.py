@@ -85,8 +85,8 @@ class ApiContext:
         """Reads a body and finds its model. Records the model and whether the answer is streamed
         for logs and metrics. The model stays loaded until the request ends. If the model must be
         loaded first, a client that wants a stream gets comments while it waits. Raises BackendError
-        if the model cannot be loaded now; RequestError if as in `read_named`, or the model does not
-        generate text."""
+        if the model cannot be loaded now; RequestError as `read_named` does, and if the model
+        does not generate text."""
         body, known = await read_named(request, schema, self.models, dialect, self.bodies)
         tasks, streams = (Task.TEXT_GENERATION,), is_streamed(body)
         model = await hold_model(request, known, self.models, tasks, streams=streams)

@@ -39,7 +39,7 @@ class TemplateRuns:
     async def run(self, client: str, work: Callable[[], Result], cost: int) -> Result:
         """Returns the result of work that renders templates. Work that takes much, or renders a
         template of a client, is begun again in a thread that renders in a process; clients take
-        turns. Raises Overloaded if too many wait; Exception if an error of the work.
+        turns. Raises Overloaded if too many wait; and the errors of the work.
 
         Args:
             client: the sender.

@@ -171,7 +171,7 @@ class CompileAhead:
     def take(self, model: ModelConfig) -> ModelConfig | None:
         """Waits for the conversion of the model, and returns the model once, as `as_directories`
         does; `compiled` is then to be called. None = it is another model, or its conversion cannot
-        be stored. Raises ConfigurationError if as `begin_loading` and `as_directories` do."""
+        be stored. Raises ConfigurationError as `begin_loading` and `as_directories` do."""
         if self._converted is None or model != self.model:
             return None
         converted, self._converted = self._converted, None

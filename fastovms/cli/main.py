@@ -567,8 +567,8 @@ def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Sett
 
 def _run_extension(extension: Extension, line: Sequence[str]) -> int:
     """Runs the command of another package, and returns its exit code. Raises ConfigurationError if
-    the package does not define a command, or the command does not return an exit code; Exception if
-    an error of the command."""
+    the package does not define a command, or the command does not return an exit code;
+    and the errors of the command."""
     parser = _Parser(prog=f"fastovms {extension.entry.name}", allow_abbrev=False)
     with faults_named(extension.entry):
         command = extension.function(parser)

@@ -21,6 +21,7 @@ import numpy as np
 
 from bench.common.properties import add_property_flag, properties_of
 from bench.common.report import machine, median, table
+from fastovms.app.paged import engine_extensions
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
@@ -106,7 +107,13 @@ def make_requests(num_requests: int, num_tokens: int, seed: int = 0) -> list[Gen
 def run(model: PagedModel, requests: list[GenerationRequest], way: Way) -> dict[str, Result]:
     num_blocks = way.num_blocks or CACHE_TOKENS // model.block_size
     max_model_len = min(MAX_MODEL_LEN, num_blocks * model.block_size)
-    engine = Engine(model, way.config, num_blocks=num_blocks, max_model_len=max_model_len)
+    engine = Engine(
+        model,
+        way.config,
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+        extensions=engine_extensions(model, way.config),
+    )
     for _ in range(way.num_runs):
         results = {request.request_id: Result([], []) for request in requests}
         for request in requests:

@@ -21,6 +21,7 @@ import openvino_genai
 from bench.common.properties import add_property_flag, properties_of
 from bench.common.report import machine, median, ratio, table
 from bench.common.timed_model import TimedModel
+from fastovms.app.paged import engine_extensions
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
@@ -52,7 +53,11 @@ class Ours:
     def run(self, prompts: Prompts, num_tokens: int) -> None:
         config = EngineConfig(enable_prefix_caching=False)
         engine = Engine(
-            self._model, config, num_blocks=self._num_blocks, max_model_len=MAX_MODEL_LEN
+            self._model,
+            config,
+            num_blocks=self._num_blocks,
+            max_model_len=MAX_MODEL_LEN,
+            extensions=engine_extensions(self._model, config),
         )
         params = SamplingParams(
             max_tokens=num_tokens,

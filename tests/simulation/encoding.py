@@ -312,14 +312,13 @@ class Encoding:
         found, owners = [], []
         for owner, document in enumerate(documents):
             query = queries[owner if len(queries) > 1 else 0]
+            first = self._config.query_instruction + query
+            second = self._config.document_instruction + document
             if ENCODERS[self._action.model].joins_pairs:
-                config = self._config
-                text = config.query_instruction + query + config.document_instruction + document
-                ids = _cut(_bytes(text), limit - 2, truncates=self._truncates)
+                ids = _cut(_bytes(first + second), limit - 2, truncates=self._truncates)
                 parts = [self._enclosed(ids)]
             else:
-                second = _bytes(document)[: few or None]
-                parts = self._parts(_bytes(query), second, limit - 3)
+                parts = self._parts(_bytes(first), _bytes(second)[: few or None], limit - 3)
             found += parts
             owners += [owner] * len(parts)
         return found, owners

@@ -512,8 +512,8 @@ FAULTS: Final = (
     Fault(
         "keys are not read again",
         _LIFECYCLE,
-        'the old ones stay in use.\n        """\n        self._keys = self._read_keys()',
-        'the old ones stay in use.\n        """',
+        'stay in use."""\n        self._keys = self._read_keys()',
+        'stay in use."""',
     ),
     Fault(
         "keys that cannot be read let everybody in",

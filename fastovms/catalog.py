@@ -28,6 +28,9 @@ from fastovms.errors import ConfigurationError
 from fastovms.ovms.graph import GRAPH_FILE, read_graph, read_plugin_config
 from fastovms.system.disk import NOWHERE, read_file, user_directory
 
+logger = logging.getLogger(__name__)
+
+
 MAIN: Final = "main"
 """The revision that a hub has where none is named."""
 
@@ -93,8 +96,6 @@ def _note(path: Path) -> Path:
 # huggingface_hub does the work, with its environment variables (HF_TOKEN, HF_ENDPOINT,
 # HF_HUB_OFFLINE, proxies) and its progress bars.
 
-
-logger = logging.getLogger(__name__)
 
 _MODEL_ID: Final = re.compile(
     r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(?:/(?P<file>[\w./ -]+\.gguf))?", re.ASCII
@@ -269,9 +270,6 @@ def _check_files(model_id: str, files: list[str], file: str) -> None:
 
 def _failure(model_id: str, reason: str) -> ConfigurationError:
     return ConfigurationError(f"cannot pull {model_id}: {reason}")
-
-
-# Finds the models that the operator means: where they are, and how each is to be run.
 
 
 _OWN_DEFAULTS: Final = ModelFiles().generation_config

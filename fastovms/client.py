@@ -147,10 +147,6 @@ class EventStream:
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
 
-# Reads the events of streams of `/completions` and `/chat/completions`: what of them a client
-# that measures or shows the text needs.
-
-
 class FunctionPart(msgspec.Struct):
     """A part of a call: its function's name, or more of its arguments."""
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-# Declares where the server listens, what a client may cost there, and who may ask.
-
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
@@ -273,9 +271,6 @@ class ResidencyConfig:
     def loads_on_demand(self) -> bool:
         """Whether a model is loaded when it is first asked for, and not at start."""
         return bool(self.max_loaded_models or self.model_memory or self.idle_unload)
-
-
-# Declares what requests may ask for: their bounds, their media and their chats.
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ from fastovms.system.clock import ExpiryRounds
 from fastovms.system.disk import lock_file, open_file, private_directory, read_file
 from fastovms.system.threads import DiskThreads, run_to_end
 
+logger = logging.getLogger(__name__)
+
+
 PURPOSES: Final = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
 """The purposes of a file that clients may give."""
 
@@ -51,8 +54,6 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
         """The owner that the file counts for."""
         return self.owner or self.tenant
 
-
-logger = logging.getLogger(__name__)
 
 _SUFFIX: Final = ".json"
 
@@ -124,9 +125,6 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# Keeps files with what is known of them in a directory that this process alone uses.
 
 
 FOLDER: Final = "files"

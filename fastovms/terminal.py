@@ -145,9 +145,6 @@ def read_text(read_line: ReadLine, prompt: str) -> str | None:
         return ""
 
 
-# Does what lines with a slash before them ask for, such as `/system Be brief.`
-
-
 class Leave(Exception):
     """The user wants to end the chat."""
 
@@ -278,9 +275,6 @@ def _reason(error: OSError | ValueError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
-# Holds what has been said in a chat, and what requests ask for beside it.
-
-
 class WrongInput(FastovmsError):
     """The typed command failed; nothing has changed."""
 
@@ -391,9 +385,6 @@ class Dialogue:
         self.system, self.tools, self.options, self.messages = system, tools, options, messages
 
 
-# Prints an answer as it comes, with thoughts dimmed and calls shown, and keeps it as a message.
-
-
 _DIM: Final = "\x1b[2m"
 _PLAIN: Final = "\x1b[0m"
 
@@ -499,9 +490,6 @@ class AnswerPrinter:
             self._output.write(visible(text))
             self._output.flush()
             self._ends_line = text.endswith("\n")
-
-
-# Runs a chat: reads what the user says, asks the server, prints what it answers.
 
 
 _PROMPT: Final = ">>> "

@@ -45,9 +45,6 @@ from fastovms.http.messages import Request, Response
 from fastovms.http.routing import MethodNotAllowed, Router
 from fastovms.telemetry.metrics import render
 
-# Lists what runs on the server for every API key, and cancels it, for operators.
-
-
 KEY_LENGTH: Final = 16
 """The number of hexadecimal digits of a key's digest that identify the key."""
 
@@ -148,9 +145,6 @@ def _describe(item: WorkItem) -> Work:
         detail=item.detail,
         created_at=item.created_at,
     )
-
-
-# Lets requests wait while the models are loaded at start: agents give up after a few refusals.
 
 
 _STREAMED: Final = ("/completions", "/messages", "/responses")
@@ -296,9 +290,6 @@ def _report(request: Request, trouble: str | None) -> Response:
     return _OK if trouble is None else render_error(request, 503, trouble)
 
 
-# Knows whether the server takes requests at the moment, and if not, why.
-
-
 HEALTH_PATHS: Final = ("/health", "/ping", "/ready", "/v2/health/live", "/v2/health/ready")
 """The paths that need no key, at any time."""
 
@@ -403,9 +394,6 @@ class ServerStatus:
     def _refusal(self) -> str | None:
         phase = self._phase
         return self.failure if phase is _SERVING or phase is _LEAVING else phase.value
-
-
-# Answers `GET /models` and `/models/{id}`, and loads and unloads models for operators.
 
 
 class ModelPlace(AnswerSchema):
@@ -606,10 +594,6 @@ def anthropic_card(model: KnownModel) -> dict[str, object]:
         "max_tokens": model.max_model_len,
         **dict.fromkeys(("capabilities", "deprecated_at", "retires_at", "line")),
     }
-
-
-# Answers what OpenVINO Model Server tells of its models: KServe's model metadata and readiness,
-# and the status of the configuration.
 
 
 _VERSION: Final = "1"

@@ -270,10 +270,6 @@ class StreamUsage:
         return head + b"]," + members[1:] + END
 
 
-# Sends the deltas of a generation as the frames that its endpoint makes of them, merged while the
-# client does not read.
-
-
 class ClientTooSlow(FastovmsError):
     """The client's unread output has exceeded the server's limit."""
 

@@ -53,9 +53,6 @@ _ROOM: Final = 8
 length. A quarter as many are left for other clients if one has filled them."""
 
 
-# Reads the fields of a request.
-
-
 @dataclass(frozen=True, slots=True)
 class ServedSpeech:
     """A model in memory that transcribes speech.
@@ -221,9 +218,6 @@ def find_model(name: str | None, models: ServedModels, dialect: Dialect) -> Know
     return models.find(name or None, dialect)
 
 
-# Makes the answers.
-
-
 class AudioUsage(AnswerSchema, kw_only=True):
     """The length of the audio."""
 
@@ -380,9 +374,6 @@ class _Events:
         if not text:
             return b""
         return frame(orjson.dumps({"type": "transcript.text.delta", "delta": text}))
-
-
-# Answers the endpoints.
 
 
 class _Room:

@@ -120,9 +120,6 @@ def batch_object(record: BatchRecord) -> BatchObject:
     return BatchObject(**members)
 
 
-# Answers `/batches`: makes, describes, lists and cancels batches.
-
-
 _WINDOW: Final = re.compile(r"([1-9][0-9]{0,4})([mhd])")
 _UNITS: Final = {"m": 60, "h": 3600, "d": 24 * 3600}
 _LONGEST: Final = 30 * 24 * 3600

@@ -182,10 +182,6 @@ def _weight_of_numbers(text: bytes) -> int:
     return _EXACT_NUMBER * len(_EXACT.findall(text)) + _HUGE_NUMBER * len(_HUGE.findall(text))
 
 
-# Decodes long strings of a JSON text apart from it: in pieces, since each piece holds the GIL for
-# as long as it takes.
-
-
 MAX_WIDE: Final = 8 * 1024 * 1024
 """The maximum number of characters of a string that has some beyond ASCII: joining its pieces takes
 up to four bytes for each. Base64 has none."""
@@ -301,9 +297,6 @@ def _piece_end(text: bytes | mmap, at: int, end: int) -> int:
     return at + last
 
 
-# Runs calls of many clients in one thread, fairly.
-
-
 Result = TypeVar("Result")
 
 
@@ -386,10 +379,6 @@ def _closed() -> BackendUnavailable:
 def _refuse(job: _QueuedWork[Result], error: BaseException) -> None:
     if not job.done.done():
         job.done.set_exception(error)
-
-
-# Decodes a request body into a typed struct, with errors that name the field, the value and the
-# type that is expected.
 
 
 LARGE: Final = 64 * 1024

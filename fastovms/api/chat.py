@@ -72,9 +72,6 @@ from fastovms.text.scanning import (
     Reasoning,
 )
 
-# Tells of calls as a chat does: in `tool_calls`, each as the kind of tool that the client has
-# offered, or, to requests with `functions`, as the one `function_call`.
-
 
 @dataclass(slots=True)
 class Call:
@@ -213,10 +210,6 @@ class ChatMessageForm:
         if reason is FinishReason.STOP and has_called and not is_plain_stop:
             return self.calls.finish_reason
         return finish_word(reason)
-
-
-# Writes the body of a whole answer of `/chat/completions`: its choices, and what it tells of the
-# prompt.
 
 
 class ChatMessage(AnswerSchema, kw_only=True):
@@ -374,10 +367,6 @@ def chat_logprobs_body(tokens: Sequence[TextToken], report: TokenReport) -> Chat
     """Returns the `logprobs` of a choice."""
     assert report.num_logprobs is not None
     return ChatLogprobs(chat_logprobs(tokens, report.num_logprobs, report.names))
-
-
-# Writes the frames of a streamed answer of `/chat/completions`, whose constant parts are made
-# only once.
 
 
 _CHUNK = "chat.completion.chunk"
@@ -541,9 +530,6 @@ class ChatFrames:
             members = msgspec.json.encode(told)[1:]
             frames[0] = frames[0].removesuffix(b"}" + END) + b"," + members + END
         return b"".join(frames)
-
-
-# Checks every field of a chat request, says what `echo` repeats, and makes what runs it.
 
 
 async def prepare(

@@ -30,9 +30,6 @@ from fastovms.text.output import input_arguments
 from fastovms.text.template_messages import PlacedMessage, place_of
 from fastovms.text.tool_results import fault_of_results
 
-# Checks the messages of a chat, and puts them into the one form that templates get.
-
-
 Message = dict[str, Any]
 
 _TEXT_PARTS: Final = {

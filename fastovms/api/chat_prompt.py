@@ -28,10 +28,6 @@ from fastovms.text.scanning import Content, Piece, Reasoning
 from fastovms.text.template import CallWriting
 from fastovms.text.told_tools import tell_tools, written_call
 
-# Makes the prompt that the model gets of a chat's messages: renders the template, which is told
-# of `reasoning_effort`, and encodes its text.
-
-
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 

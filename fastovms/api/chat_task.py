@@ -48,10 +48,6 @@ from fastovms.text.reasoning import ReasoningFormat, ThoughtTags
 from fastovms.text.scanning import OutputParser, PlainParser
 from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat
 
-# Turns a chat that is rendered and encoded into the backend's task, and makes the parsers of its
-# answer.
-
-
 Body = TypeVar("Body", bound=GenerationFields, covariant=True)
 
 
@@ -230,10 +226,6 @@ def hides_content(
 
 def _parses(request: Preparation[GenerationFields], options: GenerationOptions) -> bool:
     return options.skip_special_tokens or request.dialect.parses_special_tokens
-
-
-# Constrains the answer to a chat: calls that follow their tools' schemas, the format that the
-# request asks for, or either, with reasoning before them.
 
 
 _NOT_ENFORCED = "the schemas of the tools are not enforced"

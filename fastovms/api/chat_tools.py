@@ -17,10 +17,6 @@ from fastovms.text.output import input_parameters
 from fastovms.text.parameters import CallChoice, Tool
 from fastovms.text.tools.tool_format import ToolFormat
 
-# Reads one tool of a request in each form that clients give them, and tells of it as of a
-# function: that is what templates and formats of calls have.
-
-
 MAX_NAME: Final = 256
 
 _SYNTAXES: Final = ("lark", "regex")
@@ -240,9 +236,6 @@ def flat_name(name: str, namespace: str | None) -> str:
     return f"{namespace}{name}" if has_gap else f"{namespace}__{name}"
 
 
-# Reads `tool_choice`: which of the tools may be called, and whether one must be.
-
-
 WORDS: Final = ("none", "auto", "required")
 
 
@@ -340,10 +333,6 @@ def _found(choice: Mapping[str, Any], place: str, reader: ToolReader) -> Sequenc
 def _check_any(reader: ToolReader) -> None:
     if not reader.offered and reader.checks:
         raise InvalidField("tool_choice is only allowed with tools", param="tool_choice")
-
-
-# Reads the tools that a chat may call: `tools`, `tool_choice` and `parallel_tool_calls`, or what
-# OpenAI had before them, `functions` and `function_call`.
 
 
 MAX_TOOLS: Final = 1024

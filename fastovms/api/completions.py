@@ -130,9 +130,6 @@ def _offsets(
     return (max(token.offset - skipped, 0) for token in tracking.take(decoded, ended=True))
 
 
-# Writes the body of a whole answer of `/completions`.
-
-
 class CompletionPromptReport(NamedTuple):
     """The information about one prompt in its choices."""
 
@@ -238,10 +235,6 @@ def prompt_members(prompt: CompletionPromptReport, report: TokenReport) -> dict[
     if report.has_token_ids:
         members["prompt_token_ids"] = list(prompt.token_ids)
     return members
-
-
-# Writes the frames of a streamed answer of `/completions`, whose constant parts are made only
-# once.
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,10 +351,6 @@ class CompletionFrames:
         if self._dialect.has_ids:
             tail += b',"stop_reason":' + orjson.dumps(delta.stop_reason)
         return tail + members + b"}]" + self._usage.member(choice) + b"}" + END
-
-
-# Checks every field of a completions request, refuses `suffix` and `echo` where they cannot be
-# had, and makes what runs it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,9 +482,6 @@ async def _encode(
     # The token that begins a text, if the tokenizer adds one.
     start = tokenizer.encode("", add_special_tokens=add_special_tokens)
     return prompts, [[*start, *fim.join(prompt.token_ids, suffix.token_ids)] for prompt in prompts]
-
-
-# Answers `POST /completions`: continues prompts, in one answer or as a stream.
 
 
 ScoredPrompts = Sequence[Sequence[TokenLogprobs | None]]

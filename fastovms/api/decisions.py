@@ -375,9 +375,6 @@ def _label_ids(label: str, tail: str, encode: Any) -> tuple[int, ...]:
     return tuple(behind or encode(label))
 
 
-# Reads the probabilities of the labels.
-
-
 @dataclass(slots=True)
 class Reading:
     """What was read of one question: the log probability of the tokens that begin each label."""

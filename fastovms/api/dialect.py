@@ -28,6 +28,9 @@ from fastovms.http.messages import Request, Response
 from fastovms.json_types import on_one_line
 from fastovms.text.detokenizer import Measure, utf8_length
 
+logger = logging.getLogger(__name__)
+
+
 START: Final = b"data: "
 _NAME: Final = b"event: "
 END: Final = b"\n\n"
@@ -52,10 +55,6 @@ def without_name(event: bytes) -> bytes:
 
 
 DONE: Final = frame(b"[DONE]")
-
-
-# Declares in which forms families of clients are told of errors, as an answer and as the end of a
-# stream.
 
 
 T = TypeVar("T")
@@ -221,12 +220,6 @@ COHERE_ERRORS: Final = ErrorForm(
 """Nothing that has this form is streamed here."""
 
 
-# Turns exceptions into responses, in each dialect's form: the status, `code`, `param`, and the
-# header `Retry-After`.
-
-
-logger = logging.getLogger(__name__)
-
 LogFields = tuple[tuple[str, object], ...]
 """Names and values for the access log."""
 
@@ -338,10 +331,6 @@ def _words(error: Exception) -> tuple[str, str | None, str | None]:
 def _log_fields(message: str, param: str | None, code: str | None) -> LogFields:
     fields = {"param": param, "code": code, "error": message}
     return tuple((name, value[:_MAX_LOGGED]) for name, value in fields.items() if value is not None)
-
-
-# Holds every difference between the dialects, in one frozen value per URL prefix: ranges,
-# defaults, statuses, forms of errors, members such as `reasoning_content`, beginnings of streams.
 
 
 @dataclass(frozen=True, slots=True)

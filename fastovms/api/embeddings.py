@@ -166,10 +166,6 @@ class EncodingUsage(AnswerSchema):
     total_tokens: int
 
 
-# Sends the texts of one request to a model that encodes, and tells metrics, the access log and
-# traces what becomes of them.
-
-
 BeginSpan = Callable[[], GenerationSpan | None]
 """Begins the span of a request; None = it has none."""
 
@@ -288,10 +284,6 @@ def encoding_call(
         log_fields=request.log_fields,
         begin_span=None if tracer is None else begin,
     )
-
-
-# Makes tokens of the texts of a request, a few texts or a slice of one at a time, and cuts or
-# refuses those that are too long for the model.
 
 
 InputText = str | tuple[str, ...] | list[int]
@@ -523,9 +515,6 @@ def _check_ids(token_ids: list[int], name: str, model: ServedEncoder, limit: Tex
         raise context_exceeded(_excess(len(token_ids), model, limit), model.info, name)
 
 
-# Makes vectors of texts: what every endpoint does that answers with some.
-
-
 _SMALLEST: Final = 1e-12
 """The least that a vector is divided by."""
 
@@ -617,9 +606,6 @@ def normalized(rows: Vectors) -> Vectors:
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
     scaled: Vectors = rows / np.maximum(lengths, _SMALLEST)[:, None].astype(np.float32)
     return scaled
-
-
-# Answers `POST /embeddings`: texts, or tokens of them, in, a vector for each out.
 
 
 _FORMS: Final = (

@@ -27,6 +27,9 @@ from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Handler, HeaderPairs, Request, Response
 from fastovms.quoting import is_id
 
+logger = logging.getLogger(__name__)
+
+
 ApiHandler = Callable[[Request, Dialect], Awaitable[Response | None]]
 
 
@@ -60,9 +63,6 @@ def _with_warnings(response: Response | None, request: Request) -> Response | No
 def json_response(answer: object, status: int = 200, *, headers: HeaderPairs = ()) -> Response:
     """Returns a response whose body is an answer as JSON."""
     return Response(status, msgspec.json.encode(answer), headers=headers)
-
-
-# Declares endpoints.
 
 
 Example = Mapping[str, Any]
@@ -116,9 +116,6 @@ class Route(NamedTuple):
     path: str
     handler: Handler
     operation: Operation | None = None
-
-
-# Reads query parameters: flags, numbers, and which page of a list is asked for.
 
 
 _MAX_PARAMETERS: Final = 100
@@ -331,8 +328,6 @@ def check_id(text: str, name: str) -> str:
         )
     return text
 
-
-logger = logging.getLogger(__name__)
 
 _MAX_LENGTH: Final = 1000
 _CODE: Final = "299"

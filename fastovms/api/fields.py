@@ -36,10 +36,6 @@ from fastovms.params import (
 from fastovms.request_fields import ranges_of
 from fastovms.text.tokenizer import Tokenizer
 
-# Checks the fields that every endpoint that generates has: ranges of numbers, `stop`,
-# `stream_options`, `logprobs`, `priority`, `cache_salt`, `request_id`.
-
-
 MAX_NGRAM_SIZE: Final = 16
 """The largest size that is used. Drafts never change a text, so that larger numbers may be lowered
 to what can still pay."""
@@ -183,10 +179,6 @@ def request_id(body: GenerationFields, default: str) -> str:
     if given is None:
         return default
     return check_id(given, "request_id")
-
-
-# Reads `n`, `best_of` and the fields of beam search: how many texts are made for a prompt, how,
-# and how many of them the client gets.
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,10 +345,6 @@ def prompt_caching(options: Mapping[str, Any] | None, retention: str | None) -> 
     return PromptCaching(told, prewarms is True)
 
 
-# Reads the fields that favour, forbid or end at certain tokens: `logit_bias`, `bad_words`,
-# `allowed_token_ids`, `stop_token_ids`.
-
-
 MAX_BIAS: Final = 100.0
 """The largest value of `logit_bias`, either way: OpenAI's range."""
 
@@ -459,9 +447,6 @@ def _check_words(words: Sequence[str], config: ApiConfig) -> None:
                 f"{name} must be at most {config.max_stop_length} characters, not {len(word)}",
                 param=name,
             )
-
-
-# Decides how many tokens a sample may have, and how many are kept of a long prompt.
 
 
 class TokenBudget(NamedTuple):

@@ -35,6 +35,8 @@ from fastovms.http.messages import BodySink, HeaderPairs, Request, Response, Str
 from fastovms.system.disk import UnnamedFile, open_file
 from fastovms.system.threads import DiskThreads
 
+logger = logging.getLogger(__name__)
+
 
 class FileForm(AnswerSchema, kw_only=True):
     """The form of an upload: `file` is a part with a file name."""
@@ -106,10 +108,6 @@ def seconds_of(given: Mapping[str, Any] | None, name: str) -> int | None:
     if type(seconds) is not int or not _SHORTEST <= seconds <= _LONGEST:
         raise wrong(f"{name}.seconds", f"an integer from {_SHORTEST} to {_LONGEST}", seconds)
     return seconds
-
-
-# Reads a form with one file (multipart/form-data, RFC 7578) piece by piece, and writes the file
-# to the disk as it comes.
 
 
 MAX_OVERHEAD: Final = 64 * 1024
@@ -312,11 +310,6 @@ def _decoded(data: bytes, what: str) -> str:
         raise RequestError(f"{what} must be UTF-8") from None
 
 
-# Takes the body of an upload while it arrives, and hands it to a thread that reads and writes it.
-
-
-logger = logging.getLogger(__name__)
-
 _MAX_WAITING: Final = 1024 * 1024
 """Bytes that may wait for the thread before no more is read from the client."""
 
@@ -484,9 +477,6 @@ def _disk_failed(error: OSError) -> StateFailed:
     return StateFailed(f"the file cannot be stored: {error.strerror or error}")
 
 
-# Sends the content of a file piece by piece, or a range of it (RFC 9110 14).
-
-
 _PIECE: Final = 256 * 1024
 _TYPE: Final = "application/octet-stream"
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
@@ -590,9 +580,6 @@ async def _send(
 async def _read(threads: DiskThreads, content: _Content, wanted: range) -> bytes:
     """Reads the first piece of the wanted range. Raises OSError."""
     return await threads.run(content.read, min(_PIECE, len(wanted)), wanted.start)
-
-
-# Answers `/files`: uploads, lists, describes and deletes files.
 
 
 _MAX_UPLOADS: Final = 16

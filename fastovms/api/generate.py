@@ -139,10 +139,6 @@ class Usage(NamedTuple):
 DeltaCallback = Callable[[SampleDelta], None]
 
 
-# Counts and times what one request generates, and tells the metrics and the access log of it as
-# it happens.
-
-
 Clock = Callable[[], float]
 
 

@@ -14,9 +14,6 @@ from fastovms.errors import InvalidField
 from fastovms.params import ALL_LOGPROBS, ModelInfo, TokenLogprobs
 from fastovms.text.detokenizer import TextToken
 
-# Writes log probabilities in the forms of the completions and chat APIs.
-
-
 MAX_LISTED: Final = 128
 """The most entries of `logprob_token_ids`, as in vLLM."""
 

@@ -31,6 +31,9 @@ from fastovms.errors import (
 from fastovms.fair_queue import Shares
 from fastovms.http.messages import Request
 
+logger = logging.getLogger(__name__)
+
+
 _DURATION: Final = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|\u00b5s|\u03bcs|ms|s|m|h))+")
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)")
 _MAX_LENGTH: Final = 64
@@ -163,11 +166,6 @@ class ModelWaiters:
             if not waiting.done():
                 waiting.set_exception(error)
 
-
-# Loads models that requests ask for, and unloads those that make room, as `Residency` decides.
-
-
-logger = logging.getLogger(__name__)
 
 _LATER: Final = 0.001
 """Seconds that a timer is late, so that it is not early by a rounding."""

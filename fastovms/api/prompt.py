@@ -17,10 +17,6 @@ from fastovms.http.messages import Caller
 from fastovms.params import ModelInfo
 from fastovms.text.tokenizer import Tokenizer
 
-# Holds one request while its fields are checked: its body, its model, its dialect, and what it
-# calls its fields.
-
-
 Body = TypeVar("Body", bound=GenerationFields, covariant=True)
 
 
@@ -102,10 +98,6 @@ class Preparation(Generic[Body]):
     def response_format(self) -> Mapping[str, Any] | None:
         """The constraint on the text, in Chat Completions form; None = any text."""
         return self.body.response_format if self.text_format is None else self.text_format
-
-
-# Reads the prompts of a request in all their forms, encodes them, and refuses too many, and those
-# that do not fit the model.
 
 
 _CALL_COST: Final = 500

@@ -126,9 +126,6 @@ class PairOptions:
     max_document_tokens: int | None = None
 
 
-# Cuts pairs of texts to what a model reads at once, and joins their tokens.
-
-
 class FittedPair(NamedTuple):
     """A pair that fits, or one part of a pair that does not.
 
@@ -227,9 +224,6 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     if second <= half:
         return room - second, second
     return room - half, half
-
-
-# Scores pairs of texts: by a reranker, or by how alike the vectors of an embedding model are.
 
 
 Scores = NDArray[np.float32]
@@ -398,9 +392,6 @@ async def _paired(
     return found, [part.owner for part in fitted]
 
 
-# Answers `POST /rerank`, in Cohere's form: documents, sorted by how well they answer a query.
-
-
 TASKS: Final = (Task.RERANK, Task.EMBEDDINGS)
 """The capabilities of models that score pairs."""
 
@@ -529,10 +520,6 @@ def _top_n(body: RerankRequest, num_documents: int) -> int:
     if given is not None and given < 0:
         raise wrong("top_n", "at least 0", given)
     return given or num_documents
-
-
-# Answers `POST /score`, in vLLM's form: how well texts go together, one with many or each with
-# another.
 
 
 _NAMES: Final = (

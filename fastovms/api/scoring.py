@@ -23,8 +23,6 @@ from fastovms.params import (
 from fastovms.text.detokenizer import TextToken
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Piece
 
-# Finds which tokens a piece of an answer was made of.
-
 
 class TokenAligner:
     """Finds the tokens that each piece of a text was generated as. Pieces are taken in order.

@@ -28,6 +28,9 @@ from fastovms.text.tokenizer import TextEncoder, Tokenizer
 from fastovms.text.tools import PLAIN_JSON, TOOL_FORMATS, detect_tool_format
 from fastovms.text.tools.tool_format import ToolFormat
 
+logger = logging.getLogger(__name__)
+
+
 Release = Callable[[], None]
 """Releases a held model. Call it once."""
 
@@ -36,8 +39,6 @@ def no_hold() -> Release:
     """Returns a function that does nothing, as the release of a model that is never unloaded."""
     return lambda: None
 
-
-logger = logging.getLogger(__name__)
 
 Format = TypeVar("Format")
 Result = TypeVar("Result")
@@ -169,10 +170,6 @@ class ServedEncoder:
     @property
     def capabilities(self) -> tuple[str, ...]:
         return CAPABILITIES[self.task]
-
-
-# Finds the model that a request names, by any of its names, or refuses with 404; with its
-# tokenizer, chat format and limits.
 
 
 _LATEST: Final = ":latest"

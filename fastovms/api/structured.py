@@ -71,10 +71,6 @@ def _object(value: object, name: str) -> Mapping[str, Any]:
     return value
 
 
-# Reads the fields that constrain the text into a grammar: `response_format`, vLLM's
-# `structured_outputs` and `guided_*`, and the fields of llama.cpp's and SGLang's servers.
-
-
 _LEFT_TO_CLIENTS: Final = ("uniqueItems",)
 """Keywords that a strict format may have, with a warning: pydantic writes `uniqueItems` for a set,
 and makes a set of whatever comes."""

@@ -148,10 +148,6 @@ def kept_images(prompt: Prompt, sources: Sequence[ImageSource]) -> tuple[Prompt,
     return replace(prompt, text=text), [sources[index] for index in kept]
 
 
-# Makes the prompts of a request into what the backend gets, with `temperature`, `top_p`, `seed`
-# and their like as the request, the model or the dialect says.
-
-
 _MAX_REASON: Final = 300
 """Characters that are repeated of what the grammar compiler says: it may repeat the whole
 grammar."""

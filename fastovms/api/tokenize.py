@@ -98,9 +98,6 @@ def check_length(text: str, name: str, model: ModelInfo) -> None:
         )
 
 
-# Answers `POST /tokenize` in OVMS's form: tokens of one text or several, padded where asked.
-
-
 MAX_TEXTS: Final = 1024
 MAX_PADDED: Final = 2**20
 """The most tokens, padding included, that padding may make of a request's texts."""
@@ -204,9 +201,6 @@ def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
         return [filler * (width - len(token_ids)) + token_ids for token_ids in token_lists]
 
     return pad
-
-
-# Answers `POST /tokenize` and `/detokenize` in vLLM's form.
 
 
 class TokenizeRequest(ModelField, frozen=True, kw_only=True):

@@ -46,9 +46,6 @@ def _places(text: str, value: object, name: str) -> Iterator[str]:
             yield from _places(text, member, f"{name}[{position}]")
 
 
-# Reads a request's body as a typed struct, with the model that it is for.
-
-
 Body = TypeVar("Body", bound=ModelField | GenerationFields)
 
 _PURPOSES: Final = {

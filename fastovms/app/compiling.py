@@ -46,9 +46,11 @@ from fastovms.params import ModelInfo
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.system.memory import make_binding_tables, memory_left, memory_limit
 
+logger = logging.getLogger(__name__)
+
+
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
 
 _WEIGHTS: Final = "*.bin"
 

@@ -63,9 +63,11 @@ from fastovms.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from fastovms.parts.adapters.table import AdapterTable
 
+logger = logging.getLogger(__name__)
+
+
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
 
 _MAX_PIECES = 1024
 """How many pieces of a client's texts may wait to be tokenized; a request has one at a time."""

@@ -100,9 +100,6 @@ from fastovms.telemetry.metrics import GenerationCollector
 from fastovms.telemetry.tracing import Tracer
 from fastovms.ui.page import add_page_routes, read_page_files
 
-# Puts the parts together that keep files and run batches beside a server.
-
-
 logger = logging.getLogger(__name__)
 
 _FIRST_DELAY: Final = 1.0

@@ -32,7 +32,7 @@ from fastovms.service.lifecycle import FileWatch
 from fastovms.system.memory import find_trim
 from fastovms.system.threads import in_daemon_thread
 
-# Says which models there are, in memory or not, and what each takes; loads one at a time.
+logger = logging.getLogger(__name__)
 
 
 class FoundModels(NamedTuple):
@@ -195,12 +195,6 @@ def settle_memory() -> None:
     gc.collect()
     gc.freeze()
 
-
-# Brings a server its models: those of the start, those that requests ask for, and those of a list
-# that has changed.
-
-
-logger = logging.getLogger(__name__)
 
 ReadList = Callable[[], Sequence[ModelSource]]
 """Reads the list of models again. Raises ConfigurationError: it is broken."""

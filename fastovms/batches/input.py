@@ -141,10 +141,6 @@ class Pace:
                 time.sleep(self._pause)
 
 
-# Checks the input of a batch before any of it runs: one pass over its lines, which do not lie in
-# memory.
-
-
 MAX_ERRORS: Final = 100
 """The number of errors that are reported for one input."""
 

@@ -23,7 +23,7 @@ from fastovms.json_types import on_one_line
 from fastovms.system.disk import lock_file, open_file
 from fastovms.system.threads import DiskThreads
 
-# Reads the lines of batches, and writes those of their results.
+logger = logging.getLogger(__name__)
 
 
 MAX_LINE: Final = 64 * 1024 * 1024
@@ -217,11 +217,6 @@ def _line(id: str, custom_id: str, response: Any, error: Any) -> bytes:
     return on_one_line(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
 
-# Decides what becomes of a batch that meets an error, and says it in words for its client.
-
-
-logger = logging.getLogger(__name__)
-
 _RETRY_DELAY: Final = 30.0
 """Seconds after which a batch goes on whose files could not be written."""
 
@@ -351,9 +346,6 @@ async def open_output(
             os.close(lock)
 
 
-# Adds up the tokens that the answers of a batch tell of.
-
-
 _LONG: Final = 64 * 1024
 _END: Final = 8 * 1024
 """The number of bytes from which an answer has no more read of it than its end, where its usage
@@ -441,9 +433,6 @@ def _usage_at_end(body: bytes) -> AnswerUsage | None:
         except NOT_JSON:
             at = end.rfind(_MEMBER, 0, at)
     return None
-
-
-# Declares what is known of a batch.
 
 
 class BatchStatus(StrEnum):
@@ -538,10 +527,6 @@ class BatchRecord(msgspec.Struct, kw_only=True):
         """Sets the status of the batch and the time at which it was reached."""
         self.status = status
         setattr(self, f"{status}_at", int(now))
-
-
-# Appends the results of a batch to its files, and knows by them, after a crash too, which lines
-# are done.
 
 
 class _Response(msgspec.Struct, frozen=True):

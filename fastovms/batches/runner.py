@@ -51,6 +51,9 @@ from fastovms.params import LOWEST_PRIORITY
 from fastovms.system.disk import private_directory
 from fastovms.system.threads import DiskThreads, run_to_end
 
+logger = logging.getLogger(__name__)
+
+
 _SENDER: Final = "batches:0"
 """A placeholder for the address of a client: all batches without a key share what one client may
 have."""
@@ -121,9 +124,6 @@ def _delay(response: Response) -> float:
         if name == "Retry-After" and value.isdigit():
             return min(float(value), _MAX_DELAY)
     return _USUAL_DELAY
-
-
-# Runs the lines of one batch that are not done, as many at a time as may be.
 
 
 _LINES_READ: Final = 64
@@ -260,11 +260,6 @@ def _read_block(lines: Iterator[tuple[int, bytes]]) -> list[tuple[int, BatchLine
             break
     return block
 
-
-# Takes one batch from where it stands to its end.
-
-
-logger = logging.getLogger(__name__)
 
 MAX_IDLE_STARTS: Final = 5
 """After how many ends of the process in a row without any line done a batch has failed: it may be
@@ -549,9 +544,6 @@ def _size_or_none(path: Path) -> int | None:
     if not size:
         path.unlink(missing_ok=True)
     return size or None
-
-
-# Holds all batches: keeps what is known of them, and runs those that have not ended.
 
 
 FOLDER: Final = "batches"

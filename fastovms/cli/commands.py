@@ -152,9 +152,6 @@ def wants_colour(output: TextIO, environ: Mapping[str, str]) -> bool:
     return output.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
-# Runs OpenVINO Model Server's commands that show a directory of models and edit a list of them.
-
-
 _LISTS = ("model_config_list", "mediapipe_config_list")
 _MAX_DEPTH = 3
 
@@ -230,9 +227,6 @@ def _name(model: object) -> object:
 
 def _write(path: Path, root: dict[str, Any]) -> None:
     write_file(path, json.dumps(root, indent=4, ensure_ascii=False) + "\n")
-
-
-# Runs OpenVINO Model Server's `--configure`: writes the graph of a model that is in a directory.
 
 
 _HELD: Final = tuple(

@@ -20,9 +20,6 @@ from fastovms.errors import ConfigurationError
 from fastovms.ovms.options import Choice, Integer, Kind
 from fastovms.params import MAX_ADAPTER_NAME, MAX_ADAPTER_PATH, fault_of_text
 
-# Reads the values of flags, and says what is allowed where one is wrong.
-
-
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE: Final = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.ASCII | re.IGNORECASE)
 _DURATION: Final = re.compile(
@@ -351,9 +348,6 @@ def adapters(value: str) -> dict[str, Path]:
         if found.setdefault(name, Path(location)) != Path(location):
             raise argparse.ArgumentTypeError(f"has {name} twice")
     return found
-
-
-# Declares a flag: which field of the configuration it sets, how its value reads, what it means.
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,9 +82,6 @@ BATCH_FLAGS: Final = (
 )  # fmt: skip
 
 
-# Lists the flags about models: where they come from, how they are run, and what they are given.
-
-
 _MAX_CACHE_GB: Final = 1_000_000
 """A limit above the memory of any machine."""
 
@@ -309,9 +306,6 @@ IMAGES_FLAGS: Final = (
     Flag("--max-document-pages", MEDIA.max_document_pages, "N", integer(1),
          "largest number of pages of one PDF"),
 )  # fmt: skip
-
-
-# Lists the flags about the server: its network, who may use it, limits, logs, and what it keeps.
 
 
 _LOG_LEVELS: Final = ("trace", "debug", "info", "warning", "error")

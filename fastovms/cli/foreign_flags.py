@@ -124,9 +124,6 @@ def unused_flags(
             yield f"{flag.name} is not used: {flag.reason}"
 
 
-# Puts a command line of OpenVINO Model Server or vLLM into this server's spelling.
-
-
 _NAMES: Final = {flag.field: flag.name for flag in reversed(FLAGS)}
 
 ALIASES: Final[Mapping[str, str]] = {

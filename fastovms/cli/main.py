@@ -116,6 +116,8 @@ if TYPE_CHECKING:
     from fastovms.app.supply import ReadList
     from fastovms.http.listeners import BoundSockets
 
+logger = logging.getLogger(__name__)
+
 
 def add_serving_arguments(parser: argparse.ArgumentParser, *, shows_all: bool) -> None:
     """Adds the model, all flags of serve and those of other servers. `shows_all` says whether the
@@ -282,9 +284,6 @@ def server_config(
     )
 
 
-logger = logging.getLogger(__name__)
-
-
 def _add_run_batch(add_parser: Callable[..., argparse.ArgumentParser], *, shows_all: bool) -> None:
     parser = add_parser(
         RUN_BATCH,
@@ -348,9 +347,6 @@ def _take_paths(arguments: argparse.Namespace) -> tuple[Path, Path]:
     if any(named[1:]):
         raise ConfigurationError("with --input-file and --output-file only MODEL may be given")
     return given
-
-
-# Declares the commands and their arguments.
 
 
 USAGE_ERROR: Final = 2
@@ -464,10 +460,6 @@ def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
     for edit in ("--add-to-config", "--remove-from-config"):
         # With the list's path, as it was in older versions, or beside --config-path.
         parser.add_argument(edit, type=path, nargs="?", const=True, help=hidden)
-
-
-# Runs the command that a command line asks for, and ends with its exit code: the entry point of
-# `fastovms`.
 
 
 __all__ = ["main", "run"]

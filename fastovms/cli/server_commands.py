@@ -109,9 +109,6 @@ def run_chat(arguments: argparse.Namespace, settings: Settings) -> int:
     )
 
 
-# Declares the flags of `fastovms bench`, and runs it.
-
-
 DATA: Final = Fields(DataConfig)
 LOAD: Final = Fields(LoadConfig)
 REPORT: Final = Fields(ReportConfig)
@@ -296,10 +293,6 @@ def run_bench(arguments: argparse.Namespace, settings: Settings) -> int:
         given.section(DataConfig),
         given.section(ReportConfig),
     )
-
-
-# Runs `fastovms state`, which checks, exports, imports and moves what servers keep: `check`,
-# `export`, `import`, `migrate`.
 
 
 _PLACE: Final = "state directory, as of --state-dir, or database URL, as of --state-url"

@@ -80,9 +80,6 @@ class Finding:
     advice: str = ""
 
 
-# Judges the machine: each check takes the facts and yields what it finds.
-
-
 MachineCheck = Callable[[MachineFacts], Iterator[Finding]]
 
 _INSTRUCTION_SETS: Final = {
@@ -243,9 +240,6 @@ def _threads(facts: MachineFacts) -> str:
     return "1 thread" if facts.num_threads == 1 else f"{facts.num_threads} threads"
 
 
-# Judges an installation: each check takes the facts and yields what it finds.
-
-
 InstallationCheck = Callable[[InstallationFacts], Iterator[Finding]]
 
 _LITTLE_SPACE: Final = GIB
@@ -339,10 +333,6 @@ INSTALLATION_CHECKS: Final[tuple[InstallationCheck, ...]] = (
     check_secrets,
     check_addresses,
 )
-
-
-# Judges a model on a machine: what a token must read, and how near a run comes to what the memory
-# gives.
 
 
 _LOW_SHARE: Final = 0.4
@@ -555,9 +545,6 @@ def check_encoder(encoder: EncoderFacts, machine: MachineFacts) -> Iterator[Find
         yield Finding(Level.OK, "model", text)
     pooling = f" with {encoder.pooling} pooling" if encoder.pooling is not None else ""
     yield Finding(Level.OK, "task", f"{encoder.task}{pooling}; the model was not run")
-
-
-# Examines machine, installation and model, and writes what was found as text or JSON.
 
 
 _COLOURS: Final[Mapping[Level, str]] = {

@@ -39,9 +39,6 @@ from fastovms.state.sqlite.location import default_directory
 from fastovms.system.disk import DiskCache, cache_root, nearest_existing
 from fastovms.system.memory import cpu_quota, memory_left, num_usable_cpus
 
-# Reads what Linux tells of the machine, and of this process's share of it.
-
-
 _KIND_FILES: Final = {
     "performance": "sys/devices/cpu_core/cpus",
     "efficiency": "sys/devices/cpu_atom/cpus",
@@ -170,9 +167,6 @@ def measure_bandwidth(
         while time.perf_counter() < end:
             rates.append(read())
     return statistics.median(rates)
-
-
-# Finds out whether what a server would use can be used: directories, keys, ports, a database.
 
 
 _CONNECT_TIMEOUT: Final = "3"
@@ -340,9 +334,6 @@ def _database(state: StateConfig, environ: Mapping[str, str]) -> DatabaseFacts |
     return DatabaseFacts(str(address), None)
 
 
-# Counts the weights that one decoded token must read, from a model's graph.
-
-
 _DECOMPRESSION: Final = frozenset(
     ("Convert", "Subtract", "Multiply", "Reshape", "Transpose", "Unsqueeze")
 )
@@ -431,9 +422,6 @@ def _first_of(config: Mapping[str, object], names: tuple[str, ...]) -> int:
             if isinstance(value, int):
                 return value
     return 0
-
-
-# Reads a model as a server would, and runs it for a moment.
 
 
 _STEP: Final = tuning.DECODES[1]

@@ -14,10 +14,6 @@ from typing import Final, NamedTuple
 from fastovms.errors import ConfigurationError
 from fastovms.http.messages import Caller, ErrorRenderer, HeaderPairs, Request, Response
 
-# Checks keys, which are bearer tokens (RFC 6750 2.1) or stand in a field of their own: 401
-# without one.
-
-
 KEY_VARIABLES: Final = ("API_KEY", "VLLM_API_KEY")
 """Variables of the environment that may hold the key."""
 _ADMIN = "admin"

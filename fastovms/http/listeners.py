@@ -22,6 +22,8 @@ from fastovms.errors import ConfigurationError
 from fastovms.http.protocol import Connection
 from fastovms.http.writers import ServerState
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class TcpAddress:
@@ -77,12 +79,6 @@ def describe(sock: socket.socket, *, tls: bool) -> str:
         return f"unix:{path}"
     return f"{'https' if tls else 'http'}://{join_host_port(name[0], name[1])}"
 
-
-# Talks to systemd: takes the sockets it hands over (sd_listen_fds(3)), and tells it the state of
-# the server (sd_notify(3)).
-
-
-logger = logging.getLogger(__name__)
 
 _FIRST_FD = 3
 _LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
@@ -347,10 +343,6 @@ class Acceptor:
             sock.close()  # no transport has it if that came before the first step of the task
         elif (error := task.exception()) is not None:
             logger.error("a connection could not be opened", exc_info=error)
-
-
-# Binds sockets: TCP of both families, Unix sockets that replace only dead ones, and those that
-# systemd hands over.
 
 
 _MAX_UNIX_PATH = 107  # unix(7), less the final zero

@@ -42,10 +42,6 @@ class BodySink(Protocol):
         not used. Idempotent."""
 
 
-# Declares what handlers see of HTTP: the request, the two ways to answer it, and nothing of the
-# socket.
-
-
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 HeaderPairs = tuple[tuple[str, str], ...]

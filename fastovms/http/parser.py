@@ -76,9 +76,6 @@ def method_fault(line: bytes | None) -> Fault:
     return Fault(400, "malformed request line")
 
 
-# Checks of a request's head what httptools leaves to its user (RFC 9112).
-
-
 # RFC 9110 7.2, RFC 3986 3.2.2: a bracketed IP literal or a registered name, then maybe a port.
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|([A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(:[0-9]*)?")
 _ABSOLUTE_TARGET = re.compile(r"https?://([^/?#]+)(/[^?]*)?(?:\?(.*))?", re.IGNORECASE)

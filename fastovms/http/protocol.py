@@ -38,6 +38,8 @@ from fastovms.http.writers import (
     Successor,
 )
 
+logger = logging.getLogger(__name__)
+
 
 class ReadDeadline(Deadline):
     """A deadline for the client's input.
@@ -167,11 +169,6 @@ def admit(
     sink.on_change = on_change
     return admitted
 
-
-# Drives one connection: reads its requests, answers them in order, and decides when it ends.
-
-
-logger = logging.getLogger(__name__)
 
 # Reading a refused body to its end keeps the connection; past this size it costs less to close.
 _MAX_DISCARDED_BODY = 64 * 1024

@@ -9,8 +9,6 @@ from urllib.parse import unquote
 
 from fastovms.http.messages import Check, ErrorRenderer, Handler, HeaderPairs, Request, Response
 
-# Finds the handler for a method and a path.
-
 
 class Match(NamedTuple):
     """A matched route: its handler, the registered pattern, and the pattern's parameters."""
@@ -150,10 +148,6 @@ class Router:
 
 def _allow(methods: Iterable[str]) -> str:
     return ", ".join(sorted({*methods, "OPTIONS"}))
-
-
-# Decides from a request's head who answers it: the layer itself (404, 405, OPTIONS, CORS, below
-# `--root-path`), a refusal, or a handler.
 
 
 class CrossOrigin(Protocol):

@@ -17,6 +17,9 @@ from typing import cast
 
 from fastovms.config import HttpConfig
 
+logger = logging.getLogger(__name__)
+
+
 NEVER = math.inf
 
 
@@ -67,11 +70,6 @@ class Deadline:
             self._when = NEVER
             self._callback()
 
-
-# Writes a connection's bytes with back-pressure, and ends the connection in one of several ways.
-
-
-logger = logging.getLogger(__name__)
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 

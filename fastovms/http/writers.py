@@ -23,6 +23,9 @@ from fastovms.http.routing import Dispatcher
 from fastovms.http.wire import Outbox, Wire
 from fastovms.quoting import is_id
 
+logger = logging.getLogger(__name__)
+
+
 PASS_SECONDS: Final = 0.01
 """Seconds that the requests that begin in one pass of the loop may take together, the last one not
 counted."""
@@ -108,9 +111,6 @@ class Turnstile:
             self._waiting.popleft()()
             if self._clock() >= self._end:
                 break
-
-
-# Renders response heads: status line, the fields every answer has, framing (RFC 9112 6).
 
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -236,12 +236,6 @@ def clean(value: str) -> str:
     return spaced.encode("latin-1", "replace").decode("latin-1")
 
 
-# Holds what all connections of a server share, counts them, makes the ids of requests, and tells
-# observers of those that are over.
-
-
-logger = logging.getLogger(__name__)
-
 _MAX_REQUEST_ID = 128
 _MAX_REFUSED = 8
 
@@ -354,10 +348,6 @@ class ServerState:
                 observer(exchange)
             except Exception:
                 logger.exception("an observer of requests failed")
-
-
-# Writes the streamed answer to one request, chunked, of a known length, or ended by the
-# connection's end, and keeps a silent one alive by comments.
 
 
 PING = b": ping\n\n"

@@ -44,9 +44,6 @@ from fastovms.load_test.report import (
     values,
 )
 
-# Makes the prompts of a load test, and reads them from files.
-
-
 RANDOM_TOKEN_IDS: Final = range(5, 400)
 """Ids that every vocabulary has. Nearly always they are of single bytes and frequent syllables."""
 
@@ -93,9 +90,6 @@ def draw_samples(
     if len(samples) < number:
         return [samples[i % len(samples)] for i in range(number)]
     return rng.sample(samples, number)
-
-
-# Prompts at random
 
 
 def _random_sample(config: DataConfig, rng: random.Random, *, as_text: bool) -> Sample:
@@ -271,9 +265,6 @@ async def _run_request(
     return timeline
 
 
-# Gives servers rounds of load, in turn.
-
-
 class LoadedServer:
     """A server under load and the results of its rounds.
 
@@ -380,9 +371,6 @@ def _body(sample: Sample, model: str | None, config: LoadConfig) -> dict[str, ob
     if config.temperature is not None:
         body["temperature"] = config.temperature
     return body | dict(config.extra_body)
-
-
-# Runs `fastovms bench`: one server, or two in turn, and writes what was found.
 
 
 FAILED: Final = 1

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# Holds when things happened to the requests of a load.
-
-
 @dataclass(slots=True)
 class Timeline:
     """When one stream's output arrived, in seconds of one clock.
@@ -118,9 +115,6 @@ class Load(NamedTuple):
     @property
     def tokens_per_second(self) -> float:
         return self.num_tokens / self.seconds if self.seconds else 0.0
-
-
-# Computes the figures of a load test: throughput and latencies as `vllm bench serve` defines them.
 
 
 MILLISECONDS: Final = 1000.0
@@ -278,10 +272,6 @@ def _is_good(timeline: Timeline, limits: Mapping[str, float]) -> bool:
 
 def _rate(number: float, seconds: float) -> float:
     return number / seconds if seconds else 0.0
-
-
-# Writes what a load test has found: as the text that `vllm bench serve` prints, or as the values
-# of its JSON.
 
 
 _WIDTH: Final = 50

@@ -21,6 +21,9 @@ import httptools
 
 from fastovms.errors import ConfigurationError, InvalidField, shortage_of
 
+logger = logging.getLogger(__name__)
+
+
 _HEAD: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.IGNORECASE)
 _MAX_HEAD: Final = 256
 _PIECE: Final = 1024 * 1024
@@ -114,8 +117,6 @@ def _is_public(address: Address) -> bool:
 # `http.client` and its kin resolve a name when they connect, behind any check of its addresses.
 # Here the address that was checked is the one that is connected to.
 
-
-logger = logging.getLogger(__name__)
 
 ANY_DOMAIN: Final = "all"
 

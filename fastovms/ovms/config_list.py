@@ -17,6 +17,8 @@ from fastovms.errors import ConfigurationError
 from fastovms.ovms.graph import GRAPH_FILE, parse_plugin_config
 from fastovms.ovms.options import OVMS_OPTIONS
 
+logger = logging.getLogger(__name__)
+
 
 def path_from(folder: Path, path: Path) -> str:
     """Converts a command-line path for use in a file in `folder`. An absolute path is unchanged.
@@ -68,11 +70,6 @@ def _copy_access(old: os.stat_result, path: Path) -> None:
             os.chown(path, old.st_uid, old.st_gid)
     path.chmod(stat.S_IMODE(old.st_mode))  # last: another owner clears some bits
 
-
-# Reads OpenVINO Model Server's list of models: the file behind its `--config_path`.
-
-
-logger = logging.getLogger(__name__)
 
 CONFIG_FILE: Final = "config.json"
 

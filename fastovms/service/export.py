@@ -15,6 +15,9 @@ from fastovms.errors import ConfigurationError
 from fastovms.http.messages import Exchange
 from fastovms.telemetry.tracing import Tracer
 
+logger = logging.getLogger(__name__)
+
+
 _OK: Final = 200
 _MALFORMED: Final = 412
 """Statuses below /v3 that mean that the body was refused before a model was asked."""
@@ -72,8 +75,6 @@ class OvmsMetrics(Collector):
                 )
             yield metric
 
-
-logger = logging.getLogger(__name__)
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")

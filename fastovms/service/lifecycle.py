@@ -35,6 +35,8 @@ from fastovms.service.watch import EngineWatch, ThroughputLog
 from fastovms.system.processor_time import ProcessorTime
 from fastovms.system.threads import LastWaits, in_daemon_thread
 
+logger = logging.getLogger(__name__)
+
 
 class Guard:
     """Checks API keys; implements `http.messages.Check`. Health paths and the API description need
@@ -172,12 +174,6 @@ class FileWatch:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-
-# Runs a server from start to end: listens, loads, serves, obeys signals, feeds systemd's
-# watchdog, and leaves without dropping what was accepted.
-
-
-logger = logging.getLogger(__name__)
 
 _EXTENSION: Final = 30.0
 """Seconds of patience to ask the service manager for, at a time."""

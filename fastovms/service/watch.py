@@ -17,7 +17,7 @@ from fastovms.backend import Backend
 from fastovms.backend_stats import BackendStats, EngineCounters, Histogram
 from fastovms.system.processor_time import ProcessorTime
 
-# Finds engines that hang or have failed, by the progress of their steps.
+logger = logging.getLogger(__name__)
 
 
 _INTERVAL: Final = 1.0
@@ -124,9 +124,6 @@ class EngineWatch:
         return None
 
 
-# Logs what the engines compute while they work.
-
-
 _THROUGHPUT_INTERVAL: Final = 10.0
 """Seconds between two lines about one model."""
 
@@ -184,9 +181,6 @@ class ChildCollector(Collector):
         yield GaugeMetricFamily(
             f"{name}_resident_memory_bytes", "Their resident memory", value=sum(sizes)
         )
-
-
-# Measures how late the event loop calls back, and exports it.
 
 
 _LOOP_INTERVAL: Final = 0.05
@@ -270,8 +264,6 @@ class LoopWatch(Collector):
         if self._loop is not None:
             self._wait(self._loop)
 
-
-logger = logging.getLogger(__name__)
 
 FIRST: Final = 1.0
 """Seconds until the first trim: loading a model leaves much behind."""

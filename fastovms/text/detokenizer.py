@@ -259,9 +259,6 @@ class WindowDetokenizer:
             self._trim_at = 2 * len(self._window)
 
 
-# Tells which tokens a text was made of, and where in it each of them begins.
-
-
 Measure = Callable[[str], int]
 """Measures a text: `len` counts characters, `utf8_length` bytes."""
 

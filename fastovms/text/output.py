@@ -234,9 +234,6 @@ def _reasoning(reasoning_format: ReasoningFormat | None, prompt: str) -> Node:
     return reasoning_format.rest if is_inside else reasoning_format.before_answer
 
 
-# Reads answers in which tags mark calls and thoughts, and decides what a call in a thought is.
-
-
 @dataclass(frozen=True, slots=True)
 class TaggedAnswer:
     """The markup of one request's answer.
@@ -344,10 +341,6 @@ class TaggedAnswer:
                 return
 
 
-# Makes the parser of one request's answer, which finds reasoning and calls in it; says whether
-# its prompt opens reasoning, and which formats and tags go together.
-
-
 _LOOK_BACK = 200
 """The number of characters at a prompt's end that show whether reasoning has been opened."""
 
@@ -432,9 +425,6 @@ def opens_reasoning(reasoning_format: ReasoningFormat, prompt: str) -> bool:
     if reasoning_format.end is not None:
         return not prompt.endswith(reasoning_format.end)
     return prompt.endswith(reasoning_format.begin)
-
-
-# Turns a sample's tokens into the text, and the pieces of it, that a client may see.
 
 
 def content_of(new_parser: Callable[[], OutputParser], text: str) -> str:

@@ -13,9 +13,6 @@ from fastovms.errors import InvalidField
 from fastovms.grammar_tree import ANY_TEXT, Json, Node, Regex, several
 from fastovms.json_types import json_type, resolve
 
-# Writes grammars of string arguments that are written without quotes.
-
-
 _APPLIED = {"allOf", "anyOf", "oneOf"}
 _MAX_DEPTH = 4
 
@@ -94,10 +91,6 @@ def _whole(pattern: str) -> str:
     body = pattern.removeprefix("^").removesuffix("$" if is_anchored else "")
     after = "" if is_anchored else any_text
     return f"{before}({body}){after}"
-
-
-# Reads the parameters of a function from its JSON schema, for formats that write each argument by
-# itself: its type decides what the text stands for.
 
 
 Schema = Mapping[str, Any]

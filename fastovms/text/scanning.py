@@ -344,10 +344,6 @@ def _length_of_beginning(text: str, tags: Sequence[str]) -> int:
     return 0
 
 
-# Runs a parser that is written as one computation over the whole text, while the text still
-# arrives.
-
-
 _FIRST_VALUE = re.compile(r'\s*\{\s*(\}|"([^"\\]|\\.)*"\s*:\s*\S)')
 _MAX_HELD = 1000
 """How many characters of arguments are held back at most."""

@@ -43,9 +43,6 @@ from fastovms.text.template_messages import (
     place_of,
 )
 
-# Reads what the files of a tokenizer say: chat templates, special tokens, end tokens.
-
-
 DEFAULT: Final = "default"
 TOOL_USE: Final = "tool_use"
 
@@ -193,9 +190,6 @@ def read_json(path: Path) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ConfigurationError(f"{path} must be a JSON object")
     return value
-
-
-# Renders chat templates: turns messages into the prompt that the model was trained on.
 
 
 _MAX_REASON: Final = 300

@@ -14,9 +14,6 @@ from typing import Any, Final, NamedTuple
 from fastovms.errors import RequestError
 from fastovms.text.tool_results import NO_RESULT, STRAY, in_order_of_calls
 
-# Adapts the messages of a chat to the form that a template can show.
-
-
 Message = Mapping[str, Any]
 WriteCall = Callable[[str, Mapping[str, Any]], str]
 """Returns a tool call as text, given its function's name and arguments."""
@@ -459,9 +456,6 @@ def _json(value: object) -> str:
 
 def _json_call(name: str, arguments: Mapping[str, Any]) -> str:
     return _json({"name": name, "arguments": arguments})
-
-
-# Finds out which histories a chat template can show, by rendering a matrix of them.
 
 
 Render = Callable[[Sequence[Message], TemplateForm, Mapping[str, Any]], str]

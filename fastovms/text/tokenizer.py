@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from fastovms.errors import ConfigurationError, RequestError
 from fastovms.text.detokenizer import LocatingDetokenizer, TableDetokenizer, WindowDetokenizer
 
+logger = logging.getLogger(__name__)
+
 
 class _Format(NamedTuple):
     """The names of fill-in-the-middle tokens, in order. If `middle` is None the prompt is last,
@@ -82,9 +84,6 @@ class FimFinder:
         if tokenizer not in self._found:
             self._found[tokenizer] = find_fim_tokens(tokenizer)
         return self._found[tokenizer]
-
-
-# Makes a table with the bytes of every token, and checks it against the model's own detokenizer.
 
 
 MIN_NUM_SEQUENCES = 64
@@ -229,10 +228,6 @@ def _random_sequences(vocab: Sequence[int]) -> list[list[int]]:
         token_ids[start : start + SEQUENCE_LENGTH]
         for start in range(0, len(token_ids), SEQUENCE_LENGTH)
     ]
-
-
-# Encodes texts and pairs of texts for models that read them as a whole: cut to a length, with the
-# tokens that the tokenizer puts around them.
 
 
 TOKENIZER_FILE: Final = "openvino_tokenizer.xml"
@@ -398,11 +393,6 @@ def _pair_template(path: Path) -> PairTemplate | None:
         return None
     return PairTemplate(ids, [int(each) for each in type_ids])
 
-
-# Encodes texts and decodes token ids with the model's own tokenizer.
-
-
-logger = logging.getLogger(__name__)
 
 MODEL_FILES = ("openvino_tokenizer.xml", "openvino_detokenizer.xml")
 

@@ -194,9 +194,6 @@ def _read_all(text: str, notation: Notation) -> tuple[str | None, bool]:
             return ("".join(pieces), end.value) if scan.is_empty else (None, False)
 
 
-# Reads JSON as models write it, with their usual faults mended, while it arrives.
-
-
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
 _SCALAR = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?|true|false|null")
 _CUT_SCALAR = re.compile(
@@ -307,9 +304,6 @@ def read_string(scan: Scanner) -> Incremental[str | None]:
 def is_json(text: str) -> bool:
     """Returns whether the text is one JSON value, of any depth."""
     return to_json(text, JSON) == text
-
-
-# Reads literals of Python as models write them, and passes them on as JSON.
 
 
 _PYTHON_PLAIN = {quote: re.compile(rf"[^{quote}\\\n]+") for quote in "'\""}

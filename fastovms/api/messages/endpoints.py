@@ -63,8 +63,6 @@ from fastovms.text.scanning import (
     Reasoning,
 )
 
-# Says how an answer is told in Anthropic's form: its blocks, why it ended and what it has cost.
-
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
@@ -260,9 +258,6 @@ def _blocks(pieces: Iterable[Piece], form: AnswerForm) -> list[AnswerBlock]:
     return blocks
 
 
-# Writes the events of a streamed message.
-
-
 class TextBlockDelta(AnswerSchema, tag_field="type", tag="text_delta"):
     """More of a text."""
 
@@ -452,9 +447,6 @@ class MessageFrames:
         return [*frames, _event(ContentBlockStop(self._index))]
 
 
-# Checks every field of a request for a message, and makes what runs it.
-
-
 _SWITCH = "enable_thinking"
 """The variable by which templates let thinking be switched."""
 
@@ -598,9 +590,6 @@ def _budget(request: Preparation[MessagesRequest]) -> TokenBudget:
         raise InvalidField("max_tokens is required", param="max_tokens")
     # A prompt is only computed where there is a token to generate behind it.
     return token_budget(request, requested or 1, may_reach_limit=True)
-
-
-# Answers `POST /messages` and `/messages/count_tokens`: a chat in, one message or a stream out.
 
 
 _CALL_ID_LENGTH: Final = 24

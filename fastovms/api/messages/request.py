@@ -208,10 +208,6 @@ def _readable(value: Any) -> Any:
     return {key: _readable(each) for key, each in value.items() if not key.startswith(_SEALED)}
 
 
-# Reads the blocks that bring text and images, be it to a message, to a result of a tool or to
-# what the system says.
-
-
 class Block(NamedTuple):
     """A content block.
 
@@ -377,10 +373,6 @@ def unknown_block(
         f"{block.place} is of type {show(block.kind)}, but this model takes only {kinds} there",
         param=block.place,
     )
-
-
-# Turns the messages of Anthropic's clients, which are lists of blocks, into those that a chat
-# template gets.
 
 
 _ROLES: Final = ("user", "assistant", "system")
@@ -582,10 +574,6 @@ def _call(block: Block) -> dict[str, Any]:
     name = flat_name(block.filled_text("name"), toolset)
     function = {"name": name, "arguments": block.members.get("input")}
     return {"type": "function", "id": block.filled_text("id"), "function": function}
-
-
-# Checks the fields of a request for a message that are no part of its chat: `thinking`,
-# `output_config`, `metadata` and the like, and what the server has not.
 
 
 _MIN_BUDGET: Final = 1024

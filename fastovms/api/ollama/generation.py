@@ -94,9 +94,6 @@ def nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-# Writes answers in Ollama's form: one JSON object, or one a line while the text is generated.
-
-
 JSON_LINES: Final = "application/x-ndjson"
 
 _MARK: Final = "\0"
@@ -292,10 +289,6 @@ class AnswerLines:
 
     def failure(self, error: Exception) -> bytes:
         return last_frames(error, self._dialect)
-
-
-# Checks every field of a request that is answered through the model's template, and makes what
-# runs it.
 
 
 _ANSWER_SHARE = 8
@@ -501,10 +494,6 @@ def _encoded(body: OllamaGenerateRequest, model: ServedModel, fim: FimTokens | N
     # The token that begins a text, if the tokenizer adds one.
     start = model.tokenizer.encode("", add_special_tokens=True)
     return Prompt([*start, *fim.join(*parts)])
-
-
-# Answers `POST /api/chat` and `/api/generate`: as lines of JSON, or whole where `stream` is
-# false.
 
 
 _UNBUFFERED: Final[HeaderPairs] = (

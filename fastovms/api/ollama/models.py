@@ -43,9 +43,6 @@ from fastovms.request_fields import rows_by_name
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.tokenizer import FimFinder
 
-# Describes models as Ollama does: in lists, and each by itself.
-
-
 FORMAT: Final = "openvino"
 _FOR_EVER: Final = 100 * 365 * 24 * 3600.0
 """Seconds that are reported as the time until a model is unloaded, if it has none: Ollama's clients
@@ -307,9 +304,6 @@ class OllamaModels:
     async def _find(self, request: Request, dialect: Dialect) -> tuple[OllamaNamed, KnownModel]:
         body = await self._context.bodies.read(request, OllamaNamed)
         return body, self._context.models.find(body.model or body.name, dialect)
-
-
-# Answers `POST /api/embed` and the older `/api/embeddings` as Ollama does.
 
 
 _TASKS: Final = (Task.EMBEDDINGS,)

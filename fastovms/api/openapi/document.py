@@ -82,10 +82,6 @@ def _bounded(schema: Json, bounds: Range) -> Json:
     return {**schema, **{word: bound for word, bound in words.items() if bound is not None}}
 
 
-# Builds the OpenAPI document (https://spec.openapis.org/oas/v3.1.1.html) of the routes that there
-# are.
-
-
 _OPEN_PATHS: Final = frozenset({*HEALTH_PATHS, *DOCS_PATHS})
 _REFERENCE: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")

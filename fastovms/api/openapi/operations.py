@@ -139,9 +139,6 @@ BATCH_OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
 """Method and path of each route, by the sections of the page."""
 
 
-# Lists what the routes of Ollama's API do, take and answer.
-
-
 _TIME: Final = "2026-01-01T00:00:00.000000Z"
 _USER: Final = {"role": "user", "content": "What is the capital of France?"}
 _FEW: Final = {"num_predict": 10, "temperature": 0}

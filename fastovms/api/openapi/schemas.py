@@ -360,9 +360,6 @@ RESPONSE_EVENT: Final[Any] = Union[
 """Any event of a response's stream."""
 
 
-# Declares Ollama's answers with texts, whole and as lines of a stream.
-
-
 class OllamaFunction(AnswerSchema, kw_only=True):
     """The called function, with its arguments as an object."""
 

@@ -49,9 +49,6 @@ from fastovms.state.store import (
     Watch,
 )
 
-# Runs one response without a client: queued, in progress, ended, and cancelled at any point.
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -406,9 +403,6 @@ def id_is_taken(id: str) -> InvalidField:
     return InvalidField(f"request_id: there is a response with the id '{id}'", param="request_id")
 
 
-# Holds what of responses outlives requests: those that run, and the store of all.
-
-
 class BackgroundRuns:
     """The background responses that run in this process. `max_runs` is the maximum for one owner,
     and also for all other owners together."""
@@ -563,10 +557,6 @@ class ResponsesState:
         future = self.being_created.get(ResponseKey(tenant, id))
         if future is not None:
             await asyncio.shield(future)
-
-
-# Streams a response that does not run on this replica: what the store has of it, and what it gets
-# while another replica runs it.
 
 
 LOOK_AGAIN: Final = 1.0

@@ -38,9 +38,6 @@ from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import ItemPage, Page, ResponseProgress, StoredItem, UnknownCursor
 
-# Answers `/responses/{id}`: gets, streams again, cancels and deletes a response, and lists its
-# input.
-
 
 class DeletedResponse(AnswerSchema, kw_only=True):
     """The answer of `DELETE /responses/{id}`."""
@@ -146,9 +143,6 @@ def _cursor(fault: str, page: Page) -> Iterator[None]:
 
 def _not_in_background() -> InvalidField:
     return InvalidField("only responses that run in the background can be cancelled")
-
-
-# Answers `/conversations`: items that responses begin with and add to.
 
 
 _MAX_ITEMS: Final = 20

@@ -85,6 +85,9 @@ from fastovms.state.store import Resumption, StoredItem, StoredResponse, Unknown
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.scanning import Content, Reasoning
 
+logger = logging.getLogger(__name__)
+
+
 # A balancer in front of several replicas sends requests with equal keys to the same replica,
 # which has computed what they continue (`deploy/envoy/affinity.lua` reads the keys). A key tells
 # nobody anything, and an id has 96 random bits beside it, so that it cannot be guessed.
@@ -114,10 +117,6 @@ def _key_of(id: str | None) -> str | None:
     """Returns the key of an id made here; None for an id that a client has made."""
     match = _ID.fullmatch(id or "")
     return None if match is None else match[1]
-
-
-# Answers `POST /responses/compact`: the model summarizes a conversation, and the summary stands
-# in place of all but the newest messages to it.
 
 
 MAX_SUMMARY: Final = 2048
@@ -329,8 +328,6 @@ async def _summary(generation: TextGeneration) -> str:
 # Answers `POST /responses`: in one piece, as a stream, or in the background. Also counts a
 # prompt's tokens.
 
-
-logger = logging.getLogger(__name__)
 
 _TASKS: Final = (Task.TEXT_GENERATION,)
 

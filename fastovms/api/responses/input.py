@@ -39,10 +39,6 @@ from fastovms.errors import InvalidField
 from fastovms.text.output import input_arguments
 from fastovms.text.template_messages import PlacedMessage
 
-# Tells a model of calls that no function of the request stands for: those of tools that OpenAI
-# runs, such as a web search, or that its models know without a schema, such as a shell.
-
-
 Item = dict[str, Any]
 
 IMAGE: Final = "input_image"
@@ -376,9 +372,6 @@ def _kind(item: object, name: str) -> str:
     return kind
 
 
-# Items by type
-
-
 def _message(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     role = one_of(item.get("role"), ROLES, f"{name}.role")
     phase = item.get("phase")
@@ -644,9 +637,6 @@ def _id(item: Mapping[str, Any], name: str, kind: str, rules: ItemRules) -> str:
 def _status(item: Mapping[str, Any], name: str) -> str:
     status = item.get("status")
     return "completed" if status is None else one_of(status, STATUSES, f"{name}.status")
-
-
-# Turns items into the messages that a chat template gets.
 
 
 def to_messages(

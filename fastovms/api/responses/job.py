@@ -69,9 +69,6 @@ from fastovms.request_fields import rows_of
 from fastovms.state.store import Resumption
 from fastovms.text.detokenizer import TextToken
 
-# Writes down a conversation as a text that a model can summarize: of what is too long, the end.
-
-
 CountTokens = Callable[[str], int]
 
 _MAX_SHARE: Final = 4
@@ -229,9 +226,6 @@ def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": kind, "name": (choice.get(kind) or choice)["name"]}
 
 
-# Writes the members of a response that repeat its request.
-
-
 _MAX_STREAMED_LOGPROBS: Final = 512 * 1024
 """Bytes of log probabilities that an event at the end of a stream may repeat. There are four such
 events in one write, and what may lie unread of a stream is limited."""
@@ -311,9 +305,6 @@ def output_form(
         tell_logprobs=tell if tells else None,
         max_logprobs_length=_MAX_STREAMED_LOGPROBS if is_streamed(body) else None,
     )
-
-
-# Checks every field of a request to `/responses`, and makes what runs it.
 
 
 _USUAL_ANSWER_SHARE: Final = 8
@@ -502,10 +493,6 @@ def _is_unfinished(items: Sequence[Item]) -> bool:
     continue."""
     last = items[-1] if items else {}
     return last.get("role") == "assistant" and last.get("status") in ("in_progress", "incomplete")
-
-
-# Writes what was asked for, so that another process can go on with it: the request as it was
-# sent, without its input, and the prompt that was made of that.
 
 
 _FORM: Final = 1

@@ -23,8 +23,6 @@ from fastovms.params import FinishReason
 from fastovms.text.detokenizer import TextToken
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Piece, Reasoning
 
-# Makes the response object: what is echoed of the request, and what has become of it.
-
 
 @dataclass(frozen=True, slots=True)
 class ResponseStatus:
@@ -138,9 +136,6 @@ def usage_body(usage: Usage) -> dict[str, object]:
         )
     )
     return body
-
-
-# Makes the events of one response, numbered without gaps, as frames of a stream.
 
 
 _TERMINAL_EVENTS: Final[Mapping[str, str]] = {

@@ -158,10 +158,6 @@ class ItemsRequest(Struct, frozen=True, kw_only=True):
     items: list[dict[str, Any]] | None = None
 
 
-# Checks the fields of a responses request that are neither input nor sampling, and puts them into
-# the form in which the response repeats them.
-
-
 LOGPROBS: Final = "message.output_text.logprobs"
 SEALED_REASONING: Final = "reasoning.encrypted_content"
 METRICS: Final = "metrics"

@@ -74,8 +74,7 @@ from fastovms.state.store import (
     StoredResponse,
 )
 
-# Makes a run again of what is kept of one whose process has ended, or the record that it has
-# failed.
+logger = logging.getLogger(__name__)
 
 
 _DIALECTS: Final = {dialect.name: dialect for dialect in DIALECTS}
@@ -248,12 +247,6 @@ def _dialect_of(cut: CutResponse) -> Dialect:
         return OPENAI
 
 
-# Goes on with responses that were cut off, one after the other, and gives up those that seem to
-# cut everything off.
-
-
-logger = logging.getLogger(__name__)
-
 MAX_ATTEMPTS: Final = 3
 """The maximum number of attempts to resume a response without new output, since the response may
 crash the process each time."""
@@ -393,10 +386,6 @@ class Resumer:
                 return
             except Overloaded:
                 await asyncio.sleep(_RETRY)
-
-
-# Renews the leases of what runs on this replica, cancels what others ask to, and ends what is
-# left of replicas that are gone.
 
 
 _INTERVAL: Final = 1.0

@@ -38,6 +38,9 @@ from fastovms.state.store import (
     StoredResponse,
 )
 
+logger = logging.getLogger(__name__)
+
+
 _UNFINISHED: Final[Mapping[ResponseProgress, ResponseStatus]] = {
     ResponseProgress.INTERRUPTED: failed("the server was stopped before the response was finished"),
     # One that runs on this replica is found in memory and never read from the store.
@@ -142,10 +145,6 @@ def list_body(page: ItemPage) -> bytes:
             has_more=page.has_more,
         )
     )
-
-
-# Reads all items that a model is told for one request: those that came before, by
-# `previous_response_id` or `conversation`, and the input, with what an `item_reference` means.
 
 
 _BYTES_PER_UNIT: Final = 32
@@ -352,9 +351,6 @@ def _store(store: StateStore | None, fields: ResponseFields) -> StateStore:
             f"{name} cannot be used: this server does not store responses", param=name
         )
     return store
-
-
-# Keeps the events of one response's stream, so that who comes later can still read them.
 
 
 _FRAMES_SIZE: Final = 64 * 1024
@@ -566,12 +562,6 @@ def _heard(kept: _Output) -> GenerationOutput:
         num_prompt_tokens=kept.num_prompt_tokens,
     )
 
-
-# Writes the events of a response to the store while it runs, before anybody is sent them: for
-# those who follow it through other replicas, and for whoever goes on with it after a crash.
-
-
-logger = logging.getLogger(__name__)
 
 SHARED_INTERVAL: Final = 0.1
 """Seconds between two writes of one response if a client waits for them."""

@@ -43,9 +43,6 @@ def read_list(
         opening += ","
 
 
-# Reads calls that are written as JSON objects: `{"name": "add", "arguments": {"a": 1}}`.
-
-
 _NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
 _OTHERS = ("id", "type", "index", "tool_call_id")

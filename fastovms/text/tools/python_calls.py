@@ -46,9 +46,6 @@ from fastovms.text.values import (
     starts_string,
 )
 
-# Reads calls that are written as in Python: `add(a=1, b="x")`.
-
-
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
 
 
@@ -178,10 +175,6 @@ def arguments(tool: Tool, argument: Argument, *, separator: str, end: str, name:
     if not items and not others:
         return EMPTY
     return Separated(tuple(items), separator, one_of(*others) if others else None)
-
-
-# Makes formats of calls whose arguments stand in braces, their keys bare and their strings
-# between tags: `call:add{a:1,s:<|"|>x<|"|>}`.
 
 
 _CALL = "call:"

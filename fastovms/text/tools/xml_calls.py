@@ -80,10 +80,6 @@ def read_arguments(
     return True
 
 
-# Reads and writes arguments as elements that are named for them, with elements within elements
-# for objects and lists: `<a>1</a><o><b>x</b></o><l><item>1</item></l>`, each tag behind a mark.
-
-
 _ITEM = "item"
 _JSON_BEGINS = ("{", "[", '"')
 _MAX_DEPTH = 32
@@ -247,10 +243,6 @@ def _element_value(parameter: Parameter, end: str) -> Node:
         return in_order(one_of(*values), Tag(end))
     body = text_body(parameter, end)
     return TextBefore(end, ANY_TEXT if body == ANY_TEXT else body)
-
-
-# Reads calls that are written as elements, each argument one of its own:
-# `<function=add><parameter=a>1</parameter></function>`.
 
 
 _CDATA = "<![CDATA["

@@ -159,9 +159,6 @@ HUNYUAN_V3 = ToolFormat(
 )
 
 
-# Values with markup or line breaks in them are wrapped in CDATA.
-
-
 TOKENS = ("<function", "<param")
 MINICPM5_FORM = XmlForm(
     function=('<function name="', '">'),

@@ -157,9 +157,14 @@ class SimHttpServer(HttpServer):
             self._tls = TlsCredentials(self._config.tls_certificate, self._config.tls_key)
 
     def _take(self) -> Link | None:
-        if self._queued:
-            self._server.check_descriptors()
-        return self._queued.popleft() if self._queued else None
+        if not self._queued:
+            return None
+        self._server.check_descriptors()
+        link = self._queued.popleft()
+        if self._queued and self._state is not None:  # the system tells it again in the next pass
+            loop: Any = self._state.loop
+            loop.make_readable(self._socket)
+        return link
 
     async def start(self) -> None:
         await super().start()

@@ -106,7 +106,7 @@ def test_a_process_that_cannot_be_started_is_no_fault_of_the_image(processes: Pr
         os.kill(processes.started[-1]._process.pid, signal.SIGKILL)
         with pytest.raises(InvalidField):
             decoder.decode(png(), "part", MAX_PIXELS, BOUND, admit_all)
-        with pytest.raises(Overloaded, match="no image can be decoded now: Resource"):
+        with pytest.raises(BackendUnavailable, match="no image can be decoded now: Resource"):
             decoder.decode(png(), "part", MAX_PIXELS, BOUND, admit_all)
         decoder._start = processes.start
         decoder.decode(png(), "part", MAX_PIXELS, BOUND, admit_all)

@@ -21,10 +21,10 @@ from bench.common.report import machine, ratio
 from bench.encoder_models import write_encoder
 from bench.random_models.encoder_graph import ENCODER_SHAPES
 from bench.random_models.random_texts import make_texts
-from fastovms.app.paged import compile_paged
+from fastovms.app.paged import TunedCores, compile_paged
 from fastovms.backends.encoder_backend import ThreadedEncoder, load_encoder
 from fastovms.backends.model_files import read_encoder_info, read_model_info
-from fastovms.backends.paged.backend import PagedBackend, SharedCores
+from fastovms.backends.paged.backend import PagedBackend
 from fastovms.cli.flag import integer
 from fastovms.config import EncoderConfig, EngineConfig
 from fastovms.encoding import EncoderText
@@ -120,7 +120,7 @@ async def measure(options: argparse.Namespace, directory: Path) -> None:
     shape = ENCODER_SHAPES[options.shape]
     given = make_texts(options.documents, shape.vocab_size)
     query = QUERY if options.rerank else None
-    cores = SharedCores.create()
+    cores = TunedCores.share()
     info = read_encoder_info(directory, name=options.shape)
     backend, texts = load_encoder(directory, info, EngineConfig(), EncoderConfig(), cores.turn)
     backend.start()
@@ -150,7 +150,7 @@ async def beside_chats(
     given: Sequence[str],
     query: str | None,
     alone: float,
-    cores: SharedCores,
+    cores: TunedCores,
 ) -> None:
     config = EngineConfig(cache_size=1, tune=False, enable_prompt_lookup=False)
     model = read_model_info(options.chat)

@@ -21,9 +21,8 @@ import openvino_genai
 
 from bench.common.report import machine, ratio
 from bench.embeddings import NUM_CHATS, Chats
-from fastovms.app.paged import compile_paged
+from fastovms.app.paged import TunedCores, compile_paged
 from fastovms.backends.model_files import read_model_info, read_speech_info
-from fastovms.backends.paged.backend import SharedCores
 from fastovms.backends.speech_backend import WhisperBackend, load_whisper
 from fastovms.cli.flag import integer
 from fastovms.config import EngineConfig
@@ -96,7 +95,7 @@ def rate(texts: Sequence[str], said: Sequence[str]) -> float:
 
 
 async def measure(options: argparse.Namespace, scratch: Path) -> None:
-    cores, info = SharedCores.create(), read_speech_info(options.model, name="whisper")
+    cores, info = TunedCores.share(), read_speech_info(options.model, name="whisper")
     backend = load_whisper(options.model, info, EngineConfig(), cores.turn)
     backend.start()
     pipeline = openvino_genai.WhisperPipeline(options.model, "CPU")
@@ -134,7 +133,7 @@ async def beside_chats(
     options: argparse.Namespace,
     backend: WhisperBackend,
     samples: Samples,
-    cores: SharedCores,
+    cores: TunedCores,
     scratch: Path,
 ) -> None:
     config = EngineConfig(cache_size=1, tune=False, enable_prompt_lookup=False)

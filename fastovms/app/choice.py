@@ -9,7 +9,7 @@ from typing import Protocol
 
 import openvino as ov
 
-from fastovms.app.paged import compile_paged
+from fastovms.app.paged import TunedCores, compile_paged
 from fastovms.backend import GenerationBackend
 from fastovms.backends.model_files import (
     check_graph,
@@ -17,7 +17,6 @@ from fastovms.backends.model_files import (
     log_gaps,
 )
 from fastovms.backends.model_task import graph_file
-from fastovms.backends.paged.backend import SharedCores
 from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import is_npu
 from fastovms.engine.model.paging import read_transformed
@@ -45,7 +44,7 @@ class Reserve(Protocol):
         self,
         available: int,
         prefixes: PrefixDirectory | None = None,
-        cores: SharedCores | None = None,
+        cores: TunedCores | None = None,
     ) -> GenerationBackend: ...
 
 
@@ -83,7 +82,7 @@ def compile_backend(
     def reserve_instead(
         available: int,
         prefixes: PrefixDirectory | None = None,
-        cores: SharedCores | None = None,
+        cores: TunedCores | None = None,
     ) -> GenerationBackend:
         try:
             return reserve(available, prefixes, cores)
@@ -149,7 +148,7 @@ def _genai(
     def reserve(
         available: int,
         prefixes: PrefixDirectory | None = None,
-        cores: SharedCores | None = None,
+        cores: TunedCores | None = None,
     ) -> GenerationBackend:
         return GenaiBackend.load(model_dir, model, config, grammars, available=available)
 

@@ -154,7 +154,7 @@ def compile_paged(
     def reserve(
         available: int,
         prefixes: PrefixDirectory | None = None,
-        cores: SharedCores | None = None,
+        cores: TunedCores | None = None,
     ) -> PagedBackend:
         further: list[BackendExtension] = []
         if prefixes is not None and config.enable_prefix_caching:
@@ -164,9 +164,8 @@ def compile_paged(
             if stored is not None:
                 further.append(StoredPrefixes(paged_model, stored))
         if measurement is not None:
-            shared = cores if isinstance(cores, TunedCores) else TunedCores.share()
-            cores = cores or shared
-            further.append(TunedBackend(shared.idle_tuning, measurement))
+            cores = cores or TunedCores.share()
+            further.append(TunedBackend(cores.idle_tuning, measurement))
         if paged_model.is_on_gpu:
             available = paged_model.available_memory()
         return PagedBackend.from_model(

@@ -240,6 +240,7 @@ def install_server() -> None:
         **{**vars(signal), "signal": lambda *given: _own_server().set_handler(*given)}
     )
     backend.forget_compiler = lambda: None
+    backend.find_trim = lambda: lambda: None  # type: ignore[assignment]
     stored_prefixes.MIN_PROMPT_TOKENS = 16  # type: ignore[misc]
     supply.plan_models = _plan_models
     supply.check_models = lambda configs: None

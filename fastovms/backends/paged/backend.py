@@ -267,8 +267,6 @@ class SamplingKernels(BackendExtension):
     def prepare(self, may_go_on: Callable[[float], bool]) -> None:
         if may_go_on(_DELAY):
             try_to_load_kernels()
-            forget_compiler()
-            find_trim()()
 
 
 class SingleRows(BackendExtension):
@@ -507,6 +505,9 @@ class PagedBackend:
     def _prepare(self) -> None:
         for extension in self.extensions:
             extension.prepare(self._may_go_on)
+        if not self._closing.is_set():
+            forget_compiler()
+            find_trim()()
 
     def _may_go_on(self, delay: float) -> bool:
         """See `BackendExtension.prepare`."""

@@ -18,7 +18,6 @@ from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.devices import is_cpu
 from fastovms.engine.model.model import PagedModel, RunnerFactory
 from fastovms.engine.model.paging import reason_of
-from fastovms.engine.row_functions import forget_compiler
 from fastovms.system.disk import DiskCache, file_identity, key_of
 from fastovms.system.memory import find_trim
 
@@ -96,8 +95,6 @@ class DecodeKernels(BackendExtension):
             self._num_packed = _prepare_kernels(
                 self._model, wait_for_rest, self._cache, self._clock, self._has_adapters
             )
-        forget_compiler()
-        find_trim()()
 
 
 def _prepare_kernels(

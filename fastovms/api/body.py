@@ -265,7 +265,10 @@ def _decode(text: bytes | mmap, span: Span) -> str:
     while at < span.end:
         end = _piece_end(text, at, span.end)
         try:
+            text[at:end].decode()
             piece = msgspec.json.decode(b'"%b"' % text[at:end], type=str)
+        except UnicodeDecodeError as error:  # which msgspec raises as its own error from 0.23 on
+            raise _not_utf8(error) from None
         except msgspec.DecodeError as error:
             raise MalformedBody(f"the body is not valid JSON: {without_place(error)}") from None
         length += len(piece)
@@ -514,10 +517,7 @@ def _taken_apart(body: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict
             f"the body has more than {_MAX_REST} bytes outside of strings of at least "
             f"{LONG_STRING} bytes"
         )
-    try:
-        return take_out(body, spans)
-    except UnicodeDecodeError as error:
-        raise _not_utf8(error) from None
+    return take_out(body, spans)
 
 
 def _check_constants(text: str, strings: Mapping[str, str]) -> None:

@@ -34,7 +34,6 @@ from fastovms.backend_stats import BackendStats
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.backends.encoder_backend import load_encoder
 from fastovms.backends.engine_thread import ComputeTurn
-from fastovms.backends.image_decoder import ImageDecoder
 from fastovms.backends.model_task import read_optional, takes_images
 from fastovms.backends.paged.backend import PagedBackend
 from fastovms.backends.processes import ChildProcess
@@ -53,6 +52,7 @@ from fastovms.gguf.model_directory import find_gguf, is_converted
 from fastovms.media import audio
 from fastovms.params import ModelInfo
 from fastovms.parts.drafts.files import check_draft_files
+from fastovms.parts.media.image_decoder import ImageDecoder
 from fastovms.parts.media.loader import ImageLoader
 from fastovms.parts.prefix_cache.engine import PrefixDirectory
 from fastovms.system.disk import DiskCache
@@ -250,7 +250,7 @@ def _speech(
 
 def _image_loader(config: MediaConfig) -> ImageLoader:
     """Returns a loader that decodes in separate processes."""
-    decoder = ImageDecoder(lambda: ChildProcess("fastovms.backends.image_process"))
+    decoder = ImageDecoder(lambda: ChildProcess("fastovms.parts.media.image_process"))
     return ImageLoader(config, decode=decoder.decode, close_decoder=decoder.close)
 
 

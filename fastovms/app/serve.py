@@ -46,7 +46,6 @@ from fastovms.app.greeting import greeting
 from fastovms.app.loading import load_models
 from fastovms.app.paged import TunedCores
 from fastovms.app.supply import ModelSupply, ReadList, settle_memory
-from fastovms.backends.document_process import PdfProcesses
 from fastovms.batches.input import InputChecker, LineSlots
 from fastovms.batches.runner import FOLDER as BATCH_FOLDER
 from fastovms.batches.runner import BatchParts, BatchRunner, LineCaller
@@ -82,6 +81,7 @@ from fastovms.http.listeners import BoundSockets, Notifier, bind_sockets
 from fastovms.http.messages import Observer, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
+from fastovms.parts.media.document_process import PdfProcesses
 from fastovms.parts.media.files import Documents
 from fastovms.parts.prefix_cache.directory import open_block_directory
 from fastovms.service.export import OvmsMetrics, span_tracer

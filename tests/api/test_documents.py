@@ -12,8 +12,8 @@ import pytest
 
 from fastovms.config import MediaConfig
 from fastovms.errors import NotFound, StateFailed
-from fastovms.media.documents import read_pdf
 from fastovms.parts.media import files as api_documents
+from fastovms.parts.media.documents import read_pdf
 from fastovms.parts.media.files import Documents
 from tests.api.chat_models import chat_model, prompt_of
 from tests.fakes import FakeStream, model_info

@@ -19,8 +19,8 @@ from fastovms.api.served import ChatModel, KnownModel, ModelState, ServedModels,
 from fastovms.config import DEMO_MODEL, ChatConfig, MediaConfig, ResidencyConfig
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError, FieldFault, ModelNotFound, Overloaded
-from fastovms.media.decode import PixelBound
 from fastovms.params import ModelInfo, Refusal
+from fastovms.parts.media.decode import PixelBound
 from fastovms.parts.media.loader import ImageLoader
 from fastovms.text.template import ChatTemplate
 from tests.api.chat_models import MESSAGES, chat_model

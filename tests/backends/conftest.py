@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastovms.backends.image_decoder import ImageDecoder
 from fastovms.backends.processes import ChildProcess
+from fastovms.parts.media.image_decoder import ImageDecoder
 
 
 class Processes:
@@ -19,7 +19,7 @@ class Processes:
         self.started: list[ChildProcess] = []
 
     def start(self) -> ChildProcess:
-        self.started.append(ChildProcess("fastovms.backends.image_process"))
+        self.started.append(ChildProcess("fastovms.parts.media.image_process"))
         return self.started[-1]
 
     def kill(self, number: signal.Signals) -> None:

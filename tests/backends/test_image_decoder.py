@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from fastovms.backends.image_decoder import ImageDecoder
 from fastovms.backends.processes import ChildProcess
 from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
-from fastovms.media.decode import PixelBound
 from fastovms.params import Image
+from fastovms.parts.media.decode import PixelBound
+from fastovms.parts.media.image_decoder import ImageDecoder
 from tests.backends.conftest import Processes
 from tests.media.pictures import corners, encode, png
 

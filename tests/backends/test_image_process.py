@@ -7,9 +7,9 @@ import resource
 import numpy as np
 import pytest
 
-from fastovms.backends.image_decoder import ImageDecoder
 from fastovms.errors import InvalidField
-from fastovms.media.decode import PixelBound, decode_image
+from fastovms.parts.media.decode import PixelBound, decode_image
+from fastovms.parts.media.image_decoder import ImageDecoder
 from tests.backends.test_image_decoder import (
     BOUND,
     MAX_PIXELS,

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/media/decode.py`."""
+"""Tests of `fastovms/parts/media/decode.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image as pillow
 
 from fastovms.errors import InvalidField
-from fastovms.media.decode import MAX_SCANS, EncodedImage, PixelBound, has_too_many_scans
+from fastovms.parts.media.decode import MAX_SCANS, EncodedImage, PixelBound, has_too_many_scans
 from tests.media.pictures import BLUE, CORNERS, GREEN, RED, WHITE, corners, encode, png
 
 # Files whose scans cost more than their bytes and pixels say.

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/media/documents.py` and of the process that reads PDFs."""
+"""Tests of `fastovms/parts/media/documents.py` and of the process that reads PDFs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 from pypdf.errors import DependencyError
 
-from fastovms.backends import document_process
-from fastovms.backends.document_process import PdfProcesses
 from fastovms.errors import BackendUnavailable, InvalidField
-from fastovms.media.documents import decode_text, is_pdf, read_pdf
+from fastovms.parts.media import document_process
+from fastovms.parts.media.document_process import PdfProcesses
+from fastovms.parts.media.documents import decode_text, is_pdf, read_pdf
 from tests.media.pdf_files import pdf_file
 
 

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/media/fetch.py`."""
+"""Tests of `fastovms/parts/media/fetch.py`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastovms.errors import ConfigurationError, InvalidField
-from fastovms.media import fetch as data_url
-from fastovms.media.fetch import Fetcher, SystemResolver, decode_data_url, is_public
+from fastovms.parts.media import fetch as data_url
+from fastovms.parts.media.fetch import Fetcher, SystemResolver, decode_data_url, is_public
 from tests.connections import serving
 
 DATA = bytes(range(256))

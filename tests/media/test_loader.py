@@ -28,9 +28,9 @@ from fastovms.api.image_parts import (
 )
 from fastovms.config import MediaConfig
 from fastovms.errors import ConfigurationError, InvalidField, Overloaded
-from fastovms.media.decode import PixelBound, decode_image
-from fastovms.media.fetch import Fetcher, decode_data_url
 from fastovms.params import Image
+from fastovms.parts.media.decode import PixelBound, decode_image
+from fastovms.parts.media.fetch import Fetcher, decode_data_url
 from fastovms.parts.media.loader import ImageLoader, LocalFiles, MemoryBudget
 from tests.media.pictures import BLUE, RED, encode, png
 

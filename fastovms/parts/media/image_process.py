@@ -1,4 +1,4 @@
-"""The process that decodes images: `python -m fastovms.backends.image_process DESCRIPTOR`.
+"""The process that decodes images: `python -m fastovms.parts.media.image_process DESCRIPTOR`.
 
 The decoders are native code that reads untrusted bytes. A crash loses only one image, and their
 memory is released with the process.
@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from fastovms.backends.image_decoder import HeaderRead, ImageBytes, PixelsWritten
 from fastovms.backends.media_processes import Refused
 from fastovms.backends.processes import run_media_process, set_soft_limit
 from fastovms.errors import InvalidField
-from fastovms.media.decode import EncodedImage, is_available
 from fastovms.params import Image
+from fastovms.parts.media.decode import EncodedImage, is_available
+from fastovms.parts.media.image_decoder import HeaderRead, ImageBytes, PixelsWritten
 from fastovms.system.memory import find_trim
 
 _MAX_MEMORY: Final = 4 * 2**30

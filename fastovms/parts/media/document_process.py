@@ -1,4 +1,4 @@
-"""The process that reads one PDF: `python -m fastovms.backends.document_process DESCRIPTOR`.
+"""The process that reads one PDF: `python -m fastovms.parts.media.document_process DESCRIPTOR`.
 
 A document may take a reader any time and memory: it costs only this process.
 """
@@ -18,7 +18,7 @@ from fastovms.backends.processes import (
     set_soft_limit,
 )
 from fastovms.errors import BackendUnavailable, InvalidField
-from fastovms.media.documents import read_pdf
+from fastovms.parts.media.documents import read_pdf
 
 _MAX_MEMORY: Final = 2**30
 _MAX_SECONDS: Final = 15
@@ -38,7 +38,7 @@ class PdfProcesses:
         self._is_closed = False
 
     def read(self, data: bytes, name: str, max_pages: int) -> str:
-        """Returns the text of a PDF; see `media.documents.read_pdf`. Blocks until the process that
+        """Returns the text of a PDF as `documents.read_pdf` does. Blocks until the process that
         reads it has ended. Raises InvalidField if the document cannot be read, or takes too much
         time or memory; BackendUnavailable if no process can be started, or the reader is closed."""
         try:
@@ -78,7 +78,7 @@ class PdfProcesses:
     def _start(self) -> ChildProcess:
         with self._lock:
             self._check_open()
-            child = ChildProcess("fastovms.backends.document_process")
+            child = ChildProcess("fastovms.parts.media.document_process")
             self._children.add(child)
         return child
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from fastovms.backends.media_processes import MAX_PROCESSES, TIMEOUT, MediaProcesses
 from fastovms.backends.processes import ChildProcess
-from fastovms.media.decode import Admit, PixelBound
 from fastovms.params import Image
+from fastovms.parts.media.decode import Admit, PixelBound
 
 
 class ImageBytes(NamedTuple):
@@ -59,7 +59,7 @@ class ImageDecoder(MediaProcesses):
     def decode(
         self, data: bytes, name: str, max_pixels: int, bound: PixelBound, admit: Admit
     ) -> Image:
-        """Decodes an image as `fastovms.media.decode.decode_image` does. Raises as `run` does."""
+        """Decodes an image as `decode.decode_image` does. Raises as `run` does."""
         asked = ImageBytes(name, max_pixels, bound)
         return self.run(name, lambda peer: self._ask(peer, data, asked, admit))
 

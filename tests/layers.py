@@ -24,7 +24,7 @@ itself, never from its own rank."""
 CHAT = ("http.server", "api.chat", "backends.paged.backend")
 """What answers a plain chat, with all that it imports."""
 
-MAX_CHAT_FILES = 104
+MAX_CHAT_FILES = 105
 MAX_CHAT_LINES = 32_400
 """How much that may be. Lower these with what it is."""
 

@@ -41,6 +41,7 @@ from fastovms.api.chat_task import (
     hides_content,
 )
 from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_tools
+from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
 from fastovms.api.fields import TokenBudget, check_num_choices, prompt_caching, token_budget
@@ -55,7 +56,6 @@ from fastovms.api.logprobs import (
     prompt_logprobs_body,
     token_report,
 )
-from fastovms.api.prompt import FieldNames, Preparation
 from fastovms.api.request_schemas import ChatRequest, StreamOptions
 from fastovms.api.scoring import ContentTokens, TokenAligner, best_samples
 from fastovms.api.task import GenerationOptions, check_numbers, generation_options
@@ -533,7 +533,7 @@ class ChatFrames:
 
 
 async def prepare(
-    request: Preparation[ChatRequest], new_call_id: Callable[[], str]
+    request: ClientRequest[ChatRequest], new_call_id: Callable[[], str]
 ) -> tuple[ChatJob[ChatRequest], ChatMessageForm]:
     """Checks a request. Returns the job to run and the form of its answer. Long chats are rendered
     and encoded in a thread. Raises RequestError if a field is invalid; BackendError if the grammar
@@ -603,7 +603,7 @@ def _top_logprobs(body: ChatRequest) -> int | None:
     return None
 
 
-def _budget(request: Preparation[ChatRequest]) -> TokenBudget:
+def _budget(request: ClientRequest[ChatRequest]) -> TokenBudget:
     body = request.body
     if body.max_completion_tokens is not None:
         return token_budget(request, body.max_completion_tokens, may_reach_limit=True)
@@ -626,7 +626,7 @@ def _template_fields(body: ChatRequest) -> TemplateFields:
 
 
 def _form(
-    request: Preparation[ChatRequest],
+    request: ClientRequest[ChatRequest],
     options: GenerationOptions,
     tools: ToolUse,
     template: TemplateOptions,
@@ -654,7 +654,7 @@ def _form(
 
 
 def _content_tokens_maker(
-    request: Preparation[ChatRequest], options: GenerationOptions, tools: ToolUse
+    request: ClientRequest[ChatRequest], options: GenerationOptions, tools: ToolUse
 ) -> Callable[[], ContentTokens]:
     """Returns a factory of `ContentTokens`, one per sample."""
     if not finds_markup(request, options, tools):

@@ -10,15 +10,9 @@ from typing import Any, Final, NamedTuple
 from fastovms.api.body import wrong
 from fastovms.api.chat_messages import Message
 from fastovms.api.chat_tools import ToolUse
+from fastovms.api.client_request import ClientRequest
 from fastovms.api.image_parts import check_tags, without_tags
-from fastovms.api.prompt import (
-    Preparation,
-    Prompt,
-    PromptEncoder,
-    Truncation,
-    check_text,
-    context_exceeded,
-)
+from fastovms.api.prompt import Prompt, PromptEncoder, Truncation, check_text, context_exceeded
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel
 from fastovms.api.task import tags_named
@@ -181,7 +175,7 @@ class PromptMaker:
         may_lose_images: whether messages with images may have been dropped.
     """
 
-    request: Preparation[GenerationFields]
+    request: ClientRequest[GenerationFields]
     tools: ToolUse
     options: TemplateOptions
     truncation: Truncation | None = None

@@ -12,10 +12,11 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from fastovms.api.body import show
 from fastovms.api.chat_prompt import TemplateOptions
 from fastovms.api.chat_tools import ToolUse
+from fastovms.api.client_request import ClientRequest
 from fastovms.api.deferred import constraint_of, enforceable_schema
 from fastovms.api.endpoint import passed_over
 from fastovms.api.image_parts import ImageSource
-from fastovms.api.prompt import Preparation, Prompt
+from fastovms.api.prompt import Prompt
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel
 from fastovms.api.task import (
@@ -81,7 +82,7 @@ class ChatJob(Generic[Body]):
         warnings: parts of the request that are ignored, not visible to the model, or not enforced.
     """
 
-    preparation: Preparation[Body]
+    preparation: ClientRequest[Body]
     options: GenerationOptions
     task: PromptTask
     tools: ToolUse
@@ -91,7 +92,7 @@ class ChatJob(Generic[Body]):
 
 
 async def chat_job(
-    request: Preparation[Body],
+    request: ClientRequest[Body],
     options: GenerationOptions,
     chat: ReadChat,
     num_prompt_logprobs: int | None = None,
@@ -132,7 +133,7 @@ numbers are those of Google's API in OpenAI's form; higher efforts have no limit
 
 
 def _with_reasoning_budget(
-    request: Preparation[GenerationFields], task: PromptTask, chat: ReadChat, warnings: list[str]
+    request: ClientRequest[GenerationFields], task: PromptTask, chat: ReadChat, warnings: list[str]
 ) -> PromptTask:
     """Returns the task with the limit on its reasoning, if there is one: that of the request, of
     its effort, or of the operator, in this order. Raises InvalidField if the backend cannot limit
@@ -192,7 +193,7 @@ def _reasoning_budget(
 
 
 def _parser_maker(
-    request: Preparation[GenerationFields], options: GenerationOptions, chat: ReadChat
+    request: ClientRequest[GenerationFields], options: GenerationOptions, chat: ReadChat
 ) -> Callable[[], OutputParser]:
     if not _parses(request, options):
         return PlainParser
@@ -208,7 +209,7 @@ def _parser_maker(
 
 
 def finds_markup(
-    request: Preparation[GenerationFields], options: GenerationOptions, tools: ToolUse
+    request: ClientRequest[GenerationFields], options: GenerationOptions, tools: ToolUse
 ) -> bool:
     """Returns whether the answers are parsed for tool calls or reasoning."""
     chat = request.model.chat
@@ -217,14 +218,14 @@ def finds_markup(
 
 
 def hides_content(
-    request: Preparation[GenerationFields], options: GenerationOptions, tools: ToolUse
+    request: ClientRequest[GenerationFields], options: GenerationOptions, tools: ToolUse
 ) -> bool:
     """Returns whether only the tool calls of an answer are reported, because calls are required.
     Without a parser, all text is content."""
     return tools.is_required and _parses(request, options)
 
 
-def _parses(request: Preparation[GenerationFields], options: GenerationOptions) -> bool:
+def _parses(request: ClientRequest[GenerationFields], options: GenerationOptions) -> bool:
     return options.skip_special_tokens or request.dialect.parses_special_tokens
 
 
@@ -292,7 +293,7 @@ class _Calls:
 
 
 def constraint(
-    request: Preparation[GenerationFields], tools: ToolUse, prompt: str, options: TemplateOptions
+    request: ClientRequest[GenerationFields], tools: ToolUse, prompt: str, options: TemplateOptions
 ) -> Constraint | None:
     """Returns the constraint on one request's answer, if there is one, in time proportional to the
     schemas. Raises InvalidField if fields contradict each other, or are malformed.
@@ -362,7 +363,7 @@ def _built(calls: _Calls, config: ApiConfig, warnings: list[str]) -> Grammar:
 
 
 async def usable(
-    request: Preparation[GenerationFields], wanted: Constraint | None
+    request: ClientRequest[GenerationFields], wanted: Constraint | None
 ) -> Grammar | None:
     """Compiles the grammar and returns it. Returns None if there is none, or if an optional one
     cannot be compiled, which adds a warning. A tool whose schema alone cannot be compiled takes any
@@ -403,7 +404,7 @@ async def usable(
 
 
 async def _refused(
-    request: Preparation[GenerationFields],
+    request: ClientRequest[GenerationFields],
     calls: _Calls,
     tools: Sequence[Tool],
     *,
@@ -424,7 +425,7 @@ async def _refused(
     return {**first, **await _refused(request, calls, tools[middle:])}
 
 
-async def _fault(request: Preparation[GenerationFields], calls: _Calls, tool: Tool) -> str:
+async def _fault(request: ClientRequest[GenerationFields], calls: _Calls, tool: Tool) -> str:
     """Returns the fault of a tool's schema by itself; "" = there is none."""
     grammar = Grammar(GrammarKind.JSON_SCHEMA, tool.arguments.schema, "tools")
     try:

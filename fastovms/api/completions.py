@@ -25,6 +25,7 @@ from fastovms.api.answer import (
     finish_word,
     write_answer,
 )
+from fastovms.api.client_request import ClientRequest, FieldName, FieldNames
 from fastovms.api.context import ApiContext
 from fastovms.api.deferred import constraint_of
 from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
@@ -41,9 +42,6 @@ from fastovms.api.logprobs import (
     token_report,
 )
 from fastovms.api.prompt import (
-    FieldName,
-    FieldNames,
-    Preparation,
     Prompt,
     PromptEncoder,
     Truncation,
@@ -364,7 +362,7 @@ class CompletionJob:
         warnings: ignored parts of the request.
     """
 
-    preparation: Preparation[CompletionRequest]
+    preparation: ClientRequest[CompletionRequest]
     options: GenerationOptions
     prompts: Sequence[Prompt]
     tasks: Sequence[PromptTask]
@@ -378,7 +376,9 @@ class CompletionJob:
         return self.options.budget.max_tokens != 0
 
 
-async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None) -> CompletionJob:
+async def prepare(
+    request: ClientRequest[CompletionRequest], fim: FimTokens | None
+) -> CompletionJob:
     """Checks a request and returns its job. Long texts are encoded in a thread. Raises RequestError
     if a field is invalid; BackendError if the grammar cannot be compiled now. `fim` are the model's
     fill-in-the-middle tokens, if it has them."""
@@ -416,7 +416,7 @@ def names_of(body: CompletionRequest) -> FieldNames:
     return replace(names, prompt_logprobs=FieldName("echo", "echo with logprobs"))
 
 
-def _budget(request: Preparation[CompletionRequest]) -> TokenBudget:
+def _budget(request: ClientRequest[CompletionRequest]) -> TokenBudget:
     body = request.body
     requested = None if body.max_tokens is UNSET else body.max_tokens
     if requested == 0 and not body.echo:
@@ -462,7 +462,7 @@ def _check_suffix(body: CompletionRequest, fim: FimTokens | None) -> None:
 
 
 async def _encode(
-    request: Preparation[CompletionRequest],
+    request: ClientRequest[CompletionRequest],
     texts: Sequence[str | list[int]],
     truncation: Truncation | None,
     fim: FimTokens | None,

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeVar
 from fastovms.api import offload
 from fastovms.api.answer import SYSTEM_FINGERPRINT, Envelope
 from fastovms.api.body import BodyReader
+from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.dialect import Dialect
 from fastovms.api.fields import is_streamed, request_id
 from fastovms.api.generate import BeginSpan, Job, Observed, TextGeneration, generation_of
-from fastovms.api.prompt import FieldNames, Preparation
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.api.typed_body import hold_model, read_named
@@ -81,7 +81,7 @@ class ApiContext:
         schema: type[Body],
         dialect: Dialect,
         names_of: Callable[[Body], FieldNames],
-    ) -> Preparation[Body]:
+    ) -> ClientRequest[Body]:
         """Reads a body and finds its model. Records the model and whether the answer is streamed
         for logs and metrics. The model stays loaded until the request ends. If the model must be
         loaded first, a client that wants a stream gets comments while it waits. Raises BackendError
@@ -102,11 +102,11 @@ class ApiContext:
         dialect: Dialect,
         names: FieldNames,
         text_format: Mapping[str, Any] | None = None,
-    ) -> Preparation[Body]:
-        """Returns the `Preparation` of a decoded request, and records whether the answer is
+    ) -> ClientRequest[Body]:
+        """Returns the `ClientRequest` of a decoded request, and records whether the answer is
         streamed."""
         request.log_fields["stream"] = is_streamed(body)
-        return Preparation(
+        return ClientRequest(
             body=body,
             size=len(request.body),
             model=model,
@@ -149,7 +149,7 @@ class ApiContext:
         self,
         request: Request,
         kind: GenerationKind,
-        preparation: Preparation[GenerationFields],
+        preparation: ClientRequest[GenerationFields],
         response_id: str,
         conversation_id: str | None = None,
     ) -> BeginSpan | None:

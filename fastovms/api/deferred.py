@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
-from fastovms.api.prompt import Preparation
+from fastovms.api.client_request import ClientRequest
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.params import Grammar
 
@@ -39,7 +39,7 @@ enforceable_schema: Final[Deferred[[Mapping[str, Any]], tuple[Any, tuple[Any, ..
     "grammar.json_schema:enforceable_schema"
 )
 regex_of_lark: Final[Deferred[[str], str | None]] = Deferred("grammar.lark:regex_of_lark")
-grammar_of: Final[Deferred[[Preparation[Any], list[str]], Grammar | None]] = Deferred(
+grammar_of: Final[Deferred[[ClientRequest[Any], list[str]], Grammar | None]] = Deferred(
     "api.structured:grammar_of"
 )
 
@@ -52,7 +52,7 @@ _FIELDS: Final = (
 )
 
 
-def constraint_of(request: Preparation[GenerationFields], warnings: list[str]) -> Grammar | None:
+def constraint_of(request: ClientRequest[GenerationFields], warnings: list[str]) -> Grammar | None:
     """Returns the constraint that a request asks for, not yet compiled; see
     `structured.grammar_of`."""
     body = request.body

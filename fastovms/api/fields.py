@@ -12,15 +12,10 @@ from msgspec import UNSET
 
 from fastovms.api import offload
 from fastovms.api.body import one_of, show, wrong
+from fastovms.api.client_request import ClientRequest
 from fastovms.api.dialect import Dialect
 from fastovms.api.endpoint import check_id
-from fastovms.api.prompt import (
-    Preparation,
-    Truncation,
-    check_token_range,
-    context_exceeded,
-    encoding_cost,
-)
+from fastovms.api.prompt import Truncation, check_token_range, context_exceeded, encoding_cost
 from fastovms.api.request_schemas import GenerationFields, StreamOptions
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.errors import InvalidField
@@ -465,7 +460,7 @@ class TokenBudget(NamedTuple):
 
 
 def token_budget(
-    request: Preparation[GenerationFields],
+    request: ClientRequest[GenerationFields],
     requested: int | None,
     default: int | None = None,
     *,
@@ -496,7 +491,7 @@ def token_budget(
 
 
 def fit_max_tokens(
-    request: Preparation[GenerationFields], budget: TokenBudget, num_prompt_tokens: int, name: str
+    request: ClientRequest[GenerationFields], budget: TokenBudget, num_prompt_tokens: int, name: str
 ) -> int | None:
     """Returns `budget.max_tokens`, lowered to fit into the context if allowed. Raises InvalidField
     if prompt and answer do not fit (`context_length_exceeded`), with the counts. `name` is the name

@@ -11,8 +11,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
 
+from fastovms.api.client_request import ClientRequest
 from fastovms.api.fields import Stopping
-from fastovms.api.prompt import Preparation
 from fastovms.api.served import ServedModel
 from fastovms.api.task import GenerationOptions, PromptTask
 from fastovms.backend import GenerationBackend, OutputCallback
@@ -670,7 +670,7 @@ class CheckedRequest(Protocol):
     """
 
     @property
-    def preparation(self) -> Preparation[Any]: ...
+    def preparation(self) -> ClientRequest[Any]: ...
 
     @property
     def options(self) -> GenerationOptions: ...

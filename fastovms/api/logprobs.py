@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fastovms.api.client_request import ClientRequest
 from fastovms.api.dialect import AnswerSchema
 from fastovms.api.fields import is_streamed, num_logprobs
-from fastovms.api.prompt import Preparation, check_token_range
+from fastovms.api.prompt import check_token_range
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.errors import InvalidField
 from fastovms.params import ALL_LOGPROBS, ModelInfo, TokenLogprobs
@@ -204,7 +205,7 @@ class TokenReport:
         return self.num_logprobs is not None or self.has_token_ids
 
 
-def token_report(request: Preparation[GenerationFields], logprobs: int | None) -> TokenReport:
+def token_report(request: ClientRequest[GenerationFields], logprobs: int | None) -> TokenReport:
     """Reads which token details the answer reports. Raises InvalidField if the number exceeds the
     server's limit, or the detail is not available in streams. `logprobs` says how many top log
     probabilities of each token the request asks for."""

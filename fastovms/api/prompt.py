@@ -2,103 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final
 
 from fastovms.api import offload
 from fastovms.api.body import show
-from fastovms.api.dialect import Dialect
-from fastovms.api.request_schemas import GenerationFields
-from fastovms.api.served import ServedModel
 from fastovms.config import ApiConfig
-from fastovms.errors import CONTEXT_EXCEEDED, FieldFault, InvalidField
-from fastovms.http.messages import Caller
+from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
 from fastovms.params import ModelInfo
 from fastovms.text.tokenizer import Tokenizer
-
-Body = TypeVar("Body", bound=GenerationFields, covariant=True)
-
-
-class FieldName(NamedTuple):
-    """The name of a field in the client's request.
-
-    Attributes:
-        param: its name in the body.
-        words: its description in error messages.
-    """
-
-    param: str
-    words: str
-
-
-_PROMPT_LOGPROBS = FieldName("prompt_logprobs", "prompt_logprobs")
-
-
-@dataclass(frozen=True, slots=True)
-class FieldNames:
-    """The names of the fields that differ between endpoints, for error messages.
-
-    Attributes:
-        prompt: the field of the input.
-        max_tokens: the limit of generated tokens.
-        logprobs: the number of log probabilities reported for each token.
-        prompt_logprobs: the number for each prompt token.
-        response_format: the output format.
-        json_schema: the format's member that holds the schema, its name and `strict`.
-        stop: the stop strings.
-    """
-
-    prompt: str
-    max_tokens: str
-    logprobs: str
-    prompt_logprobs: FieldName = _PROMPT_LOGPROBS
-    response_format: str = "response_format"
-    json_schema: str = "response_format.json_schema"
-    stop: str = "stop"
-
-    def prompt_at(self, position: int, num_prompts: int) -> str:
-        """Returns the name of one of the prompts."""
-        return self.prompt if num_prompts == 1 else f"{self.prompt}[{position}]"
-
-    def named(self, fault: FieldFault) -> InvalidField:
-        """Returns the error of a lower layer, with the name that the client uses for the field."""
-        names = {
-            "messages": FieldName(self.prompt, self.prompt),
-            "max_tokens": FieldName(self.max_tokens, self.max_tokens),
-            "logprobs": FieldName(self.logprobs, self.logprobs),
-            "prompt_logprobs": self.prompt_logprobs,
-        }
-        return fault.named(*names.get(fault.field, (fault.field, fault.field)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preparation(Generic[Body]):
-    """A decoded request with its model, sender and dialect.
-
-    Attributes:
-        body: the decoded body.
-        size: the length of the body in bytes.
-        caller: the API key. Its priority, if set, replaces the body's.
-        client: the key or address that shares the engine with others.
-        text_format: replaces the body's `response_format`, in Chat Completions form.
-    """
-
-    body: Body
-    size: int
-    model: ServedModel
-    dialect: Dialect
-    config: ApiConfig
-    names: FieldNames
-    caller: Caller
-    client: str
-    text_format: Mapping[str, Any] | None = None
-
-    @property
-    def response_format(self) -> Mapping[str, Any] | None:
-        """The constraint on the text, in Chat Completions form; None = any text."""
-        return self.body.response_format if self.text_format is None else self.text_format
-
 
 _CALL_COST: Final = 500
 """How many characters a call of the tokenizer counts as, however short its text."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from fastovms.api.body import wrong
-from fastovms.api.prompt import FieldNames, Preparation
+from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.task import check_length
 from fastovms.errors import InvalidField
@@ -79,7 +79,7 @@ Reader = Callable[[Any, str], str | None]
 """Returns the grammar's source from a field's value and name; None if the value has no effect."""
 
 
-def grammar_of(request: Preparation[GenerationFields], warnings: list[str]) -> Grammar | None:
+def grammar_of(request: ClientRequest[GenerationFields], warnings: list[str]) -> Grammar | None:
     """Returns the constraint that a request asks for, not yet compiled. Raises InvalidField if
     there are several constraints, one is too long or malformed, or a strict one has a keyword that
     cannot be enforced.

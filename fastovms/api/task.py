@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from fastovms.api.client_request import ClientRequest
 from fastovms.api.fields import (
     MAX_NGRAM_SIZE,
     Candidates,
@@ -30,7 +31,7 @@ from fastovms.api.fields import (
 )
 from fastovms.api.image_parts import ForbiddenTag, ImageSource, forbidden_tag, renumbered
 from fastovms.api.logprobs import TokenReport, num_values
-from fastovms.api.prompt import Preparation, Prompt, Truncation
+from fastovms.api.prompt import Prompt, Truncation
 from fastovms.api.request_schemas import GenerationFields, StreamOptions
 from fastovms.api.served import ServedModel
 from fastovms.api.typed_body import place_of
@@ -71,7 +72,7 @@ class GenerationOptions:
         return self.report.needs_tokens or self.candidates.are_ranked
 
 
-def check_numbers(request: Preparation[GenerationFields]) -> None:
+def check_numbers(request: ClientRequest[GenerationFields]) -> None:
     """The first check of every endpoint. Raises InvalidField for numbers out of range and for
     unsupported options."""
     body = request.body
@@ -84,7 +85,7 @@ def check_numbers(request: Preparation[GenerationFields]) -> None:
 
 
 def generation_options(
-    request: Preparation[GenerationFields], report: TokenReport, budget: TokenBudget
+    request: ClientRequest[GenerationFields], report: TokenReport, budget: TokenBudget
 ) -> GenerationOptions:
     """Reads the options of a request that has passed `check_numbers`. Raises InvalidField if
     options contradict each other, or are not supported."""
@@ -116,7 +117,7 @@ def tags_named(body: Struct) -> Iterator[None]:
 
 
 async def with_images(
-    request: Preparation[GenerationFields],
+    request: ClientRequest[GenerationFields],
     options: GenerationOptions,
     task: PromptTask,
     text: str | None,
@@ -205,7 +206,7 @@ class ModelInput(NamedTuple):
 
 
 async def make_tasks(
-    request: Preparation[GenerationFields], options: GenerationOptions, given: ModelInput
+    request: ClientRequest[GenerationFields], options: GenerationOptions, given: ModelInput
 ) -> list[PromptTask]:
     """Returns the backend's input for each prompt.
 
@@ -231,7 +232,7 @@ async def make_tasks(
 
 
 def _check_total_logprobs(
-    request: Preparation[GenerationFields], options: GenerationOptions, given: ModelInput
+    request: ClientRequest[GenerationFields], options: GenerationOptions, given: ModelInput
 ) -> None:
     """Checks the maximum number of log probabilities in the answer. Every choice repeats those of
     its prompt. Raises InvalidField if they may be more than `max_total_logprobs`."""
@@ -269,7 +270,7 @@ def _check_min_tokens(min_tokens: int, most: int, name_of_most: str) -> None:
 
 
 def _sampling_params(
-    request: Preparation[GenerationFields],
+    request: ClientRequest[GenerationFields],
     options: GenerationOptions,
     given: ModelInput,
     max_tokens: int | None,

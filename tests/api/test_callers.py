@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from fastovms.api.prompt import Preparation
+from fastovms.api.client_request import ClientRequest
 from fastovms.api.responses.background import KeptFor
 from fastovms.encoding import Task
 from fastovms.http.messages import Caller
@@ -149,7 +149,7 @@ def test_every_path_that_asks_a_model_is_in_a_table(api):
 @pytest.mark.parametrize(
     ("record", "names"),
     [
-        (Preparation, ("caller", "client")),
+        (ClientRequest, ("caller", "client")),
         (Caller, ("tenant",)),
         (KeptFor, ("tenant", "owner")),
     ],

@@ -12,8 +12,8 @@ from fastovms.api.chat import names_of
 from fastovms.api.chat_prompt import TemplateOptions
 from fastovms.api.chat_task import Constraint, constraint, usable
 from fastovms.api.chat_tools import read_tools
+from fastovms.api.client_request import ClientRequest
 from fastovms.api.dialect import OPENAI
-from fastovms.api.prompt import Preparation
 from fastovms.api.request_schemas import ChatRequest
 from fastovms.api.served import ServedModel
 from fastovms.config import ApiConfig
@@ -88,8 +88,8 @@ def served() -> ServedModel:
 
 def preparation(
     model: ServedModel, body: ChatRequest, config: ApiConfig | None = None
-) -> Preparation[ChatRequest]:
-    return Preparation(
+) -> ClientRequest[ChatRequest]:
+    return ClientRequest(
         body=body,
         size=0,
         model=model,

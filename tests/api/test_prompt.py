@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from fastovms.api.prompt import FieldName, FieldNames, PromptEncoder, Truncation, encode_prompts
+from fastovms.api.client_request import FieldName, FieldNames
+from fastovms.api.prompt import PromptEncoder, Truncation, encode_prompts
 from fastovms.errors import FieldFault, InvalidField
 from tests.fakes import ByteTokenizer, model_info
 

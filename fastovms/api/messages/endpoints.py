@@ -23,6 +23,7 @@ from fastovms.api.chat_prompt import (
 )
 from fastovms.api.chat_task import ChatJob, ReadChat, chat_job, constraint, hides_content
 from fastovms.api.chat_tools import ToolTarget
+from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import (
     ANTHROPIC,
@@ -48,7 +49,7 @@ from fastovms.api.messages.request import (
     read_tools,
     to_messages,
 )
-from fastovms.api.prompt import FieldNames, Preparation, Prompt
+from fastovms.api.prompt import Prompt
 from fastovms.api.served import ServedModel
 from fastovms.api.task import check_numbers, generation_options
 from fastovms.errors import InvalidField
@@ -455,7 +456,7 @@ MessagesJob = ChatJob[MessagesRequest]
 
 
 async def prepare(
-    request: Preparation[MessagesRequest], fields: MessageFields, new_call_id: Callable[[], str]
+    request: ClientRequest[MessagesRequest], fields: MessageFields, new_call_id: Callable[[], str]
 ) -> tuple[MessagesJob, AnswerForm]:
     """Checks a request. Returns the job to run and the form of its answer. Long chats are rendered
     and encoded in a thread. Raises RequestError if a field is invalid; BackendError if the grammar
@@ -492,7 +493,7 @@ async def prepare(
 
 
 async def count_tokens(
-    request: Preparation[MessagesRequest], compute: Callable[[MessagesJob], Awaitable[Usage]]
+    request: ClientRequest[MessagesRequest], compute: Callable[[MessagesJob], Awaitable[Usage]]
 ) -> int:
     """Counts the tokens of the prompt that `prepare` would make. Raises RequestError if a field is
     invalid; BackendError if a prompt with images cannot be computed now. `compute` computes a
@@ -526,8 +527,8 @@ def names_of(body: MessagesRequest) -> FieldNames:
 
 
 def _in_our_words(
-    request: Preparation[MessagesRequest], fields: MessageFields
-) -> Preparation[MessagesRequest]:
+    request: ClientRequest[MessagesRequest], fields: MessageFields
+) -> ClientRequest[MessagesRequest]:
     """Maps Anthropic's fields to those of the other endpoints with the same meaning."""
     body, names = request.body, request.names
     if body.stop_sequences is not None:
@@ -541,13 +542,13 @@ def _in_our_words(
     return replace(request, body=body, names=names, text_format=fields.format)
 
 
-def _messages(request: Preparation[MessagesRequest]) -> ChatMessages:
+def _messages(request: ClientRequest[MessagesRequest]) -> ChatMessages:
     body = request.body
     return to_messages(body.system, body.messages, images_of_request(request.model.images))
 
 
 def _template(
-    request: Preparation[MessagesRequest],
+    request: ClientRequest[MessagesRequest],
     fields: MessageFields,
     messages: Sequence[dict[str, Any]],
 ) -> TemplateOptions:
@@ -570,7 +571,7 @@ def _template(
     return template_options(request.model, given)
 
 
-def _thinks(request: Preparation[MessagesRequest], fields: MessageFields) -> bool:
+def _thinks(request: ClientRequest[MessagesRequest], fields: MessageFields) -> bool:
     """Returns whether the model must produce reasoning, by the request's fields and variables and
     the operator's defaults. Clients that did not ask for reasoning expect text first."""
     asked = (request.body.chat_template_kwargs or {}).get(_SWITCH, fields.thinks)
@@ -584,7 +585,7 @@ def _can_switch(model: ServedModel) -> bool:
     return template is not None and _SWITCH in template.tool_source
 
 
-def _budget(request: Preparation[MessagesRequest]) -> TokenBudget:
+def _budget(request: ClientRequest[MessagesRequest]) -> TokenBudget:
     requested = request.body.max_tokens
     if requested is None:
         raise InvalidField("max_tokens is required", param="max_tokens")
@@ -643,8 +644,8 @@ class Messages:
         return json_response(CountedTokens(num_tokens))
 
     async def _with_documents(
-        self, request: Request, preparation: Preparation[Asked]
-    ) -> Preparation[Asked]:
+        self, request: Request, preparation: ClientRequest[Asked]
+    ) -> ClientRequest[Asked]:
         find = partial(given_documents, preparation.body.messages)
         added = await self._context.read_documents(request, find, preparation.size)
         return replace(preparation, size=preparation.size + added)

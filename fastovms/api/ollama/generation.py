@@ -19,6 +19,7 @@ from fastovms.api.chat_messages import ChatMessages, Message, fitting
 from fastovms.api.chat_prompt import PromptMaker, template_options
 from fastovms.api.chat_task import ReadChat, chat_job, constraint
 from fastovms.api.chat_tools import ToolUse, read_tools
+from fastovms.api.client_request import ClientRequest
 from fastovms.api.context import ApiContext
 from fastovms.api.deferred import constraint_of
 from fastovms.api.dialect import Dialect, last_frames
@@ -47,7 +48,6 @@ from fastovms.api.ollama.request import (
     thinking_fields,
 )
 from fastovms.api.prompt import (
-    Preparation,
     Prompt,
     PromptEncoder,
     check_text,
@@ -305,7 +305,7 @@ class OllamaJob:
         warnings: the ignored parts of the request.
     """
 
-    preparation: Preparation[AskedFields]
+    preparation: ClientRequest[AskedFields]
     options: GenerationOptions
     task: PromptTask
     new_parser: Callable[[], OutputParser] | None
@@ -427,7 +427,7 @@ def _longest_prompt(model: ServedModel, num_predict: int | None) -> int:
     return context - min(num_predict, context // 2)
 
 
-def _behind(context: Sequence[int], prompt: Prompt, request: Preparation[AskedFields]) -> Prompt:
+def _behind(context: Sequence[int], prompt: Prompt, request: ClientRequest[AskedFields]) -> Prompt:
     """Returns the prompt appended to the tokens of the earlier conversation."""
     token_ids = [*context, *prompt.token_ids]
     if context and len(token_ids) > request.model.info.max_model_len:

@@ -13,10 +13,10 @@ from msgspec import Struct, defstruct
 from fastovms.api.body import show
 from fastovms.api.chat_messages import ChatMessages, Message, read_messages
 from fastovms.api.chat_prompt import TemplateFields
+from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
 from fastovms.api.image_parts import GivenImages, ImageSource, UnseenParts
-from fastovms.api.prompt import FieldNames, Preparation
 from fastovms.api.request_schemas import GenerationFields, ModelField
 from fastovms.api.served import ServedModel
 from fastovms.errors import InvalidField
@@ -316,7 +316,7 @@ class Asking:
     """
 
     body: OllamaTextFields
-    preparation: Preparation[AskedFields]
+    preparation: ClientRequest[AskedFields]
     num_predict: int | None
     top_logprobs: int | None
     warnings: Sequence[str]

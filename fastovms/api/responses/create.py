@@ -16,6 +16,7 @@ import orjson
 from fastovms.api import offload
 from fastovms.api.answer import ClientTooSlow, DeltaSender, Envelope, collect, format_cost
 from fastovms.api.chat_messages import seal_history, seal_summary
+from fastovms.api.client_request import ClientRequest
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, AnswerSchema, Dialect, log_fields_of
 from fastovms.api.endpoint import json_response, warning_headers
@@ -27,7 +28,7 @@ from fastovms.api.generate import (
     generation_of,
     merged,
 )
-from fastovms.api.prompt import Preparation, context_exceeded
+from fastovms.api.prompt import context_exceeded
 from fastovms.api.responses.background import (
     BackgroundRun,
     Begin,
@@ -196,7 +197,7 @@ class Compaction:
 
 async def compacted(
     context: ApiContext,
-    preparation: Preparation[ResponsesRequest],
+    preparation: ClientRequest[ResponsesRequest],
     fields: ResponseFields,
     history: History,
 ) -> tuple[Item, Sequence[Item]] | None:
@@ -237,7 +238,7 @@ def _is_replaceable(item: Item) -> bool:
 
 
 async def _summary_job(
-    preparation: Preparation[ResponsesRequest],
+    preparation: ClientRequest[ResponsesRequest],
     fields: ResponseFields,
     history: History,
     new_item_id: NewId,
@@ -266,7 +267,7 @@ async def _summary_job(
     return await prepare(asked, own, _question(told, new_item_id)), kept
 
 
-def _summary_body(preparation: Preparation[ResponsesRequest], size: int) -> ResponsesRequest:
+def _summary_body(preparation: ClientRequest[ResponsesRequest], size: int) -> ResponsesRequest:
     """Returns the request for a summary. Reasoning is off unless the client asks for it, because it
     would use up the summary's tokens."""
     body = preparation.body
@@ -287,7 +288,9 @@ def _summary_body(preparation: Preparation[ResponsesRequest], size: int) -> Resp
     )
 
 
-async def _room(asked: Preparation[ResponsesRequest], history: History, new_item_id: NewId) -> int:
+async def _room(
+    asked: ClientRequest[ResponsesRequest], history: History, new_item_id: NewId
+) -> int:
     """Returns the maximum number of prompt tokens for the conversation. Raises InvalidField if the
     instructions leave no room."""
     fields = read_fields(asked.body, asked.dialect, keeps=False)
@@ -489,7 +492,7 @@ class Responses:
         model: ServedModel,
         fields: ResponseFields,
         dialect: Dialect,
-    ) -> Preparation[ResponsesRequest]:
+    ) -> ClientRequest[ResponsesRequest]:
         made = self._context.preparation(
             request, body, model=model, dialect=dialect, names=names_of(body)
         )

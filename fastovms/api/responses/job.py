@@ -18,6 +18,7 @@ from fastovms.api.chat_messages import fitting, unseal_summary
 from fastovms.api.chat_prompt import PromptMaker, TemplateFields, template_options
 from fastovms.api.chat_task import ChatJob, ReadChat, chat_job, constraint, hides_content
 from fastovms.api.chat_tools import COMPUTERS, ToolUse, read_tools
+from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.client_tools import CLIENT_TOOLS, openai_tool
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
@@ -36,7 +37,7 @@ from fastovms.api.image_parts import (
     images_of_request,
 )
 from fastovms.api.logprobs import chat_logprobs, token_report
-from fastovms.api.prompt import FieldNames, Preparation, Prompt
+from fastovms.api.prompt import Prompt
 from fastovms.api.responses.input import (
     CONFIGURATION,
     TEXT_PARTS,
@@ -316,7 +317,7 @@ ResponsesJob = ChatJob[ResponsesRequest]
 
 
 async def prepare(
-    request: Preparation[ResponsesRequest],
+    request: ClientRequest[ResponsesRequest],
     fields: ResponseFields,
     history: History,
     kept_prompt: Prompt | None = None,
@@ -356,7 +357,7 @@ async def prepare(
 
 
 async def count_tokens(
-    request: Preparation[ResponsesRequest], fields: ResponseFields, history: History
+    request: ClientRequest[ResponsesRequest], fields: ResponseFields, history: History
 ) -> int:
     """Counts the tokens of the prompt that `prepare` would make. Raises RequestError if a field is
     invalid."""
@@ -369,7 +370,7 @@ async def count_tokens(
 
 
 async def is_longer(
-    request: Preparation[ResponsesRequest],
+    request: ClientRequest[ResponsesRequest],
     fields: ResponseFields,
     history: History,
     num_tokens: int,
@@ -400,8 +401,8 @@ def ranked(caller: Caller, fields: ResponseFields) -> Caller:
 
 
 def _with_format(
-    request: Preparation[ResponsesRequest], fields: ResponseFields
-) -> Preparation[ResponsesRequest]:
+    request: ClientRequest[ResponsesRequest], fields: ResponseFields
+) -> ClientRequest[ResponsesRequest]:
     """Returns the preparation with `text.format`, if given, in place of `response_format`."""
     if fields.response_format is None:
         return request
@@ -410,7 +411,7 @@ def _with_format(
 
 
 def _prompt_maker(
-    request: Preparation[ResponsesRequest], fields: ResponseFields, history: History
+    request: ClientRequest[ResponsesRequest], fields: ResponseFields, history: History
 ) -> PromptMaker:
     """Returns the function that makes the prompt."""
     body = request.body
@@ -426,7 +427,7 @@ def _prompt_maker(
 
 
 def _make_prompt(
-    request: Preparation[ResponsesRequest],
+    request: ClientRequest[ResponsesRequest],
     maker: PromptMaker,
     history: History,
     budget: TokenBudget,
@@ -461,7 +462,7 @@ def _tools(body: ResponsesRequest, dialect: Dialect) -> ToolUse:
     )
 
 
-def _budget(request: Preparation[ResponsesRequest], fields: ResponseFields) -> TokenBudget:
+def _budget(request: ClientRequest[ResponsesRequest], fields: ResponseFields) -> TokenBudget:
     requested, most = request.body.max_output_tokens, request.model.info.max_model_len
     if requested is not None and requested > most:
         name = request.names.max_tokens

@@ -19,10 +19,11 @@ import orjson
 from fastovms.api import offload
 from fastovms.api.admin import WorkItem
 from fastovms.api.answer import Envelope
+from fastovms.api.client_request import ClientRequest
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, OPENAI, Dialect
 from fastovms.api.generate import Observed
-from fastovms.api.prompt import Preparation, Prompt
+from fastovms.api.prompt import Prompt
 from fastovms.api.responses.background import (
     LOOK_AGAIN,
     BackgroundRun,
@@ -146,7 +147,7 @@ class RunRestorer:
         priority = ranked(caller, fields).priority
         rank = (job.body.priority or 0) if priority is None else priority
         client = job.client or key.tenant
-        preparation = Preparation(
+        preparation = ClientRequest(
             body=job.body,
             size=len(cut.job),
             model=model,

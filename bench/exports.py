@@ -21,8 +21,8 @@ from bench.common.report import machine, table
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from bench.random_models.weights import WEIGHT_FORMATS
-from fastovms.doctor.facts import measure_bandwidth
 from fastovms.engine.model.model import PagedModel
+from fastovms.parts.doctor.facts import measure_bandwidth
 from fastovms.parts.tuning.measurement import CONTEXT, MeasuredStep, inputs_of
 from fastovms.system.memory import num_usable_cpus
 

@@ -24,8 +24,8 @@ from bench.common.prober import Latencies, probing
 from bench.common.process import server_process, two_cores
 from bench.common.report import machine, table
 from bench.common.streams import completion, run_streams
-from fastovms.client import Target
-from fastovms.load_test.command import LoadRequest
+from fastovms.parts.client.http_client import Target
+from fastovms.parts.load_test.command import LoadRequest
 
 _NULL_SERVER = ("-m", "bench.null_engine.null_server", "--step", "0.02")
 _SERVER = ("-m", "fastovms", "serve", "--access-log", "off", "--cache-size", "0.5")

@@ -22,8 +22,8 @@ from bench.common.report import machine, median, table
 from bench.common.streams import completion, run_streams
 from bench.null_engine.room_profile import measure_rooms
 from bench.null_engine.whole_requests import measure_requests
-from fastovms.client import Target
-from fastovms.load_test.report import Load
+from fastovms.parts.client.http_client import Target
+from fastovms.parts.load_test.report import Load
 
 NULL_SERVER = ("-m", "bench.null_engine.null_server")
 

@@ -31,8 +31,8 @@ import orjson
 from bench.common.report import machine, median, ratio, table
 from bench.common.streams import completion, run_streams
 from bench.endurance.server import ServerUnderTest
-from fastovms.client import Target
-from fastovms.load_test.command import LoadRequest
+from fastovms.parts.client.http_client import Target
+from fastovms.parts.load_test.command import LoadRequest
 
 _MODEL: Final = "model"
 _TOKEN_IDS: Final = (5, 400)

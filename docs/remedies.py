@@ -209,7 +209,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "cli/",
             "catalog.py",
             "ovms/",
-            "client.py",
+            "parts/client/http_client.py",
             "service/",
             "app/batch_app.py",
             "api/served.py",
@@ -244,6 +244,8 @@ SECTIONS: Final[Sequence[Section]] = (
         "State, files and caches",
         (
             "state/",
+            "parts/postgres",
+            "parts/state_transfer.py",
             "files.py",
             "parts/prefix_cache",
             "engine/jit.py",
@@ -287,7 +289,13 @@ SECTIONS: Final[Sequence[Section]] = (
     ),
     Section(
         "Other commands",
-        ("load_test/", "terminal.py", "ray_serve/", "extensions.py", "api/routes.py"),
+        (
+            "parts/client/terminal.py",
+            "parts/load_test",
+            "parts/ray_serve",
+            "extensions.py",
+            "api/routes.py",
+        ),
         "A command that is not `serve`, or a package of your own, was given something it cannot "
         "use. `fastovms COMMAND --help` says what it takes.",
         {

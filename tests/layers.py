@@ -7,14 +7,14 @@ RANKS = (
      "request_fields", "speech", "system"},
     {"errors", "params"},
     {
-        "backend", "client", "extensions", "fair_queue", "gguf", "grammar", "media", "ovms",
+        "backend", "extensions", "fair_queue", "gguf", "grammar", "media", "ovms",
         "state", "telemetry", "text",
     },
-    {"catalog", "engine", "files", "http", "load_test", "terminal"},
+    {"catalog", "engine", "files", "http"},
     {"backends", "batches"},
-    {"api", "ray_serve"},
+    {"api"},
     {"parts"},
-    {"doctor", "service", "ui"},
+    {"service", "ui"},
     {"app"},
     {"cli"},
 )  # fmt: skip
@@ -30,9 +30,12 @@ MAX_CHAT_LINES = 32_400
 
 NEEDED_PARTS = {
     "decode_kernels": {"adapters", "comparison", "tuning"},
+    "doctor": {"postgres", "tuning"},
     "genai": {"comparison", "drafts", "grammars"},
+    "load_test": {"client"},
+    "state_transfer": {"postgres"},
 }
 """The parts that a part needs."""
 
-USERS_OF_PARTS = {"app", "cli", "doctor"}
+USERS_OF_PARTS = {"app", "cli"}
 """The layers that put parts together. Others get what a part adds as an argument."""

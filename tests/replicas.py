@@ -9,11 +9,11 @@ from typing import Any, Final, Protocol
 
 import psycopg
 
+from fastovms.parts.postgres.database import DatabaseLink, PostgresDatabase
+from fastovms.parts.postgres.schema import SharedTables
+from fastovms.parts.postgres.server_address import ServerAddress
+from fastovms.parts.postgres.shared_state import NotificationListener
 from fastovms.state.operations import Operations
-from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
-from fastovms.state.postgres.schema import SharedTables
-from fastovms.state.postgres.server_address import ServerAddress
-from fastovms.state.postgres.shared_state import NotificationListener
 from fastovms.state.running_responses import Replica
 from fastovms.state.sqlite.database import Database
 from fastovms.state.state_store import StateBounds, StateStore

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/client.py`."""
+"""Tests of `fastovms/parts/client/http_client.py`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms import client as event_stream
-from fastovms import client as http_client
-from fastovms.client import (
+from fastovms.errors import ConfigurationError
+from fastovms.parts.client import http_client as event_stream
+from fastovms.parts.client import http_client as http_client
+from fastovms.parts.client.http_client import (
     EventStream,
     HttpClient,
     RequestFailed,
@@ -24,7 +25,6 @@ from fastovms.client import (
     first_model,
     read_event,
 )
-from fastovms.errors import ConfigurationError
 from tests.client.scripted_server import Script, scripted_server
 
 
@@ -323,7 +323,7 @@ async def test_the_first_that_is_listed(models: list[str], name: str | None) -> 
 
 SCRIPT = """
 import asyncio, signal, uvloop
-from fastovms.client import cancelled_by
+from fastovms.parts.client.http_client import cancelled_by
 
 async def run():
     task = asyncio.create_task(asyncio.sleep(60))

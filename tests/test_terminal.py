@@ -1,4 +1,4 @@
-"""Tests of `fastovms/terminal.py`."""
+"""Tests of `fastovms/parts/client/terminal.py`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ import orjson
 import pytest
 import uvloop
 
-from fastovms.client import HttpClient, RequestFailed, Target
 from fastovms.errors import EngineFailed
-from fastovms.terminal import (
+from fastovms.parts.client.http_client import HttpClient, RequestFailed, Target
+from fastovms.parts.client.terminal import (
     COMMANDS,
     AnswerPrinter,
     ChatSession,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import orjson
 
-from fastovms.client import HttpClient, Target
-from fastovms.load_test.command import LoadRequest, run_load
-from fastovms.load_test.report import Load
+from fastovms.parts.client.http_client import HttpClient, Target
+from fastovms.parts.load_test.command import LoadRequest, run_load
+from fastovms.parts.load_test.report import Load
 
 
 def completion(model: str, prompt_token_ids: list[int], num_output_tokens: int) -> LoadRequest:

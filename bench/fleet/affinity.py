@@ -15,7 +15,7 @@ from bench.figures.command import Command
 from bench.figures.figure import Figure
 from bench.fleet.conversations import NextClient, converse
 from bench.fleet.fleet import NUM_REPLICAS, Fleet, running_fleet
-from fastovms.client import HttpClient, Target
+from fastovms.parts.client.http_client import HttpClient, Target
 
 _CACHE: Final = ("--cache-size", "0.8")
 """GB: all conversations fit into the cache of one replica."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from bench.endurance.server import MODEL
-from fastovms.client import HttpClient
+from fastovms.parts.client.http_client import HttpClient
 
 SYSTEM: Final = "You tell stories to children. They are short, and end well."
 _WORDS: Final = (

@@ -22,8 +22,8 @@ from bench.figures.command import Command
 from bench.figures.figure import Figure
 from bench.fleet.fleet import NUM_REPLICAS, balanced, running_fleet
 from bench.null_engine.whole_requests import KINDS, OURS, Kind, Run, WrkLoad
-from fastovms.client import HttpClient, Target
-from fastovms.load_test.command import RANDOM_TOKEN_IDS, run_load
+from fastovms.parts.client.http_client import HttpClient, Target
+from fastovms.parts.load_test.command import RANDOM_TOKEN_IDS, run_load
 
 _PROMPT_TOKENS: Final = 64
 _OUTPUT_TOKENS: Final = 4

@@ -27,9 +27,9 @@ from bench.common.streams import completion, run_streams
 from bench.figures.command import Command
 from bench.figures.figure import Figure
 from bench.fleet.fleet import balanced
-from fastovms.client import Target
-from fastovms.load_test.command import RANDOM_TOKEN_IDS
-from fastovms.load_test.report import Load
+from fastovms.parts.client.http_client import Target
+from fastovms.parts.load_test.command import RANDOM_TOKEN_IDS
+from fastovms.parts.load_test.report import Load
 
 _YAML: Final = Path(__file__).parents[2] / "deploy" / "ray" / "serve.yaml"
 _RAY_PROCESSES: Final = {

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fastovms.load_test.command import RANDOM_TOKEN_IDS
-from fastovms.load_test.config import arrival_times
+from fastovms.parts.load_test.command import RANDOM_TOKEN_IDS
+from fastovms.parts.load_test.config import arrival_times
 
 ARRIVALS = ("at-once", "bursts", "poisson")
 

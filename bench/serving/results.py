@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.common.report import median, ratio, table
 from bench.serving.rounds import Rounds
-from fastovms.load_test.report import Load, Timeline
+from fastovms.parts.load_test.report import Load, Timeline
 
 _NAN = float("nan")
 

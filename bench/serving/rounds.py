@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from bench.serving.load_shape import LoadShape
 from bench.serving.sides import Side
-from fastovms.client import RequestFailed
-from fastovms.load_test.report import Load
+from fastovms.parts.client.http_client import RequestFailed
+from fastovms.parts.load_test.report import Load
 
 
 @dataclass(frozen=True, slots=True)

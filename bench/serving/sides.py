@@ -13,8 +13,8 @@ import openvino_genai
 
 from bench.common.streams import completion, run_streams
 from bench.serving.load_shape import Request
-from fastovms.client import HttpClient, Target, first_model
-from fastovms.load_test.report import Load, Timeline
+from fastovms.parts.client.http_client import HttpClient, Target, first_model
+from fastovms.parts.load_test.report import Load, Timeline
 
 Side = Callable[[Sequence[Request]], Load]
 """Runs the requests of a round to their ends."""

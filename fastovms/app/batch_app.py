@@ -27,10 +27,10 @@ from fastovms.app.supply import ModelSupply
 from fastovms.batches.input import CheckedInput, InputChecker, InputRules, LineSlots
 from fastovms.batches.records import ResultLog, cause_of_end, open_output
 from fastovms.batches.runner import Ask, LineCaller, LineRunner
-from fastovms.client import cancelled_by
 from fastovms.config import BatchConfig
 from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
 from fastovms.http.routing import Router
+from fastovms.parts.client.http_client import cancelled_by
 from fastovms.service.watch import EngineWatch
 from fastovms.system.processor_time import ProcessorTime
 from fastovms.system.threads import DiskThreads, in_daemon_thread

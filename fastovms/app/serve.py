@@ -45,6 +45,7 @@ from fastovms.app.compiling import CompileAhead
 from fastovms.app.greeting import greeting
 from fastovms.app.loading import load_models
 from fastovms.app.paged import TunedCores
+from fastovms.app.state_opening import open_store
 from fastovms.app.supply import ModelSupply, ReadList, settle_memory
 from fastovms.batches.input import InputChecker, LineSlots
 from fastovms.batches.runner import FOLDER as BATCH_FOLDER
@@ -88,7 +89,6 @@ from fastovms.service.export import OvmsMetrics, span_tracer
 from fastovms.service.lifecycle import Guard, Lifecycle, LifecycleHooks, cors_policy, gates_for
 from fastovms.service.log_writer import LineWriter
 from fastovms.service.watch import ChildCollector, LoopWatch, MemoryTrimmer
-from fastovms.state.opening import open_store
 from fastovms.state.sqlite.database import IN_MEMORY
 from fastovms.state.sqlite.location import default_directory
 from fastovms.state.state_store import StateCollector

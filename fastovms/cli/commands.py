@@ -130,7 +130,7 @@ def add_doctor(add_parser: Callable[..., argparse.ArgumentParser], name: str) ->
 
 def run_doctor(arguments: argparse.Namespace, settings: Settings) -> int:
     """Examines and prints, and returns the exit code."""
-    from fastovms.doctor.examination import examine, render, render_json
+    from fastovms.parts.doctor.examination import examine, render, render_json
 
     logging.basicConfig(level="ERROR", format="%(message)s")
     source = settings.section(ModelSource)

@@ -79,7 +79,6 @@ from fastovms.cli.server_commands import (
     run_chat,
     run_state,
 )
-from fastovms.client import RequestFailed
 from fastovms.config import (
     ENCODER,
     ENGINE,
@@ -106,6 +105,7 @@ from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
 from fastovms.extensions import COMMANDS as COMMAND_GROUP
 from fastovms.extensions import Extension, faults_named, load_extensions
 from fastovms.ovms.config_list import config_file, read_config_list
+from fastovms.parts.client.http_client import RequestFailed
 from fastovms.service.log_writer import LineWriter
 from fastovms.system.memory import share_heap
 from fastovms.telemetry.log_format import level_named, log_handler, start_log

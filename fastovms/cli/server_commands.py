@@ -27,7 +27,8 @@ from fastovms.cli.flag import (
     text,
 )
 from fastovms.config import ConfigField, Fields, RepositoryConfig, Settings
-from fastovms.load_test.config import (
+from fastovms.parts.client.terminal import TerminalConfig
+from fastovms.parts.load_test.config import (
     BACKENDS,
     DATA_SETS,
     LATENCIES,
@@ -35,10 +36,9 @@ from fastovms.load_test.config import (
     LoadConfig,
     ReportConfig,
 )
-from fastovms.terminal import TerminalConfig
 
 if TYPE_CHECKING:
-    from fastovms.state.transfer import Copied, OpenState, RowSource
+    from fastovms.parts.state_transfer import Copied, OpenState, RowSource
 
 
 def client_settings(
@@ -97,7 +97,7 @@ def run_chat(arguments: argparse.Namespace, settings: Settings) -> int:
     """Runs the chat, and returns the exit code. A model is downloaded here, not by the server, so
     that its progress is shown."""
     given = client_settings(CHAT_FLAGS, arguments, TERMINAL.api_key, os.environ)
-    from fastovms.terminal import chat
+    from fastovms.parts.client.terminal import chat
 
     place: str | None = arguments.place
     if place is not None and "://" not in place:
@@ -285,7 +285,7 @@ def run_bench(arguments: argparse.Namespace, settings: Settings) -> int:
     """Runs the load test, and returns the exit code."""
     flags = chain.from_iterable(BENCH_GROUPS.values())
     given = client_settings(flags, arguments, LOAD.api_key, os.environ)
-    from fastovms.load_test.command import bench
+    from fastovms.parts.load_test.command import bench
 
     return bench(
         arguments.url,
@@ -351,7 +351,7 @@ def add_state(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> 
 def run_state(arguments: argparse.Namespace, settings: Settings) -> int:
     """Runs `fastovms state` and returns the exit code. Raises ConfigurationError if a path is
     invalid, or a server uses the directory; StateFailed if a state cannot be read or written."""
-    from fastovms.state.transfer import copy_rows, export, rows_in_file, rows_of
+    from fastovms.parts.state_transfer import copy_rows, export, rows_in_file, rows_of
 
     with ExitStack() as stack:
         if arguments.action == "check":
@@ -373,7 +373,7 @@ def run_state(arguments: argparse.Namespace, settings: Settings) -> int:
 def _open(
     stack: ExitStack, arguments: argparse.Namespace, place: str, *, must_exist: bool = True
 ) -> OpenState:
-    from fastovms.state.transfer import open_place
+    from fastovms.parts.state_transfer import open_place
 
     file: Path | None = arguments.password_file
     return stack.enter_context(open_place(place, file, os.environ, must_exist=must_exist))
@@ -392,7 +392,7 @@ def _check(state: OpenState) -> int:
 
 def _faults(state: OpenState) -> Iterator[str]:
     """Yields a line for each fault in a state."""
-    from fastovms.state.transfer import damaged_rows, rows_of
+    from fastovms.parts.state_transfer import damaged_rows, rows_of
 
     yield from state.faults()
     with ExitStack() as stack:

@@ -4,7 +4,7 @@ import pytest
 
 import bench.serve
 from bench.serve import load_shapes, main, parse
-from fastovms.client import Target
+from fastovms.parts.client.http_client import Target
 from tests.client.scripted_server import Script, scripted_server
 
 URL = "http://127.0.0.1:8000"

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms import terminal
 from fastovms.catalog import ModelFinder
 from fastovms.cli.main import parse
 from fastovms.cli.server_commands import CHAT_FLAGS, TERMINAL, run_chat
 from fastovms.config import Settings
-from fastovms.terminal import TerminalConfig
+from fastovms.parts.client import terminal
+from fastovms.parts.client.terminal import TerminalConfig
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import time
 import psycopg
 import pytest
 
+from fastovms.app.state_opening import open_store
 from fastovms.cli.main import main, parse
 from fastovms.cli.server_commands import (
     BENCH_GROUPS,
@@ -22,12 +23,11 @@ from fastovms.cli.server_commands import (
     run_bench,
 )
 from fastovms.config import Settings, StateConfig
-from fastovms.load_test import command
-from fastovms.load_test.config import DataConfig, LoadConfig, ReportConfig
-from fastovms.state.opening import open_store
+from fastovms.parts.client.terminal import TerminalConfig
+from fastovms.parts.load_test import command
+from fastovms.parts.load_test.config import DataConfig, LoadConfig, ReportConfig
 from fastovms.state.operations import Operations
 from fastovms.state.store import EventPack, ResponseProgress, StoredItem, StoredResponse
-from fastovms.terminal import TerminalConfig
 from tests.state.conftest import postgres, postgres_server, test_database
 
 

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/doctor/examination.py`."""
+"""Tests of `fastovms/parts/doctor/examination.py`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from fastovms.config import (
     Settings,
     StateConfig,
 )
-from fastovms.doctor.examination import (
+from fastovms.engine.model.devices import GIB, DeviceFacts, DeviceKind
+from fastovms.errors import ConfigurationError
+from fastovms.parts.doctor.examination import (
     INSTALLATION_CHECKS,
     MACHINE_CHECKS,
     MODEL_CHECKS,
@@ -37,7 +39,7 @@ from fastovms.doctor.examination import (
     render,
     render_json,
 )
-from fastovms.doctor.facts import (
+from fastovms.parts.doctor.facts import (
     AddressFacts,
     DatabaseFacts,
     DirectoryFacts,
@@ -49,8 +51,6 @@ from fastovms.doctor.facts import (
     WeightTraffic,
     read_machine,
 )
-from fastovms.engine.model.devices import GIB, DeviceFacts, DeviceKind
-from fastovms.errors import ConfigurationError
 from tests.encoder_models import encoder_dir
 
 FINE = MachineFacts(

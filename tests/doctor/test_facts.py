@@ -1,4 +1,4 @@
-"""Tests of `fastovms/doctor/facts.py`."""
+"""Tests of `fastovms/parts/doctor/facts.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from fastovms.config import (
     SecurityConfig,
     StateConfig,
 )
-from fastovms.doctor.facts import (
+from fastovms.errors import ConfigurationError
+from fastovms.parts.doctor.facts import (
     InstallationFacts,
     measure_bandwidth,
     read_installation,
@@ -29,7 +30,6 @@ from fastovms.doctor.facts import (
     read_model,
     read_traffic,
 )
-from fastovms.errors import ConfigurationError
 from fastovms.system.disk import DiskCache
 from tests.fake_cgroup import write_cgroup2
 

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/load_test/command.py`."""
+"""Tests of `fastovms/parts/load_test/command.py`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from fastovms.cli.main import main
-from fastovms.client import HttpClient, RequestFailed, Target
 from fastovms.errors import ConfigurationError
-from fastovms.load_test.command import (
+from fastovms.parts.client.http_client import HttpClient, RequestFailed, Target
+from fastovms.parts.load_test.command import (
     RANDOM_TOKEN_IDS,
     LoadedServer,
     LoadRequest,
@@ -26,8 +26,8 @@ from fastovms.load_test.command import (
     run_load,
     run_rounds,
 )
-from fastovms.load_test.config import DEFAULT_OUTPUT_LEN, DataConfig, LoadConfig
-from fastovms.load_test.report import Timeline
+from fastovms.parts.load_test.config import DEFAULT_OUTPUT_LEN, DataConfig, LoadConfig
+from fastovms.parts.load_test.report import Timeline
 from tests.client.scripted_server import Script, scripted_server
 
 
@@ -98,8 +98,8 @@ def test_the_locale_does_not_matter(tmp_path: Path) -> None:
     path.write_bytes('{"prompt": "Grüße"}'.encode())
     code = f"""
 import random
-from fastovms.load_test.command import draw_samples
-from fastovms.load_test.config import DataConfig
+from fastovms.parts.load_test.command import draw_samples
+from fastovms.parts.load_test.config import DataConfig
 config = DataConfig(dataset_name="custom", dataset_path={str(path)!r})
 print(ascii(draw_samples(config, 1, random.Random(0), as_text=True)[0].prompt))
 """

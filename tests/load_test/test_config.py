@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from fastovms.load_test.config import arrival_times
+from fastovms.parts.load_test.config import arrival_times
 
 
 def test_an_infinite_rate_is_all_at_once() -> None:

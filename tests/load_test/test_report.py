@@ -1,4 +1,4 @@
-"""Tests of `fastovms/load_test/report.py`."""
+"""Tests of `fastovms/parts/load_test/report.py`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from docs.check_site import loads_of_page
-from fastovms.client import RequestFailed
 from fastovms.errors import ConfigurationError
-from fastovms.load_test.config import LATENCIES, LoadConfig
-from fastovms.load_test.report import (
+from fastovms.parts.client.http_client import RequestFailed
+from fastovms.parts.load_test.config import LATENCIES, LoadConfig
+from fastovms.parts.load_test.report import (
     Distribution,
     Load,
     Timeline,

@@ -18,7 +18,7 @@ class Cluster:
         from ray.serve._private.common import DeploymentHandleSource
         from ray.serve.config import DeploymentID, ReplicaID
 
-        from fastovms.ray_serve.application import AffinityRouter
+        from fastovms.parts.ray_serve.application import AffinityRouter
 
         deployment = DeploymentID(name="fastovms")
         self.router = AffinityRouter(deployment, DeploymentHandleSource.UNKNOWN)

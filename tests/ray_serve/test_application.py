@@ -17,7 +17,7 @@ def test_the_yaml_is_one_that_serve_run_takes() -> None:
     from ray._common.utils import import_attr
     from ray.serve.schema import ServeDeploySchema
 
-    from fastovms.ray_serve.application import NAME, build
+    from fastovms.parts.ray_serve.application import NAME, build
 
     config = ServeDeploySchema.model_validate(yaml.safe_load(YAML.read_text()))
     [application] = config.applications
@@ -28,7 +28,7 @@ def test_the_yaml_is_one_that_serve_run_takes() -> None:
 
 
 def test_the_server_refuses_before_ray_queues() -> None:
-    from fastovms.ray_serve.application import build
+    from fastovms.parts.ray_serve.application import build
 
     deployment = build({})._bound_deployment
     engine = EngineConfig()
@@ -36,7 +36,7 @@ def test_the_server_refuses_before_ray_queues() -> None:
 
 
 def test_wrong_args_are_refused_before_anything_starts() -> None:
-    from fastovms.ray_serve.application import build
+    from fastovms.parts.ray_serve.application import build
 
     with pytest.raises(ConfigurationError, match="unknown field `modle`"):
         build({"modle": "x"})

@@ -6,7 +6,7 @@ import urllib.request
 import pytest
 
 from fastovms.errors import BackendUnavailable
-from fastovms.ray_serve.child_server import ChildServer
+from fastovms.parts.ray_serve.child_server import ChildServer
 
 SMALL = ("--cache-size", "0.01", "--no-enable-store")
 

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("aiohttp", reason="comes with the extra ray: pip install -e '.[ray]'")
 
-from fastovms.ray_serve.replica import HttpProxy, Message
+from fastovms.parts.ray_serve.replica import HttpProxy, Message
 from tests.connections import serving
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fastovms.ray_serve.child_server import queue_lengths, replicas_for_queues
+from fastovms.parts.ray_serve.child_server import queue_lengths, replicas_for_queues
 
 RUNNING = "fastovms_num_requests_running"
 WAITING = "fastovms_num_requests_waiting"

@@ -35,7 +35,7 @@ class FakeServer:
 
 @pytest.fixture
 def replica() -> Any:
-    from fastovms.ray_serve.replica import ServeReplica
+    from fastovms.parts.ray_serve.replica import ServeReplica
 
     class NotAwaited(ServeReplica):
         def __del__(self) -> None:
@@ -72,7 +72,7 @@ async def test_autoscaling_is_told_of_the_queues(replica: Any) -> None:
 async def test_a_replica_ends_with_its_server(
     replica: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fastovms.ray_serve.replica as module
+    import fastovms.parts.ray_serve.replica as module
 
     killed = []
     monkeypatch.setattr(module, "_FAILURE_GRACE", 0.0)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fastovms.errors import ConfigurationError
-from fastovms.ray_serve.child_server import ReplicaOptions, replica_options
+from fastovms.parts.ray_serve.child_server import ReplicaOptions, replica_options
 
 
 def test_options_are_read() -> None:

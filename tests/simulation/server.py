@@ -32,6 +32,7 @@ from fastovms.api.served import AnyServed, KnownModel, ServedEncoder, ServedMode
 from fastovms.app import loading, serve, supply
 from fastovms.app.paged import engine_extensions
 from fastovms.app.serve import BatchService
+from fastovms.app.state_opening import open_store
 from fastovms.app.supply import ModelSupply
 from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.paged import backend
@@ -57,7 +58,6 @@ from fastovms.parts.prefix_cache.directory import BlockDirectory, open_block_dir
 from fastovms.parts.prefix_cache.engine import PrefixDirectory, StoredPrefixes
 from fastovms.parts.prefix_cache.stored_prefixes import PrefixFiles
 from fastovms.service import lifecycle
-from fastovms.state.opening import open_store
 from fastovms.state.operations import Operations
 from fastovms.state.running_responses import Replica
 from fastovms.state.sqlite import location

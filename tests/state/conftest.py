@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
-from fastovms.state.postgres.server_address import ServerAddress
+from fastovms.parts.postgres.database import DatabaseLink, PostgresDatabase
+from fastovms.parts.postgres.server_address import ServerAddress
 from fastovms.state.sqlite.database import Database
 from fastovms.state.state_store import StateBounds
 from tests.postgres_server import PostgresServer

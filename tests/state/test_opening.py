@@ -5,9 +5,9 @@ import time
 
 import pytest
 
+from fastovms.app.state_opening import open_store
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError
-from fastovms.state.opening import open_store
 
 
 def test_nothing_is_kept():
@@ -31,7 +31,7 @@ async def test_a_database_and_a_directory_go_together(tmp_path, postgres_server)
 
 
 def test_without_the_extra(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("fastovms.state.postgres.")]:
+    for name in [name for name in sys.modules if name.startswith("fastovms.parts.postgres.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ConfigurationError, match=r"pip install '\.\[postgres\]'"):

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from fastovms.errors import TooLarge
+from fastovms.parts.postgres.database import PostgresDatabase
 from fastovms.state.operations import Operations
-from fastovms.state.postgres.database import PostgresDatabase
 from fastovms.state.running_responses import Replica
 from fastovms.state.sqlite.database import Database
 from fastovms.state.store import (

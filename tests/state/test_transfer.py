@@ -12,9 +12,7 @@ import orjson
 import pytest
 
 from fastovms.errors import ConfigurationError, StateFailed
-from fastovms.state.store import ResponseProgress, StoredResponse
-from fastovms.state.tables import VERSION
-from fastovms.state.transfer import (
+from fastovms.parts.state_transfer import (
     EVENTS,
     ITEMS,
     JOBS,
@@ -32,6 +30,8 @@ from fastovms.state.transfer import (
     rows_of,
     write_portable,
 )
+from fastovms.state.store import ResponseProgress, StoredResponse
+from fastovms.state.tables import VERSION
 from tests.state.transactions import add, context, do, find, ids, items
 
 OBJECT = (1, "t", 0, "r", 1, None, b"body", None, 300, 1.5)
@@ -238,7 +238,7 @@ def test_a_directory_of_a_later_version(tmp_path):
 
 
 def test_a_url_without_the_extra(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("fastovms.state.postgres.")]:
+    for name in [name for name in sys.modules if name.startswith("fastovms.parts.postgres.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with (

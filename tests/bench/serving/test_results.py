@@ -11,7 +11,7 @@ from bench.serving.results import (
     ratios_table,
 )
 from bench.serving.rounds import Rounds
-from fastovms.load_test.report import Load, Timeline
+from fastovms.parts.load_test.report import Load, Timeline
 
 
 def stream(*arrivals: float, started: float = 0.0) -> Timeline:

@@ -10,8 +10,8 @@ import pytest
 from bench.serving.load_shape import LoadShape, Request
 from bench.serving.rounds import Rounds, run_rounds
 from bench.serving.sides import Side
-from fastovms.client import RequestFailed
-from fastovms.load_test.report import Load, Timeline
+from fastovms.parts.client.http_client import RequestFailed
+from fastovms.parts.load_test.report import Load, Timeline
 
 SHAPE = LoadShape(2, [4], [1])
 

@@ -1,6 +1,6 @@
 """Runs replicas that share a state in PostgreSQL over failing connections, and checks invariants.
 
-The database server, `LeaseKeeper`, `EventWriter`, `StateStore` and `fastovms.state.postgres` are
+The database server, `LeaseKeeper`, `EventWriter`, `StateStore` and `fastovms.parts.postgres` are
 the real ones. Each replica connects through a `FaultProxy` and has clocks that drift. Random
 choices are seeded, but time is real: a failing seed may pass when it is run again.
 """
@@ -23,12 +23,12 @@ from fastovms.api.responses import resumption, stored
 from fastovms.api.responses.resumption import LeaseKeeper
 from fastovms.api.responses.stored import EventLog, EventWriter
 from fastovms.errors import StateFailed
+from fastovms.parts.postgres import database
+from fastovms.parts.postgres.database import DatabaseLink, PostgresDatabase
+from fastovms.parts.postgres.schema import TimeLimits
+from fastovms.parts.postgres.server_address import ServerAddress
+from fastovms.parts.postgres.shared_state import NotificationListener
 from fastovms.state.operations import Operations
-from fastovms.state.postgres import database
-from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
-from fastovms.state.postgres.schema import TimeLimits
-from fastovms.state.postgres.server_address import ServerAddress
-from fastovms.state.postgres.shared_state import NotificationListener
 from fastovms.state.running_responses import Replica
 from fastovms.state.state_store import StateBounds, StateStore
 from fastovms.state.store import (

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/state/postgres/database.py`."""
+"""Tests of `fastovms/parts/postgres/database.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from fastovms.errors import ConfigurationError, StateFailed
-from fastovms.state.postgres.database import EVICTION_LOCK, DatabaseLink, PostgresDatabase, open_url
-from fastovms.state.postgres.schema import PostgresSession, Unreachable, open_session
-from fastovms.state.postgres.server_address import ServerAddress
+from fastovms.parts.postgres.database import EVICTION_LOCK, DatabaseLink, PostgresDatabase, open_url
+from fastovms.parts.postgres.schema import PostgresSession, Unreachable, open_session
+from fastovms.parts.postgres.server_address import ServerAddress
 from fastovms.state.store import Page, StoredResponse, UnknownCursor
 from fastovms.state.tables import Totals
 from tests.state.conftest import UNBOUNDED, Clock

@@ -9,14 +9,14 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from fastovms.app.state_opening import open_store
 from fastovms.config import StateConfig
 from fastovms.errors import StateFailed
-from fastovms.state.opening import open_store
+from fastovms.parts.postgres import database as database_link
+from fastovms.parts.postgres.database import DatabaseLink, PostgresDatabase
+from fastovms.parts.postgres.schema import open_session
+from fastovms.parts.postgres.server_address import ServerAddress
 from fastovms.state.operations import Operations
-from fastovms.state.postgres import database as database_link
-from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
-from fastovms.state.postgres.schema import open_session
-from fastovms.state.postgres.server_address import ServerAddress
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import StoredItem, StoredResponse
 from tests.postgres_server import PostgresServer

@@ -15,11 +15,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from fastovms.app.state_opening import open_store
 from fastovms.config import StateConfig
-from fastovms.state.opening import open_store
+from fastovms.parts.postgres.database import PostgresDatabase
+from fastovms.parts.postgres.server_address import ServerAddress
 from fastovms.state.operations import Operations
-from fastovms.state.postgres.database import PostgresDatabase
-from fastovms.state.postgres.server_address import ServerAddress
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import Page, StoredItem, StoredResponse
 from tests.postgres_server import free_port, server_user

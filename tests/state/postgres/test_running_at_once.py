@@ -7,8 +7,8 @@ import random
 
 import pytest
 
+from fastovms.parts.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.state.operations import Operations
-from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.state.running_responses import Replica
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import EventPack, ResponseProgress, StoredItem, StoredResponse

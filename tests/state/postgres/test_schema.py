@@ -1,4 +1,4 @@
-"""Tests of `fastovms/state/postgres/schema.py`."""
+"""Tests of `fastovms/parts/postgres/schema.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from fastovms.state.postgres.schema import (
+from fastovms.parts.postgres.schema import (
     OtherVersion,
     PostgresSession,
     SharedTables,

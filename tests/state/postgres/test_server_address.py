@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.errors import ConfigurationError, StateFailed
-from fastovms.state.postgres.server_address import may_have_password, read_address
+from fastovms.parts.postgres.server_address import may_have_password, read_address
 
 
 def test_what_libpq_is_told():

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/state/postgres/shared_state.py`."""
+"""Tests of `fastovms/parts/postgres/shared_state.py`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from fastovms.app.state_opening import open_store
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
-from fastovms.state.opening import open_store
+from fastovms.parts.postgres import shared_state
+from fastovms.parts.postgres.schema import CHANNEL, open_session
+from fastovms.parts.postgres.server_address import ServerAddress
+from fastovms.parts.postgres.shared_state import NotificationListener
 from fastovms.state.operations import Operations
-from fastovms.state.postgres import shared_state
-from fastovms.state.postgres.schema import CHANNEL, open_session
-from fastovms.state.postgres.server_address import ServerAddress
-from fastovms.state.postgres.shared_state import NotificationListener
 from fastovms.state.store import EventPack, ResponseProgress, StoredResponse
 from tests.postgres_server import PostgresServer
 from tests.state.postgres.test_replicas import pgbouncer, url_of

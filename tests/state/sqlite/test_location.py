@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from fastovms.app.state_opening import open_store
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed, StateUnread
-from fastovms.state.opening import open_store
 from fastovms.state.operations import Operations
 from fastovms.state.sqlite import location
 from fastovms.state.sqlite.database import DiskReturn, UnusableFile

@@ -28,16 +28,6 @@ from fastovms.config import (
     Settings,
     StateConfig,
 )
-from fastovms.doctor.facts import (
-    InstallationFacts,
-    MachineFacts,
-    ModelFacts,
-    device_of,
-    measure_bandwidth,
-    read_installation,
-    read_machine,
-    read_model,
-)
 from fastovms.encoding import Task
 from fastovms.engine.model.devices import (
     AUTO,
@@ -51,6 +41,16 @@ from fastovms.engine.model.devices import (
 )
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
+from fastovms.parts.doctor.facts import (
+    InstallationFacts,
+    MachineFacts,
+    ModelFacts,
+    device_of,
+    measure_bandwidth,
+    read_installation,
+    read_machine,
+    read_model,
+)
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.text.template_messages import OUTCOMES
 

@@ -19,9 +19,15 @@ import orjson
 import uvloop
 from tqdm import tqdm
 
-from fastovms.client import HttpClient, RequestFailed, Target, cancelled_by, first_model
 from fastovms.errors import ConfigurationError
-from fastovms.load_test.config import (
+from fastovms.parts.client.http_client import (
+    HttpClient,
+    RequestFailed,
+    Target,
+    cancelled_by,
+    first_model,
+)
+from fastovms.parts.load_test.config import (
     BACKENDS,
     DEFAULT_OUTPUT_LEN,
     DataConfig,
@@ -29,7 +35,7 @@ from fastovms.load_test.config import (
     ReportConfig,
     arrival_times,
 )
-from fastovms.load_test.report import (
+from fastovms.parts.load_test.report import (
     Load,
     LoadSummary,
     Timeline,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from fastovms.client import DONE, RequestFailed, read_event
 from fastovms.errors import ConfigurationError
-from fastovms.load_test.config import LoadConfig
+from fastovms.parts.client.http_client import DONE, RequestFailed, read_event
+from fastovms.parts.load_test.config import LoadConfig
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fastovms.config import StateConfig
-from fastovms.state.postgres.server_address import extra_needed
+from fastovms.parts.postgres.server_address import extra_needed
 from fastovms.state.sqlite.location import open_location
 from fastovms.state.state_store import StateBounds, StateStore
 from fastovms.state.tables import Clock
@@ -20,6 +20,6 @@ def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) ->
     bounds = StateBounds(config.max_age, config.max_objects, config.max_bytes)
     if config.state_url is not None:
         with extra_needed():
-            from fastovms.state.postgres.shared_state import open_shared_state
+            from fastovms.parts.postgres.shared_state import open_shared_state
         return open_shared_state(config, bounds, environ, clock)
     return StateStore(open_location(config, bounds, environ, clock))

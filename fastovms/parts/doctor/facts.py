@@ -319,7 +319,7 @@ def _database(state: StateConfig, environ: Mapping[str, str]) -> DatabaseFacts |
     try:
         import psycopg
 
-        from fastovms.state.postgres.server_address import read_address
+        from fastovms.parts.postgres.server_address import read_address
     except ImportError as error:
         return DatabaseFacts("--state-url", f"{error}: pip install '.[postgres]'")
     try:

@@ -11,8 +11,8 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
 from fastovms.config import EngineConfig
-from fastovms.ray_serve.child_server import replica_options
-from fastovms.ray_serve.replica import ServeReplica
+from fastovms.parts.ray_serve.child_server import replica_options
+from fastovms.parts.ray_serve.replica import ServeReplica
 
 
 class AffinityRouter(ConsistentHashRouter):

@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from fastovms.errors import BackendUnavailable
-from fastovms.ray_serve.child_server import ChildServer, ReplicaOptions, queue_lengths
+from fastovms.parts.ray_serve.child_server import ChildServer, ReplicaOptions, queue_lengths
 
 # Passes HTTP requests on to a server and its answers back, byte for byte, as an ASGI application.
 

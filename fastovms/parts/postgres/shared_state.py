@@ -13,9 +13,9 @@ import psycopg
 
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError
-from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
-from fastovms.state.postgres.schema import CHANNEL, OtherVersion, Unreachable
-from fastovms.state.postgres.server_address import ServerAddress, may_have_password, read_address
+from fastovms.parts.postgres.database import DatabaseLink, PostgresDatabase
+from fastovms.parts.postgres.schema import CHANNEL, OtherVersion, Unreachable
+from fastovms.parts.postgres.server_address import ServerAddress, may_have_password, read_address
 from fastovms.state.running_responses import Replica
 from fastovms.state.state_store import StateBounds, StateStore
 from fastovms.state.store import Watch, Watchers

@@ -14,8 +14,7 @@ import psycopg
 from psycopg import errors
 
 from fastovms.errors import ConfigurationError, StateFailed
-from fastovms.state.operations import Operations
-from fastovms.state.postgres.schema import (
+from fastovms.parts.postgres.schema import (
     OF_COMMANDS,
     OF_SERVERS,
     NoTables,
@@ -27,7 +26,8 @@ from fastovms.state.postgres.schema import (
     need_tables,
     open_session,
 )
-from fastovms.state.postgres.server_address import ServerAddress
+from fastovms.parts.postgres.server_address import ServerAddress
+from fastovms.state.operations import Operations
 from fastovms.state.running_responses import ONLY_REPLICA, Replica
 from fastovms.state.state_store import Eviction, Operation, OperationOutcome, StateBounds
 from fastovms.state.tables import Clock, Totals, total_of

@@ -22,7 +22,9 @@ from typing import IO, Any, Final, NamedTuple, TextIO
 import orjson
 import uvloop
 
-from fastovms.client import (
+from fastovms.errors import ConfigurationError, EngineFailed, FastovmsError
+from fastovms.params import SamplingFields
+from fastovms.parts.client.http_client import (
     DONE,
     CallPart,
     HttpClient,
@@ -32,8 +34,6 @@ from fastovms.client import (
     first_model,
     read_event,
 )
-from fastovms.errors import ConfigurationError, EngineFailed, FastovmsError
-from fastovms.params import SamplingFields
 from fastovms.request_fields import rows_of
 
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 import orjson
 
 from fastovms.errors import ConfigurationError, StateFailed
-from fastovms.state.postgres.server_address import extra_needed, read_address
+from fastovms.parts.postgres.server_address import extra_needed, read_address
 from fastovms.state.sqlite.database import UnusableFile
 from fastovms.state.sqlite.location import STATE_FILE, open_directory
 from fastovms.state.state_store import StateBounds
@@ -284,7 +284,7 @@ def open_place(
     StateFailed if the state cannot be read or written, also within the context."""
     if "://" in place:
         with extra_needed():
-            from fastovms.state.postgres.database import open_url
+            from fastovms.parts.postgres.database import open_url
         address = read_address(place, password_file, environ)
         with open_url(address, _UNBOUNDED, must_exist=must_exist) as shared:
             yield shared

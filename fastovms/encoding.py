@@ -9,14 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-
-class Task(Enum):
-    """The task of a model. The values are OVMS's names."""
-
-    TEXT_GENERATION = "text_generation"
-    EMBEDDINGS = "embeddings"
-    RERANK = "rerank"
-    SPEECH = "speech2text"
+from fastovms.params import Task
 
 
 class Pooling(Enum):

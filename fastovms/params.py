@@ -607,6 +607,15 @@ class WeightCount(NamedTuple):
     element_type: str
 
 
+class Task(Enum):
+    """The task of a model. The values are OVMS's names."""
+
+    TEXT_GENERATION = "text_generation"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    SPEECH = "speech2text"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """The facts in a model's files.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 RANKS = (
-    {"backend_stats", "config", "encoding", "grammar_tree", "json_types", "quoting",
+    {"backend_stats", "config", "grammar_tree", "json_types", "quoting",
      "request_fields", "speech", "system"},
     {"errors", "params"},
+    {"encoding"},
     {
         "backend", "extensions", "fair_queue", "gguf", "grammar", "media", "ovms",
         "state", "telemetry", "text",

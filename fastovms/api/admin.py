@@ -31,7 +31,6 @@ from fastovms.api.dialect import (
 )
 from fastovms.api.endpoint import ListPage, UrlQuery, json_response, list_page
 from fastovms.api.served import KnownModel, ModelState, ServedModels
-from fastovms.encoding import Task
 from fastovms.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -43,6 +42,7 @@ from fastovms.errors import (
 from fastovms.fair_queue import Shares
 from fastovms.http.messages import Request, Response
 from fastovms.http.routing import MethodNotAllowed, Router
+from fastovms.params import Task
 from fastovms.telemetry.metrics import render
 
 KEY_LENGTH: Final = 16

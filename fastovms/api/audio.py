@@ -24,12 +24,11 @@ from fastovms.api.typed_body import hold_model
 from fastovms.api.unread import unknown_warning
 from fastovms.backend import SpeechBackend
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
-from fastovms.encoding import Task
 from fastovms.errors import InvalidField, Overloaded, RequestError
 from fastovms.fair_queue import Shares
 from fastovms.http.messages import BodySink, Request, Response, Stream, UploadHandler
 from fastovms.media.audio import AUDIO
-from fastovms.params import ModelInfo
+from fastovms.params import ModelInfo, Task
 from fastovms.speech import SAMPLE_RATE, SpeechInfo, SpeechParams, Transcript, language_code
 from fastovms.system.disk import UnnamedFile
 from fastovms.system.threads import DiskThreads

@@ -18,9 +18,8 @@ from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.api.typed_body import hold_model, read_named
 from fastovms.config import ApiConfig
-from fastovms.encoding import Task
 from fastovms.http.messages import Request
-from fastovms.params import SamplingParams
+from fastovms.params import SamplingParams, Task
 from fastovms.telemetry.tracing import GenerationKind, GenerationSpan, GenerationStart, Tracer
 
 Body = TypeVar("Body", bound=GenerationFields)

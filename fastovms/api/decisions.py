@@ -35,10 +35,9 @@ from fastovms.api.responses.job import item_ids
 from fastovms.api.scoring import run_single_steps
 from fastovms.api.served import ServedModel
 from fastovms.api.typed_body import hold_model, read_named
-from fastovms.encoding import Task
 from fastovms.errors import FieldFault, InvalidField
 from fastovms.http.messages import Request, Response
-from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.params import GenerationRequest, SamplingParams, Task
 from fastovms.telemetry.metrics import FinishedRequest
 from fastovms.text.output import opens_reasoning
 

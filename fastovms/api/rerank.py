@@ -41,10 +41,10 @@ from fastovms.api.embeddings import (
 from fastovms.api.endpoint import Route, endpoint, json_response
 from fastovms.api.prompt import context_exceeded
 from fastovms.api.served import ServedEncoder
-from fastovms.encoding import EncoderText, Task
+from fastovms.encoding import EncoderText
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
-from fastovms.params import ModelInfo
+from fastovms.params import ModelInfo, Task
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.tokenizer import PairTemplate, TokenIds
 

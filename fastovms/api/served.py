@@ -16,9 +16,8 @@ from fastovms.api.image_parts import ImageInput
 from fastovms.api.rendering import TemplateRuns
 from fastovms.backend import Backend, EncoderBackend, GenerationBackend
 from fastovms.config import ChatConfig, EncoderConfig, ModelLimits
-from fastovms.encoding import Task
 from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField, ModelNotFound
-from fastovms.params import Adapter, ModelInfo
+from fastovms.params import Adapter, ModelInfo, Task
 from fastovms.system.disk import DiskCache
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.output import check_formats, kept_tags

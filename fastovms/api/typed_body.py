@@ -19,9 +19,9 @@ from fastovms.api.served import (
     TextServed,
 )
 from fastovms.api.unread import Members
-from fastovms.encoding import Task
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request
+from fastovms.params import Task
 
 
 def place_of(text: str, body: msgspec.Struct) -> str | None:

@@ -29,7 +29,6 @@ from fastovms.backends.model_files import (
 )
 from fastovms.backends.model_task import find_task
 from fastovms.config import EngineConfig, ModelConfig
-from fastovms.encoding import Task
 from fastovms.engine.model.devices import (
     AUTO,
     GIB,
@@ -42,7 +41,7 @@ from fastovms.engine.model.devices import (
 )
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import NotStored, find_gguf, model_directory
-from fastovms.params import ModelInfo
+from fastovms.params import ModelInfo, Task
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.system.memory import make_binding_tables, memory_left, memory_limit
 

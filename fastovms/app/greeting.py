@@ -8,7 +8,7 @@ from typing import Final
 
 from fastovms import __version__
 from fastovms.api.served import ServedModels
-from fastovms.encoding import Task
+from fastovms.params import Task
 
 _TRIALS: Final[Mapping[Task, tuple[str, Mapping[str, object]]]] = {
     Task.TEXT_GENERATION: ("completions", {"prompt": "Once upon a time", "max_tokens": 60}),

@@ -39,7 +39,6 @@ from fastovms.backends.paged.backend import PagedBackend
 from fastovms.backends.processes import ChildProcess
 from fastovms.backends.speech_backend import load_whisper
 from fastovms.config import EngineConfig, MediaConfig, ModelConfig
-from fastovms.encoding import Task
 from fastovms.engine.model.cache_precision import check_cpu_cache
 from fastovms.engine.model.compilation import check_exact
 from fastovms.engine.model.devices import (
@@ -50,7 +49,7 @@ from fastovms.engine.model.devices import (
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf, is_converted
 from fastovms.media import audio
-from fastovms.params import ModelInfo
+from fastovms.params import ModelInfo, Task
 from fastovms.parts.drafts.files import check_draft_files
 from fastovms.parts.media.image_decoder import ImageDecoder
 from fastovms.parts.media.loader import ImageLoader

@@ -22,10 +22,10 @@ from fastovms.app.loading import check_models
 from fastovms.app.paged import TunedCores
 from fastovms.backends.model_files import fingerprint_of
 from fastovms.config import ModelConfig, ModelSource, ResidencyConfig
-from fastovms.encoding import Task
 from fastovms.engine.model.devices import FREE_MEMORY_SHARE, GIB, available_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf
+from fastovms.params import Task
 from fastovms.parts.prefix_cache.directory import BlockDirectory
 from fastovms.parts.prefix_cache.engine import PrefixDirectory
 from fastovms.service.lifecycle import FileWatch

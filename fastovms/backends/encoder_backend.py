@@ -28,10 +28,10 @@ from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
 from fastovms.backends.job_thread import Job, JobThread
 from fastovms.backends.model_task import find_pooling, find_task, graph_file
 from fastovms.config import EncoderConfig, EngineConfig
-from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText, Pooling, Task
+from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText, Pooling
 from fastovms.errors import ConfigurationError, EngineFailed, Overloaded
 from fastovms.fair_queue import Shares
-from fastovms.params import ModelInfo
+from fastovms.params import ModelInfo, Task
 from fastovms.text.tokenizer import TextEncoder
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,9 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
-from fastovms.encoding import EncoderInfo, EncoderText, Pooling, Task
+from fastovms.encoding import EncoderInfo, EncoderText, Pooling
 from fastovms.errors import ConfigurationError
+from fastovms.params import Task
 
 _SMALL: Final = 1024
 """Tokens of a batch beyond which the cost of a new shape is small in comparison."""

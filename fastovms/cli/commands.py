@@ -17,7 +17,6 @@ from fastovms.cli.flag import path, text
 from fastovms.cli.flags import ENGINE_GROUP, FLAGS, HUB_GROUP, add_flags, read_flags
 from fastovms.cli.foreign_flags import given_flags
 from fastovms.config import ENCODER, ENGINE, MODEL_SECTIONS, ConfigField, ModelSource, Settings
-from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.config_list import config_file, path_from, read_json, write_file
 from fastovms.ovms.graph import (
@@ -30,6 +29,7 @@ from fastovms.ovms.graph import (
 )
 from fastovms.ovms.options import OVMS_OPTIONS, Choice, Integer, Kind
 from fastovms.ovms.textproto import quote
+from fastovms.params import Task
 from fastovms.parts.prefix_cache.directory import FOLDER, erase, read_contents_by_model
 from fastovms.state.sqlite.location import default_directory
 

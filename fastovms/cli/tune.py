@@ -15,12 +15,11 @@ from fastovms.app.compiling import task_of
 from fastovms.app.loading import check_models
 from fastovms.catalog import ModelFinder
 from fastovms.config import EngineConfig, ModelSource, RepositoryConfig
-from fastovms.encoding import Task
 from fastovms.engine.model.devices import MemoryReader
 from fastovms.engine.model.paging import MAX_ACTIVATION_GROUP
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
-from fastovms.params import SamplingParams
+from fastovms.params import SamplingParams, Task
 from fastovms.parts.tuning.idle import TuningReport, compare_all, measure_all
 from fastovms.parts.tuning.measurement import DECODES, PREFILLS, Times
 from fastovms.parts.tuning.quality import Quality

@@ -15,12 +15,11 @@ from fastovms.api.batches import UPLOAD_ROUTES, BatchRequest, batch_object
 from fastovms.app.serve import BatchService
 from fastovms.batches.records import BatchError
 from fastovms.config import BatchConfig, FilesConfig
-from fastovms.encoding import Task
 from fastovms.errors import MalformedBody
 from fastovms.files import FileRecord
 from fastovms.http.messages import UploadHandler
 from fastovms.http.routing import Match
-from fastovms.params import LOWEST_PRIORITY
+from fastovms.params import LOWEST_PRIORITY, Task
 from tests.api.documented_values import of_files_and_batches
 from tests.api.encoder_api import EncoderApi, served_encoder
 from tests.batches.test_records import new_record

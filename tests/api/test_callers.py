@@ -11,9 +11,8 @@ import pytest
 
 from fastovms.api.client_request import ClientRequest
 from fastovms.api.responses.background import KeptFor
-from fastovms.encoding import Task
 from fastovms.http.messages import Caller
-from fastovms.params import LOWEST_PRIORITY
+from fastovms.params import LOWEST_PRIORITY, Task
 from tests.api.chat_models import chat_model
 from tests.api.encoder_api import served_encoder
 from tests.fakes import FakeStream, model_info

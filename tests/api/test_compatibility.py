@@ -20,7 +20,7 @@ from fastovms.api.ollama.request import (
 )
 from fastovms.api.request_schemas import ChatRequest, CompletionRequest, GenerationFields
 from fastovms.api.responses.request import ResponsesRequest
-from fastovms.encoding import Task
+from fastovms.params import Task
 from tests.api.chat_models import chat_model
 from tests.api.documented_values import examples, section_of
 from tests.api.encoder_api import EncoderApi, served_encoder

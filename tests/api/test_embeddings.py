@@ -20,8 +20,9 @@ from fastovms.api.embeddings import (
     read_limit,
     tokenize,
 )
-from fastovms.encoding import EncoderText, Task
+from fastovms.encoding import EncoderText
 from fastovms.errors import InvalidField, Overloaded, RequestError
+from fastovms.params import Task
 from fastovms.telemetry.tracing import EncodingFormat, GenerationKind
 from tests.api.encoder_api import CLS, SEP, served_encoder
 from tests.api.fake_tracer import FakeTracer

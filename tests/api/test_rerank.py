@@ -21,8 +21,8 @@ from fastovms.api.rerank import (
     read_pair_options,
     score_pairs,
 )
-from fastovms.encoding import Task
 from fastovms.errors import InvalidField, Overloaded
+from fastovms.params import Task
 from fastovms.text.tokenizer import PairTemplate
 from tests.api.encoder_api import CLS, PAIR, SEP, served_encoder
 from tests.fakes import model_info

@@ -17,9 +17,8 @@ from fastovms.api.dialect import OLLAMA, OPENAI, model_not_found
 from fastovms.api.residency import Move, MoveKind, Residency
 from fastovms.api.served import ChatModel, KnownModel, ModelState, ServedModels, no_hold
 from fastovms.config import DEMO_MODEL, ChatConfig, MediaConfig, ResidencyConfig
-from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError, FieldFault, ModelNotFound, Overloaded
-from fastovms.params import ModelInfo, Refusal
+from fastovms.params import ModelInfo, Refusal, Task
 from fastovms.parts.media.decode import PixelBound
 from fastovms.parts.media.loader import ImageLoader
 from fastovms.text.template import ChatTemplate

@@ -6,7 +6,7 @@ import pytest
 
 from fastovms.api import offload
 from fastovms.api.tokenize import MAX_PADDED
-from fastovms.encoding import Task
+from fastovms.params import Task
 from tests.api.chat_models import MESSAGES, chat_model, tool
 from tests.api.encoder_api import CLS, SEP, EncoderApi, served_encoder
 from tests.api.fake_api import Api

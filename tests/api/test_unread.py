@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.encoding import Task
+from fastovms.params import Task
 from tests.api.chat_models import chat_model
 from tests.api.encoder_api import served_encoder
 from tests.fakes import FakeStream, model_info

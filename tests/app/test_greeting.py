@@ -9,7 +9,7 @@ import pytest
 
 from fastovms.api.served import KnownModel, ServedModel, ServedModels
 from fastovms.app.greeting import greeting
-from fastovms.encoding import Task
+from fastovms.params import Task
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.fakes import ByteTokenizer, FakeBackend, model_info
 

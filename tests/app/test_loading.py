@@ -19,10 +19,9 @@ from fastovms.app.compiling import (
 )
 from fastovms.app.loading import check_models, load_models
 from fastovms.config import DEMO_MODEL, EngineConfig, MediaConfig, ModelConfig
-from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import NotStored
-from fastovms.params import SamplingDefaults
+from fastovms.params import SamplingDefaults, Task
 from tests.fakes import FakeBackend, model_info
 
 

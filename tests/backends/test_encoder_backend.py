@@ -15,8 +15,9 @@ from fastovms.backends.encoder_backend import SliceCosts, TextQueue, ThreadedEnc
 from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
 from fastovms.backends.model_files import read_encoder_info
 from fastovms.config import DEMO_MODEL, EncoderConfig, EngineConfig
-from fastovms.encoding import EncoderInfo, EncoderText, Task
+from fastovms.encoding import EncoderInfo, EncoderText
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, Overloaded
+from fastovms.params import Task
 from tests.encoder_models import encoder_dir
 from tests.fakes import model_info
 

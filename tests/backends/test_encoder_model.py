@@ -17,8 +17,9 @@ from fastovms.backends.encoder_model import (
     read_encoder,
 )
 from fastovms.config import DEMO_MODEL
-from fastovms.encoding import EncoderInfo, EncoderText, Pooling, Task
+from fastovms.encoding import EncoderInfo, EncoderText, Pooling
 from fastovms.errors import ConfigurationError
+from fastovms.params import Task
 from tests.encoder_models import encoder_dir
 
 

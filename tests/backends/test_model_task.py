@@ -15,8 +15,9 @@ from fastovms.backends.model_task import (
     read_optional,
 )
 from fastovms.config import DEMO_MODEL
-from fastovms.encoding import Pooling, Task
+from fastovms.encoding import Pooling
 from fastovms.errors import ConfigurationError
+from fastovms.params import Task
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fastovms.config import CHAT, ENCODER, ENGINE, FILES, LIMITS
-from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.graph import (
     CALCULATORS,
@@ -16,6 +15,7 @@ from fastovms.ovms.graph import (
     read_graph,
     read_plugin_config,
 )
+from fastovms.params import Task
 
 
 @pytest.mark.parametrize("name", CALCULATORS)

@@ -20,7 +20,8 @@ from fastovms.backends.encoder_model import EncoderBatch, EncoderModel
 from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
 from fastovms.backends.job_thread import JobThread
 from fastovms.config import EncoderConfig
-from fastovms.encoding import EncoderInfo, Task
+from fastovms.encoding import EncoderInfo
+from fastovms.params import Task
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.encoder_api import PAIR, SEP, ByteTexts
 from tests.simulation.model import HANG_SECONDS, NAN, STALL, STALL_SECONDS, Pace, model_info

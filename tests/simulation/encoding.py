@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.config import EncoderConfig
-from fastovms.encoding import Task
+from fastovms.params import Task
 from tests.api.encoder_api import CLS, SEP
 from tests.simulation.client import Answer
 from tests.simulation.encoders import ENCODERS, MAX_LENGTH, row_of

@@ -46,12 +46,12 @@ from fastovms.config import (
     ResidencyConfig,
     StateConfig,
 )
-from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.http import listeners, wire
 from fastovms.http.listeners import BoundSockets, Listener, TlsCredentials
 from fastovms.http.server import HttpServer
 from fastovms.http.websocket import WebSocket
+from fastovms.params import Task
 from fastovms.parts.prefix_cache import directory as prefix_cache
 from fastovms.parts.prefix_cache import stored_prefixes
 from fastovms.parts.prefix_cache.directory import BlockDirectory, open_block_directory

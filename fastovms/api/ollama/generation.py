@@ -67,11 +67,10 @@ from fastovms.api.task import (
     make_tasks,
 )
 from fastovms.api.typed_body import hold_model, read_named
-from fastovms.encoding import Task
 from fastovms.errors import InvalidField
 from fastovms.http.messages import HeaderPairs, Request, Response
 from fastovms.json_types import on_one_line
-from fastovms.params import FinishReason, GenerationOutput, TextPrompt
+from fastovms.params import FinishReason, GenerationOutput, Task, TextPrompt
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.scanning import (
     CallArguments,

@@ -35,10 +35,9 @@ from fastovms.api.ollama.request import OllamaNamed, OllamaOptions, option_value
 from fastovms.api.request_schemas import ModelField
 from fastovms.api.served import KnownModel, ServedEncoder, ServedModel
 from fastovms.api.typed_body import hold_model, read_named
-from fastovms.encoding import Task
 from fastovms.errors import InvalidField, ModelNotFound, RequestError
 from fastovms.http.messages import Request, Response
-from fastovms.params import ModelInfo, SamplingDefaults
+from fastovms.params import ModelInfo, SamplingDefaults, Task
 from fastovms.request_fields import rows_by_name
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.tokenizer import FimFinder

@@ -77,10 +77,9 @@ from fastovms.api.responses.stored import (
 from fastovms.api.scoring import best_samples
 from fastovms.api.served import KnownModel, ServedModel
 from fastovms.api.typed_body import hold_model, loaded_model, read_named, try_model
-from fastovms.encoding import Task
 from fastovms.errors import InvalidField, StateFailed, TooLarge
 from fastovms.http.messages import HeaderPairs, Headers, Request, Response
-from fastovms.params import ModelInfo
+from fastovms.params import ModelInfo, Task
 from fastovms.state.operations import Operations
 from fastovms.state.store import Resumption, StoredItem, StoredResponse, UnknownPrevious
 from fastovms.telemetry.tracing import GenerationKind

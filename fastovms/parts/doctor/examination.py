@@ -28,7 +28,6 @@ from fastovms.config import (
     Settings,
     StateConfig,
 )
-from fastovms.encoding import Task
 from fastovms.engine.model.devices import (
     AUTO,
     GIB,
@@ -41,6 +40,7 @@ from fastovms.engine.model.devices import (
 )
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
+from fastovms.params import Task
 from fastovms.parts.doctor.facts import (
     InstallationFacts,
     MachineFacts,

@@ -62,8 +62,8 @@ from fastovms.http.access_log import HttpMetrics
 from fastovms.http.messages import Exchange, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
-from fastovms.ovms.options import OVMS_OPTIONS
 from fastovms.params import SamplingFields, SamplingParams
+from fastovms.parts.ovms.options import OVMS_OPTIONS
 from fastovms.request_fields import Row, rows_by_name, rows_of
 from fastovms.service.export import OvmsMetrics
 from fastovms.service.watch import ChildCollector, LoopWatch

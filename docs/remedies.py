@@ -207,8 +207,8 @@ SECTIONS: Final[Sequence[Section]] = (
         "Flags, variables and lists of models",
         (
             "cli/",
-            "catalog.py",
-            "ovms/",
+            "app/catalog.py",
+            "parts/ovms/",
             "parts/client/http_client.py",
             "service/",
             "app/batch_app.py",

@@ -8,10 +8,10 @@ RANKS = (
     {"errors", "params"},
     {"encoding"},
     {
-        "backend", "extensions", "fair_queue", "gguf", "grammar", "media", "ovms",
+        "backend", "extensions", "fair_queue", "gguf", "grammar", "media",
         "state", "telemetry", "text",
     },
-    {"catalog", "engine", "files", "http"},
+    {"engine", "files", "http"},
     {"backends", "batches"},
     {"api"},
     {"parts"},

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/catalog.py`."""
+"""Tests of `fastovms/app/catalog.py`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.backends.model_files import fingerprint_of
-from fastovms.catalog import (
+from fastovms.app.catalog import (
     ModelFinder,
     PulledRevision,
     Repository,
@@ -21,6 +20,7 @@ from fastovms.catalog import (
     read_pulled,
     with_names,
 )
+from fastovms.backends.model_files import fingerprint_of
 from fastovms.config import (
     EngineConfig,
     ModelConfig,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.catalog import Repository, is_model_id, model_root
+from fastovms.app.catalog import Repository, is_model_id, model_root
 from fastovms.errors import ConfigurationError
 from tests.fake_hub import COMMIT, FakeHub, files_of, model_files_of, running
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.catalog import model_root
+from fastovms.app.catalog import model_root
 from fastovms.cli.flags import add_flags, read_flags
 from fastovms.cli.foreign_flags import normalize
 from fastovms.config import HttpConfig, ServiceConfig

@@ -41,6 +41,7 @@ from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.api.responses.resumption import LeaseKeeper, Resumer, RunRestorer
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ServedModels
+from fastovms.app.catalog import ModelFinder
 from fastovms.app.compiling import CompileAhead
 from fastovms.app.greeting import greeting
 from fastovms.app.loading import load_models
@@ -50,7 +51,6 @@ from fastovms.app.supply import ModelSupply, ReadList, settle_memory
 from fastovms.batches.input import InputChecker, LineSlots
 from fastovms.batches.runner import FOLDER as BATCH_FOLDER
 from fastovms.batches.runner import BatchParts, BatchRunner, LineCaller
-from fastovms.catalog import ModelFinder
 from fastovms.config import (
     HTTP,
     MEDIA,

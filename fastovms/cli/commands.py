@@ -12,14 +12,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO
 
+from fastovms.app.catalog import ModelFinder
 from fastovms.backends.model_task import find_task
 from fastovms.cli.flag import path, text
 from fastovms.cli.flags import ENGINE_GROUP, FLAGS, HUB_GROUP, add_flags, read_flags
 from fastovms.cli.foreign_flags import given_flags
-from fastovms.config import ENCODER, ENGINE, MODEL_SECTIONS, ConfigField, ModelSource, Settings
+from fastovms.config import (
+    ENCODER,
+    ENGINE,
+    MODEL_SECTIONS,
+    ConfigField,
+    ModelSource,
+    RepositoryConfig,
+    Settings,
+)
 from fastovms.errors import ConfigurationError
-from fastovms.ovms.config_list import config_file, path_from, read_json, write_file
-from fastovms.ovms.graph import (
+from fastovms.params import Task
+from fastovms.parts.ovms.config_list import config_file, path_from, read_json, write_file
+from fastovms.parts.ovms.graph import (
     CALCULATORS,
     GRAPH_FILE,
     GRAPHS,
@@ -27,9 +37,8 @@ from fastovms.ovms.graph import (
     MODEL_FILES,
     read_plugin_config,
 )
-from fastovms.ovms.options import OVMS_OPTIONS, Choice, Integer, Kind
-from fastovms.ovms.textproto import quote
-from fastovms.params import Task
+from fastovms.parts.ovms.options import OVMS_OPTIONS, Choice, Integer, Kind
+from fastovms.parts.ovms.textproto import quote
 from fastovms.parts.prefix_cache.directory import FOLDER, erase, read_contents_by_model
 from fastovms.state.sqlite.location import default_directory
 
@@ -137,7 +146,8 @@ def run_doctor(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.model is not None:
         source = ModelSource(arguments.model)
     source = ModelSource(source.location, source.names, settings.only(*MODEL_SECTIONS))
-    examination = examine(source, settings, runs=arguments.run)
+    finder = ModelFinder.of(settings.section(RepositoryConfig), os.environ)
+    examination = examine(source, settings, finder.find_here, runs=arguments.run)
     if arguments.json:
         print(render_json(examination), flush=True)
     else:

@@ -29,7 +29,7 @@ from fastovms.cli.foreign_tables import VLLM_FLAGS, VLLM_NAMES, VLLM_REFUSED
 from fastovms.config import SOURCE, ConfigField, Settings
 from fastovms.errors import ConfigurationError
 from fastovms.http.gates import KEY_VARIABLES
-from fastovms.ovms.options import OVMS_OPTIONS
+from fastovms.parts.ovms.options import OVMS_OPTIONS
 
 CONFIG_FILE: Final = "VLLM_CONFIG_FILE"
 EXTRA_ARGUMENTS: Final = "VLLM_EXTRA_ARGS"

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from fastovms.config import ConfigField, Settings
 from fastovms.errors import ConfigurationError
-from fastovms.ovms.options import Choice, Integer, Kind
 from fastovms.params import MAX_ADAPTER_NAME, MAX_ADAPTER_PATH, fault_of_text
+from fastovms.parts.ovms.options import Choice, Integer, Kind
 
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE: Final = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.ASCII | re.IGNORECASE)

@@ -22,7 +22,7 @@ from fastovms.cli.foreign_tables import (
 )
 from fastovms.config import Settings
 from fastovms.errors import ConfigurationError
-from fastovms.ovms.options import OVMS_OPTIONS
+from fastovms.parts.ovms.options import OVMS_OPTIONS
 
 _PREFIX: Final = "unused "
 

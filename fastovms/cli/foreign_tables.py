@@ -16,7 +16,13 @@ from typing import Any, Final, NamedTuple
 
 from fastovms.cli.flag import choice, integer, json_object, media_limits, number, reader_of, text
 from fastovms.config import CHAT, ENCODER, ENGINE, FILES, SERVICE, ConfigField
-from fastovms.ovms.options import ALWAYS_IN_PARTS, LOG_FLAGS, ONE_DEVICE, OVMS_OPTIONS, STEP_TOKENS
+from fastovms.parts.ovms.options import (
+    ALWAYS_IN_PARTS,
+    LOG_FLAGS,
+    ONE_DEVICE,
+    OVMS_OPTIONS,
+    STEP_TOKENS,
+)
 
 
 class ForeignFlag(NamedTuple):

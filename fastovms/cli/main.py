@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from fastovms import __version__
-from fastovms.catalog import (
+from fastovms.app.catalog import (
     ModelFinder,
     Repository,
     is_model_id,
@@ -104,8 +104,8 @@ from fastovms.config import (
 from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
 from fastovms.extensions import COMMANDS as COMMAND_GROUP
 from fastovms.extensions import Extension, faults_named, load_extensions
-from fastovms.ovms.config_list import config_file, read_config_list
 from fastovms.parts.client.http_client import RequestFailed
+from fastovms.parts.ovms.config_list import config_file, read_config_list
 from fastovms.service.log_writer import LineWriter
 from fastovms.system.memory import share_heap
 from fastovms.telemetry.log_format import level_named, log_handler, start_log
@@ -643,7 +643,7 @@ def _compile_ahead(
         return None, None
     finder = ModelFinder.of(settings.section(RepositoryConfig), os.environ)
     try:
-        found = None if finder.needs_network(models[0]) else finder.find(models[0])
+        found = finder.find_here(models[0])
     except ConfigurationError:  # which the server reports
         found = None
     if found is None:

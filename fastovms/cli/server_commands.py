@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fastovms.catalog import ModelFinder
+from fastovms.app.catalog import ModelFinder
 from fastovms.cli.commands import wants_colour
 from fastovms.cli.flag import (
     Flag,

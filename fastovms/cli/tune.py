@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from fastovms.app.catalog import ModelFinder
 from fastovms.app.compiling import task_of
 from fastovms.app.loading import check_models
-from fastovms.catalog import ModelFinder
 from fastovms.config import EngineConfig, ModelSource, RepositoryConfig
 from fastovms.engine.model.devices import MemoryReader
 from fastovms.engine.model.paging import MAX_ACTIVATION_GROUP

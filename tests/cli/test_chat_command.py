@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.catalog import ModelFinder
+from fastovms.app.catalog import ModelFinder
 from fastovms.cli.main import parse
 from fastovms.cli.server_commands import CHAT_FLAGS, TERMINAL, run_chat
 from fastovms.config import Settings

@@ -12,7 +12,7 @@ import pytest
 
 from fastovms.cli.commands import wants_colour
 from fastovms.cli.main import main
-from fastovms.ovms.config_list import read_config_list
+from fastovms.parts.ovms.config_list import read_config_list
 from fastovms.parts.prefix_cache.directory import BlockDirectory
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fastovms.catalog import ModelFinder, Repository
+from fastovms.app.catalog import ModelFinder, Repository
 from fastovms.cli.main import main
 from fastovms.config import CHAT, DEMO_MODEL, ENCODER, ENGINE, FILES, ModelSource, RepositoryConfig
-from fastovms.ovms.graph import read_graph
+from fastovms.parts.ovms.graph import read_graph
 from tests.encoder_models import encoder_dir
 
 CONFIGURE = "--configure --model_path m --task text_generation"

@@ -11,7 +11,7 @@ import pytest
 from fastovms.cli import flag as flag_types
 from fastovms.cli.flag import Flag, show_size
 from fastovms.config import ENGINE, HTTP, SECURITY, Settings
-from fastovms.ovms.options import Integer
+from fastovms.parts.ovms.options import Integer
 from tests.adapters import BAD_NAMES
 from tests.cli.test_flags import parse
 

@@ -19,8 +19,8 @@ from fastovms import __version__
 from fastovms.app import batch_app, compiling
 from fastovms.app import serve as app
 from fastovms.app.batch_app import BatchPaths, OfflineParts
+from fastovms.app.catalog import ModelFinder, Repository
 from fastovms.app.serve import ServerConfig
-from fastovms.catalog import ModelFinder, Repository
 from fastovms.cli import main as run_batch_command
 from fastovms.cli.environment import read_environment
 from fastovms.cli.flags import FLAGS, read_flags

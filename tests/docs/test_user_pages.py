@@ -16,7 +16,7 @@ from docs import generate
 from fastovms.cli.foreign_flags import ALIASES
 from fastovms.cli.foreign_tables import FOREIGN_FLAGS, REFUSED_FLAGS, VLLM_NAMES
 from fastovms.cli.main import command_parser, parse
-from fastovms.ovms.options import OVMS_OPTIONS
+from fastovms.parts.ovms.options import OVMS_OPTIONS
 from tests.docs.user_pages import (
     Block,
     blocks_of,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fastovms.app.catalog import ModelFinder
 from fastovms.config import (
     DEMO_MODEL,
     EncoderConfig,
@@ -342,9 +344,13 @@ def test_devices_are_listed(engine: EngineConfig, chosen: list[str]) -> None:
     assert levels[:4] == [Level.OK, Level.WARNING, Level.OK, Level.OK]
 
 
+def finder(settings: Settings) -> Callable[[ModelSource], ModelConfig | None]:
+    return ModelFinder.of(settings.section(RepositoryConfig), os.environ).find_here
+
+
 @pytest.mark.slow
 def test_everything_is_examined() -> None:
-    examination = examine(ModelSource(), QUIET, runs=False)
+    examination = examine(ModelSource(), QUIET, finder(QUIET), runs=False)
     topics = {finding.topic for finding in examination.findings}
     assert {"processor", "cores", "memory", "address", "cache directory", "model"} <= topics
     assert not examination.has_problems
@@ -358,7 +364,7 @@ def test_everything_is_examined() -> None:
 
 
 def test_an_encoder_is_examined() -> None:
-    examination = examine(ModelSource(str(encoder_dir(1))), QUIET, runs=True)
+    examination = examine(ModelSource(str(encoder_dir(1))), QUIET, finder(QUIET), runs=True)
     assert not examination.has_problems
     [task] = [finding.text for finding in examination.findings if finding.topic == "task"]
     assert task.startswith("rerank")
@@ -374,7 +380,7 @@ def test_an_encoder_is_examined() -> None:
 )
 def test_models_that_are_not_here(tmp_path: Path, location: str, level: Level, words: str) -> None:
     settings = QUIET | Settings.of(RepositoryConfig, path=tmp_path)
-    examination = examine(ModelSource(location), settings, runs=True)
+    examination = examine(ModelSource(location), settings, finder(settings), runs=True)
     [finding] = [found for found in examination.findings if found.topic == "model"]
     assert finding.level is level
     assert words in finding.text

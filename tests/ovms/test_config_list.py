@@ -1,4 +1,4 @@
-"""Tests of `fastovms/ovms/config_list.py`."""
+"""Tests of `fastovms/parts/ovms/config_list.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from fastovms.cli.commands import add_model, list_models, remove_model
 from fastovms.config import EngineConfig, ModelSource, ServiceConfig, Settings
 from fastovms.errors import ConfigurationError
-from fastovms.ovms.config_list import path_from, read_config_list, read_json, write_file
+from fastovms.parts.ovms.config_list import path_from, read_config_list, read_json, write_file
 
 # Files of configurations: how they name paths, and that each is an old one or a new one.
 

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/ovms/graph.py`."""
+"""Tests of `fastovms/parts/ovms/graph.py`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from fastovms.config import CHAT, ENCODER, ENGINE, FILES, LIMITS
 from fastovms.errors import ConfigurationError
-from fastovms.ovms.graph import (
+from fastovms.params import Task
+from fastovms.parts.ovms.graph import (
     CALCULATORS,
     GRAPHS,
     parse_plugin_config,
     read_graph,
     read_plugin_config,
 )
-from fastovms.params import Task
 
 
 @pytest.mark.parametrize("name", CALCULATORS)

@@ -10,7 +10,7 @@ from fastovms.cli.environment import read_environment
 from fastovms.cli.flags import FLAGS
 from fastovms.cli.foreign_flags import ALIASES
 from fastovms.cli.foreign_tables import OVMS_FLAGS
-from fastovms.ovms.options import OVMS_OPTIONS
+from fastovms.parts.ovms.options import OVMS_OPTIONS
 
 PLACES = ("flag", "graph", "device_property", "pipeline_property", "member", "variable")
 

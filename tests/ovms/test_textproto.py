@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.ovms.textproto import MAX_NESTING, Message, SyntaxFault, Word, parse, quote
+from fastovms.parts.ovms.textproto import MAX_NESTING, Message, SyntaxFault, Word, parse, quote
 
 
 def plain(message: Message) -> list[tuple[str, object]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.catalog import model_root
+from fastovms.app.catalog import model_root
 from fastovms.engine.jit import kernel_cache
 from fastovms.state.sqlite.location import default_directory
 from fastovms.system.disk import (

@@ -17,13 +17,11 @@ import openvino as ov
 
 from fastovms.backends.model_files import read_encoder_info
 from fastovms.backends.model_task import find_pooling, find_task, weights_file
-from fastovms.catalog import ModelFinder
 from fastovms.config import (
     EngineConfig,
     HttpConfig,
     ModelConfig,
     ModelSource,
-    RepositoryConfig,
     SecurityConfig,
     Settings,
     StateConfig,
@@ -570,9 +568,19 @@ class Examination:
         return any(finding.level is Level.PROBLEM for finding in self.findings)
 
 
-def examine(source: ModelSource, settings: Settings, *, runs: bool) -> Examination:
-    """Examines machine, installation and model. Changes nothing except caches. `runs` says whether
-    to also measure memory and model, for some seconds."""
+def examine(
+    source: ModelSource,
+    settings: Settings,
+    find: Callable[[ModelSource], ModelConfig | None],
+    *,
+    runs: bool,
+) -> Examination:
+    """Examines machine, installation and model. Changes nothing except caches.
+
+    Args:
+        find: returns the model; None = it would have to be downloaded.
+        runs: whether to also measure memory and model, for some seconds.
+    """
     machine = read_machine()
     installation = read_installation(
         settings.section(EngineConfig),
@@ -590,7 +598,8 @@ def examine(source: ModelSource, settings: Settings, *, runs: bool) -> Examinati
         "devices": [_plain(device) for device in devices],
     }
     try:
-        model = _examine_model(source, settings.section(RepositoryConfig), machine, runs=runs)
+        config = find(source)
+        model = None if config is None else _examine_model(config, machine, runs=runs)
     except ConfigurationError as error:
         findings.append(Finding(Level.PROBLEM, "model", " ".join(str(error).split())))
     else:
@@ -612,14 +621,10 @@ def examine(source: ModelSource, settings: Settings, *, runs: bool) -> Examinati
 
 
 def _examine_model(
-    source: ModelSource, repository: RepositoryConfig, machine: MachineFacts, *, runs: bool
-) -> ModelOnMachine | EncoderFacts | None:
-    """Returns the facts about the model; None = it would have to be downloaded. Raises
-    ConfigurationError if the path is not a model, or the device cannot run it."""
-    finder = ModelFinder.of(repository, os.environ)
-    if finder.needs_network(source):
-        return None
-    config = finder.find(source)
+    config: ModelConfig, machine: MachineFacts, *, runs: bool
+) -> ModelOnMachine | EncoderFacts:
+    """Returns the facts about the model. Raises ConfigurationError if the path is not a model, or
+    the device cannot run it."""
     cache = DiskCache(cache_root(config.engine.cache_dir, os.environ))
     with TemporaryDirectory(prefix="fastovms-") as scratch:
         directory = model_directory(config.path, cache, Path(scratch))

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from fastovms.config import ENGINE, ConfigField, ModelSource, ServiceConfig, Settings
 from fastovms.errors import ConfigurationError
-from fastovms.ovms.graph import GRAPH_FILE, parse_plugin_config
-from fastovms.ovms.options import OVMS_OPTIONS
+from fastovms.parts.ovms.graph import GRAPH_FILE, parse_plugin_config
+from fastovms.parts.ovms.options import OVMS_OPTIONS
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from fastovms.config import ENCODER, ENGINE, FILES, ConfigField, Settings
 from fastovms.errors import ConfigurationError
-from fastovms.ovms.options import OVMS_OPTIONS, Choice, Group, Integer, Kind, OvmsOption
-from fastovms.ovms.textproto import Field, Message, SyntaxFault, Word, parse
 from fastovms.params import Task
+from fastovms.parts.ovms.options import OVMS_OPTIONS, Choice, Group, Integer, Kind, OvmsOption
+from fastovms.parts.ovms.textproto import Field, Message, SyntaxFault, Word, parse
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from fastovms.config import (
     Settings,
 )
 from fastovms.errors import ConfigurationError
-from fastovms.ovms.graph import GRAPH_FILE, read_graph, read_plugin_config
+from fastovms.parts.ovms.graph import GRAPH_FILE, read_graph, read_plugin_config
 from fastovms.system.disk import NOWHERE, read_file, user_directory
 
 logger = logging.getLogger(__name__)
@@ -326,6 +326,10 @@ class ModelFinder:
         """Returns whether `find` has to download something. Raises ConfigurationError like
         `find`."""
         return any(self._is_missing(location) for location in _locations(source))
+
+    def find_here(self, source: ModelSource) -> ModelConfig | None:
+        """Returns a model as `find` does; None = it would have to be downloaded."""
+        return None if self.needs_network(source) else self.find(source)
 
     @_looking()
     def find(self, source: ModelSource) -> ModelConfig:

@@ -272,8 +272,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "is corrupt": "Of a cache: no action needed, it is computed again. Of an export: make "
             "it again.",
             "is damaged": "Make the export again.",
-            "the format of": "It was written by another version: export it with that version's "
-            "server.",
+            "has the format": "It was written by another version: do what the message says.",
             "belongs to the user": "Give the directory to the server's user: `chown`.",
             "every user of this machine can change": "`chmod go-w` the path.",
             "prompts are kept in memory only": "Another server uses the directory, or the disk is "

@@ -17,11 +17,12 @@ import orjson
 
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.parts.postgres.server_address import extra_needed, read_address
+from fastovms.state.schema import VERSION, other_version
 from fastovms.state.sqlite.database import UnusableFile
 from fastovms.state.sqlite.location import STATE_FILE, open_directory
 from fastovms.state.state_store import StateBounds
 from fastovms.state.store import ResponseProgress
-from fastovms.state.tables import COLUMNS, MAX_VARIABLES, VERSION, Tables, marks, unseal
+from fastovms.state.tables import COLUMNS, MAX_VARIABLES, Tables, marks, unseal
 
 PAGE: Final = 100
 """How many rows are copied at once."""
@@ -152,8 +153,6 @@ _FORMAT: Final = "fastovms-state"
 
 _INTEGER_LIMIT: Final = 2**63
 _BLOBS: Final = ("body", "events", "data", "outputs", "job")
-_OLDEST: Final = 3
-"""The first version that there was of such files. Its rows of events end before `outputs`."""
 
 _FORM_OF: Final = {form.name: form for form in FORMS}
 
@@ -197,8 +196,8 @@ class PortableFile:
         header = _parse(line)
         if not isinstance(header, dict) or header.get("format") != _FORMAT:
             raise ConfigurationError(f"{file.name} is not an exported state")
-        if (version := header.get("version")) not in range(_OLDEST, VERSION + 1):
-            raise ConfigurationError(f"the format of {file.name} is {version}, not {VERSION}")
+        if (version := header.get("version")) != VERSION:
+            raise ConfigurationError(f"{file.name} has the format {other_version(version)}")
         num_rows = header.get("num_rows")
         if not isinstance(num_rows, int):
             raise ConfigurationError(f"{file.name} is damaged")
@@ -226,8 +225,6 @@ class PortableFile:
     def _row(self, value: Any) -> tuple[TableForm, Row]:
         try:
             form = _FORM_OF[value[0]]
-            if form is EVENTS and len(value) == len(form.columns):
-                value = [*value, None]
             return form, [
                 _column(name, part) for name, part in zip(form.columns, value[1:], strict=True)
             ]

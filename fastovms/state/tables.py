@@ -210,10 +210,6 @@ def _item(row: tuple[str, bytes]) -> StoredItem:
     return StoredItem(id, unseal(sealed))
 
 
-VERSION: Final = 4
-"""The version of the tables, the same in every database and in files that states are exported
-to."""
-
 _USE_INTERVAL: Final = 60.0
 """Seconds within which a second use of an object is not recorded. Otherwise a long chain of
 responses would be written again for each one that is added to it."""
@@ -503,8 +499,7 @@ class Tables:
 
         Args:
             totals: the number and size of the objects as maintained by transactions.
-            shares: the same by tenant. Not compared if their sum differs from `totals`, because
-                older servers do not update them.
+            shares: the same by tenant.
         """
         for id in self._ids_where(_HAS_WRONG_SIZE, (OVERHEAD,) * 4):
             yield f"{id}: its size is not that of its texts"
@@ -513,7 +508,7 @@ class Tables:
         counted = self.count()
         if totals != (total := total_of(counted)):
             yield f"there are {total}, but {totals} are counted"
-        elif shares != counted and total_of(shares) == totals:
+        elif shares != counted:
             yield "the shares of tenants are not those of their objects"
 
     def _ids_where(self, condition: str, values: Row) -> Iterator[str]:

@@ -305,7 +305,6 @@ class PostgresDatabase:
             ).fetchone()
             if not has_turn:
                 return False
-            tables.recount_shares()
             eviction = Eviction(
                 tables, self._bounds, tables.sum_shares(), _MAX_EVICTED, self._rounds
             )

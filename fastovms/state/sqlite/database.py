@@ -11,17 +11,15 @@ from typing import Any, Final
 
 from fastovms.errors import StateFailed, description_of
 from fastovms.state.operations import Operations
+from fastovms.state.schema import VERSION, other_version, statements
 from fastovms.state.state_store import Eviction, Operation, OperationOutcome, StateBounds
 from fastovms.state.tables import (
     COLUMNS,
-    LENGTH,
     RUN_COLUMNS,
-    VERSION,
     Clock,
     Tables,
     Totals,
     add_growth,
-    seal,
     total_of,
 )
 from fastovms.system.clock import ExpiryRounds
@@ -161,104 +159,17 @@ class DiskReturn:
         self.reason = reason
 
 
-_RUNNING: Final = """
-CREATE TABLE runs (
-    object INTEGER PRIMARY KEY REFERENCES objects ON DELETE CASCADE,
-    owner TEXT NOT NULL,
-    lease_until REAL NOT NULL,
-    cancel_requested INTEGER NOT NULL
-) STRICT;
-CREATE TABLE event_packs (
-    object INTEGER NOT NULL REFERENCES objects ON DELETE CASCADE,
-    first INTEGER NOT NULL,
-    data BLOB NOT NULL,
-    PRIMARY KEY (object, first)
-) STRICT, WITHOUT ROWID;
-"""
-"""The tables of responses that run: who runs them, and what their streams have told so far. Once
-they are finished, `objects.events` has all of it."""
-
-_RESUMPTION: Final = """
-ALTER TABLE runs ADD COLUMN model TEXT NOT NULL DEFAULT '';
-ALTER TABLE runs ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE event_packs ADD COLUMN outputs BLOB;
-CREATE TABLE jobs (
-    object INTEGER PRIMARY KEY REFERENCES objects ON DELETE CASCADE,
-    job BLOB NOT NULL
-) STRICT;
-"""
-"""The data for resuming a response whose process has ended: the model, the request, and the output
-so far. A response without a model cannot be resumed."""
-
-_ADD_SHARES: Final = """
-CREATE INDEX IF NOT EXISTS objects_by_tenant ON objects (tenant, used_at) WHERE progress <> 0
-"""
-"""Finds the least recently used objects of one tenant. Older servers of this version have not made
-the index, and use a database that has it."""
-
-_SCHEMA: Final = f"""
-BEGIN;
-CREATE TABLE objects (
-    key INTEGER PRIMARY KEY,
-    tenant TEXT NOT NULL,
-    kind INTEGER NOT NULL,
-    id TEXT NOT NULL,
-    progress INTEGER NOT NULL,
-    previous_id TEXT,
-    body BLOB NOT NULL,
-    events BLOB,
-    size INTEGER NOT NULL,
-    used_at REAL NOT NULL,
-    UNIQUE (tenant, kind, id)
-) STRICT;
-CREATE INDEX objects_by_use ON objects (used_at) WHERE progress <> 0;
-CREATE TABLE items (
-    object INTEGER NOT NULL REFERENCES objects ON DELETE CASCADE,
-    position INTEGER NOT NULL,
-    side INTEGER NOT NULL,
-    id TEXT NOT NULL,
-    body BLOB NOT NULL,
-    UNIQUE (object, position)
-) STRICT;
-CREATE INDEX items_by_id ON items (id);
-{_RUNNING}
-{_RESUMPTION}
-PRAGMA user_version = {VERSION};
-COMMIT;
-"""
-
-_SEAL_ALL: Final = f"""
-BEGIN;
-UPDATE objects SET
-    body = seal(body),
-    events = seal(events),
-    size = size + {LENGTH} * (
-        1 + (events IS NOT NULL) + (SELECT count(*) FROM items WHERE object = key)
-    );
-UPDATE items SET body = seal(body);
-PRAGMA user_version = 2;
-COMMIT;
-"""
-"""Makes a database of version 2 out of one of version 1, in which texts had no checksums."""
-
-_ADD_RUNNING: Final = f"""
-BEGIN;
-UPDATE objects SET progress = 2 WHERE progress = 0;
-{_RUNNING}
-PRAGMA user_version = 3;
-COMMIT;
-"""
-"""Converts a database of version 2, in which running responses had no owner, to version 3."""
-
-
-_ADD_RESUMPTION: Final = f"""
-BEGIN;
-{_RESUMPTION}
-PRAGMA user_version = 4;
-COMMIT;
-"""
-"""Converts a database of version 3, in which cut-off responses could not be resumed, to version
-4."""
+_DIALECT: Final = {
+    **dict.fromkeys(("small", "integer", "big"), "INTEGER"),
+    **dict.fromkeys(("table", "hot_table"), "STRICT"),
+    "keyed_table": "STRICT, WITHOUT ROWID",
+    "key": "INTEGER PRIMARY KEY",
+    "text": "TEXT",
+    "blob": "BLOB",
+    "real": "REAL",
+    "rowid": "",
+    "by_rowid": "",
+}
 
 
 def open_database(path: str) -> sqlite3.Connection:
@@ -275,20 +186,14 @@ def open_database(path: str) -> sqlite3.Connection:
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    """Creates the tables, or upgrades those of an older version."""
+    """Creates the tables in an empty database. Raises sqlite3.NotSupportedError if the tables have
+    another version."""
     [version] = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:
-        connection.executescript(_SCHEMA)
-    elif not 1 <= version <= VERSION:
-        raise sqlite3.NotSupportedError(f"the database has the format {version}, not {VERSION}")
-    elif version == 1:
-        connection.create_function("seal", 1, seal)
-        connection.executescript(_SEAL_ALL)
-    if 1 <= version <= 2:
-        connection.executescript(_ADD_RUNNING)
-    if 1 <= version <= 3:
-        connection.executescript(_ADD_RESUMPTION)
-    connection.execute(_ADD_SHARES)
+        script = ";".join(("BEGIN", *statements(_DIALECT)))
+        connection.executescript(f"{script}; PRAGMA user_version = {VERSION}; COMMIT;")
+    elif version != VERSION:
+        raise sqlite3.NotSupportedError(f"the database has the format {other_version(version)}")
 
 
 _MAX_EVICTED: Final = 32

@@ -137,7 +137,8 @@ def test_reading_leaves_older_tables_as_they_are(postgres):
     session.execute("UPDATE state_version SET version = 3")
     with (
         pytest.raises(
-            StateFailed, match="the database has the format 3, not 4: a server of this version"
+            StateFailed,
+            match=r"the database has the format 3, not 4: convert it with fastovms 0\.2",
         ),
         open_url(postgres, UNBOUNDED, must_exist=True),
     ):

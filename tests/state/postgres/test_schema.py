@@ -10,14 +10,12 @@ import pytest
 
 from fastovms.parts.postgres.schema import (
     OtherVersion,
-    PostgresSession,
     SharedTables,
     make_tables,
     open_session,
 )
-from fastovms.state.store import ResponseProgress
-from fastovms.state.tables import VERSION, Totals
-from tests.state.transactions import add, do
+from fastovms.state.schema import VERSION
+from fastovms.state.tables import Totals
 
 
 @pytest.fixture
@@ -88,45 +86,12 @@ def test_many_servers_start_at_the_same_time(postgres):
     session.close()
 
 
-def test_tables_of_version_3_become_those_of_this_one(postgres, make_postgres):
-    session = open_session(postgres.connection_parameters())
-    make_tables(session)
-    expected = columns(session)
-    for statement in (
-        "DROP TABLE jobs",
-        "ALTER TABLE runs DROP COLUMN model, DROP COLUMN attempts",
-        "ALTER TABLE event_packs DROP COLUMN outputs",
-        "UPDATE state_version SET version = 3",
-        "INSERT INTO objects (key, tenant, kind, id, progress, body, size, used_at) "
-        "VALUES (1, 't', 0, 'old', 0, '{}', 0, 0)",
-        "INSERT INTO runs VALUES (1, 'somebody', 0, 0)",
-    ):
-        session.execute(statement)
-    session.close()
-    database = make_postgres()
-    assert do(database, lambda state: state.take_over(None, 9)) == []
-    do(database, lambda state: state.interrupt_expired(float("inf")))
-    left = do(database, lambda state: state.find_events("t", "old", 0))
-    assert left.progress is ResponseProgress.INTERRUPTED
-    session = open_session(postgres.connection_parameters())
-    assert columns(session) == expected
-    assert session.execute("SELECT version FROM state_version").fetchall() == [(VERSION,)]
-    session.close()
-
-
-def columns(session: PostgresSession) -> set[tuple[str, ...]]:
-    rows = session.execute(
-        "SELECT table_name, column_name, data_type, is_nullable, column_default "
-        "FROM information_schema.columns WHERE table_schema = 'public'"
-    )
-    return set(rows.fetchall())
-
-
 @pytest.mark.parametrize(
     ("version", "message"),
     [
         (99, "the database has the format 99, not 4: it is from a later fastovms"),
-        (2, "the database has the format 2, not 4: it is not a known format"),
+        (3, "the database has the format 3, not 4: convert it with fastovms 0.2"),
+        (-1, "the database has the format -1, not 4: it is not a known format"),
     ],
 )
 def test_another_version_is_left_alone(postgres, version, message):
@@ -135,24 +100,6 @@ def test_another_version_is_left_alone(postgres, version, message):
     session.execute("UPDATE state_version SET version = ?", (version,))
     with pytest.raises(OtherVersion, match=message):
         make_tables(session)
-    session.close()
-
-
-def test_tables_of_an_older_server_get_shares(postgres, make_postgres):
-    database = make_postgres()
-    add(database, "a")
-    add(database, "b", tenant="u")
-    session = open_session(postgres.connection_parameters())
-    session.execute("DROP TABLE shares")
-    session.execute("DROP INDEX objects_by_tenant")
-    assert [*database.faults()] == []  # as `state check` has it, which makes no tables
-    database = make_postgres()
-    database.check()
-    with database.snapshot() as tables:
-        assert {tenant: share.num_objects for tenant, share in tables.sum_shares().items()} == {
-            "t": 1,
-            "u": 1,
-        }
     session.close()
 
 
@@ -172,21 +119,3 @@ def test_the_slots_of_all_sessions_are_counted(postgres):
     assert used == (3,)
     for session in sessions:
         session.close()
-
-
-def test_what_an_older_server_has_written_is_counted_by_tenant(postgres, make_postgres):
-    database = make_postgres()
-    add(database, "a")
-    [size] = database.connect().session.execute("SELECT size FROM objects").fetchone()
-    # A server of an older version makes no shares, and writes none of its own.
-    for statement in (
-        "INSERT INTO objects (tenant, kind, id, progress, body, size, used_at) "
-        "VALUES ('u', 0, 'old', 1, '', 500, 0)",
-        "UPDATE totals SET num_objects = num_objects + 1, num_bytes = num_bytes + 500 "
-        "WHERE slot = 63",
-    ):
-        database.connect().session.execute(statement)
-    with database.transaction() as tables:
-        tables.recount_shares()
-    with database.snapshot() as tables:
-        assert tables.sum_shares() == {"t": (1, size), "u": (1, 500)}

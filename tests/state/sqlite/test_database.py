@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fastovms.errors import ConfigurationError, StateFailed
-from fastovms.state.operations import Operations
 from fastovms.state.sqlite.database import (
     Database,
     DiskReturn,
@@ -18,8 +15,7 @@ from fastovms.state.sqlite.database import (
     UnusableFile,
     primary_code,
 )
-from fastovms.state.state_store import StateBounds
-from fastovms.state.store import EventPack, ResponseProgress, Resumption, StoredItem, StoredResponse
+from fastovms.state.store import ResponseProgress, StoredItem, StoredResponse
 from fastovms.state.tables import Tables
 from tests.state.conftest import UNBOUNDED, Clock
 from tests.state.sqlite.test_location import open_at
@@ -156,106 +152,18 @@ def test_a_disk_on_which_not_everything_has_room(make_database, tmp_path, table)
     assert do(disk, lambda state: state.find_response("t", "b")) is not None
 
 
-# Files of older versions become files of this one, those of others are left alone.
-
-
-async def test_a_file_of_version_1_gets_checksums_and_the_tables_of_running_responses(tmp_path):
-    store = open_at(tmp_path)
-    response = StoredResponse(
-        "r", b"{}", [StoredItem("i", b"in")], [StoredItem("o", b"out")], events=b"events"
-    )
-    await store.run(Operations.add_conversation, "t", "c", b"{}", [StoredItem("i", b"")])
-    await store.run(Operations.add_response, "t", response, conversation_id="c")
-    running = StoredResponse("running", b"{}", progress=ResponseProgress.RUNNING)
-    await store.run(Operations.add_response, "t", running)
-    await store.close()
-    connection = sqlite3.connect(tmp_path / "state.db")
-    for statement in (
-        "UPDATE objects SET size = size - 4 * (1 + (events IS NOT NULL) + "
-        "(SELECT count(*) FROM items WHERE object = key))",
-        "UPDATE objects SET body = substr(body, 1, length(body) - 4), "
-        "events = substr(events, 1, length(events) - 4)",
-        "UPDATE items SET body = substr(body, 1, length(body) - 4)",
-        "UPDATE objects SET progress = 0 WHERE id = 'running'",
-        "DROP TABLE runs",
-        "DROP TABLE event_packs",
-        "DROP TABLE jobs",
-        "PRAGMA user_version = 1",
-    ):
-        connection.execute(statement)
-    connection.commit()
-    connection.close()
-    store = open_at(tmp_path)
-    found = await store.run(Operations.find_response, "t", "r")
-    left = await store.run(Operations.find_response, "t", "running")
-    assert left.progress is ResponseProgress.INTERRUPTED
-    assert await store.run(Operations.add_response, "t", replace(running, id="new"))
-    assert await store.run(Operations.add_events, "t", "new", EventPack(0, b"events"))
-    assert (found.body, found.output) == (response.body, response.output)
-    assert (await store.run(Operations.find_events, "t", "r", 0)).packs == [EventPack(0, b"events")]
-    context = await store.run(Operations.conversation_context, "t", "c", max_bytes=1000)
-    assert context.items == [StoredItem("i", b""), *response.input, *response.output]
-    await store.close()
-    Database(str(tmp_path / "state.db"), StateBounds(1e9, 100, 10**6), time.time).check()
-
-
-async def test_nobody_goes_on_with_what_a_file_of_version_3_has_running(tmp_path):
-    store = open_at(tmp_path)
-    await store.run(
-        Operations.add_response, "t", StoredResponse("r", b"{}", progress=ResponseProgress.RUNNING)
-    )
-    await store.run(Operations.add_events, "t", "r", EventPack(0, b"events"))
-    await store.close()
-    connection = sqlite3.connect(tmp_path / "state.db")
-    for statement in (
-        "DROP TABLE jobs",
-        "ALTER TABLE runs DROP COLUMN model",
-        "ALTER TABLE runs DROP COLUMN attempts",
-        "ALTER TABLE event_packs DROP COLUMN outputs",
-        "PRAGMA user_version = 3",
-    ):
-        connection.execute(statement)
-    connection.close()
-    store = open_at(tmp_path)
-    found = await store.run(Operations.find_events, "t", "r", 0)
-    assert found == (ResponseProgress.INTERRUPTED, [EventPack(0, b"events")])
-    assert await store.run(Operations.take_over, None, 9) == []
-    new = StoredResponse(
-        "new", b"{}", progress=ResponseProgress.RUNNING, resumption=Resumption("m", b"job")
-    )
-    assert await store.run(Operations.add_response, "t", new)
-    assert await store.run(Operations.add_events, "t", "new", EventPack(0, b"events", b"outputs"))
-    await store.close()
-    store = open_at(tmp_path)
-    assert await store.run(Operations.take_over, None, 9) == [(("t", "new"), False, "m", 0)]
-    cut = await store.run(Operations.begin_attempt, "t", "new")
-    assert (cut.job, cut.packs) == (b"job", [EventPack(0, b"events", b"outputs")])
-    await store.close()
-    Database(str(tmp_path / "state.db"), StateBounds(1e9, 100, 10**6), time.time).check()
-
-
-async def test_a_file_of_another_version_is_left_alone(tmp_path):
+@pytest.mark.parametrize(
+    ("version", "advice"),
+    [(3, "convert it with fastovms 0.2"), (99, "it is from a later fastovms")],
+)
+async def test_a_file_of_another_version_is_left_alone(tmp_path, version, advice):
     await open_at(tmp_path).close()
     connection = sqlite3.connect(tmp_path / "state.db")
-    connection.execute("PRAGMA user_version = 99")
+    connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    with pytest.raises(ConfigurationError, match="the database has the format 99, not 4"):
+    message = f"the database has the format {version}, not 4: {advice}"
+    with pytest.raises(ConfigurationError, match=message):
         open_at(tmp_path)
-
-
-async def test_a_file_of_an_older_server_gets_the_index_of_tenants(tmp_path):
-    await open_at(tmp_path).close()
-    connection = sqlite3.connect(tmp_path / "state.db")
-    connection.execute("DROP INDEX objects_by_tenant")
-    connection.close()
-    await open_at(tmp_path).close()
-    connection = sqlite3.connect(tmp_path / "state.db")
-    [plan] = connection.execute(
-        "EXPLAIN QUERY PLAN SELECT key FROM objects WHERE progress <> 0 AND tenant = 't' "
-        "ORDER BY used_at LIMIT 1"
-    ).fetchall()
-    assert "objects_by_tenant" in plan[-1]
-    connection.close()
 
 
 # What a process leaves behind, and what a disk has no room for.

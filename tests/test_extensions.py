@@ -16,7 +16,7 @@ import pytest
 from fastovms.api.routes import add_model_routes
 from fastovms.errors import ConfigurationError
 from fastovms.extensions import COMMANDS, ENDPOINTS, load_extensions
-from fastovms.http import Router
+from fastovms.http.routing import Router
 from tests.paths import ROOT
 from tests.real_server import start_server, stop_server
 

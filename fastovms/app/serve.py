@@ -77,7 +77,7 @@ from fastovms.extensions import ENDPOINTS, load_extensions
 from fastovms.files import FOLDER as FILE_FOLDER
 from fastovms.files import FileStore
 from fastovms.http.access_log import AccessLog, HttpMetrics
-from fastovms.http.gates import JsonOnly
+from fastovms.http.gates import ForwardedClients, JsonOnly
 from fastovms.http.listeners import BoundSockets, Notifier, bind_sockets
 from fastovms.http.messages import Observer, Request
 from fastovms.http.routing import Dispatcher, Router
@@ -468,6 +468,7 @@ async def _run(
         observers=observers,
         bound=sockets,
         memory_left=partial(memory_left, kept_space=0),
+        client_of=ForwardedClients(config.http.forwarded_allow_ips).client,
     )
     add_health_routes(router, HealthRoutes(status, registry, __version__))
     if page is not None:

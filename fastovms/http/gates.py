@@ -1,18 +1,19 @@
-"""Checks before a handler: host, origin, API key, CORS, media type."""
+"""Checks before a handler: host, origin, API key, CORS, media type; and clients behind proxies."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import hmac
-import ipaddress
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from fastovms.errors import ConfigurationError
-from fastovms.http.messages import Caller, ErrorRenderer, HeaderPairs, Request, Response
+from fastovms.http.messages import Caller, ErrorRenderer, HeaderPairs, Headers, Request, Response
 
 KEY_VARIABLES: Final = ("API_KEY", "VLLM_API_KEY")
 """Variables of the environment that may hold the key."""
@@ -211,17 +212,6 @@ def machine_names(hostname: str, hosts_file: Path = Path("/etc/hosts")) -> set[s
         if not names.isdisjoint(aliases):
             names.update(aliases)
     return names - {""}
-
-
-def is_local(sock: socket.socket) -> bool:
-    """Returns whether only this machine can reach a bound socket."""
-    if sock.family == socket.AF_UNIX:
-        return True
-    if sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return False
-    address = ipaddress.ip_address(sock.getsockname()[0].partition("%")[0])
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
 
 
 def _is_ipv4(name: str) -> bool:
@@ -428,3 +418,72 @@ class JsonOnly:
 def essence(content_type: str) -> str:
     """Returns type and subtype, without parameters, in lower case (RFC 9110 8.3.1)."""
     return content_type.partition(";")[0].strip().lower()
+
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_MAX_HOPS: Final = 16
+"""How many proxies are followed back; each costs a few microseconds on the event loop."""
+
+
+class ForwardedClients:
+    """Identifies clients behind proxies by `X-Forwarded-For`, to which each proxy adds its peer's
+    address.
+
+    Args:
+        proxies: addresses and networks of the proxies that are trusted, separated by commas, "*" =
+            any; None = no proxy. The field is ignored in requests of other peers, because any
+            client can set it.
+    """
+
+    def __init__(self, proxies: str | None) -> None:
+        names = () if proxies is None else proxies.split(",")
+        self._proxies = [network for name in names for network in _networks(name)]
+
+    def client(self, peer: str, headers: Headers) -> str:
+        """Returns the client as address:port (with port 0 if a proxy reported the address): the
+        last address that is not a trusted proxy, or the first valid one.
+
+        Args:
+            peer: address:port of the connection; "" = a Unix socket, whose peer is not a proxy.
+        """
+        told = headers.by_name.get("x-forwarded-for") if self._proxies and peer else None
+        if told is None:
+            return peer
+        nearest = _address(peer)
+        if nearest is None or not self._is_proxy(nearest):
+            return peer
+        found: Address | None = None
+        for hop in reversed(told.rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]):
+            address = _address(hop.strip())
+            if address is None:
+                break
+            found = address
+            if not self._is_proxy(address):
+                break
+        if found is None:
+            return peer
+        return f"[{found}]:0" if found.version == 6 else f"{found}:0"
+
+    def _is_proxy(self, address: Address) -> bool:
+        return any(address in network for network in self._proxies)
+
+
+def _networks(name: str) -> list[Network]:
+    if name == "*":
+        return [ip_network("0.0.0.0/0"), ip_network("::/0")]
+    return [ip_network(name)]
+
+
+def _address(text: str) -> Address | None:
+    """Parses an address, with or without a port; None = invalid."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    with suppress(ValueError):
+        address = ip_address(text)
+        # A socket of both families tells IPv4 addresses as IPv6 ones (RFC 4291, 2.5.5.2).
+        return getattr(address, "ipv4_mapped", None) or address
+    return None

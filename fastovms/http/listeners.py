@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import logging
 import os
 import resource
@@ -78,6 +79,17 @@ def describe(sock: socket.socket, *, tls: bool) -> str:
         path = name.decode(errors="replace") if isinstance(name, bytes) else name
         return f"unix:{path}"
     return f"{'https' if tls else 'http'}://{join_host_port(name[0], name[1])}"
+
+
+def is_local(sock: socket.socket) -> bool:
+    """Returns whether only this machine can reach a bound socket."""
+    if sock.family == socket.AF_UNIX:
+        return True
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    address = ipaddress.ip_address(sock.getsockname()[0].partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
 
 
 _FIRST_FD = 3

@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
 
     def on_head(self, request: Request, content_length: int | None) -> bool:
         server = self._server
-        request.client = server.forwarded.client(self._wire.client, request.headers)
+        request.client = server.client_of(self._wire.client, request.headers)
         request.id = server.request_id(request.headers.by_name.get("x-request-id"))
         request.trace = trace_context(request.headers)
         request.received_at = self._loop.time()

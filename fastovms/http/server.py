@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
-from fastovms.http.gates import is_local
 from fastovms.http.listeners import (
     Acceptor,
     BoundSockets,
     Listener,
     TlsCredentials,
     bind_all,
+    is_local,
     raise_file_limit,
 )
-from fastovms.http.messages import Observer, Request
+from fastovms.http.messages import Headers, Observer, Request
 from fastovms.http.routing import Dispatcher
 from fastovms.http.writers import ServerState
 
@@ -33,7 +33,7 @@ class HttpServer:
         dispatcher: finds handlers and refuses requests.
         observers: called with each finished request; must be fast.
         bound: the sockets to listen on; None = `bind` binds the configured addresses.
-        memory_left: see `BodyBudget`.
+        memory_left, client_of: see `ServerState`.
 
     Attributes:
         addresses: as clients write them, "http://127.0.0.1:8000"; known once bound.
@@ -48,12 +48,14 @@ class HttpServer:
         observers: Sequence[Observer] = (),
         bound: BoundSockets | None = None,
         memory_left: Callable[[], float] = lambda: math.inf,
+        client_of: Callable[[str, Headers], str] = lambda peer, _: peer,
     ) -> None:
         self._config = config
         self._observers = tuple(observers)
         self._bound = bound
         self._dispatcher = dispatcher
         self._memory_left = memory_left
+        self._client_of = client_of
         self._tls: TlsCredentials | None = None
         self._listeners: list[Listener] = []
         self._acceptor: Acceptor | None = None
@@ -107,6 +109,7 @@ class HttpServer:
             loop,
             self._observers,
             memory_left=self._memory_left,
+            client_of=self._client_of,
         )
         state.max_connections = raise_file_limit(self._config.max_connections)
         self._state = state

@@ -16,8 +16,15 @@ from http import HTTPStatus
 from typing import Final, NamedTuple, Protocol
 
 from fastovms.config import HttpConfig
-from fastovms.http.forwarded import ForwardedClients
-from fastovms.http.messages import Exchange, HeaderPairs, Observer, Request, Response, StreamHead
+from fastovms.http.messages import (
+    Exchange,
+    HeaderPairs,
+    Headers,
+    Observer,
+    Request,
+    Response,
+    StreamHead,
+)
 from fastovms.http.parser import BodyBudget
 from fastovms.http.routing import Dispatcher
 from fastovms.http.wire import Outbox, Wire
@@ -259,6 +266,7 @@ class ServerState:
     Args:
         clock: returns seconds, also within a pass of the loop.
         memory_left: see `BodyBudget`.
+        client_of: returns the client of a request, given its connection's peer.
 
     Attributes:
         draining: whether every answer from now on is its connection's last.
@@ -275,13 +283,14 @@ class ServerState:
         observers: Sequence[Observer] = (),
         clock: Callable[[], float] = time.perf_counter,
         memory_left: Callable[[], float] = lambda: math.inf,
+        client_of: Callable[[str, Headers], str] = lambda peer, _: peer,
     ) -> None:
         self.config = config
         self.dispatcher = dispatcher
         self.loop = loop
         self.observers = tuple(observers)
         self.writer = ResponseWriter()
-        self.forwarded = ForwardedClients(config.forwarded_allow_ips)
+        self.client_of = client_of
         self.body_budget = BodyBudget(config.max_buffered_bodies, memory_left, clock)
         self.outbox = Outbox(loop)
         self.turnstile = Turnstile(loop, clock)

@@ -37,8 +37,10 @@ from fastovms.api.files import (
 from fastovms.config import FilesConfig, HttpConfig
 from fastovms.errors import InvalidField, NotFound, RequestError, StateFailed
 from fastovms.files import FileRecord, FileStore
-from fastovms.http import Dispatcher, HttpServer, JsonOnly, Router
+from fastovms.http.gates import JsonOnly
 from fastovms.http.messages import Headers, Request
+from fastovms.http.routing import Dispatcher, Router
+from fastovms.http.server import HttpServer
 from fastovms.system.threads import DiskThreads
 from tests.api.documented_values import of_files_and_batches
 from tests.api.forms import BOUNDARY, CONTENT_TYPE, form, part

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 import orjson
 
 from fastovms.config import HttpConfig
-from fastovms.http import Dispatcher, HttpServer, Request, Response, Router
+from fastovms.http.messages import Request, Response
+from fastovms.http.routing import Dispatcher, Router
+from fastovms.http.server import HttpServer
 
 FULL = Response(503, b'{"error": {"message": "full"}}', headers=(("Retry-After", "7"),))
 

@@ -10,8 +10,10 @@ import pytest
 import uvloop
 
 from fastovms.config import HttpConfig
-from fastovms.http import Dispatcher, Exchange, HttpServer, Request, Response, Router
 from fastovms.http.listeners import BoundSockets, bind_all
+from fastovms.http.messages import Exchange, Request, Response
+from fastovms.http.routing import Dispatcher, Router
+from fastovms.http.server import HttpServer
 from fastovms.http.websocket import NORMAL, RESTART, handshake_fault, open_websocket
 
 QUICK = HttpConfig(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.http import Request, Response
+from fastovms.http.messages import Request, Response
 from tests.http.bench import Bench, statuses, ticks
 from tests.http.client import read_until_quiet
 from tests.http.conftest import Start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,10 @@ from fastovms.errors import ConfigurationError
 from fastovms.http.gates import (
     ApiKeys,
     CorsPolicy,
+    ForwardedClients,
     HostCheck,
     JsonOnly,
     OriginCheck,
-    is_local,
     machine_names,
     read_api_keys,
 )
@@ -213,28 +212,6 @@ def test_machine_names(tmp_path: Path) -> None:
     assert machine_names("Box", hosts) == {"box", "box.lan", "llm", "ip6-box"}
     assert machine_names("box.lan", tmp_path / "none") == {"box", "box.lan"}
     assert machine_names("", tmp_path / "none") == set()
-
-
-@pytest.mark.parametrize(
-    ("family", "address", "local"),
-    [
-        (socket.AF_INET, "127.0.0.1", True),
-        (socket.AF_INET, "127.9.9.9", True),
-        (socket.AF_INET, "0.0.0.0", False),
-        (socket.AF_INET6, "::1", True),
-        (socket.AF_INET6, "::ffff:127.0.0.1", True),
-        (socket.AF_INET6, "::", False),
-    ],
-)
-def test_sockets(family: int, address: str, local: bool) -> None:
-    with socket.socket(family) as sock:
-        sock.bind((address, 0))
-        assert is_local(sock) is local
-
-
-def test_a_unix_socket() -> None:
-    with socket.socket(socket.AF_UNIX) as sock:
-        assert is_local(sock)
 
 
 # What pages of other sites are refused, by the fields that a browser says of them.
@@ -452,3 +429,48 @@ def test_json_only(method: str, fields: dict[str, str], allowed: bool) -> None:
         assert refusal.status == 415
         if "Content-Encoding" in fields:
             assert refusal.headers == (("Accept-Encoding", "identity"),)
+
+
+PROXIES = "10.0.0.0/8,fd00::/8"
+
+
+@pytest.mark.parametrize(
+    ("peer", "told", "client"),
+    [
+        ("10.0.0.1:5000", "203.0.113.9", "203.0.113.9:0"),
+        ("10.0.0.1:5000", "198.51.100.7, 203.0.113.9, 10.0.0.2", "203.0.113.9:0"),
+        ("10.0.0.1:5000", "203.0.113.9:4711", "203.0.113.9:0"),
+        ("10.0.0.1:5000", "2001:db8::1", "[2001:db8::1]:0"),
+        ("10.0.0.1:5000", "[2001:db8::1]:4711,fd00::2", "[2001:db8::1]:0"),
+        ("[::ffff:10.0.0.1]:5000", "203.0.113.9", "203.0.113.9:0"),
+        # Where all are proxies, the farthest.
+        ("10.0.0.1:5000", "10.0.0.3, 10.0.0.2", "10.0.0.3:0"),
+        # What cannot be read ends what is known.
+        ("10.0.0.1:5000", "unknown", "10.0.0.1:5000"),
+        ("10.0.0.1:5000", "", "10.0.0.1:5000"),
+        ("10.0.0.1:5000", "203.0.113.9, nonsense, 10.0.0.2", "10.0.0.2:0"),
+        ("10.0.0.1:5000", ",".join(["203.0.113.9", *["10.0.0.2"] * 99_999]), "10.0.0.2:0"),
+        # Nobody else is believed.
+        ("203.0.113.1:5000", "198.51.100.7", "203.0.113.1:5000"),
+        ("", "198.51.100.7", ""),
+    ],
+    ids=lambda value: value[:40] or "nothing",
+)
+def test_who_asks(peer: str, told: str, client: str) -> None:
+    headers = Headers([("X-Forwarded-For", told)])
+    assert ForwardedClients(PROXIES).client(peer, headers) == client
+
+
+def test_several_lines_are_one_list() -> None:
+    headers = Headers([("X-Forwarded-For", "203.0.113.9"), ("x-forwarded-for", "10.0.0.2")])
+    assert ForwardedClients(PROXIES).client("10.0.0.1:1", headers) == "203.0.113.9:0"
+
+
+@pytest.mark.parametrize("headers", [Headers(), Headers([("X-Forwarded-For", "203.0.113.9")])])
+def test_without_proxies_it_is_the_peer(headers: Headers) -> None:
+    assert ForwardedClients(None).client("10.0.0.1:5000", headers) == "10.0.0.1:5000"
+
+
+def test_any_proxy_is_believed_where_asked_to() -> None:
+    headers = Headers([("X-Forwarded-For", "198.51.100.7, 203.0.113.9")])
+    assert ForwardedClients("*").client("192.0.2.1:5000", headers) == "198.51.100.7:0"

@@ -21,15 +21,17 @@ from typing import Any
 import pytest
 
 from fastovms.errors import ConfigurationError
-from fastovms.http import Request, Response, listeners, writers
+from fastovms.http import listeners, writers
 from fastovms.http.listeners import (
     Notifier,
     TcpAddress,
     UnixAddress,
     inherited_sockets,
+    is_local,
     parse_address,
     raise_file_limit,
 )
+from fastovms.http.messages import Request, Response
 from tests.http.client import talk
 from tests.http.conftest import Start
 from tests.http.more_cases import get
@@ -63,13 +65,37 @@ def test_bad_addresses(text: str) -> None:
         parse_address(text)
 
 
+@pytest.mark.parametrize(
+    ("family", "address", "local"),
+    [
+        (socket.AF_INET, "127.0.0.1", True),
+        (socket.AF_INET, "127.9.9.9", True),
+        (socket.AF_INET, "0.0.0.0", False),
+        (socket.AF_INET6, "::1", True),
+        (socket.AF_INET6, "::ffff:127.0.0.1", True),
+        (socket.AF_INET6, "::", False),
+    ],
+)
+def test_sockets(family: int, address: str, local: bool) -> None:
+    with socket.socket(family) as sock:
+        sock.bind((address, 0))
+        assert is_local(sock) is local
+
+
+def test_a_unix_socket() -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        assert is_local(sock)
+
+
 # A real NOTIFY_SOCKET and really inherited descriptors.
 
 
 _CHILD = """
 import asyncio, os, sys
 from fastovms.config import HttpConfig
-from fastovms.http import Dispatcher, HttpServer, Response, Router
+from fastovms.http.messages import Response
+from fastovms.http.routing import Dispatcher, Router
+from fastovms.http.server import HttpServer
 from fastovms.http.listeners import Notifier, bind_sockets
 
 async def main():

@@ -8,7 +8,10 @@ import pytest
 
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
-from fastovms.http import CorsPolicy, Dispatcher, HttpServer, Request, Response, Router
+from fastovms.http.gates import CorsPolicy
+from fastovms.http.messages import Request, Response
+from fastovms.http.routing import Dispatcher, Router
+from fastovms.http.server import HttpServer
 from tests.http.client import talk
 from tests.http.conftest import QUICK, Start, render_error
 from tests.http.more_cases import get, post

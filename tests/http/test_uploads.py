@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from fastovms.http import Request, Response
-from fastovms.http.messages import UploadHandler
+from fastovms.http.messages import Request, Response, UploadHandler
 from tests.http.client import talk
 from tests.http.conftest import Start
 

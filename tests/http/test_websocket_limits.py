@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.http import Request, Response
+from fastovms.http.messages import Request, Response
 from fastovms.http.websocket import POLICY, WebSocket, open_websocket
 from fastovms.http.writers import PASS_SECONDS
 from tests.http.bench import CONFIG, Bench, ticks

@@ -7,8 +7,7 @@ import dataclasses
 
 import pytest
 
-from fastovms.http import Request, Response
-from fastovms.http.messages import StreamHead
+from fastovms.http.messages import Request, Response, StreamHead
 from fastovms.http.writers import PASS_SECONDS, READ_SECONDS, TASK_SECONDS, ResponseWriter, clean
 from fastovms.telemetry.tracing import TraceContext
 from tests.http.bench import CONFIG, Bench, statuses, ticks

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 
 from fastovms.api.dialect import render_error
 from fastovms.config import HttpConfig
-from fastovms.http import Dispatcher, HttpServer
+from fastovms.http.routing import Dispatcher
+from fastovms.http.server import HttpServer
 from tests.api.chat_models import call_text
 
 CALL = call_text("get_weather", '{"city": "Paris"}')

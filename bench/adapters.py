@@ -22,6 +22,7 @@ from bench.common.properties import add_property_flag, properties_of
 from bench.common.report import machine, median, table
 from fastovms.engine.kernels.compiler import find_instructions
 from fastovms.engine.kernels.low_rank import pack_adapter
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel, RunnerFactory
 from fastovms.parts.adapters.graph import (
     AdapterStack,
@@ -103,7 +104,7 @@ def main() -> None:
     arguments = parser.parse_args()
     properties = properties_of(arguments)
     clock = time.process_time if arguments.processor_time else time.perf_counter
-    plain = PagedModel.load(arguments.model, properties=properties)
+    plain = load_model(arguments.model, properties=properties)
     num_blocks = max(
         step.num_sequences * -(-(step.context + step.num_tokens) // plain.block_size)
         for step in _STEPS.values()

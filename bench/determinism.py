@@ -24,6 +24,7 @@ from bench.common.report import machine, median, table
 from fastovms.app.paged import engine_extensions
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
 
@@ -153,7 +154,7 @@ def main() -> None:
     add_property_flag(parser)
     arguments = parser.parse_args()
     properties = properties_of(arguments)
-    model = PagedModel.load(arguments.model_dir, properties=properties, exact=arguments.exact)
+    model = load_model(arguments.model_dir, properties=properties, exact=arguments.exact)
     model.allocate_cache(CACHE_TOKENS // model.block_size)
     requests = make_requests(arguments.num_requests, arguments.output_tokens)
     alone = run_alone(model, requests)

@@ -24,7 +24,7 @@ from bench.common.timed_model import TimedModel
 from fastovms.app.paged import engine_extensions
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.compilation import load_model
 from fastovms.params import GenerationRequest, SamplingParams
 
 CACHE_SIZE = 2
@@ -44,7 +44,7 @@ class Sampling:
 class Ours:
     def __init__(self, model_dir: Path, properties: dict[str, str], sampling: Sampling) -> None:
         self._sampling = sampling
-        self._model = TimedModel(PagedModel.load(model_dir, properties=properties))
+        self._model = TimedModel(load_model(model_dir, properties=properties))
         num_blocks = CACHE_SIZE * 1024**3 // self._model.bytes_per_block
         self._model.allocate_cache(num_blocks)
         self._num_blocks = num_blocks

@@ -21,7 +21,7 @@ from bench.common.report import machine, table
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from bench.random_models.weights import WEIGHT_FORMATS
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.compilation import load_model
 from fastovms.parts.doctor.facts import measure_bandwidth
 from fastovms.parts.tuning.measurement import CONTEXT, MeasuredStep, inputs_of
 from fastovms.system.memory import num_usable_cpus
@@ -84,7 +84,7 @@ def measure(directory: Path, tried: list[Way]) -> tuple[dict[str, list[float]], 
     models = {}
     for way in tried:
         properties = {"INFERENCE_PRECISION_HINT": "f32", **way.properties}
-        models[way.name] = PagedModel.load(directory, properties=properties)
+        models[way.name] = load_model(directory, properties=properties)
     case = MeasuredStep(1, CONTEXT, 1)
     for model in models.values():
         model.allocate_cache(-(-(CONTEXT + 1) // model.block_size))

@@ -16,7 +16,7 @@ import numpy as np
 from bench.common.report import machine, median, table
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.compilation import load_model
 from fastovms.params import GenerationRequest, SamplingParams
 
 CACHE_TOKENS = 64 * 1024
@@ -29,7 +29,7 @@ ENDING = 8
 
 class Bench:
     def __init__(self, model_dir: Path, token_budget: int | None) -> None:
-        self._model = PagedModel.load(model_dir)
+        self._model = load_model(model_dir)
         self._num_blocks = CACHE_TOKENS // self._model.block_size
         self._model.allocate_cache(self._num_blocks)
         self._config = EngineConfig(enable_prompt_lookup=False, max_num_batched_tokens=token_budget)

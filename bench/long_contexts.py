@@ -25,6 +25,7 @@ from bench.common.arguments import model_directory
 from bench.common.report import machine, median, table
 from bench.steps import RANDOM_TOKEN_IDS, Genai, step_times
 from fastovms.cli.flag import integer
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.kv_cache import BlockCopy
 from fastovms.engine.model.model import PagedModel, as_float32
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
@@ -141,7 +142,7 @@ def _load(model_dir: Path, precision: str, *, is_exact: bool = False) -> PagedMo
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": precision}
     if is_exact:
         properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
-    return PagedModel.load(model_dir, properties=properties)
+    return load_model(model_dir, properties=properties)
 
 
 def speeds(arguments: argparse.Namespace) -> None:

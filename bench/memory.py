@@ -84,7 +84,7 @@ def trace(model_dir: Path) -> None:
         before.update(after)
 
     import fastovms.app.loading  # noqa: F401 - all that a server imports
-    from fastovms.engine.model.model import ExportedModel
+    from fastovms.engine.model.compilation import ExportedModel
     from fastovms.engine.row_functions import forget_compiler, load_kernels
     from fastovms.parts.tuning.measurement import MeasuredStep, inputs_of
     from fastovms.system.memory import find_trim

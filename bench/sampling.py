@@ -21,7 +21,7 @@ from bench.common.report import machine, median, table
 from bench.common.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.processors import logits_processors
 from fastovms.engine.sampler import Sampler, token_logprobs
 from fastovms.engine.scheduler import SampledTokens
@@ -52,7 +52,7 @@ def params(settings: Mapping[str, object], **further: object) -> SamplingParams:
 
 
 def crowded_steps(model_dir: Path, num_sequences: int, num_steps: int) -> list[object]:
-    model = TimedModel(PagedModel.load(model_dir))
+    model = TimedModel(load_model(model_dir))
     # The first ones decode until the last one is admitted.
     max_tokens = num_steps + num_sequences + 32
     max_model_len = PROMPT_TOKENS + max_tokens

@@ -29,6 +29,7 @@ from bench.common.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.kernels.compiler import find_instructions
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
 from fastovms.parts.decode_kernels.few_rows import choose_few_rows
@@ -56,7 +57,7 @@ class Ours:
     def __init__(
         self, model_dir: Path, properties: dict[str, str], *, uses_kernels: bool = False
     ) -> None:
-        model = PagedModel.load(model_dir, properties=properties)
+        model = load_model(model_dir, properties=properties)
         if uses_kernels:
             use_kernels(model)
         self._model = TimedModel(model)

@@ -83,8 +83,6 @@ SECTIONS: Final[Sequence[Section]] = (
             "is an EAGLE-3 head, which the genai": "Leave `--draft-model` out.",
             "--draft-model cannot be used": "Leave `--draft-model` out; drafts from earlier text "
             "need no flag.",
-            "tokens that the KV cache holds": "Raise `--cache-size` (GB), choose "
-            "`--kv-cache-precision u8`, or accept the shorter context.",
             "--max-model-len must be at most": "Give the stated length or less.",
             "config.json states vocab_size": "No action needed: the model's own number is used.",
             "end-of-text ids beyond": "No action needed, if answers end where they should.",
@@ -116,6 +114,7 @@ SECTIONS: Final[Sequence[Section]] = (
     Section(
         "Memory and the device",
         (
+            "backends/engine_thread.py",
             "backends/paged/",
             "parts/adapters",
             "parts/beams",
@@ -129,6 +128,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "app/supply.py",
             "app/compiling.py",
             "app/loading.py",
+            "app/paged.py",
             "cli/tune.py",
             "engine/kernels",
         ),
@@ -137,6 +137,8 @@ SECTIONS: Final[Sequence[Section]] = (
         {
             "structured outputs are not available": "Copy `tokenizer.json` from the original "
             "model into the directory.",
+            "tokens that the KV cache holds": "Raise `--cache-size` (GB), choose "
+            "`--kv-cache-precision u8`, or accept the shorter context.",
             "raise --cache-size": "Give a larger `--cache-size` (GB), or leave it out.",
             "--model-memory must be more": "Raise `--model-memory`, or lower `--cache-size`.",
             "have the name": "Give each model a name of its own: `--model NAME=MODEL`.",

@@ -36,8 +36,8 @@ from bench.quality.peers import PeerQuality, genai_quality, llama_quality
 from bench.quality.reader import check_reader
 from bench.steps import use_kernels
 from fastovms.engine.kernels.compiler import find_instructions
-from fastovms.engine.model.compilation import compile_variants, has_vnni
-from fastovms.engine.model.model import ExportedModel, Model, PagedModel, RawLogits, as_float32
+from fastovms.engine.model.compilation import ExportedModel, compile_variants, has_vnni, load_model
+from fastovms.engine.model.model import Model, PagedModel, RawLogits, as_float32
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.gguf.model_directory import find_gguf, model_directory
 from fastovms.parts.tuning import measurement as tuning
@@ -176,7 +176,7 @@ def measure(
     Args:
         chosen: parts of the names of the ways; empty = all.
     """
-    exact = PagedModel.load(model_dir, exact=True, properties=clock.properties)
+    exact = load_model(model_dir, exact=True, properties=clock.properties)
     models: dict[str, PagedModel] = {}
     readers: dict[str, Model] = {}
     for name, way in ways().items():
@@ -277,7 +277,7 @@ def main() -> int:
                 )
             cells = measure(model_dir, texts.token_ids, arguments.ways, clock)
             if arguments.genai:
-                exact = PagedModel.load(model_dir, exact=True)
+                exact = load_model(model_dir, exact=True)
                 peer = genai_quality(model_dir, exact, texts.token_ids, arguments.genai)
                 cells["genai's pipeline"] = _cells(peer)
             if file is not None and arguments.llama_cpp:

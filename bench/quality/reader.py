@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from bench.common.numpy_decoder import NumpyDecoder
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.compilation import load_model
 from fastovms.parts.tuning.quality import chunk_logits
 
 NUM_GREEDY: Final = 16
@@ -40,7 +40,7 @@ class ReaderCheck(NamedTuple):
 
 def check_reader(model_dir: Path, file: Path, text: Sequence[int]) -> ReaderCheck:
     """Compares the directory that was made of a file with the file."""
-    model = PagedModel.load(model_dir, exact=True)
+    model = load_model(model_dir, exact=True)
     num = len(text)
     model.allocate_cache(-(-(num + NUM_GREEDY) // model.block_size))
     token_ids = array("q", text)

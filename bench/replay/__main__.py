@@ -26,7 +26,7 @@ from bench.replay.session import Session
 from bench.replay.vocabulary import END_TOKEN_ID
 from bench.steps import use_kernels
 from fastovms.config import EngineConfig
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.compilation import load_model
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import SamplingParams
 
@@ -108,7 +108,7 @@ def main() -> None:
     add_property_flag(parser)
     chosen = parser.parse_args()
     data = Data.kept(chosen.data)
-    paged = PagedModel.load(chosen.model_dir, properties=properties_of(chosen))
+    paged = load_model(chosen.model_dir, properties=properties_of(chosen))
     if chosen.decode_kernels:
         use_kernels(paged)
     model = ForcedModel(paged)

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.replay.session import Session, Turn
 from bench.replay.vocabulary import Vocabulary
 from fastovms.config import DEMO_MODEL, EngineConfig
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.compilation import load_model
 from fastovms.params import GenerationRequest, SamplingParams
 from fastovms.text.tokenizer import Tokenizer
 from tests.engine.engines import full_engine
@@ -50,7 +50,7 @@ def kept_chats(path: Path) -> list[list[str]]:
 
 
 def _generated() -> list[list[str]]:
-    model = PagedModel.load(DEMO_MODEL)
+    model = load_model(DEMO_MODEL)
     tokenizer = Tokenizer.load(DEMO_MODEL)
     num_blocks = _CACHE_TOKENS // model.block_size
     model.allocate_cache(num_blocks)

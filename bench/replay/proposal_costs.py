@@ -24,6 +24,7 @@ from bench.common.report import machine, table
 from bench.common.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
 from fastovms.parts.drafts.suffix_index import SUFFIX_FUNCTIONS
@@ -104,7 +105,7 @@ def main() -> None:
     parser.add_argument("-s", "--pairs", type=int, default=200, help="of steps")
     add_property_flag(parser)
     chosen = parser.parse_args()
-    paged = PagedModel.load(chosen.model_dir, properties=properties_of(chosen))
+    paged = load_model(chosen.model_dir, properties=properties_of(chosen))
     num_blocks = CACHE_TOKENS // paged.block_size
     paged.allocate_cache(num_blocks)
     SUFFIX_FUNCTIONS.load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,15 +21,18 @@ from fastovms.backends.paged.backend import (
     BackendParts,
     FurtherCache,
     PagedBackend,
-    SamplingKernels,
     SharedCores,
-    SingleRows,
 )
 from fastovms.config import EngineConfig
 from fastovms.engine.extensions import EngineExtensions
-from fastovms.engine.model.devices import available_memory
-from fastovms.engine.model.model import ExportedModel, Model, PagedModel
-from fastovms.engine.row_functions import load_kernels_beside
+from fastovms.engine.model.compilation import ExportedModel, compile_single_rows
+from fastovms.engine.model.devices import available_memory, reason_of
+from fastovms.engine.model.model import Model, PagedModel
+from fastovms.engine.row_functions import (
+    load_kernels_beside,
+    try_to_load_kernels,
+    use_numpy_for_now,
+)
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import ModelInfo
 from fastovms.parts.beams import BeamSearches
@@ -47,6 +51,8 @@ from fastovms.system.disk import DiskCache
 if TYPE_CHECKING:
     from fastovms.parts.drafts.draft_model import DraftModel
     from fastovms.parts.prefix_cache.engine import PrefixDirectory
+
+logger = logging.getLogger(__name__)
 
 _ROOM_FOR_BOTH: Final = 4
 """How often the weights must fit into the free memory, so that a model is compiled while it is
@@ -67,6 +73,39 @@ class TunedCores(SharedCores):
     def share(cls) -> TunedCores:
         cores = SharedCores.create()
         return cls(cores.engines, cores.turn, IdleTuning(cores.engines))
+
+
+_DELAY: Final = 2.0
+"""Seconds in which a first request may come, which is then answered undisturbed."""
+
+
+class SamplingKernels(BackendExtension):
+    """Has NumPy sample until the kernels of sampling are loaded. These are compiled at the very
+    first start."""
+
+    def start(self, backend: PagedBackend) -> None:
+        use_numpy_for_now()
+
+    def prepare(self, may_go_on: Callable[[float], bool]) -> None:
+        if may_go_on(_DELAY):
+            try_to_load_kernels()
+
+
+class SingleRows(BackendExtension):
+    """Compiles the graph for steps of one token, unless kernels compute these steps."""
+
+    def __init__(self, model: PagedModel) -> None:
+        self._model = model
+
+    def prepare(self, may_go_on: Callable[[float], bool]) -> None:
+        if not self._model.awaits_single_rows or not may_go_on(0.0):
+            return
+        try:
+            compile_single_rows(self._model)
+        except RuntimeError as error:
+            reason = reason_of(error)
+            logger.warning("no separate graph is compiled for steps of one token: %s", reason)
+        self._model.forget_files()
 
 
 def paging_comparison(files: ExportedModel) -> Comparison:

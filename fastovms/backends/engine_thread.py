@@ -433,6 +433,24 @@ class RequestsInFlight:
             self._abort(request_id)
 
 
+def fit_cache(model: ModelInfo, num_tokens: int) -> ModelInfo:
+    """Returns the model with a context that its KV cache can hold, with the reason, for clients, if
+    that is less than the model's own. `num_tokens` is the number of tokens of one sequence that fit
+    into the cache."""
+    if num_tokens >= model.max_model_len:
+        return model
+    logger.warning(
+        "context length reduced from %d to the %d tokens that the KV cache holds",
+        model.max_model_len,
+        num_tokens,
+    )
+    reason = (
+        "The KV cache of this server holds no more; without that limit it would be "
+        f"{model.max_model_len} tokens."
+    )
+    return replace(model, max_model_len=num_tokens, context_reason=reason)
+
+
 def check_length(request: GenerationRequest, model: ModelInfo) -> None:
     """Raises RequestError when the prompt leaves no room in the context."""
     num_tokens = len(request.prompt_token_ids) + len(request.generated_token_ids)

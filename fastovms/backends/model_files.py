@@ -29,13 +29,9 @@ from fastovms.backends.model_task import (
     takes_images,
     weights_file,
 )
-from fastovms.engine.model.devices import available_memory
-from fastovms.engine.model.paging import (
-    ExactLength,
-    PagedGraph,
-    applies_sliding_window,
-    reason_of,
-)
+from fastovms.engine.model.devices import available_memory, reason_of
+from fastovms.engine.model.model import ExactLength, PagedGraph
+from fastovms.engine.model.paging import applies_sliding_window
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo, SamplingDefaults, WeightCount
 from fastovms.request_fields import rows_of
@@ -184,24 +180,6 @@ def sliding_window(config: Mapping[str, Any]) -> int | None:
         not isinstance(layers, list) or not _WINDOWED.isdisjoint(layers)
     )
     return window if is_used else None
-
-
-def fit_cache(model: ModelInfo, num_tokens: int) -> ModelInfo:
-    """Returns the model with a context that its KV cache can hold, with the reason, for clients, if
-    that is less than the model's own. `num_tokens` is the number of tokens of one sequence that fit
-    into the cache."""
-    if num_tokens >= model.max_model_len:
-        return model
-    logger.warning(
-        "context length reduced from %d to the %d tokens that the KV cache holds",
-        model.max_model_len,
-        num_tokens,
-    )
-    reason = (
-        "The KV cache of this server holds no more; without that limit it would be "
-        f"{model.max_model_len} tokens."
-    )
-    return replace(model, max_model_len=num_tokens, context_reason=reason)
 
 
 def fit_vocabulary(model: ModelInfo, vocab_size: int | None) -> ModelInfo:

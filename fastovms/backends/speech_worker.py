@@ -17,7 +17,7 @@ from fastovms.backends.dies_with_parent import die_with_parent
 from fastovms.backends.processes import connect_to_parent, receive, send
 from fastovms.backends.speech_messages import LoadSpeech, ReadWindow, WindowText
 from fastovms.backends.worker_messages import WorkerFailed
-from fastovms.engine.model.paging import reason_of
+from fastovms.engine.model.devices import reason_of
 from fastovms.speech import SAMPLE_RATE, WINDOW_SECONDS, Segment, SpeechInfo, Word
 from fastovms.system.memory import find_trim
 from fastovms.telemetry.log_format import log_handler, start_log

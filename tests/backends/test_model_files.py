@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fastovms.api.prompt import context_exceeded
+from fastovms.backends.engine_thread import fit_cache
 from fastovms.backends.model_files import (
     MAX_DIFFERENCE,
     UNLIMITED,
@@ -20,7 +21,6 @@ from fastovms.backends.model_files import (
     check_graph,
     count_weights,
     fingerprint_of,
-    fit_cache,
     fit_vocabulary,
     limit_context,
     log_gaps,

@@ -16,7 +16,7 @@ from bench.quality.__main__ import TokenByToken
 from bench.quality.activations import quantize_activations
 from bench.quality.peers import PeerQuality, read_llama
 from bench.quality.reader import NUM_GREEDY, check_reader
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.compilation import load_model
 from fastovms.gguf import graph
 from fastovms.gguf.converter import convert
 from fastovms.parts.tuning.quality import QualityCounter, chunk_logits, compare
@@ -41,9 +41,9 @@ def test_a_way_that_differs_is_counted() -> None:
 def test_a_smaller_cache_costs_exactness(tmp_path: Path) -> None:
     write_model(tmp_path / "a.gguf", TinyModel())
     convert(tmp_path / "a.gguf", tmp_path)
-    exact = PagedModel.load(tmp_path, exact=True)
+    exact = load_model(tmp_path, exact=True)
     ways = {
-        name: PagedModel.load(tmp_path, properties={"KV_CACHE_PRECISION": name})
+        name: load_model(tmp_path, properties={"KV_CACHE_PRECISION": name})
         for name in ("f32", "u8")
     }
     rng = np.random.default_rng(0)
@@ -140,7 +140,7 @@ def test_missing_figures_of_llama_are_named() -> None:
 def test_token_by_token_gives_the_logits_of_a_chunk(tmp_path: Path) -> None:
     write_model(tmp_path / "a.gguf", TinyModel())
     convert(tmp_path / "a.gguf", tmp_path)
-    model = PagedModel.load(tmp_path, exact=True)
+    model = load_model(tmp_path, exact=True)
     decoder = TokenByToken(model)
     token_ids = array("q", np.random.default_rng(0).integers(3, 200, 40).tolist())
     found = []

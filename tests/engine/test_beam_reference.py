@@ -13,6 +13,7 @@ import pytest
 
 from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.engine.engine import Engine
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import (
     BeamSearch,
@@ -47,7 +48,7 @@ Texts = list[list[Text]]
 
 @pytest.fixture(scope="module")
 def model() -> PagedModel:
-    model = PagedModel.load(DEMO_MODEL, properties=EXACT)
+    model = load_model(DEMO_MODEL, properties=EXACT)
     model.allocate_cache(NUM_BLOCKS)
     return model
 

@@ -13,6 +13,7 @@ from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.engine.engine import Engine
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import SamplingParams
 from fastovms.parts.drafts.draft_model import DraftModel
@@ -25,21 +26,21 @@ Texts = dict[tuple[int, int], list[int]]
 
 @pytest.fixture(scope="module")
 def target() -> PagedModel:
-    model = PagedModel.load(DEMO_MODEL, properties=EXACT)
+    model = load_model(DEMO_MODEL, properties=EXACT)
     model.allocate_cache(NUM_BLOCKS)
     return model
 
 
 @pytest.fixture(scope="module")
 def twin() -> PagedModel:
-    return PagedModel.load(DEMO_MODEL, properties=EXACT)
+    return load_model(DEMO_MODEL, properties=EXACT)
 
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> PagedModel:
     directory = tmp_path_factory.mktemp("stranger")
     write_model(SHAPES["tiny"], directory)
-    return PagedModel.load(directory, properties=EXACT)
+    return load_model(directory, properties=EXACT)
 
 
 def draft_model(model: PagedModel, num_tokens: int) -> DraftModel:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.config import EngineConfig
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import FinishReason, SamplingParams
 from tests.engine.conftest import TINY_SHAPES
@@ -25,7 +26,7 @@ def prompts() -> list[list[int]]:
 
 
 def load(model_dir: Path, properties: dict[str, str] | None) -> PagedModel:
-    model = PagedModel.load(model_dir, properties=properties)
+    model = load_model(model_dir, properties=properties)
     model.allocate_cache(NUM_BLOCKS)
     return model
 

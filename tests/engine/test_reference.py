@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.errors import ConfigurationError
 from fastovms.params import SamplingParams
@@ -22,7 +23,7 @@ NUM_TOKENS = 24
 
 @pytest.fixture(scope="module")
 def model() -> PagedModel:
-    model = PagedModel.load(DEMO_MODEL, properties=EXACT)
+    model = load_model(DEMO_MODEL, properties=EXACT)
     model.allocate_cache(NUM_BLOCKS)
     return model
 
@@ -85,7 +86,7 @@ def test_a_quantized_cache_gives_the_tokens_that_the_reference_gives_with_it(
     prompts: list[list[int]], precision: str
 ) -> None:
     properties = {**EXACT, "KV_CACHE_PRECISION": precision}
-    model = PagedModel.load(DEMO_MODEL, properties=properties)
+    model = load_model(DEMO_MODEL, properties=properties)
     model.allocate_cache(NUM_BLOCKS)
     # One after another: a block's scales depend on the steps in which its tokens came.
     config = EngineConfig(max_num_seqs=1, enable_prefix_caching=False, enable_prompt_lookup=False)
@@ -166,17 +167,17 @@ def test_a_refused_kv_precision_falls_back(
 ) -> None:
     for name in ("KV_CACHE_PRECISIONS", "EXACT_KV_CACHE_PRECISIONS"):
         monkeypatch.setattr(f"fastovms.engine.model.compilation.{name}", ("i3", "u8"))
-    assert PagedModel.load(DEMO_MODEL).block_size == 32
+    assert load_model(DEMO_MODEL).block_size == 32
     assert "CPU does not support f32, i3 cache" in caplog.text
 
 
 @pytest.mark.slow
 def test_a_precision_that_the_operator_chose_does_not_fall_back() -> None:
     with pytest.raises(ConfigurationError, match="CPU cannot run the model"):
-        PagedModel.load(DEMO_MODEL, properties={"KV_CACHE_PRECISION": "i3"})
+        load_model(DEMO_MODEL, properties={"KV_CACHE_PRECISION": "i3"})
 
 
 def test_a_broken_model_is_a_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "openvino_model.xml").write_text("<net")
     with pytest.raises(ConfigurationError, match="cannot read the model"):
-        PagedModel.load(tmp_path)
+        load_model(tmp_path)

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Type
 from bench.common.numpy_decoder import NumpyDecoder
 from fastovms.backends.model_files import read_model_info
 from fastovms.config import EngineConfig
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.compilation import load_model
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import (
     NotStored,
@@ -81,7 +81,7 @@ def test_the_paged_engine_computes_what_the_file_says(gguf_file: Path, model_dir
     them passes the end of the original context, where Phi 3 begins to rotate in another way."""
     rng = np.random.default_rng(1)
     prompts = [rng.integers(0, len(TOKENS), size).tolist() for size in (24, 33, 5)]
-    model = PagedModel.load(model_dir, properties=EXACT)
+    model = load_model(model_dir, properties=EXACT)
     model.allocate_cache(50)
     engine = full_engine(model, EngineConfig(), num_blocks=50, max_model_len=512)
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=1)

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats, GrammarStats
@@ -30,9 +30,9 @@ from fastovms.backends.engine_thread import (
     Submit,
     WorkingEngines,
     check_length,
+    fit_cache,
     run_engine,
 )
-from fastovms.backends.model_files import fit_cache
 from fastovms.backends.processes import start_thread
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
@@ -44,14 +44,10 @@ from fastovms.engine.model.devices import (
     format_size,
     log_lack,
     num_cache_blocks,
+    reason_of,
 )
-from fastovms.engine.model.model import Model, PagedModel
-from fastovms.engine.model.paging import reason_of
-from fastovms.engine.row_functions import (
-    forget_compiler,
-    try_to_load_kernels,
-    use_numpy_for_now,
-)
+from fastovms.engine.model.model import Model
+from fastovms.engine.row_functions import forget_compiler
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, InvalidField
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
 from fastovms.system.memory import find_trim
@@ -191,9 +187,6 @@ _CLOSE_TIMEOUT = 10.0
 _MAX_WAIT_FOR_REST = 5.0
 """Seconds that a piece of preparation waits at most for the engines to rest."""
 
-_DELAY: Final = 2.0
-"""Seconds in which a first request may come, which is then answered undisturbed."""
-
 _MAX_UNDELIVERED_STEPS = 8
 """How many steps the engine may be ahead of the loop. More would only queue tokens that cannot be
 sent yet."""
@@ -255,35 +248,6 @@ class Grammars(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends what `start` has started."""
-
-
-class SamplingKernels(BackendExtension):
-    """Has NumPy sample until the kernels of sampling are loaded. These are compiled at the very
-    first start."""
-
-    def start(self, backend: PagedBackend) -> None:
-        use_numpy_for_now()
-
-    def prepare(self, may_go_on: Callable[[float], bool]) -> None:
-        if may_go_on(_DELAY):
-            try_to_load_kernels()
-
-
-class SingleRows(BackendExtension):
-    """Compiles the graph for steps of one token, unless kernels compute these steps."""
-
-    def __init__(self, model: PagedModel) -> None:
-        self._model = model
-
-    def prepare(self, may_go_on: Callable[[float], bool]) -> None:
-        if not self._model.awaits_single_rows or not may_go_on(0.0):
-            return
-        try:
-            self._model.compile_single_rows()
-        except RuntimeError as error:
-            reason = reason_of(error)
-            logger.warning("no separate graph is compiled for steps of one token: %s", reason)
-        self._model.forget_files()
 
 
 class BackendParts(NamedTuple):

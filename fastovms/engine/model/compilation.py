@@ -27,18 +27,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 import openvino as ov
 from openvino.preprocess import PrePostProcessor
 
-from fastovms.engine.model.devices import is_cpu, share_of_cpu
+from fastovms.engine.model.devices import (
+    device_memory,
+    find_device,
+    is_cpu,
+    reason_of,
+    share_of_cpu,
+)
 from fastovms.engine.model.fusion import fuse_projections
-from fastovms.engine.model.paging import MAX_WEIGHTS_SIZE, fix_shapes, is_cache, reason_of
-from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.model.kv_cache import cache_layout
+from fastovms.engine.model.model import CompiledVariants, PagedGraph, PagedModel, Precisions
+from fastovms.engine.model.paging import (
+    DEFAULT_MAX_MODEL_LEN,
+    MAX_WEIGHTS_SIZE,
+    activation_group_size,
+    fix_shapes,
+    int4_group_size,
+    read_paged_graph,
+)
 from fastovms.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -57,22 +69,12 @@ precision."""
 EXACT_KV_CACHE_PRECISIONS = ("f32",)
 """The cache precision of exact results, unless the operator sets another one that they allow."""
 
-MAX_SMALL_STEP = 48
-"""The maximum number of tokens of a small step. With AMX and models of 135M and 500M parameters f32
-takes 0.83 to 0.89 of bf16's time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
-
 EXACT_WEIGHTS_SIZE = 32 * 1024 * 1024
 """Bytes of weights up to which a model is so small that f32 throughout costs nothing."""
 
 MAX_SMALL_CHUNK = 16
 """The maximum number of tokens of a sequence, be they drafts or the end of a prompt, in a step that
 is small however many sequences it has."""
-
-MAX_SMALL_PROMPT_CONTEXT = 1024
-"""The longest context, in tokens, of a small step that has part of a prompt in it: beyond it,
-attention of several tokens is faster in bf16. With a model of 135M parameters and 8 decoding
-sequences, a step with 16 tokens of a prompt took, in f32 as a share of bf16, 0.97 at context 0,
-1.05 at 1,024, 1.19 at 2,048 and 1.26 at 4,000."""
 
 MAX_PREPARED_KERNELS = "64"
 """How many kernels, each prepared for shapes that have been computed, the CPU keeps of a compiled
@@ -119,62 +121,6 @@ def check_exact(properties: Mapping[str, object]) -> None:
                 f"--precision exact cannot be used with plugin_config {name} {value}, only with "
                 f"{' or '.join(allowed)}"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Precisions:
-    """The settings that a model is compiled with.
-
-    Attributes:
-        name: the name shown to operators.
-        large: OpenVINO's properties.
-        small: properties for small steps, if different. A step is small with up to `MAX_SMALL_STEP`
-            tokens, unless it contains part of a prompt after more than `MAX_SMALL_PROMPT_CONTEXT`
-            tokens.
-        max_small_chunk: a step in which no sequence computes more tokens than this is small too,
-            regardless of its total.
-        has_single_rows: whether steps of one row have a separate variant; see `single_rows`.
-        is_batch_invariant: whether logits are bit-identical regardless of the other content of a
-            step: see `batch_invariance`.
-    """
-
-    name: str
-    large: Mapping[str, object]
-    small: Mapping[str, object] | None = None
-    max_small_chunk: int = 0
-    has_single_rows: bool = False
-    is_batch_invariant: bool = False
-
-    @property
-    def for_few_tokens(self) -> Mapping[str, object]:
-        """OpenVINO's properties for small steps and those of one row."""
-        return self.small or self.large
-
-    @property
-    def num_variants(self) -> int:
-        """The number of copies of the weights in memory."""
-        return 1 + (self.small is not None) + self.has_single_rows
-
-    def is_small(self, inputs: StepInputs) -> bool:
-        """Returns whether a step uses the `small` variant, if it exists."""
-        num_tokens = len(inputs.input_ids)
-        # Nobody wants the logits of a prompt's tokens but the last; those of drafts are wanted.
-        has_prompt = num_tokens > len(inputs.sampled_token_indices)
-        if has_prompt and inputs.max_context_len > MAX_SMALL_PROMPT_CONTEXT:
-            return False
-        return (
-            num_tokens <= MAX_SMALL_STEP
-            or int(np.diff(inputs.subsequence_begins).max()) <= self.max_small_chunk
-        )
-
-
-class CompiledVariants(NamedTuple):
-    """The model for large steps, for small ones and for those of one row; the same model may be
-    used for several."""
-
-    large: ov.CompiledModel
-    small: ov.CompiledModel
-    single_rows: ov.CompiledModel
 
 
 def possible_precisions(
@@ -315,15 +261,15 @@ def compile_variants(
     return CompiledVariants(large, small, compiled[-1] if has_single_rows else small)
 
 
-def compile_single_rows(
-    core: ov.Core, model: ov.Model, device: str, precisions: Precisions
-) -> ov.CompiledModel | None:
-    """Compiles the variant for steps of one row alone; None = the model supports no such steps.
-    Raises RuntimeError if the device does not support the model."""
-    model = model.clone()
-    return (
-        compile_model(core, model, device, precisions.for_few_tokens) if fix_shapes(model) else None
-    )
+def compile_single_rows(model: PagedModel) -> None:
+    """Compiles the variant of a model for steps of one row, which takes seconds, and has the model
+    use it from the next step on. It may be called on any thread. Where the model supports no such
+    steps, nothing changes. Raises RuntimeError if the device does not support the variant, or it
+    cannot share the KV cache."""
+    graph = model.graph.model.clone()
+    if fix_shapes(graph):
+        properties = model.precisions.for_few_tokens
+        model.use_single_rows(compile_model(ov.Core(), graph, model.device, properties))
 
 
 def compile_model(
@@ -348,13 +294,102 @@ def _with_bf16_logits(model: ov.Model) -> ov.Model:
     return steps.build()
 
 
-CacheLayout = tuple[tuple[str, str], ...]
-"""The shapes and types of the inputs that are the cache."""
+class ExportedModel:
+    """A model directory that has been read and may be compiled in several ways.
+
+    Attributes:
+        model_dir: the path of the directory.
+        max_model_len: the maximum length of texts in tokens.
+        device: OpenVINO's name of the device.
+        choices: the precisions worth trying, presumably fastest first.
+        weights_size: the size of the weights file in bytes.
+        vocab_size: the width of the logits; None = dynamic.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        *,
+        device: str = "CPU",
+        properties: Mapping[str, object] | None = None,
+        exact: bool = False,
+        max_model_len: int = DEFAULT_MAX_MODEL_LEN,
+        graph: PagedGraph | None = None,
+    ) -> None:
+        """Raises ConfigurationError if the model cannot be paged, or the device does not exist.
+
+        Args:
+            properties: OpenVINO properties, which override the chosen ones.
+            exact: whether to compute in f32 throughout and, on the CPU, independent of other tokens
+                in the step.
+            graph: the paged graph, if it has been read already.
+        """
+        self._core = ov.Core()
+        self.model_dir = model_dir
+        self.max_model_len = max_model_len
+        self.device = find_device(self._core, device)
+        self.graph = graph or read_paged_graph(self._core, model_dir, max_model_len)
+        self.weights_size = self.graph.weights.stat().st_size
+        width = self.graph.model.output("logits").get_partial_shape()[-1]
+        self.vocab_size: int | None = width.get_length() if width.is_static else None
+        available = self.available_memory()
+        self.choices = possible_precisions(
+            self._core,
+            self.device,
+            properties or {},
+            exact=exact,
+            weights_size=self.weights_size,
+            group_size=activation_group_size(self.graph.model),
+            available=available,
+            has_states=self.graph.has_states,
+        )
+        if is_cpu(self.device) and not self.graph.has_states:
+            self.choices = [
+                with_single_rows(choice, weights_size=self.weights_size, available=available)
+                for choice in self.choices
+            ]
+
+    @property
+    def int4_group_size(self) -> int | None:
+        """The number of weights of 4 bits that share a scale; None = no such weights, or not on the
+        CPU. See `weight_groups`."""
+        return int4_group_size(self.graph.model) if is_cpu(self.device) else None
+
+    def available_memory(self) -> int:
+        return device_memory(self._core, self.device)
+
+    def compile(
+        self, choices: Sequence[Precisions], *, single_rows_later: bool = False
+    ) -> tuple[Precisions, PagedModel]:
+        """Compiles the model with the first precisions that the device supports, and returns both.
+        Raises ConfigurationError if the device supports none. `single_rows_later` says whether the
+        variant for steps of one row comes later; see `compile_single_rows`."""
+        tried = choices
+        if single_rows_later:
+            tried = [replace(choice, has_single_rows=False) for choice in choices]
+        precisions, variants = compile_first(self._core, self.graph.model, self.device, tried)
+        precisions = choices[tried.index(precisions)]
+        model = PagedModel(variants, device=self.device, precisions=precisions, graph=self.graph)
+        return precisions, model
 
 
-def cache_layout(compiled: ov.CompiledModel) -> CacheLayout:
-    return tuple(
-        (str(port.get_partial_shape()), str(port.get_element_type()))
-        for port in compiled.inputs
-        if is_cache(port)
+def load_model(
+    model_dir: Path,
+    *,
+    device: str = "CPU",
+    properties: Mapping[str, object] | None = None,
+    exact: bool = False,
+    max_model_len: int = DEFAULT_MAX_MODEL_LEN,
+    graph: PagedGraph | None = None,
+) -> PagedModel:
+    """Reads and compiles a model directory; see `ExportedModel`. Raises ConfigurationError if the
+    model cannot be paged, or the device cannot run it."""
+    files = ExportedModel(
+        model_dir,
+        device=device,
+        properties=properties,
+        exact=exact,
+        max_model_len=max_model_len,
+        graph=graph,
     )
+    return files.compile(files.choices)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -88,6 +89,19 @@ def share_memory(cache_sizes: Sequence[float], available: int, free: int) -> lis
     num_automatic = max(1, sum(not size for size in cache_sizes))
     rest = int(max(0.0, available - given) / num_automatic)
     return [int(size * GIB * fits) if size else rest for size in cache_sizes]
+
+
+_SOURCE = re.compile(r" at /\S+:\d+$")
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns the line of an OpenVINO message with the error: the last line, after the trace,
+    without build paths, and without the names that C++ has for a lack of memory."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = _SOURCE.sub("", lines[-1]) if lines else type(error).__name__
+    if "bad_alloc" in reason or "Failed to allocate" in reason or isinstance(error, MemoryError):
+        return f"memory ends, or a limit of it (cgroup, ulimit -v): {reason}"
+    return reason
 
 
 class DeviceKind(Enum):

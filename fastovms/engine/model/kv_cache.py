@@ -15,7 +15,6 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from fastovms.engine.model.paging import is_cache, is_state_table
 from fastovms.engine.model.step_inputs import StepInputs
 
 _MADV_POPULATE_WRITE = 23
@@ -197,6 +196,31 @@ class StateRows:
             for position in range(first, end)
             if position == end - 1 or (position + 1) % size == 0
         ]
+
+
+TABLE: Final = "_state_table."
+"""The parts of the name of each table's input: the kind of state before, the layer after."""
+
+
+def is_state_table(name: str) -> bool:
+    return TABLE in name
+
+
+def is_cache(port: Any) -> bool:
+    name = str(port.get_any_name())
+    return name.startswith(("key_cache.", "value_cache.")) or is_state_table(name)
+
+
+CacheLayout = tuple[tuple[str, str], ...]
+"""The shapes and types of the inputs that are the cache."""
+
+
+def cache_layout(compiled: ov.CompiledModel) -> CacheLayout:
+    return tuple(
+        (str(port.get_partial_shape()), str(port.get_element_type()))
+        for port in compiled.inputs
+        if is_cache(port)
+    )
 
 
 _MAX_BLOCKS_AHEAD = 512

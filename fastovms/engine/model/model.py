@@ -4,48 +4,36 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from fastovms.engine.model.compilation import (
-    CacheLayout,
-    CompiledVariants,
-    Precisions,
-    cache_layout,
-    compile_first,
-    compile_single_rows,
-    possible_precisions,
-    with_single_rows,
-)
-from fastovms.engine.model.devices import device_memory, find_device, is_cpu, is_gpu
+from fastovms.engine.model.devices import device_memory, is_gpu
 from fastovms.engine.model.kv_cache import (
     BlockCopy,
     BlockRows,
     CacheInput,
+    CacheLayout,
     HostCache,
     KvCache,
     RemoteCache,
     StateRows,
     States,
     cache_inputs,
+    cache_layout,
 )
-from fastovms.engine.model.paging import (
-    DEFAULT_MAX_MODEL_LEN,
+from fastovms.engine.model.step_inputs import (
     HIDDEN_STATES,
     SAMPLED_TOKEN_INDICES,
-    PagedGraph,
-    activation_group_size,
-    int4_group_size,
+    StepInputs,
+    StepLayout,
     is_single_row,
-    read_paged_graph,
 )
-from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.system.memory import forget_mapped
 
 Floats = NDArray[np.float32]
@@ -334,6 +322,100 @@ class Model(Protocol):
         [R, width]. None = the graph does not return any."""
 
 
+class ExactLength(NamedTuple):
+    num_tokens: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PagedGraph:
+    """A model whose inputs are those of `StepInputs`, a key and a value cache per layer of
+    attention, and tables of its states.
+
+    Attributes:
+        weights: the file of its constants.
+        rope_switch_len: see `Model`.
+        has_rope_tables: whether positions must begin at 0 in the exported graph.
+        max_exact_len: the text length up to which the graph is exact, and the reason for the limit;
+            None = unlimited.
+        has_states: whether it has states in addition to attention, in tables: see `state_rows`.
+    """
+
+    model: ov.Model
+    weights: Path
+    rope_switch_len: int | None
+    max_exact_len: ExactLength | None
+    has_rope_tables: bool = False
+    has_states: bool = False
+
+
+MAX_SMALL_STEP = 48
+"""The maximum number of tokens of a small step. With AMX and models of 135M and 500M parameters f32
+takes 0.83 to 0.89 of bf16's time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
+
+MAX_SMALL_PROMPT_CONTEXT = 1024
+"""The longest context, in tokens, of a small step that has part of a prompt in it: beyond it,
+attention of several tokens is faster in bf16. With a model of 135M parameters and 8 decoding
+sequences, a step with 16 tokens of a prompt took, in f32 as a share of bf16, 0.97 at context 0,
+1.05 at 1,024, 1.19 at 2,048 and 1.26 at 4,000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precisions:
+    """The settings that a model is compiled with.
+
+    Attributes:
+        name: the name shown to operators.
+        large: OpenVINO's properties.
+        small: properties for small steps, if different. A step is small with up to `MAX_SMALL_STEP`
+            tokens, unless it contains part of a prompt after more than `MAX_SMALL_PROMPT_CONTEXT`
+            tokens.
+        max_small_chunk: a step in which no sequence computes more tokens than this is small too,
+            regardless of its total.
+        has_single_rows: whether steps of one row have a separate variant; see `single_rows`.
+        is_batch_invariant: whether logits are bit-identical regardless of the other content of a
+            step: see `batch_invariance`.
+    """
+
+    name: str
+    large: Mapping[str, object]
+    small: Mapping[str, object] | None = None
+    max_small_chunk: int = 0
+    has_single_rows: bool = False
+    is_batch_invariant: bool = False
+
+    @property
+    def for_few_tokens(self) -> Mapping[str, object]:
+        """OpenVINO's properties for small steps and those of one row."""
+        return self.small or self.large
+
+    @property
+    def num_variants(self) -> int:
+        """The number of copies of the weights in memory."""
+        return 1 + (self.small is not None) + self.has_single_rows
+
+    def is_small(self, inputs: StepInputs) -> bool:
+        """Returns whether a step uses the `small` variant, if it exists."""
+        num_tokens = len(inputs.input_ids)
+        # Nobody wants the logits of a prompt's tokens but the last; those of drafts are wanted.
+        has_prompt = num_tokens > len(inputs.sampled_token_indices)
+        if has_prompt and inputs.max_context_len > MAX_SMALL_PROMPT_CONTEXT:
+            return False
+        return (
+            num_tokens <= MAX_SMALL_STEP
+            or int(np.diff(inputs.subsequence_begins).max()) <= self.max_small_chunk
+        )
+
+
+class CompiledVariants(NamedTuple):
+    """The model for large steps, for small ones and for those of one row; the same model may be
+    used for several."""
+
+    large: ov.CompiledModel
+    small: ov.CompiledModel
+    single_rows: ov.CompiledModel
+
+
 class PagedModel:
     """The model on its device. Not thread-safe: one step at a time.
 
@@ -389,29 +471,6 @@ class PagedModel:
             self.bytes_per_block += state_size
         width = variants.large.output("logits").get_partial_shape()[-1]
         self.vocab_size: int | None = width.get_length() if width.is_static else None
-
-    @classmethod
-    def load(
-        cls,
-        model_dir: Path,
-        *,
-        device: str = "CPU",
-        properties: Mapping[str, object] | None = None,
-        exact: bool = False,
-        max_model_len: int = DEFAULT_MAX_MODEL_LEN,
-        graph: PagedGraph | None = None,
-    ) -> PagedModel:
-        """Reads and compiles a model directory; see `ExportedModel`. Raises ConfigurationError if
-        the model cannot be paged, or the device cannot run it."""
-        files = ExportedModel(
-            model_dir,
-            device=device,
-            properties=properties,
-            exact=exact,
-            max_model_len=max_model_len,
-            graph=graph,
-        )
-        return files.compile(files.choices)[1]
 
     def available_memory(self) -> int:
         """Returns the free bytes of the device that holds the cache."""
@@ -494,20 +553,15 @@ class PagedModel:
 
     @property
     def awaits_single_rows(self) -> bool:
-        """Whether the variant for steps of one row is left to `compile_single_rows`, and no other
+        """Whether the variant for steps of one row comes later, by `use_single_rows`, and no other
         variant computes all of these steps."""
         is_left = self.precisions.has_single_rows and not self.has_single_rows
         singles = self._few_rows.get(1, ())
         return is_left and all(one.max_context_len is not None for one in singles)
 
-    def compile_single_rows(self) -> None:
-        """Compiles the variant for steps of one row, which takes seconds, and uses it from the next
-        step on. It may be called on any thread. Where the model supports no such steps, nothing
-        changes. Raises RuntimeError if the device does not support the variant, or it cannot share
-        the KV cache."""
-        compiled = compile_single_rows(ov.Core(), self.graph.model, self.device, self.precisions)
-        if compiled is None:
-            return
+    def use_single_rows(self, compiled: ov.CompiledModel) -> None:
+        """Uses a variant for steps of one row from the next step on. It may be called on any
+        thread. Raises RuntimeError if the variant cannot share the KV cache."""
         if cache_layout(compiled) != self.cache_layout:
             raise RuntimeError("the variants of the model cannot share a KV cache")
         runner = StepRunner(compiled, is_on_gpu=self.is_on_gpu)
@@ -643,82 +697,3 @@ def _has_room(runner: Runner, inputs: StepInputs) -> bool:
     """Returns whether a runner is for texts as long as those of a step."""
     limit = runner.max_context_len
     return limit is None or bool(inputs.max_context_len <= limit)
-
-
-class ExportedModel:
-    """A model directory that has been read and may be compiled in several ways.
-
-    Attributes:
-        model_dir: the path of the directory.
-        max_model_len: the maximum length of texts in tokens.
-        device: OpenVINO's name of the device.
-        choices: the precisions worth trying, presumably fastest first.
-        weights_size: the size of the weights file in bytes.
-        vocab_size: the width of the logits; None = dynamic.
-    """
-
-    def __init__(
-        self,
-        model_dir: Path,
-        *,
-        device: str = "CPU",
-        properties: Mapping[str, object] | None = None,
-        exact: bool = False,
-        max_model_len: int = DEFAULT_MAX_MODEL_LEN,
-        graph: PagedGraph | None = None,
-    ) -> None:
-        """Raises ConfigurationError if the model cannot be paged, or the device does not exist.
-
-        Args:
-            properties: OpenVINO properties, which override the chosen ones.
-            exact: whether to compute in f32 throughout and, on the CPU, independent of other tokens
-                in the step.
-            graph: the paged graph, if it has been read already.
-        """
-        self._core = ov.Core()
-        self.model_dir = model_dir
-        self.max_model_len = max_model_len
-        self.device = find_device(self._core, device)
-        self.graph = graph or read_paged_graph(self._core, model_dir, max_model_len)
-        self.weights_size = self.graph.weights.stat().st_size
-        width = self.graph.model.output("logits").get_partial_shape()[-1]
-        self.vocab_size: int | None = width.get_length() if width.is_static else None
-        available = self.available_memory()
-        self.choices = possible_precisions(
-            self._core,
-            self.device,
-            properties or {},
-            exact=exact,
-            weights_size=self.weights_size,
-            group_size=activation_group_size(self.graph.model),
-            available=available,
-            has_states=self.graph.has_states,
-        )
-        if is_cpu(self.device) and not self.graph.has_states:
-            self.choices = [
-                with_single_rows(choice, weights_size=self.weights_size, available=available)
-                for choice in self.choices
-            ]
-
-    @property
-    def int4_group_size(self) -> int | None:
-        """The number of weights of 4 bits that share a scale; None = no such weights, or not on the
-        CPU. See `weight_groups`."""
-        return int4_group_size(self.graph.model) if is_cpu(self.device) else None
-
-    def available_memory(self) -> int:
-        return device_memory(self._core, self.device)
-
-    def compile(
-        self, choices: Sequence[Precisions], *, single_rows_later: bool = False
-    ) -> tuple[Precisions, PagedModel]:
-        """Compiles the model with the first precisions that the device supports, and returns both.
-        Raises ConfigurationError if the device supports none. `single_rows_later` says whether the
-        variant for steps of one row is left to `PagedModel.compile_single_rows`."""
-        tried = choices
-        if single_rows_later:
-            tried = [replace(choice, has_single_rows=False) for choice in choices]
-        precisions, variants = compile_first(self._core, self.graph.model, self.device, tried)
-        precisions = choices[tried.index(precisions)]
-        model = PagedModel(variants, device=self.device, precisions=precisions, graph=self.graph)
-        return precisions, model

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,9 +20,12 @@ from fastovms.engine.model.attention_masks import (
     UnknownMask,
     attentions_of,
 )
+from fastovms.engine.model.devices import reason_of
 from fastovms.engine.model.graph_walk import inputs_of, reached
+from fastovms.engine.model.kv_cache import is_cache, is_state_table
 from fastovms.engine.model.long_rope import scale_by_sequence
-from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.model.model import ExactLength, PagedGraph
+from fastovms.engine.model.step_inputs import HIDDEN_STATES, SAMPLED_TOKEN_INDICES, StepInputs
 from fastovms.errors import ConfigurationError, UnsupportedModel
 
 logger = logging.getLogger(__name__)
@@ -69,9 +70,6 @@ def _is_repeated(target: Any) -> bool:
     return bool(node.get_type_name() == "Broadcast" and target.get_index() == 0)
 
 
-TABLE: Final = "_state_table."
-"""The parts of the name of each table's input: the kind of state before, the layer after."""
-
 _NAMES: Final = {
     "position_ids": "position_ids",
     "la.block_indices": "state_rows",
@@ -82,10 +80,6 @@ _NAMES: Final = {
 
 _PAST_LENS: Final = "past_lens"
 _STATE_PAST_LENS: Final = "la.past_lens"
-
-
-def is_state_table(name: str) -> bool:
-    return TABLE in name
 
 
 def name_inputs(model: ov.Model) -> bool:
@@ -193,11 +187,6 @@ _SHAPES: Final = {
     "block_indices_begins": [2],
     "sampled_token_indices": [1],
 }
-
-
-def is_single_row(inputs: StepInputs) -> bool:
-    """Returns whether a step has one token, whose logits are needed."""
-    return len(inputs.input_ids) == 1 == len(inputs.sampled_token_indices)
 
 
 def fix_shapes(model: ov.Model) -> bool:
@@ -308,11 +297,6 @@ def _names(ports: list[ov.Output]) -> _Names:
     return frozenset(name for port in ports for name in port.get_names())
 
 
-SAMPLED_TOKEN_INDICES = "sampled_token_indices"
-
-HIDDEN_STATES: Final = "hidden_states"
-"""The input of a draft head, and an output of it and of its target: see `draft_heads`."""
-
 _STEP_INPUTS = frozenset(StepInputs._fields)
 _PAGED_ATTENTION = "PagedAttentionExtension"
 _SLIDING_WINDOW_INPUT = 10
@@ -329,14 +313,7 @@ _MAX_MASK_LEN = 2**17
 _LONGEST_TEXT = "its graph scales positions by the longest text of all that run"
 _OTHER_MASK = "its attention hides or weighs tokens as paged attention does not"
 
-_SOURCE = re.compile(r" at /\S+:\d+$")
-
 _ELEMENTWISE = frozenset({"Add", "Convert", "Divide", "Multiply", "Subtract", "Tanh"})
-
-
-class ExactLength(NamedTuple):
-    num_tokens: int
-    reason: str
 
 
 class TransformedGraph(NamedTuple):
@@ -349,28 +326,6 @@ class TransformedGraph(NamedTuple):
 
     max_exact_len: ExactLength | None = None
     has_other_state: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PagedGraph:
-    """A model whose inputs are those of `StepInputs`, a key and a value cache per layer of
-    attention, and tables of its states.
-
-    Attributes:
-        weights: the file of its constants.
-        rope_switch_len: see `Model`.
-        has_rope_tables: whether positions must begin at 0 in the exported graph.
-        max_exact_len: the text length up to which the graph is exact, and the reason for the limit;
-            None = unlimited.
-        has_states: whether it has states in addition to attention, in tables: see `state_rows`.
-    """
-
-    model: ov.Model
-    weights: Path
-    rope_switch_len: int | None
-    max_exact_len: ExactLength | None
-    has_rope_tables: bool = False
-    has_states: bool = False
 
 
 def read_paged_graph(
@@ -473,21 +428,6 @@ def attention_windows(model: ov.Model) -> list[int]:
     nodes = [one.input_value(_SLIDING_WINDOW_INPUT).get_node() for one in attention_layers(model)]
     windows = [int(node.data.sum()) for node in nodes if node.get_type_name() == "Constant"]
     return [window for window in windows if window > 0]
-
-
-def is_cache(port: Any) -> bool:
-    name = str(port.get_any_name())
-    return name.startswith(("key_cache.", "value_cache.")) or is_state_table(name)
-
-
-def reason_of(error: BaseException) -> str:
-    """Returns the line of an OpenVINO message with the error: the last line, after the trace,
-    without build paths, and without the names that C++ has for a lack of memory."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = _SOURCE.sub("", lines[-1]) if lines else type(error).__name__
-    if "bad_alloc" in reason or "Failed to allocate" in reason or isinstance(error, MemoryError):
-        return f"memory ends, or a limit of it (cgroup, ulimit -v): {reason}"
-    return reason
 
 
 def attention_layers(model: ov.Model) -> list[Any]:

@@ -13,6 +13,12 @@ _NO_ROWS: Final = np.empty(0, np.int32)
 _NO_STATES: Final = np.empty((0, 1, 0), np.float32)
 
 
+SAMPLED_TOKEN_INDICES: Final = "sampled_token_indices"
+
+HIDDEN_STATES: Final = "hidden_states"
+"""The input of a draft head, and an output of it and of its target: see `draft_heads`."""
+
+
 class StepInputs(NamedTuple):
     """The inputs of one inference over S sequences with T tokens in all, B blocks in all, and R
     sampled tokens. Named as the model's inputs are.
@@ -91,6 +97,11 @@ class StepInputs(NamedTuple):
             block_indices=np.add.outer(self.block_indices * num_pages, pages).reshape(-1),
             block_indices_begins=self.block_indices_begins * num_pages,
         )
+
+
+def is_single_row(inputs: StepInputs) -> bool:
+    """Returns whether a step has one token, whose logits are needed."""
+    return len(inputs.input_ids) == 1 == len(inputs.sampled_token_indices)
 
 
 class StepLayout:

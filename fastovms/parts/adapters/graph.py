@@ -20,8 +20,8 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13
 
-from fastovms.engine.model.compilation import cache_layout, compile_model
-from fastovms.engine.model.kv_cache import HostCache
+from fastovms.engine.model.compilation import compile_model
+from fastovms.engine.model.kv_cache import HostCache, cache_layout
 from fastovms.engine.model.model import Floats, PagedModel, RawLogits, StepRunner
 from fastovms.engine.model.paging import vocabulary_projection
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from fastovms.backend import GenerationBackend
 from fastovms.backends.paged.backend import BackendExtension, PagedBackend
-from fastovms.engine.model.devices import MIB, available_memory, is_cpu
+from fastovms.engine.model.devices import MIB, available_memory, is_cpu, reason_of
 from fastovms.engine.model.model import PagedModel
-from fastovms.engine.model.paging import reason_of
 from fastovms.errors import BackendUnavailable, ConfigurationError
 from fastovms.params import Adapter, GenerationRequest
 from fastovms.parts.adapters.backend import AdapterBackend

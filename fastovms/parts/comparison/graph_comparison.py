@@ -12,9 +12,9 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from fastovms.engine.model.compilation import Precisions, compile_variants, exact_properties
-from fastovms.engine.model.model import ExportedModel, PagedModel, as_float32
-from fastovms.engine.model.paging import PagedGraph, reason_of
+from fastovms.engine.model.compilation import ExportedModel, compile_variants, exact_properties
+from fastovms.engine.model.devices import reason_of
+from fastovms.engine.model.model import PagedGraph, PagedModel, Precisions, as_float32
 from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.parts.comparison.layer_cut import cut_layers
 

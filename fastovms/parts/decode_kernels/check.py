@@ -20,9 +20,16 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from fastovms.engine.model.compilation import Precisions, compile_variants
-from fastovms.engine.model.model import Floats, PagedModel, RunnerFactory, as_float32
-from fastovms.engine.model.paging import PagedGraph, attention_windows
+from fastovms.engine.model.compilation import compile_variants
+from fastovms.engine.model.model import (
+    Floats,
+    PagedGraph,
+    PagedModel,
+    Precisions,
+    RunnerFactory,
+    as_float32,
+)
+from fastovms.engine.model.paging import attention_windows
 from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.parts.comparison.graph_comparison import PROPERTIES
 from fastovms.parts.comparison.layer_cut import cut_layers

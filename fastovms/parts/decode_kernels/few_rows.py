@@ -21,9 +21,8 @@ from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_kernels
 from fastovms.engine.kernels.segments import find_segments
 from fastovms.engine.kernels.whole_steps import CacheShape, Module, assemble_step
-from fastovms.engine.model.compilation import cache_layout
 from fastovms.engine.model.fusion import fuse_projections
-from fastovms.engine.model.kv_cache import CacheInput
+from fastovms.engine.model.kv_cache import CacheInput, cache_layout
 from fastovms.engine.model.model import (
     AdaptedRunnerFactory,
     PagedModel,
@@ -31,7 +30,8 @@ from fastovms.engine.model.model import (
     RunnerFactory,
     StepRunner,
 )
-from fastovms.engine.model.paging import HIDDEN_STATES, SAMPLED_TOKEN_INDICES, fix_shapes
+from fastovms.engine.model.paging import fix_shapes
+from fastovms.engine.model.step_inputs import HIDDEN_STATES, SAMPLED_TOKEN_INDICES
 from fastovms.parts.adapters.graph import find_modules
 from fastovms.parts.decode_kernels.step_program import AdaptedStepRunner, StepProgramRunner
 from fastovms.parts.tuning.measurement import (

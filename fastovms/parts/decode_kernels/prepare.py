@@ -15,9 +15,8 @@ from fastovms import __version__
 from fastovms.backend_stats import BackendStats
 from fastovms.backends.paged.backend import BackendExtension
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
-from fastovms.engine.model.devices import is_cpu
+from fastovms.engine.model.devices import is_cpu, reason_of
 from fastovms.engine.model.model import PagedModel, RunnerFactory
-from fastovms.engine.model.paging import reason_of
 from fastovms.system.disk import DiskCache, file_identity, key_of
 from fastovms.system.memory import find_trim
 

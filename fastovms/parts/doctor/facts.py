@@ -21,7 +21,7 @@ from fastovms.api.served import ChatModel
 from fastovms.backends.model_files import read_model_info
 from fastovms.backends.model_task import graph_file, takes_images
 from fastovms.config import EngineConfig, HttpConfig, ModelConfig, SecurityConfig, StateConfig
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, ExportedModel
 from fastovms.engine.model.devices import (
     AUTO,
     MemoryReader,
@@ -29,7 +29,6 @@ from fastovms.engine.model.devices import (
     choose_device,
     read_devices,
 )
-from fastovms.engine.model.model import ExportedModel
 from fastovms.errors import FastovmsError, UnsupportedModel
 from fastovms.http.listeners import TcpAddress, parse_address
 from fastovms.parts.tuning import measurement as tuning

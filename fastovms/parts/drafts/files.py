@@ -11,8 +11,8 @@ import openvino_genai
 from fastovms.backends.model_files import fit_attention, read_model_info
 from fastovms.backends.model_task import check_draft_head_files, first_integer, read_json
 from fastovms.config import EngineConfig
-from fastovms.engine.model.model import PagedModel
-from fastovms.engine.model.paging import PagedGraph
+from fastovms.engine.model.compilation import load_model
+from fastovms.engine.model.model import PagedGraph
 from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo
 from fastovms.parts.drafts.draft_head import DraftHead
@@ -89,7 +89,7 @@ def load_draft_model(
     or the model cannot draft."""
     draft_dir, info, head = draft
     # As fast as it can be whatever `config.precision` says: drafts change no text.
-    model = PagedModel.load(
+    model = load_model(
         draft_dir,
         device=config.device,
         properties=config.plugin_config,

@@ -23,15 +23,11 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13
 
+from fastovms.engine.model.devices import reason_of
 from fastovms.engine.model.graph_walk import Node, reached
-from fastovms.engine.model.paging import (
-    HIDDEN_STATES,
-    SAMPLED_TOKEN_INDICES,
-    PagedGraph,
-    attention_layers,
-    page_graph,
-    reason_of,
-)
+from fastovms.engine.model.model import PagedGraph
+from fastovms.engine.model.paging import attention_layers, page_graph
+from fastovms.engine.model.step_inputs import HIDDEN_STATES, SAMPLED_TOKEN_INDICES
 from fastovms.errors import ConfigurationError
 
 _TABLE: Final = "d2t"

@@ -27,8 +27,9 @@ from fastovms.backends.engine_thread import (
     StepReport,
     Submit,
     check_length,
+    fit_cache,
 )
-from fastovms.backends.model_files import Comparison, NotComparable, fit_cache
+from fastovms.backends.model_files import Comparison, NotComparable
 from fastovms.backends.model_task import graph_file, weights_file
 from fastovms.backends.processes import ChildProcess, receive, send
 from fastovms.backends.worker_messages import (

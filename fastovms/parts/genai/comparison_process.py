@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fastovms.backends.model_task import graph_file
 from fastovms.backends.processes import connect_to_parent, receive, send
 from fastovms.backends.worker_messages import Compare, Compared, WorkerFailed
-from fastovms.engine.model.paging import reason_of
+from fastovms.engine.model.devices import reason_of
 from fastovms.errors import RequestError
 from fastovms.params import GenerationRequest, ModelInfo, SamplingParams
 from fastovms.parts.comparison.graph_comparison import PROPERTIES, UnknownInput, compute_plain

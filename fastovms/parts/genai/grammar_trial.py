@@ -18,7 +18,7 @@ import openvino_genai as genai
 
 from fastovms.backends.processes import connect_to_parent, limit_time
 from fastovms.config import DEMO_MODEL
-from fastovms.engine.model.paging import reason_of
+from fastovms.engine.model.devices import reason_of
 from fastovms.params import Grammar
 from fastovms.parts.genai.generation_config import structured_output
 from fastovms.parts.grammars.trials import Verdict

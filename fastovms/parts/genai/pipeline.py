@@ -24,9 +24,9 @@ from fastovms.engine.model.devices import (
     is_gpu,
     is_npu,
     log_lack,
+    reason_of,
     share_of_cpu,
 )
-from fastovms.engine.model.paging import reason_of
 from fastovms.errors import ConfigurationError, InvalidField
 from fastovms.params import MAX_DRAFT_TOKENS, GenerationRequest, Image
 from fastovms.parts.genai.one_request import OneRequestPipeline, load_one_request_pipeline

@@ -32,7 +32,7 @@ from fastovms.backends.worker_messages import (
     WorkerFailed,
 )
 from fastovms.config import EngineConfig
-from fastovms.engine.model.paging import reason_of
+from fastovms.engine.model.devices import reason_of
 from fastovms.engine.scheduler import rank_of
 from fastovms.errors import BrokenLogits, ConfigurationError, RequestError
 from fastovms.params import (

@@ -23,8 +23,8 @@ from fastovms.backends.engine_thread import WorkingEngines
 from fastovms.backends.paged.backend import BackendExtension, PagedBackend
 from fastovms.backends.processes import ChildProcess, receive, send
 from fastovms.config import EngineConfig
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, has_vnni
-from fastovms.engine.model.model import ExportedModel, PagedModel
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, ExportedModel, has_vnni
+from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
 from fastovms.errors import ConfigurationError
 from fastovms.parts.tuning import measurement as tuning
@@ -104,7 +104,7 @@ def read_files(
 
 def load_tuned(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TunedModel:
     """Compiles a model in the fastest known way, by default with the precisions of `files`, but for
-    the variant for steps of one row; see `PagedModel.compile_single_rows`. Raises
+    the variant for steps of one row; see `compile_single_rows`. Raises
     ConfigurationError if the device cannot run the model."""
     compile_now = partial(files.compile, single_rows_later=True)
     if not config.tune or not cache.is_kept:

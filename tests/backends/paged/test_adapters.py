@@ -15,7 +15,7 @@ from fastovms.app.paged import load_paged
 from fastovms.backends.model_files import read_model_info
 from fastovms.backends.paged.backend import PagedBackend
 from fastovms.config import EngineConfig
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.compilation import load_model
 from fastovms.errors import BackendUnavailable, ConfigurationError
 from fastovms.params import Adapter, GenerationOutput, GenerationRequest, SamplingParams
 from fastovms.parts.adapters import table as module
@@ -109,7 +109,7 @@ async def test_loading_and_unloading(backend: PagedBackend, model_dir: Path) -> 
 
 
 async def test_kernels_get_adapters_in_their_own_form(model_dir: Path) -> None:
-    model = PagedModel.load(model_dir / "model")
+    model = load_model(model_dir / "model")
     table = AdapterTable(model, max_adapters=3, max_rank=8, has_kernels=True)
     used: list[set[int]] = []
 
@@ -250,7 +250,7 @@ def test_a_rank_that_is_too_high_stops_the_start(model_dir: Path) -> None:
 
 
 def test_they_are_for_the_cpu(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = PagedModel.load(model_dir / "model", exact=True)
+    model = load_model(model_dir / "model", exact=True)
     monkeypatch.setattr(model, "device", "GPU.0")
     with pytest.raises(ConfigurationError, match=r"served on the CPU only, not on GPU.0"):
         AdapterTable(model, max_adapters=1, max_rank=8)

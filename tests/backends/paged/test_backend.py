@@ -25,8 +25,8 @@ from fastovms.backends.paged.backend import (
     reserve_cache,
 )
 from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.engine.model.compilation import ExportedModel
 from fastovms.engine.model.kv_cache import States
-from fastovms.engine.model.model import ExportedModel
 from fastovms.errors import ConfigurationError, EngineFailed, RequestError
 from fastovms.params import FinishReason, Grammar, GrammarKind, ModelInfo
 from tests.backends.listener import Listener, idle, request

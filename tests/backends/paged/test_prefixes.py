@@ -17,7 +17,7 @@ from fastovms.backends.paged.backend import BackendParts, PagedBackend
 from fastovms.config import EngineConfig
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.paging import ExactLength
+from fastovms.engine.model.model import ExactLength
 from fastovms.errors import ConfigurationError
 from fastovms.params import FinishReason, ModelInfo
 from fastovms.parts.prefix_cache import engine as prefixes

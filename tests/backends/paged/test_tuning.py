@@ -13,7 +13,8 @@ import pytest
 
 from fastovms.backends.engine_thread import WorkingEngines
 from fastovms.config import EngineConfig
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, Precisions
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
+from fastovms.engine.model.model import Precisions
 from fastovms.errors import ConfigurationError
 from fastovms.parts.tuning import idle as tuning
 from fastovms.parts.tuning.idle import (

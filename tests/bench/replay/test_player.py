@@ -13,7 +13,7 @@ from bench.replay.player import Player
 from bench.replay.session import Session, Turn
 from bench.replay.vocabulary import END_TOKEN_ID, Vocabulary
 from fastovms.config import EngineConfig
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.compilation import load_model
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import Grammar, GrammarKind, SamplingParams
 
@@ -28,7 +28,7 @@ FIXED = SamplingParams(num_assistant_tokens=4, max_ngram_size=2)
 def model(tmp_path_factory: pytest.TempPathFactory) -> ForcedModel:
     directory = tmp_path_factory.mktemp("model")
     write_model(SHAPES["tiny"], directory)
-    forced = ForcedModel(PagedModel.load(directory))
+    forced = ForcedModel(load_model(directory))
     forced.allocate_cache(NUM_BLOCKS)
     return forced
 

@@ -9,7 +9,7 @@ import pytest
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from bench.replay.proposal_costs import measure
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.compilation import load_model
 
 NUM_PAIRS = 5
 
@@ -19,7 +19,7 @@ def test_each_pair_has_a_step_with_look_ups_and_one_without(
     tmp_path: Path, num_streams: int
 ) -> None:
     write_model(SHAPES["tiny"], tmp_path)
-    model = PagedModel.load(tmp_path)
+    model = load_model(tmp_path)
     model.allocate_cache(64)
     kinds, engine = measure(model, 64, num_streams, NUM_PAIRS)
     for steps in kinds:

@@ -17,6 +17,7 @@ from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.paging import read_paged_graph
 from fastovms.params import Adapter, BeamSearch, GenerationRequest, SamplingParams
@@ -79,7 +80,7 @@ def weights(
 
 
 def load(model_dir: Path) -> PagedModel:
-    return PagedModel.load(model_dir, exact=True)
+    return load_model(model_dir, exact=True)
 
 
 @pytest.fixture(scope="module")

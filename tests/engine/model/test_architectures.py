@@ -16,7 +16,8 @@ import pytest
 
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.model import ExportedModel, PagedModel
+from fastovms.engine.model.compilation import ExportedModel
+from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.paging import applies_sliding_window
 from fastovms.params import GenerationRequest, SamplingParams
 from fastovms.parts.comparison.graph_comparison import largest_difference

@@ -10,13 +10,8 @@ import openvino as ov
 import pytest
 
 from fastovms.engine.model import compilation
-from fastovms.engine.model.compilation import (
-    EXACT_WEIGHTS_SIZE,
-    MAX_SMALL_STEP,
-    Precisions,
-    check_exact,
-    possible_precisions,
-)
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, check_exact, possible_precisions
+from fastovms.engine.model.model import MAX_SMALL_STEP, Precisions
 from fastovms.engine.model.paging import read_paged_graph
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.errors import ConfigurationError

@@ -19,7 +19,8 @@ from bench.random_models.shapes import SHAPES
 from bench.random_models.weights import Node
 from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import compile_kernels
-from fastovms.engine.model.model import ExportedModel, PagedModel
+from fastovms.engine.model.compilation import ExportedModel, load_model
+from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.parts.comparison.graph_comparison import PROPERTIES
 from fastovms.parts.decode_kernels.few_rows import compile_few_rows
@@ -104,7 +105,7 @@ def load(pair: Path, *, exact: bool = False, layers: str = "") -> tuple[PagedMod
     target = files.compile(files.choices)[1]
     target.allocate_cache(10)
     head = DraftHead(
-        PagedModel.load(pair / "head", graph=parts.graph, properties=EXACT),
+        load_model(pair / "head", graph=parts.graph, properties=EXACT),
         token_ids=parts.token_ids.tolist(),
         max_model_len=100,
         max_num_batched_tokens=100,

@@ -20,15 +20,15 @@ from openvino import opset13
 from bench.models import write_model
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
-from fastovms.backends.paged.backend import SingleRows
+from fastovms.app.paged import SingleRows
 from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import WeightStore, packed_bytes
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.low_rank import pack_adapter
 from fastovms.engine.kernels.segments import find_segments
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, ExportedModel, load_model
 from fastovms.engine.model.fusion import fuse_projections
-from fastovms.engine.model.model import ExportedModel, PagedModel, RunnerFactory, as_float32
+from fastovms.engine.model.model import PagedModel, RunnerFactory, as_float32
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.gguf.converter import convert
 from fastovms.parts.adapters.graph import (
@@ -76,7 +76,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     directory = tmp_path_factory.mktemp("model")
     write_model(COMPRESSED[name], directory)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": cache_precision}
-    return PagedModel.load(directory, properties=properties)
+    return load_model(directory, properties=properties)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_the_end_of_a_prompt_is_computed_again_where_logits_are_bf16(
 ) -> None:
     write_model(COMPRESSED["int8"], tmp_path)
     properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": "u8"}
-    plain = PagedModel.load(tmp_path, properties=properties)
+    plain = load_model(tmp_path, properties=properties)
     found = compile_few_rows(plain, WeightStore(kernels))
     assert found is not None
     ours = with_kernels(plain, found.whole)
@@ -162,7 +162,7 @@ def test_types_of_gguf_that_fit_6_bits_are_packed_with_6(
     write_gguf(tmp_path / "model.gguf", TinyModel(types=(kind,)))
     convert(tmp_path / "model.gguf", tmp_path)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f16"}
-    plain = PagedModel.load(tmp_path, properties=properties)
+    plain = load_model(tmp_path, properties=properties)
     found = compile_few_rows(plain, WeightStore(kernels))
     assert found is not None
     long = [matrix for matrix in found.store.matrices if matrix.num_columns == HIDDEN]
@@ -228,7 +228,7 @@ def test_long_texts_are_left_to_the_next_way(
 
 
 def test_dense_weights_are_left_to_openvino(tiny_models: dict[str, Path], kernels: Kernels) -> None:
-    assert compile_few_rows(PagedModel.load(tiny_models["tiny-fp32"]), WeightStore(kernels)) is None
+    assert compile_few_rows(load_model(tiny_models["tiny-fp32"]), WeightStore(kernels)) is None
 
 
 def test_no_memory_leaves_them_to_openvino(
@@ -450,7 +450,7 @@ def test_weights_with_zero_points_get_activations_of_16_bits(
     monkeypatch.setattr(compiler, "find_instructions", lambda: "avx512_vnni")
     monkeypatch.setattr(compiler, "compile_kernels", lambda name, _: compiled.append(name))
     monkeypatch.setattr(few_rows, "compile_few_rows", lambda *_, **__: None)
-    DecodeKernels(PagedModel.load(tmp_path)).prepare(lambda _: True)
+    DecodeKernels(load_model(tmp_path)).prepare(lambda _: True)
     assert compiled == [expected]
 
 
@@ -486,13 +486,13 @@ def test_a_model_that_is_dropped_is_not_measured(
 
 
 def test_who_can_use_them(tmp_path: Path, tiny_models: dict[str, Path]) -> None:
-    small = PagedModel.load(tiny_models["tiny"])
+    small = load_model(tiny_models["tiny"])
     assert not can_use_kernels(small)
     large = replace(small.graph, weights=tmp_path / "weights")
     with large.weights.open("wb") as file:
         file.truncate(EXACT_WEIGHTS_SIZE + 1)
     small.graph = large
     assert can_use_kernels(small)
-    exact = PagedModel.load(tiny_models["tiny"], exact=True)
+    exact = load_model(tiny_models["tiny"], exact=True)
     exact.graph = large
     assert not can_use_kernels(exact)

@@ -18,9 +18,9 @@ from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES, Shape
 from bench.random_models.weights import WeightFormat
 from fastovms.engine.model import compilation
-from fastovms.engine.model.compilation import Precisions, compile_variants
+from fastovms.engine.model.compilation import compile_variants, load_model
 from fastovms.engine.model.fusion import fuse_projections
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.model import Precisions
 from fastovms.engine.model.paging import read_paged_graph
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from tests.engine.conftest import TINY_SHAPES
@@ -182,7 +182,7 @@ def step(past_lens: list[int], num_tokens: list[int], block_size: int) -> StepIn
 
 
 def logits(model_dir: Path) -> list[NDArray[np.float32]]:
-    model = PagedModel.load(model_dir)
+    model = load_model(model_dir)
     model.allocate_cache(4)
     return [model.infer(step(*lengths, model.block_size)).copy() for lengths in STEPS]
 

@@ -17,9 +17,9 @@ from openvino import opset13 as ops
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from fastovms.backends.model_files import MAX_DIFFERENCE
+from fastovms.engine.model.compilation import ExportedModel
 from fastovms.engine.model.long_rope import TOKEN_SEQUENCE_LENS
-from fastovms.engine.model.model import ExportedModel
-from fastovms.engine.model.paging import PagedGraph
+from fastovms.engine.model.model import PagedGraph
 from fastovms.parts.comparison.graph_comparison import (
     UnknownInput,
     compute_plain,

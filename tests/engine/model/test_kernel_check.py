@@ -17,6 +17,7 @@ from bench.random_models.shapes import SHAPES
 from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.segments import normalization_of
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.parts.decode_kernels import check as kernel_check
@@ -40,7 +41,7 @@ def kernels() -> Kernels:
 def load(graph: ov.Model, directory: Path, cache: str = "u8") -> PagedModel:
     ov.save_model(graph, directory / "openvino_model.xml")
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": cache}
-    return PagedModel.load(directory, properties=properties)
+    return load_model(directory, properties=properties)
 
 
 def with_soft_cap(graph: ov.Model) -> ov.Model:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bench.determinism import CACHE_TOKENS, Way, make_requests, run, run_alone, ways
 from fastovms.config import EngineConfig
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import (
     PagedModel,
     RawLogits,
@@ -161,7 +162,7 @@ def test_a_double_leaves_what_others_keep_in_the_cache_alone(
     tiny_models: dict[str, Path],
 ) -> None:
     """It goes behind the end of a block, and the block after it is somebody else's."""
-    model = PagedModel.load(tiny_models["tiny"], exact=True)
+    model = load_model(tiny_models["tiny"], exact=True)
     model.allocate_cache(3)
     tokens = array("q", range(40, 40 + 2 * model.block_size))
 
@@ -184,7 +185,7 @@ def test_crowds_preemption_chunks_drafts_and_the_prefix_cache(
     tiny_models: dict[str, Path], name: str
 ) -> None:
     """The full length of it is `bench.determinism`."""
-    model = PagedModel.load(tiny_models[name], exact=True)
+    model = load_model(tiny_models[name], exact=True)
     model.allocate_cache(CACHE_TOKENS // model.block_size)
     requests = make_requests(20, NUM_TOKENS)
     alone = run_alone(model, requests)
@@ -200,7 +201,7 @@ def test_two_thousand_seeded_samples_are_drawn_alike_in_any_crowd(
     tiny_models: dict[str, Path],
 ) -> None:
     """A draw near a boundary of the cumulative probabilities tips over by the least noise."""
-    model = PagedModel.load(tiny_models["tiny"], exact=True)
+    model = load_model(tiny_models["tiny"], exact=True)
     model.allocate_cache(CACHE_TOKENS // model.block_size)
     sampled = [request for request in make_requests(4000, 2) if request.params.temperature > 0]
     requests = [
@@ -218,7 +219,7 @@ def test_two_thousand_seeded_samples_are_drawn_alike_in_any_crowd(
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 def test_steps_may_be_of_any_number_of_rows(tiny_models: dict[str, Path], precision: str) -> None:
     properties = {"INFERENCE_PRECISION_HINT": precision}
-    model = PagedModel.load(tiny_models["tiny"], properties=properties)
+    model = load_model(tiny_models["tiny"], properties=properties)
     model.allocate_cache(10)
     alone = [step(model, [token_id], [0]).copy() for token_id in range(40, 50)]
     for num_rows in (1, 3, 2, 0, 10, 1, 0, 7, 8, 10):
@@ -253,9 +254,9 @@ def test_a_model_in_half_precision_says_nearly_what_an_exact_one_says(
 ) -> None:
     is_capable = "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     precision, dtype = ("bf16", np.uint16) if is_capable else ("f32", np.float32)
-    model = PagedModel.load(tiny_models[name], properties={"INFERENCE_PRECISION_HINT": precision})
+    model = load_model(tiny_models[name], properties={"INFERENCE_PRECISION_HINT": precision})
     came_as, logits = logits_of(model)
-    _, exact = logits_of(PagedModel.load(tiny_models[name], exact=True))
+    _, exact = logits_of(load_model(tiny_models[name], exact=True))
     assert came_as == dtype
     assert logits.shape == exact.shape == (20, model.vocab_size)
     assert np.abs(logits - exact).max() < 0.05 * np.abs(exact).max()

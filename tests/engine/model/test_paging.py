@@ -17,24 +17,32 @@ from openvino import opset13 as ops
 
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, Precisions, with_single_rows
-from fastovms.engine.model.model import ExportedModel, PagedModel, as_float32
+from fastovms.engine.model.compilation import (
+    EXACT_WEIGHTS_SIZE,
+    ExportedModel,
+    compile_single_rows,
+    with_single_rows,
+)
+from fastovms.engine.model.devices import reason_of
+from fastovms.engine.model.kv_cache import is_state_table
+from fastovms.engine.model.model import PagedModel, Precisions, as_float32
 from fastovms.engine.model.paging import (
     MAX_WEIGHTS_SIZE,
-    SAMPLED_TOKEN_INDICES,
     TransformedGraph,
     activation_group_size,
     applies_sliding_window,
     fix_shapes,
     int4_group_size,
-    is_single_row,
-    is_state_table,
     read_paged_graph,
     read_transformed,
-    reason_of,
     use_own_positions,
 )
-from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+from fastovms.engine.model.step_inputs import (
+    SAMPLED_TOKEN_INDICES,
+    StepInputs,
+    StepLayout,
+    is_single_row,
+)
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.gguf.converter import convert
 from tests.engine.conftest import TINY_SHAPES
@@ -273,7 +281,7 @@ def test_it_may_be_compiled_while_the_model_runs(tiny_models: dict[str, Path]) -
     assert not model.has_single_rows
     before = _decoded(model)
     assert model.awaits_single_rows
-    model.compile_single_rows()
+    compile_single_rows(model)
     assert (model.has_single_rows, model.awaits_single_rows) == (True, False)
     assert (_decoded(model) == expected).all()
     assert np.abs(before - expected).max() < 1e-4 * np.abs(expected).max()

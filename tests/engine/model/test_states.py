@@ -13,6 +13,7 @@ from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model import kv_cache
 from fastovms.engine.model import model as model_module
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
 from tests.engine.engines import full_engine
@@ -34,7 +35,7 @@ def model(request: pytest.FixtureRequest) -> PagedModel:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_module, "cache_inputs", inputs_of)
-        made = PagedModel.load(LFM2, exact=True)
+        made = load_model(LFM2, exact=True)
     assert made.block_size == 32 * request.param
     made.allocate_cache(CACHE_TOKENS // made.block_size)
     return made

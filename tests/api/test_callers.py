@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from fastovms.api.client_request import ClientRequest
-from fastovms.api.responses.background import KeptFor
+from fastovms.api.responses.job import Asked
 from fastovms.http.messages import Caller
 from fastovms.params import LOWEST_PRIORITY, Task
 from tests.api.chat_models import chat_model
@@ -150,7 +150,7 @@ def test_every_path_that_asks_a_model_is_in_a_table(api):
     [
         (ClientRequest, ("caller", "client")),
         (Caller, ("tenant",)),
-        (KeptFor, ("tenant", "owner")),
+        (Asked, ("caller", "client")),
     ],
 )
 def test_key_has_no_default_and_no_position(record, names):

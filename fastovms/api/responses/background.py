@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -13,13 +13,15 @@ import orjson
 
 from fastovms.api.dialect import Dialect
 from fastovms.api.generate import SampleDelta, TextGeneration
-from fastovms.api.responses.job import Answering
-from fastovms.api.responses.output import ResponseRun, failed, interrupted_events
+from fastovms.api.responses.job import Answering, Asked
+from fastovms.api.responses.output import failed, interrupted_events
+from fastovms.api.responses.run import Run
 from fastovms.api.responses.stored import (
     EventLog,
     EventWriter,
     found,
     from_record,
+    id_is_taken,
     previous_not_found,
     replay,
     to_record,
@@ -60,30 +62,11 @@ _PATIENCE: Final = 300.0
 store it end, while the shared store is not available."""
 
 
-Begin = Callable[[], Awaitable[Answering]]
-"""Waits for a model, and makes what runs a response on it: a generation whose context is entered,
-and a run that has told nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptFor:
-    """The tenant that a stored response belongs to, and the conversation it is added to.
-
-    Attributes:
-        owner: the key or address that the running response counts for.
-    """
-
-    tenant: str
-    owner: str
-    conversation_id: str | None
-
-
-class BackgroundRun:
+class BackgroundRun(Run):
     """One response that runs in the background, without a client.
 
     Args:
-        generation: generates the text; created by a `Begin` if the model must be loaded first.
-        resumption: the data that replicas need to resume the response; None = it cannot be resumed.
+        input: the items of the request.
         log: the events so far of a resumed response.
         ahead: the stored model output after those events.
 
@@ -93,29 +76,21 @@ class BackgroundRun:
 
     def __init__(
         self,
-        run: ResponseRun,
-        generation: TextGeneration | Begin,
+        asked: Asked,
+        answering: Answering,
         input: Sequence[StoredItem],
-        kept_for: KeptFor,
         store: StateStore,
-        resumption: Resumption | None = None,
         log: EventLog | None = None,
         ahead: Sequence[GenerationOutput] = (),
     ) -> None:
+        super().__init__(asked, answering)
         self.log = EventLog() if log is None else log
         self._is_kept = log is not None
-        self._resumption = resumption
+        if self._is_kept:
+            self._run.queue()
+        self._resumption = resumption = answering.resumption
         self._is_cut = False
-        self._has_opened = False
-        self._run = run
-        self._generation: TextGeneration | None = None
-        self._begin: Begin | None = None
-        if isinstance(generation, TextGeneration):
-            self._generation = generation
-        else:
-            self._begin = generation
         self._input = input
-        self._kept_for = kept_for
         self._store = store
         loop = asyncio.get_running_loop()
         self._accepted: asyncio.Future[None] = loop.create_future()
@@ -127,20 +102,15 @@ class BackgroundRun:
 
     @property
     def key(self) -> ResponseKey:
-        return ResponseKey(self._kept_for.tenant, self.id)
+        return ResponseKey(self._asked.caller.tenant, self.id)
 
     @property
     def owner(self) -> str:
-        return self._kept_for.owner
+        return self._asked.client
 
     @property
     def id(self) -> str:
         return self._run.form.id
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the generation has ended and only the response must be stored."""
-        return self._run.status.is_final
 
     def summary(self) -> tuple[str, str, int]:
         """Returns the model, the status, and when the response was asked for."""
@@ -154,17 +124,12 @@ class BackgroundRun:
     def submit(self) -> None:
         """Queues the response. Raises RequestError if the response can never run; BackendError if
         the response cannot run now."""
-        self._run.open(is_queued=True)
-        self._writer.add(self._run.take_events())
-        if self._generation is not None:
-            self._generation.submit(self._on_delta, self._writer.add_output)
+        self._run.queue()
+        self._submit()
 
     def hear(self, outputs: Iterable[GenerationOutput]) -> None:
         """Restores the stored model output of an earlier process, before `go_on`. May be called
         several times."""
-        if not self._has_opened:
-            self._run.open(is_queued=True)
-        self._has_opened = True
         assert self._generation is not None
         self._generation.hear(outputs, self._on_heard)
 
@@ -173,9 +138,12 @@ class BackgroundRun:
         Raises as `submit` does; then it may be called again."""
         self.hear(())
         self._run.skip_events(self.log.num_events)
+        self._submit()
+
+    def _submit(self) -> None:
         self._writer.add(self._run.take_events())
-        assert self._generation is not None
-        self._generation.submit(self._on_delta, self._writer.add_output)
+        if self._generation is not None:
+            self._generation.submit(self._on_delta, self._writer.add_output)
 
     async def advanced(self) -> None:
         """Returns once new model output of this process is stored, or the response has ended."""
@@ -201,13 +169,18 @@ class BackgroundRun:
         """Stops the response, unless it has ended. `drive` then stores it as cancelled."""
         if not self.has_ended:
             self._run.cancel()
-            self._stopped.set_result(None)
+            self._stop()
 
     def lose(self) -> None:
         """Stops the response, unless it has ended, because another replica owns it now."""
         if not self.has_ended:
             self._run.fail(StateFailed(_LOST))
-            self._stopped.set_result(None)
+            self._stop()
+
+    def _stop(self) -> None:
+        self._stopped.set_result(None)
+        if self._generation is not None:
+            self._generation.abort()
 
     async def drive(self) -> None:
         """Runs the submitted response to its end, or until another process takes it over."""
@@ -219,10 +192,7 @@ class BackgroundRun:
                     return
                 writing = asyncio.ensure_future(self._writer.run(self.lose))
                 try:
-                    if self._begin is not None:
-                        await self._wait_for_model(self._begin, stack)
-                    if self._generation is not None and not self.has_ended:
-                        await self._finished(self._generation)
+                    await self._generate(stack)
                 finally:
                     writing.cancel()
                     await asyncio.wait((writing,))
@@ -240,9 +210,7 @@ class BackgroundRun:
         if not self._is_kept:
             record = self._record(ResponseProgress.RUNNING)
             try:
-                if not await self._store.run(
-                    Operations.add_response, self._kept_for.tenant, record
-                ):
+                if not await self._store.run(Operations.add_response, self.key.tenant, record):
                     raise id_is_taken(self.id)
             except UnknownPrevious as error:
                 self._refuse(previous_not_found(str(error)))
@@ -257,30 +225,27 @@ class BackgroundRun:
         self._accepted.set_exception(error)
         self._accepted.exception()  # retrieved, so that asyncio does not complain about it
 
-    async def _wait_for_model(self, begin: Begin, stack: ExitStack) -> None:
-        """Submits the response once its model is loaded, unless it is cancelled first.
-
-        Args:
-            stack: exits the context of the generation at the end.
-        """
-        beginning = asyncio.ensure_future(begin())
+    async def _submitted(self, stack: ExitStack) -> TextGeneration | None:
+        """Returns the generation, which `submit` has submitted unless its model must be loaded."""
+        if self._begin is None:
+            return self._generation
+        beginning = asyncio.ensure_future(self._begin(stack))
         try:
             await asyncio.wait((beginning, self._stopped), return_when=asyncio.FIRST_COMPLETED)
         finally:
             beginning.cancel()
             await asyncio.wait((beginning,))
-            if not beginning.cancelled() and beginning.exception() is None:
-                stack.push(beginning.result().generation)
         if self.has_ended:
-            return
-        try:
-            begun = beginning.result()
-            self._run.adopt(begun.run)
-            if self._resumption is not None:
-                await self._keep_prompt(begun.resumption)
-            await self._submit_when_possible(begun.generation)
-        except Exception as error:
-            self._end_by(error, cuts=isinstance(error, ServerClosing))
+            if not beginning.cancelled():
+                beginning.exception()  # retrieved, so that asyncio does not complain about it
+            return None
+        begun = beginning.result()
+        self._run.adopt(begun.run)
+        if self._resumption is not None:
+            await self._keep_prompt(begun.resumption)
+        assert begun.generation is not None
+        await self._submit_when_possible(begun.generation)
+        return self._generation
 
     async def _keep_prompt(self, resumption: Resumption | None) -> None:
         """Stores the data to resume the response now that its model is known."""
@@ -301,20 +266,19 @@ class BackgroundRun:
             except Overloaded:
                 await asyncio.wait((self._stopped,), timeout=_RETRY)
 
-    async def _finished(self, generation: TextGeneration) -> None:
-        finished = asyncio.ensure_future(generation.finished())
-        await asyncio.wait((finished, self._stopped), return_when=asyncio.FIRST_COMPLETED)
-        if not finished.done():
-            finished.cancel()
-        elif isinstance(error := finished.exception(), Exception) and not self.has_ended:
-            # Not the answer's fault, but that of a server that ends.
-            lost = isinstance(error, BackendUnavailable) or generation.has_lost_backend
-            self._end_by(error, cuts=lost)
-
-    def _end_by(self, error: Exception, *, cuts: bool) -> None:
-        """Ends the response by an error. `cuts` says whether another process can resume the
-        response."""
-        self._is_cut = cuts and self._resumption is not None
+    def _end_by(self, error: BaseException) -> None:
+        """Ends the response by an error, unless it has ended. If its server ends, and another
+        process can resume it, the response does not fail."""
+        if self.has_ended:
+            return
+        if not isinstance(error, Exception):
+            raise error
+        generation = self._generation
+        if generation is None:
+            is_lost = isinstance(error, ServerClosing)
+        else:
+            is_lost = isinstance(error, BackendUnavailable) or generation.has_lost_backend
+        self._is_cut = is_lost and self._resumption is not None
         if not self._is_cut:
             self._run.fail(error)
 
@@ -358,14 +322,14 @@ class BackgroundRun:
         Returns:
             Whether the response was still owned by this replica.
         """
-        tenant, conversation_id = self._kept_for.tenant, self._kept_for.conversation_id
+        conversation_id = self._asked.fields.conversation_id
         loop = asyncio.get_running_loop()
         gives_up_at = loop.time() + (0.0 if self._store.lease is None else _PATIENCE)
         while True:
             try:
                 return await self._store.run(
                     Operations.finish_response,
-                    tenant,
+                    self.key.tenant,
                     record,
                     conversation_id=conversation_id if self._run.status.is_answer else None,
                 )
@@ -397,10 +361,6 @@ class BackgroundRun:
         )
         runs = progress is ResponseProgress.RUNNING
         return replace(record, resumption=self._resumption) if runs else record
-
-
-def id_is_taken(id: str) -> InvalidField:
-    return InvalidField(f"request_id: there is a response with the id '{id}'", param="request_id")
 
 
 class BackgroundRuns:

@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final, Literal
 
 import orjson
 
 from fastovms.api import offload
-from fastovms.api.answer import ClientTooSlow, DeltaSender, Envelope, collect, format_cost
+from fastovms.api.answer import collect
 from fastovms.api.chat_messages import seal_history, seal_summary
 from fastovms.api.client_request import ClientRequest
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import DONE, AnswerSchema, Dialect, log_fields_of
+from fastovms.api.dialect import AnswerSchema, Dialect
 from fastovms.api.endpoint import json_response, warning_headers
 from fastovms.api.fields import is_streamed
 from fastovms.api.generate import (
     Observed,
-    SampleDelta,
     TextGeneration,
     generation_of,
     merged,
 )
 from fastovms.api.prompt import context_exceeded
-from fastovms.api.responses.background import (
-    BackgroundRun,
-    Begin,
-    KeptFor,
-    ResponsesState,
-    id_is_taken,
-)
+from fastovms.api.responses.background import BackgroundRun, ResponsesState
 from fastovms.api.responses.input import CONFIGURATION, Item, ItemRules, NewId, given_documents
 from fastovms.api.responses.job import (
     ANY_FILES,
     Answering,
+    Asked,
     ResponsesJob,
     answering,
     count_tokens,
@@ -47,17 +40,16 @@ from fastovms.api.responses.job import (
     item_ids,
     model_key,
     names_of,
+    new_run,
     newest,
-    numbered_ids,
     prepare,
-    queued_resumption,
-    queued_run,
+    prompt_resumption,
     ranked,
     resumption_of,
     transcript,
     with_seed,
 )
-from fastovms.api.responses.output import ResponseRun, usage_body
+from fastovms.api.responses.output import usage_body
 from fastovms.api.responses.request import (
     CreateMessage,
     ResponseFields,
@@ -65,23 +57,21 @@ from fastovms.api.responses.request import (
     read_fields,
     with_configuration,
 )
+from fastovms.api.responses.run import StreamedRun, WholeRun, stored_input
 from fastovms.api.responses.socket import Turn
 from fastovms.api.responses.stored import (
     History,
+    id_is_taken,
     item_cost,
     read_history,
     replay,
-    to_items,
-    to_record,
 )
-from fastovms.api.scoring import best_samples
-from fastovms.api.served import KnownModel, ServedModel
+from fastovms.api.served import AnyServed, KnownModel, ServedModel
 from fastovms.api.typed_body import hold_model, loaded_model, read_named, try_model
-from fastovms.errors import InvalidField, StateFailed, TooLarge
-from fastovms.http.messages import HeaderPairs, Headers, Request, Response
+from fastovms.errors import InvalidField
+from fastovms.http.messages import Headers, Request, Response
 from fastovms.params import ModelInfo, Task
 from fastovms.state.operations import Operations
-from fastovms.state.store import Resumption, StoredItem, StoredResponse, UnknownPrevious
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.scanning import Content, Reasoning
 
@@ -339,20 +329,6 @@ _LONG_CONTEXT: Final = 2**20
 _RESPONSE_IDS: Final = ("resp_", "resp-")
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """One request for a response, ready to run."""
-
-    request: Request
-    fields: ResponseFields
-    history: History
-    job: ResponsesJob
-    generation: TextGeneration
-    run: ResponseRun
-    headers: HeaderPairs
-    resumption: Resumption | None
-
-
 class InputTokens(AnswerSchema, kw_only=True):
     """The answer of `POST /responses/input_tokens`."""
 
@@ -401,88 +377,107 @@ class Responses:
             info = (known.info or _unknown_info(known)) if model is None else model.info
             history = await history_of(context, state, request, body, info, fields, dialect)
             body, fields = _configured(body, fields, history, dialect, keeps=state is not None)
-            if model is None:
-                return await self._queue(request, body, known, fields, history, new_id, envelope)
-            assert isinstance(model, ServedModel)
-            preparation = self._preparation(request, body, model, fields, dialect)
-            first = None
-            if is_prepared and streams and request.early_stream is None:
+            asked = Asked(
+                body=body,
+                fields=fields,
+                history=history,
+                envelope=envelope,
+                caller=request.caller,
+                client=request.sender,
+                id_key=context.new_id() if fields.background else "",
+            )
+            if model is not None and is_prepared and streams and request.early_stream is None:
                 request.open_early()
-            if fields.compact_threshold is not None:
-                found = await compacted(context, preparation, fields, history)
-                if found is not None:
-                    first, told = found
-                    history = replace(history, items=told)
-            job = await prepare(preparation, fields, history)
-            task = self._task(request, new_id, envelope, fields, history, job, first=first)
-            if fields.caching.prewarms:
-                return await self._prewarm(task)
-            if fields.background:
-                given, run, generation = await _stored(history), task.run, task.generation
-                return await self._accept(
-                    request, fields, given, run, generation, task.resumption, task.headers
-                )
-            with task.generation:
-                return await (self._stream(task) if is_streamed(body) else self._complete(task))
+            begin = partial(self._begin, request, new_id, asked)
+            if model is None:
+                begun = await self._queued(request, known, asked, begin)
+            else:
+                begun = await begin(model)
+            return await self._answer(request, asked, begun)
 
-    async def _queue(
+    async def _queued(
         self,
         request: Request,
-        body: ResponsesRequest,
         known: KnownModel,
-        fields: ResponseFields,
-        history: History,
-        new_id: str,
-        envelope: Envelope,
-    ) -> Response | None:
-        """Answers a streamed or background request whose model must be loaded first. The client
-        gets the response at once, with the status "queued". Raises RequestError if a field is
-        invalid. Errors that depend on the model are found later and fail the response."""
-        context, state, dialect = self._context, self._state, envelope.dialect
-        id_key = context.new_id()
-        run = queued_run(context, body, fields, envelope, numbered_ids(id_key))
+        asked: Asked,
+        begin: Callable[[AnyServed], Awaitable[Answering]],
+    ) -> Answering:
+        """Returns what answers a streamed or background request whose model must be loaded first.
+        The client gets the response at once, with the status "queued". Raises InvalidField if a
+        field cannot be encoded. Errors that depend on the model are found later and fail the
+        response."""
+        holder, state, resumption = self._context.models.holder, self._state, None
 
-        async def begin() -> _Task:
-            assert context.models.holder is not None
-            release = await context.models.holder.hold(known.resident, request.sender)
+        async def load(stack: ExitStack) -> Answering:
+            assert holder is not None
+            release = await holder.hold(known.resident, request.sender)
             try:
-                model = loaded_model(known, _TASKS)
-                assert isinstance(model, ServedModel)
-                preparation = self._preparation(request, body, model, fields, dialect)
-                job = await prepare(preparation, fields, history)
-                task = self._task(request, new_id, envelope, fields, history, job, id_key)
-                task.generation.__enter__()
-                return task
+                begun = await begin(loaded_model(known, _TASKS))
+                assert begun.generation is not None
+                stack.enter_context(begun.generation)
+                return begun
             finally:
                 release()
 
-        if not fields.background:
-            await self._stream_queued(request, fields, history, run, begin)
-            return None
-        assert state is not None
-        resumption = None
-        if state.resumes:
+        run = new_run(self._context, asked)
+        if asked.fields.background and state is not None and state.resumes:
             key = model_key(known.fingerprint or ANY_FILES, known.name)
-            write = partial(
-                queued_resumption,
-                body,
-                key,
-                dialect,
-                envelope.created,
-                id_key,
-                caller=request.caller,
-                client=request.sender,
-                items=history.items,
-            )
-            resumption = await offload.run(write, item_cost(history.size))
+            write = partial(resumption_of, asked, key, keeps_items=True)
+            resumption = await offload.run(write, item_cost(asked.history.size))
+        return Answering(run, begin=load, resumption=resumption)
 
-        async def begin_answering() -> Answering:
-            task = await begin()
-            return Answering(task.generation, task.run, task.resumption)
+    async def _begin(
+        self, request: Request, new_id: str, asked: Asked, model: AnyServed
+    ) -> Answering:
+        """Returns what answers a request whose model is loaded."""
+        assert isinstance(model, ServedModel)
+        context, fields, history = self._context, asked.fields, asked.history
+        preparation = self._preparation(request, asked.body, model, fields, asked.envelope.dialect)
+        if fields.compact_threshold is not None:
+            found = await compacted(context, preparation, fields, history)
+            if found is not None:
+                first, told = found
+                history = replace(history, items=told)
+                asked = replace(asked, first=first)
+        job = await prepare(preparation, fields, history)
+        # The access log's line is written before a response in the background has ended.
+        log_fields = {} if fields.background else request.log_fields
+        span = context.span_of(
+            request, GenerationKind.CHAT, job.preparation, asked.envelope.id, fields.conversation_id
+        )
+        begun = answering(context, asked, job, Observed(new_id, log_fields, span))
+        resumes = self._state is not None and self._state.resumes and asked.first is None
+        if fields.background and resumes:
+            begun = begun._replace(resumption=prompt_resumption(asked, job))
+        return begun
 
-        given = await _stored(history)
-        headers = warning_headers((), request)
-        return await self._accept(request, fields, given, run, begin_answering, resumption, headers)
+    async def _answer(self, request: Request, asked: Asked, begun: Answering) -> Response | None:
+        """Runs a response, and returns it whole or as queued, or streams its events and returns
+        None."""
+        state, job = self._state, begun.job
+        headers = warning_headers(() if job is None else job.warnings, request)
+        if asked.fields.background:
+            assert state is not None
+            given = await stored_input(asked.history)
+            background = BackgroundRun(asked, begun, given, state.store)
+            state.runs.start(background)
+            state.note_created(*background.key)
+            body = orjson.dumps(background.body())
+            await background.accepted()
+            if not is_streamed(asked.body):
+                return Response(200, body, headers=headers)
+            await replay(request, background.log, 0, asked.envelope.dialect, headers=headers)
+            return None
+        store = None if state is None else state.store
+        if is_streamed(asked.body):
+            stream = request.stream(headers=headers)
+            limit = self._context.config.max_pending_chars
+            run = StreamedRun(asked, begun, request, store, stream, max_pending_chars=limit)
+            await run.answer()
+            return None
+        assert job is not None
+        data = await WholeRun(asked, begun, request, store).answer(job)
+        return Response(200, data, headers=headers)
 
     def _preparation(
         self,
@@ -509,266 +504,6 @@ class Responses:
         preparation = replace(preparation, body=body)
         count = await count_tokens(preparation, fields, history)
         return json_response(InputTokens(input_tokens=count))
-
-    def _task(
-        self,
-        request: Request,
-        new_id: str,
-        envelope: Envelope,
-        fields: ResponseFields,
-        history: History,
-        job: ResponsesJob,
-        id_key: str = "",
-        first: Item | None = None,
-    ) -> _Task:
-        context, dialect = self._context, envelope.dialect
-        id_key = id_key or (context.new_id() if fields.background else "")
-        # The access log's line is written before a response in the background has ended.
-        log_fields = {} if fields.background else request.log_fields
-        span = context.span_of(
-            request, GenerationKind.CHAT, job.preparation, envelope.id, fields.conversation_id
-        )
-        generation, run, _ = answering(
-            context,
-            envelope,
-            fields,
-            job,
-            numbered_ids(id_key) if fields.background else context.new_id,
-            Observed(new_id, log_fields, span),
-            first,
-        )
-        resumption = None
-        resumes = self._state is not None and self._state.resumes and first is None
-        if fields.background and resumes:
-            resumption = resumption_of(
-                job, dialect, envelope.created, id_key, caller=request.caller
-            )
-        headers = warning_headers(job.warnings, request)
-        return _Task(request, fields, history, job, generation, run, headers, resumption)
-
-    async def _prewarm(self, task: _Task) -> Response | None:
-        """Computes the prompt, which the prefix cache then has, and answers with a response without
-        output. The one token that this takes is dropped."""
-        generation, run = task.generation, task.run
-        with generation:
-            if not is_streamed(task.job.preparation.body):
-                await generation.run(_drop)
-                run.end_prewarmed()
-                await self._keep(task.request, task.fields, task.history, run)
-                return Response(200, orjson.dumps(run.body()), headers=task.headers)
-            stream = task.request.stream(headers=task.headers)
-            generation.submit(_drop)
-            run.open()
-            stream.send(b"".join(run.take_events()))
-            try:
-                await generation.finished()
-            except (Exception, asyncio.CancelledError) as error:
-                _end_by(error, task.request, run)
-            else:
-                run.end_prewarmed()
-            await self._keep(task.request, task.fields, task.history, run)
-            run.end()
-            stream.finish(b"".join(run.take_events()) + DONE)
-        return None
-
-    async def _complete(self, task: _Task) -> Response:
-        generation, run, job = task.generation, task.run, task.job
-        deltas = await collect(generation.run, generation.num_samples)
-
-        def build() -> None:
-            samples = [merged(parts) for parts in deltas]
-            for sample in best_samples(samples, job.options.candidates):
-                run.push(sample)
-
-        cost = format_cost(deltas, job.options.report, job.preparation.model.info)
-        await offload.run(build, cost)
-        await self._keep(task.request, task.fields, task.history, run)
-        data = await offload.run(lambda: orjson.dumps(run.body()), cost)
-        return Response(200, data, headers=task.headers)
-
-    async def _stream(self, task: _Task) -> None:
-        generation, run = task.generation, task.run
-        stream = task.request.stream(headers=task.headers)
-        limit = self._context.config.max_pending_chars
-        sender = DeltaSender(stream, _Frames(run), max_pending_chars=limit)
-        last: SampleDelta | None = None
-
-        def on_delta(delta: SampleDelta) -> None:
-            nonlocal last
-            if delta.finish_reason is not None:
-                last = delta  # sent together with what ends the stream
-            elif delta.parsed or not delta.is_empty:
-                sender.send(delta)
-
-        is_queued = run.status.name == "queued"
-        failure: BaseException | None = None
-        try:
-            generation.submit(on_delta)
-            if is_queued:
-                run.start()
-            else:
-                run.open()
-            stream.send(b"".join(run.take_events()))
-            await generation.finished()
-        except ClientTooSlow:
-            return
-        except (Exception, asyncio.CancelledError) as error:
-            if not stream.started:
-                raise
-            failure = error
-        rest = sender.rest(last)
-        if failure is not None:
-            generation.abort()
-            _end_by(failure, task.request, run)
-        try:
-            await self._keep(task.request, task.fields, task.history, run)
-        except InvalidField as error:
-            run.fail(error)
-        run.end()
-        stream.finish(rest + b"".join(run.take_events()) + DONE)
-
-    async def _stream_queued(
-        self,
-        request: Request,
-        fields: ResponseFields,
-        history: History,
-        run: ResponseRun,
-        begin: Callable[[], Awaitable[_Task]],
-    ) -> None:
-        """Streams a response whose model is still being loaded. `begin` waits for the model, and
-        begins the generation."""
-        stream = request.stream(headers=warning_headers((), request))
-        request.early_stream = stream
-        run.open(is_queued=True)
-        stream.send(b"".join(run.take_events()))
-        with ExitStack() as stack:
-            try:
-                task = await begin()
-            except (Exception, asyncio.CancelledError) as error:
-                _end_by(error, request, run)
-                await self._keep(request, fields, history, run)
-                run.end()
-                stream.finish(b"".join(run.take_events()) + DONE)
-                return
-            stack.push(task.generation)
-            run.adopt(task.run)
-            await self._stream(replace(task, run=run))
-
-    async def _accept(
-        self,
-        request: Request,
-        fields: ResponseFields,
-        given: Sequence[StoredItem],
-        run: ResponseRun,
-        generation: TextGeneration | Begin,
-        resumption: Resumption | None,
-        headers: HeaderPairs = (),
-    ) -> Response | None:
-        """Starts a response in the background, and answers once it is stored. `given` is the
-        request's items."""
-        state = self._state
-        assert state is not None
-        kept_for = KeptFor(
-            tenant=request.caller.tenant,
-            owner=request.sender,
-            conversation_id=fields.conversation_id,
-        )
-        background = BackgroundRun(run, generation, given, kept_for, state.store, resumption)
-        state.runs.start(background)
-        state.note_created(request.caller.tenant, background.id)
-        body = orjson.dumps(background.body())
-        await background.accepted()
-        if not request.log_fields["stream"]:
-            return Response(200, body, headers=headers)
-        await replay(request, background.log, 0, run.dialect, headers=headers)
-        return None
-
-    async def _keep(
-        self, request: Request, fields: ResponseFields, history: History, run: ResponseRun
-    ) -> None:
-        """Stores a foreground response. If that fails, the client still gets the answer, which
-        reports that it is not stored. The WebSocket connection of a response that is not stored
-        keeps it for the next one. Raises InvalidField if another replica has stored a response with
-        the same id."""
-        turn: Turn | None = request.turn
-        if turn is not None:
-            turn.may_be_cancelled = False
-        state = self._state
-        conversation_id = fields.conversation_id if run.status.is_answer else None
-        stores = state is not None and bool(fields.store or conversation_id)
-        if not stores and turn is None:
-            return
-        given = await _stored(history)
-        record = to_record(run.form, run.status, given, run.output.items)
-        if turn is not None and turn.unstored.find(fields.previous_id) is not None:
-            record = replace(record, input=[*history.past, *given], previous_id=None)
-        if stores:
-            await self._store(request.caller.tenant, fields, record, conversation_id, run)
-        if turn is not None and not run.form.members["store"] and run.status.name != "failed":
-            turn.unstored.keep(record.id, [*history.past, *given, *record.output])
-
-    async def _store(
-        self,
-        tenant: str,
-        fields: ResponseFields,
-        record: StoredResponse,
-        conversation_id: str | None,
-        run: ResponseRun,
-    ) -> None:
-        state = self._state
-        assert state is not None
-        try:
-            if fields.store:
-                if not await state.store.run(
-                    Operations.add_response, tenant, record, conversation_id=conversation_id
-                ):
-                    raise id_is_taken(record.id)
-            elif conversation_id:
-                items = [*record.input, *record.output]
-                await state.store.run(Operations.add_items, tenant, conversation_id, items)
-        except UnknownPrevious as error:
-            logger.warning(
-                "response %s is not stored: %s was deleted in the meantime", run.form.id, error
-            )
-            run.note_not_kept()
-        except (StateFailed, TooLarge) as error:
-            logger.error("cannot store response %s: %s", run.form.id, error)
-            run.note_not_kept()
-
-
-def _end_by(error: BaseException, request: Request, run: ResponseRun) -> None:
-    """Ends a response that has failed, or that its client has cancelled over a WebSocket. Raises
-    the error if the client has disconnected."""
-    if isinstance(error, Exception):
-        request.log_fields.update(log_fields_of(error))
-        run.fail(error)
-    elif request.turn is None or not request.turn.is_cancelled:
-        raise error
-    elif not run.status.is_final:
-        run.cancel()
-
-
-def _drop(delta: SampleDelta) -> None:
-    """Takes an unused token."""
-
-
-class _Frames:
-    """Implements `answer.DeltaFrames` for a response."""
-
-    def __init__(self, run: ResponseRun) -> None:
-        self._run = run
-
-    def delta(self, delta: SampleDelta) -> bytes:
-        self._run.push(delta)
-        return b"".join(self._run.take_events())
-
-    def opening_length(self, choice: int) -> int:
-        return 0
-
-
-async def _stored(history: History) -> Sequence[StoredItem]:
-    """Returns the items of a request in the form in which they are stored."""
-    return await offload.run(lambda: to_items(history.input), item_cost(history.size))
 
 
 def _unknown_info(model: KnownModel) -> ModelInfo:

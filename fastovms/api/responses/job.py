@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import count
@@ -541,75 +542,66 @@ class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
     items: list[msgspec.Raw] | None = None
 
 
-def resumption_of(
-    job: ResponsesJob, dialect: Dialect, created: int, id_key: str, *, caller: Caller
-) -> Resumption | None:
-    """Returns the data that another replica needs to resume a request; None if they cannot be
-    stored (requests with images, or with several streamed samples).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A checked request for a response. Its model may not be loaded yet.
 
-    Args:
-        created: unix seconds.
-        id_key: see `KeptJob`.
+    Attributes:
         caller: the sender, with the priority that the server has set.
+        client: the key or address that shares the engine with others.
+        id_key: the key of the ids of items; see `numbered_ids`. "" = they are random.
+        first: the item that the output begins with, before the model's; None = there is none.
     """
-    prompt, task = job.prompt, job.task
-    if job.options.candidates.num_samples > 1 or (task.prompt is not None and task.prompt.images):
-        return None
-    info = job.preparation.model.info
-    model = model_key(info.fingerprint, info.name)
-    request = job.preparation
-    return queued_resumption(
-        request.body,
-        model,
-        dialect,
-        created,
-        id_key,
-        caller=caller,
-        client=request.client,
-        prompt=prompt,
-    )
+
+    body: ResponsesRequest
+    fields: ResponseFields
+    history: History
+    envelope: Envelope
+    caller: Caller
+    client: str
+    id_key: str = ""
+    first: Item | None = None
 
 
-def queued_resumption(
-    body: ResponsesRequest,
-    model: str,
-    dialect: Dialect,
-    created: int,
-    id_key: str,
-    *,
-    caller: Caller,
-    client: str,
-    prompt: Prompt | None = None,
-    items: Iterable[Item] | None = None,
+def resumption_of(
+    asked: Asked, model: str, *, prompt: Prompt | None = None, keeps_items: bool = False
 ) -> Resumption | None:
-    """Like `resumption_of`, for a request whose model may not be loaded yet. None if the request
-    cannot be encoded, for example because of integers over 64 bits.
+    """Returns the data that another replica needs to resume a request; None if the request cannot
+    be encoded, for example because of integers over 64 bits.
 
     Args:
         model: see `model_key`.
-        created: unix seconds.
-        id_key: see `KeptJob`.
-        caller: see `resumption_of`.
-        client: the key or address that shares the engine with others.
         prompt: None = not rendered yet.
-        items: all items of the model's input, if the prompt is not rendered yet.
+        keeps_items: whether to keep all items of the model's input, because the prompt is not
+            rendered yet.
     """
+    items = asked.history.items if keeps_items else None
     try:
         job = KeptJob(
             model=model,
-            dialect=dialect.name,
-            body=msgspec.structs.replace(body, input=None),
-            created=created,
-            id_key=id_key,
+            dialect=asked.envelope.dialect.name,
+            body=msgspec.structs.replace(asked.body, input=None),
+            created=asked.envelope.created,
+            id_key=asked.id_key,
             prompt_token_ids=[] if prompt is None else list(prompt.token_ids),
             prompt_text=None if prompt is None else prompt.text,
-            client="" if client == caller.tenant else client,
-            priority=caller.priority,
+            client="" if asked.client == asked.caller.tenant else asked.client,
+            priority=asked.caller.priority,
             items=None if items is None else [msgspec.Raw(orjson.dumps(item)) for item in items],
         )
         return Resumption(model, msgspec.json.encode(job))
     except (OverflowError, TypeError, UnicodeEncodeError, msgspec.MsgspecError):
         return None
+
+
+def prompt_resumption(asked: Asked, job: ResponsesJob) -> Resumption | None:
+    """Returns the data to resume a request whose prompt is rendered; None also for requests with
+    images, or with several samples."""
+    prompt = job.task.prompt
+    if job.options.candidates.num_samples > 1 or (prompt is not None and prompt.images):
+        return None
+    info = job.preparation.model.info
+    return resumption_of(asked, model_key(info.fingerprint, info.name), prompt=job.prompt)
 
 
 def with_seed(body: ResponsesRequest) -> ResponsesRequest:
@@ -653,62 +645,60 @@ _CALL_ID_LENGTH: Final = 24
 
 
 class Answering(NamedTuple):
-    """A generation, the run that receives its deltas, and the data to resume it."""
+    """What answers a request for a response: either `generation`, or `begin` if the model must be
+    loaded first.
 
-    generation: TextGeneration
+    Attributes:
+        run: receives the deltas.
+        resumption: the data that replicas need to resume the response; None = it cannot be resumed.
+        job: None = the model must be loaded first.
+    """
+
     run: ResponseRun
+    generation: TextGeneration | None = None
+    begin: Begin | None = None
     resumption: Resumption | None = None
+    job: ResponsesJob | None = None
+
+
+Begin = Callable[[ExitStack], Awaitable[Answering]]
+"""Waits for the model. Returns a generation, whose context is entered on the stack, and a run that
+has made no events."""
 
 
 def answering(
-    context: ApiContext,
-    envelope: Envelope,
-    fields: ResponseFields,
-    job: ResponsesJob,
-    new_id: Callable[[], str],
-    observed: Observed,
-    first: Item | None = None,
+    context: ApiContext, asked: Asked, job: ResponsesJob, observed: Observed
 ) -> Answering:
-    """Returns the generation and the run of a request.
-
-    Args:
-        new_id: makes the ids of items and calls.
-        first: the item that the output begins with, before the model's; None = there is none.
-    """
-    dialect = envelope.dialect
-    form = output_form(
-        job, fields, item_ids(new_id, dialect), lambda: f"call_{new_id()[-_CALL_ID_LENGTH:]}"
-    )
-    form = replace(form, first=first)
+    """Returns what answers a request whose model is loaded."""
     generation = generation_of(job, observed)
-    run = ResponseRun(
-        response_form(job.preparation.body, job.task.params, fields, envelope),
-        form,
-        dialect,
-        usage=lambda: generation.usage,
-        unix_time=context.unix_time,
-        tells=is_streamed(job.preparation.body) or fields.background,
-        for_all=fields.background,
-    )
-    return Answering(generation, run)
+    run = new_run(context, asked, job, lambda: generation.usage)
+    return Answering(run, generation, job=job)
 
 
-def queued_run(
+def new_run(
     context: ApiContext,
-    body: ResponsesRequest,
-    fields: ResponseFields,
-    envelope: Envelope,
-    new_id: Callable[[], str],
+    asked: Asked,
+    job: ResponsesJob | None = None,
+    usage: Callable[[], Usage] = lambda: Usage(0, 0, 0),
 ) -> ResponseRun:
-    """Returns the run of a request whose model is not in memory yet; `ResponseRun.adopt` completes
-    it. Raises InvalidField if a field cannot be encoded."""
+    """Returns the run of a request. Raises InvalidField if a field cannot be encoded. `job` = None:
+    the model is not loaded yet, and `ResponseRun.adopt` completes the run."""
+    fields, dialect, params = asked.fields, asked.envelope.dialect, None
+    new_id = numbered_ids(asked.id_key) if asked.id_key else context.new_id
+    new_item_id = item_ids(new_id, dialect)
+    form = OutputForm(new_id=new_item_id, new_call_id=new_id)
+    if job is not None:
+        params = job.task.params
+        form = output_form(job, fields, new_item_id, lambda: f"call_{new_id()[-_CALL_ID_LENGTH:]}")
     return ResponseRun(
-        response_form(body, None, fields, envelope),
-        OutputForm(new_id=item_ids(new_id, envelope.dialect), new_call_id=new_id),
-        envelope.dialect,
-        usage=lambda: Usage(0, 0, 0),
+        response_form(asked.body, params, fields, asked.envelope),
+        replace(form, first=asked.first),
+        dialect,
+        usage=usage,
         unix_time=context.unix_time,
+        tells=is_streamed(asked.body) or fields.background,
         for_all=fields.background,
+        prewarms=fields.caching.prewarms,
     )
 
 

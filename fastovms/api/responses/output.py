@@ -199,11 +199,13 @@ class ResponseRun:
         unix_time: Callable[[], float],
         tells: bool = True,
         for_all: bool = False,
+        prewarms: bool = False,
     ) -> None:
         """
         Args:
             usage: returns the token usage so far.
             tells: whether events are made.
+            prewarms: whether only the prompt is computed. The one token that this takes is dropped.
             for_all: whether clients of either dialect may ask for the events, so that they have
                 `event:` lines.
         """
@@ -215,16 +217,15 @@ class ResponseRun:
         self._events = EventEncoder(named=for_all or dialect.responses.names_events)
         self._output_form = output_form
         self._emit = self._events.emit if tells else _say_nothing
+        self._prewarms = prewarms
+        self._has_started = False
         self.output = OutputBuilder(output_form, self._emit)
 
-    def open(self, *, is_queued: bool = False) -> None:
-        """Makes the first events."""
-        if is_queued:
-            self.status = ResponseStatus("queued")
+    def queue(self) -> None:
+        """Makes the first events of a response that must wait."""
+        self.status = ResponseStatus("queued")
         self._tell("created")
-        self._tell(self.status.name)
-        if not is_queued:
-            self.output.begin()
+        self._tell("queued")
 
     def adopt(self, other: ResponseRun) -> None:
         """Copies the data that is known once the model is loaded. `other` is a run of the same
@@ -233,13 +234,22 @@ class ResponseRun:
         self.output = OutputBuilder(self._output_form, self._emit)
 
     def start(self) -> None:
-        """Records that the response has left the queue."""
-        if self.status.name == "queued":
-            self.status = ResponseStatus("in_progress")
-            self._tell("in_progress")
-            self.output.begin()
+        """Records that the response does not wait, or no longer. Idempotent."""
+        if self._has_started:
+            return
+        self._has_started = True
+        if self.status.name != "queued":
+            self._tell("created")
+        self.status = ResponseStatus("in_progress")
+        self._tell("in_progress")
+        self.output.begin()
 
     def push(self, delta: SampleDelta) -> None:
+        if self._prewarms:
+            if delta.finish_reason is not None:
+                usage = self._usage()._replace(completion_tokens=0, reasoning_tokens=None)
+                self.status = ResponseStatus("completed", int(self._unix_time()), usage)
+            return
         self.output.push(delta.pieces, delta.parsed, delta.tokens)
         if delta.finish_reason is not None:
             ended = self.form.ended(
@@ -251,11 +261,6 @@ class ResponseRun:
             self.output.finish(ended.name)
             if self.status.name != "incomplete":  # another sample may have left it incomplete
                 self.status = ended
-
-    def end_prewarmed(self) -> None:
-        """Records that the prompt is computed, and nothing else was asked for."""
-        usage = self._usage()._replace(completion_tokens=0, reasoning_tokens=None)
-        self.status = ResponseStatus("completed", int(self._unix_time()), usage)
 
     def cancel(self) -> None:
         self.output.end_item("incomplete")

@@ -28,19 +28,18 @@ from fastovms.api.responses.background import (
     LOOK_AGAIN,
     BackgroundRun,
     BackgroundRuns,
-    KeptFor,
     ResponsesState,
 )
 from fastovms.api.responses.job import (
     ANY_FILES,
+    Asked,
     answering,
     model_key,
     names_of,
-    numbered_ids,
     prepare,
+    prompt_resumption,
     ranked,
     read_job,
-    resumption_of,
 )
 from fastovms.api.responses.output import ResponseStatus, failed, interrupted_events
 from fastovms.api.responses.request import read_fields
@@ -166,33 +165,30 @@ class RunRestorer:
             )
             prompt = None
         prepared = await prepare(preparation, fields, history, prompt)
+        asked = Asked(
+            body=job.body,
+            fields=fields,
+            history=history,
+            envelope=Envelope(
+                key.id, job.created, model.info.name, context.system_fingerprint, dialect
+            ),
+            caller=caller,
+            client=client,
+            id_key=job.id_key,
+        )
         resumption: Resumption | None
         if prompt is None:
-            write = partial(
-                resumption_of, prepared, dialect, job.created, job.id_key, caller=caller
-            )
+            write = partial(prompt_resumption, asked, prepared)
             resumption = await offload.run(write, item_cost(history.size))
             await self._store.run(Operations.set_resumption, *key, resumption)
         else:
             resumption = Resumption(model_key(model.info.fingerprint, model.info.name), cut.job)
-        envelope = Envelope(
-            key.id, job.created, model.info.name, context.system_fingerprint, dialect
-        )
-        generation, run, _ = answering(
-            context,
-            envelope,
-            fields,
-            prepared,
-            numbered_ids(job.id_key),
-            Observed(context.new_id(), {}),
-        )
+        answer = answering(context, asked, prepared, Observed(context.new_id(), {}))
         background = BackgroundRun(
-            run,
-            generation,
+            asked,
+            answer._replace(resumption=resumption),
             cut.input,
-            KeptFor(tenant=key.tenant, owner=client, conversation_id=fields.conversation_id),
             self._store,
-            resumption,
             log,
             _ahead(cut, log),
         )

@@ -118,6 +118,10 @@ def previous_not_found(id: str) -> NotFound:
     )
 
 
+def id_is_taken(id: str) -> InvalidField:
+    return InvalidField(f"request_id: there is a response with the id '{id}'", param="request_id")
+
+
 def found(result: T | None, what: str, id: str) -> T:
     """Returns the value that was found. Raises NotFound if nothing was."""
     if result is None:

@@ -11,24 +11,27 @@ from typing import Any
 import msgspec
 import pytest
 
+from fastovms.api.answer import Envelope
 from fastovms.api.chat_messages import seal_summary
 from fastovms.api.dialect import OPENAI, OVMS
 from fastovms.api.prompt import Prompt
 from fastovms.api.responses.input import ItemRules, read_items
 from fastovms.api.responses.job import (
+    Asked,
     KeptJob,
     echoed_choice,
     echoed_tools,
     item_ids,
     newest,
     numbered_ids,
-    queued_resumption,
+    prompt_resumption,
     read_job,
     resumption_of,
     transcript,
     with_seed,
 )
-from fastovms.api.responses.request import ResponsesRequest
+from fastovms.api.responses.request import ResponsesRequest, read_fields
+from fastovms.api.responses.stored import History
 from fastovms.config import ModelLimits
 from fastovms.http.messages import Caller
 from fastovms.params import SamplingDefaults
@@ -437,11 +440,21 @@ def kept_job(**fields) -> KeptJob:
     )
 
 
-def written(*, client: str = "key", **fields) -> bytes | None:
-    body, prompt = kept_job(**fields).body, Prompt([1, 2])
-    resumption = queued_resumption(
-        body, "f m", OPENAI, 7, "k", caller=CALLER, client=client, prompt=prompt
+def asked(*, client: str = "key", **fields) -> Asked:
+    body = kept_job(**fields).body
+    return Asked(
+        body=body,
+        fields=read_fields(body, OPENAI, keeps=True),
+        history=History((), (), 0),
+        envelope=Envelope("resp_1", 7, "m", "", OPENAI),
+        caller=CALLER,
+        client=client,
+        id_key="k",
     )
+
+
+def written(*, client: str = "key", **fields) -> bytes | None:
+    resumption = resumption_of(asked(client=client, **fields), "f m", prompt=Prompt([1, 2]))
     return None if resumption is None else resumption.job
 
 
@@ -497,9 +510,7 @@ def job(*, num_samples: int = 1, images: Sequence[str] | None = None) -> Any:
         task=SimpleNamespace(prompt=prompt),
         prompt=SimpleNamespace(token_ids=(1, 2), text="Hi"),
         preparation=SimpleNamespace(
-            body=kept_job().body,
-            model=SimpleNamespace(info=replace(model_info(), fingerprint="f")),
-            client="key",
+            model=SimpleNamespace(info=replace(model_info(), fingerprint="f"))
         ),
     )
 
@@ -509,7 +520,7 @@ def job(*, num_samples: int = 1, images: Sequence[str] | None = None) -> Any:
     [({}, True), ({"images": ()}, True), ({"images": ("i",)}, False), ({"num_samples": 2}, False)],
 )
 def test_what_can_be_gone_on_with(fields, is_kept):
-    resumption = resumption_of(job(**fields), OPENAI, 7, "k", caller=CALLER)
+    resumption = prompt_resumption(asked(), job(**fields))
     assert (resumption is not None) == is_kept
     if resumption is not None:
         assert resumption.model == "f fake"

@@ -25,11 +25,11 @@ from fastovms.app.paged import TunedCores, compile_paged
 from fastovms.backends.encoder_backend import ThreadedEncoder, load_encoder
 from fastovms.backends.model_files import read_encoder_info, read_model_info
 from fastovms.backends.paged.backend import PagedBackend
-from fastovms.cli.flag import integer
 from fastovms.config import EncoderConfig, EngineConfig
 from fastovms.encoding import EncoderText
 from fastovms.engine.model.devices import available_memory
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.setting import integer
 from fastovms.text.tokenizer import TextEncoder
 
 SHAPES = [name for name, shape in ENCODER_SHAPES.items() if shape.max_position_embeddings >= 512]

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from bench.common.arguments import model_directory
 from bench.common.report import machine, median, table
 from bench.steps import RANDOM_TOKEN_IDS, Genai, step_times
-from fastovms.cli.flag import integer
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.kv_cache import BlockCopy
 from fastovms.engine.model.model import PagedModel, as_float32
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.parts.comparison.graph_comparison import log_softmax
 from fastovms.parts.tuning.measurement import MeasuredStep, inputs_of
+from fastovms.setting import integer
 
 PRECISIONS: Final = ("f16", "u8", "u4")
 CHUNK: Final = 256

@@ -39,11 +39,11 @@ from bench.serving.results import (
 )
 from bench.serving.rounds import run_rounds
 from bench.serving.sides import Genai, Server, Side
-from fastovms.cli.flag import integer, number
 from fastovms.errors import ConfigurationError
 from fastovms.parts.client.http_client import RequestFailed, Target
 from fastovms.parts.doctor.facts import measure_bandwidth
 from fastovms.parts.load_test.report import Load
+from fastovms.setting import integer, number
 from fastovms.system.memory import num_usable_cpus
 
 FIRST_SIDE: Final = "server"

@@ -24,11 +24,11 @@ from bench.embeddings import NUM_CHATS, Chats
 from fastovms.app.paged import TunedCores, compile_paged
 from fastovms.backends.model_files import read_model_info, read_speech_info
 from fastovms.backends.speech_backend import WhisperBackend, load_whisper
-from fastovms.cli.flag import integer
 from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import available_memory
 from fastovms.gguf.model_directory import model_directory
 from fastovms.media.audio import decode_audio
+from fastovms.setting import integer
 from fastovms.speech import SAMPLE_RATE, Samples, SpeechParams
 from fastovms.system.disk import DiskCache
 

@@ -24,7 +24,7 @@ from bench.common.arguments import model_directory
 from bench.common.genai_process import LONG_PROMPT, NUM_TOKENS, PROMPT, Started, genai_process
 from bench.common.process import server_process
 from bench.common.report import machine, median, ratio, table
-from fastovms.cli.flag import integer
+from fastovms.setting import integer
 
 
 @contextmanager

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 RANKS = (
-    {"backend_stats", "config", "grammar_tree", "json_types", "quoting",
-     "request_fields", "speech", "system"},
+    {"backend_stats", "grammar_tree", "json_types", "quoting", "request_fields", "speech",
+     "system"},
     {"errors", "params"},
-    {"encoding"},
-    {
-        "backend", "extensions", "fair_queue", "gguf", "grammar", "media",
-        "state", "telemetry", "text",
-    },
+    {"encoding", "gguf", "grammar", "setting", "text"},
+    {"config"},
+    {"backend", "extensions", "fair_queue", "media", "state", "telemetry"},
     {"engine", "files", "http"},
     {"backends", "batches"},
     {"api"},

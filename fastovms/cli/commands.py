@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, TextIO
 
 from fastovms.app.catalog import ModelFinder
 from fastovms.backends.model_task import find_task
-from fastovms.cli.flag import path, text
 from fastovms.cli.flags import ENGINE_GROUP, FLAGS, HUB_GROUP, add_flags, read_flags
 from fastovms.cli.foreign_flags import given_flags
 from fastovms.config import (
@@ -40,6 +39,7 @@ from fastovms.parts.ovms.graph import (
 from fastovms.parts.ovms.options import OVMS_OPTIONS, Choice, Integer, Kind
 from fastovms.parts.ovms.textproto import quote
 from fastovms.parts.prefix_cache.directory import FOLDER, erase, read_contents_by_model
+from fastovms.setting import path, text
 from fastovms.state.sqlite.location import default_directory
 
 

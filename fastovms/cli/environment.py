@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from fastovms.cli.flag import reader_of, text
+from fastovms.cli.flag import reader_of
 from fastovms.cli.flags import FLAGS, add_flags, read_flags
 from fastovms.cli.foreign_flags import (
     ALIASES,
@@ -30,6 +30,7 @@ from fastovms.config import SOURCE, ConfigField, Settings
 from fastovms.errors import ConfigurationError
 from fastovms.http.gates import KEY_VARIABLES
 from fastovms.parts.ovms.options import OVMS_OPTIONS
+from fastovms.setting import text
 
 CONFIG_FILE: Final = "VLLM_CONFIG_FILE"
 EXTRA_ARGUMENTS: Final = "VLLM_EXTRA_ARGS"

@@ -6,34 +6,7 @@ import argparse
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from fastovms.cli.flag import (
-    Flag,
-    adapters,
-    choice,
-    count,
-    duration,
-    http_url,
-    integer,
-    json_object,
-    mode,
-    model_length,
-    names,
-    networks,
-    number,
-    path,
-    postgres_url,
-    root_path,
-    settings_of,
-    show_count,
-    show_duration,
-    show_mode,
-    show_size,
-    size,
-    size_or_none,
-    some_duration,
-    template,
-    text,
-)
+from fastovms.cli.flag import Flag, settings_of
 from fastovms.config import (
     API,
     BATCHES,
@@ -55,6 +28,32 @@ from fastovms.config import (
     Settings,
 )
 from fastovms.engine.model.cache_precision import CACHE_PRECISIONS
+from fastovms.setting import (
+    adapters,
+    choice,
+    count,
+    duration,
+    http_url,
+    integer,
+    json_object,
+    mode,
+    model_length,
+    names,
+    networks,
+    number,
+    path,
+    postgres_url,
+    root_path,
+    show_count,
+    show_duration,
+    show_mode,
+    show_size,
+    size,
+    size_or_none,
+    some_duration,
+    template,
+    text,
+)
 from fastovms.text.reasoning import REASONING_FORMAT_ALIASES, REASONING_FORMATS
 from fastovms.text.tools import TOOL_FORMAT_ALIASES, TOOL_FORMATS
 

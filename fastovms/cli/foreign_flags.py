@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from fastovms.cli.flag import path
 from fastovms.cli.flags import FLAGS
 from fastovms.cli.foreign_tables import (
     FOREIGN_FLAGS,
@@ -23,6 +22,7 @@ from fastovms.cli.foreign_tables import (
 from fastovms.config import Settings
 from fastovms.errors import ConfigurationError
 from fastovms.parts.ovms.options import OVMS_OPTIONS
+from fastovms.setting import path
 
 _PREFIX: Final = "unused "
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from fastovms.cli.flag import choice, integer, json_object, media_limits, number, reader_of, text
+from fastovms.cli.flag import media_limits, reader_of
 from fastovms.config import CHAT, ENCODER, ENGINE, FILES, SERVICE, ConfigField
 from fastovms.parts.ovms.options import (
     ALWAYS_IN_PARTS,
@@ -23,6 +23,7 @@ from fastovms.parts.ovms.options import (
     OVMS_OPTIONS,
     STEP_TOKENS,
 )
+from fastovms.setting import choice, integer, json_object, number, text
 
 
 class ForeignFlag(NamedTuple):

@@ -42,7 +42,6 @@ from fastovms.cli.environment import (
     read_config_file,
     read_environment,
 )
-from fastovms.cli.flag import path, text
 from fastovms.cli.flags import (
     COMMON_GROUP,
     ENGINE_GROUP,
@@ -107,6 +106,7 @@ from fastovms.extensions import Extension, faults_named, load_extensions
 from fastovms.parts.client.http_client import RequestFailed
 from fastovms.parts.ovms.config_list import config_file, read_config_list
 from fastovms.service.log_writer import LineWriter
+from fastovms.setting import path, text
 from fastovms.system.memory import share_heap
 from fastovms.telemetry.log_format import level_named, log_handler, start_log
 

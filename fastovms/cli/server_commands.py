@@ -14,18 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from fastovms.app.catalog import ModelFinder
 from fastovms.cli.commands import wants_colour
-from fastovms.cli.flag import (
-    Flag,
-    integer,
-    json_object,
-    name_of,
-    number,
-    path,
-    settings_of,
-    show_duration,
-    some_duration,
-    text,
-)
+from fastovms.cli.flag import Flag, settings_of
 from fastovms.config import ConfigField, Fields, RepositoryConfig, Settings
 from fastovms.parts.client.terminal import TerminalConfig
 from fastovms.parts.load_test.config import (
@@ -35,6 +24,16 @@ from fastovms.parts.load_test.config import (
     DataConfig,
     LoadConfig,
     ReportConfig,
+)
+from fastovms.setting import (
+    integer,
+    json_object,
+    name_of,
+    number,
+    path,
+    show_duration,
+    some_duration,
+    text,
 )
 
 if TYPE_CHECKING:

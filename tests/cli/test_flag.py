@@ -1,4 +1,4 @@
-"""Tests of `fastovms/cli/flag.py`."""
+"""Tests of `fastovms/cli/flag.py` and `fastovms/setting.py`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.cli import flag as flag_types
-from fastovms.cli.flag import Flag, show_size
+from fastovms import setting
+from fastovms.cli import flag as cli_flag
+from fastovms.cli.flag import Flag
 from fastovms.config import ENGINE, HTTP, SECURITY, Settings
 from fastovms.parts.ovms.options import Integer
+from fastovms.setting import show_size
 from tests.adapters import BAD_NAMES
 from tests.cli.test_flags import parse
 
@@ -21,15 +23,15 @@ from tests.cli.test_flags import parse
 def test_adapters_have_names_that_the_api_takes(name: str, form: str) -> None:
     text = json.dumps({"name": name, "path": "/a"}) if form == "json" else form.format(name)
     with pytest.raises(argparse.ArgumentTypeError, match=r"has a name that must|must be NAME=PATH"):
-        flag_types.adapters(text)
+        setting.adapters(text)
 
 
 def test_adapters_have_paths_that_the_api_takes() -> None:
     longest = f"/{'a' * 4095}"
-    assert flag_types.adapters(f"{'x' * 256}={longest}") == {"x" * 256: Path(longest)}
+    assert setting.adapters(f"{'x' * 256}={longest}") == {"x" * 256: Path(longest)}
     for path in (f"{longest}a", "/a\0", "/a\nb"):
         with pytest.raises(argparse.ArgumentTypeError, match="has a path that must"):
-            flag_types.adapters(f"x={path}")
+            setting.adapters(f"x={path}")
 
 
 # What values of flags are read as, and what is said of wrong ones.
@@ -80,31 +82,31 @@ def test_wrong_values(arguments, message):
 @pytest.mark.parametrize(
     ("read", "text", "value"),
     [
-        (flag_types.size, "64 MiB", 64 * 1024**2),
-        (flag_types.size, "1g", 1024**3),
-        (flag_types.duration, "30d", 30 * 86400.0),
-        (flag_types.duration, "1.5H", 5400.0),
-        (flag_types.duration, "500 ms", 0.5),
-        (flag_types.duration, ".5", 0.5),
-        (flag_types.duration, "1e3", 1000.0),
-        (flag_types.count(1), "8k", 8000),
-        (flag_types.count(1), "1.5K", 1536),
-        (flag_types.count(-1), "-1", -1),
-        (flag_types.names, " a ,b", "a,b"),
-        (flag_types.networks, "10.0.0.0/8, ::1,*", "10.0.0.0/8,::1,*"),
-        (flag_types.mode, "0660", 0o660),
-        (flag_types.http_url, "https://[::1]:4318/v1/traces", "https://[::1]:4318/v1/traces"),
-        (flag_types.template, "{% if x %}", "{% if x %}"),
-        (flag_types.template, "a.jinja", Path("a.jinja")),
-        (flag_types.boolean, "ON", True),
-        (flag_types.boolean, "no", False),
-        (flag_types.json_object, '{"a": 1}', {"a": 1}),
-        (flag_types.choice("a", "b", aliases={"c": "b"}), "C", "b"),
-        (flag_types.name_of("A"), "A", "A"),
-        (flag_types.reader_of(Integer(1, 2)), "2", 2),
-        (flag_types.reader_of(bool), "true", True),
-        (flag_types.reader_of(Path), "p", Path("p")),
-        (flag_types.reader_of(str), "s", "s"),
+        (setting.size, "64 MiB", 64 * 1024**2),
+        (setting.size, "1g", 1024**3),
+        (setting.duration, "30d", 30 * 86400.0),
+        (setting.duration, "1.5H", 5400.0),
+        (setting.duration, "500 ms", 0.5),
+        (setting.duration, ".5", 0.5),
+        (setting.duration, "1e3", 1000.0),
+        (setting.count(1), "8k", 8000),
+        (setting.count(1), "1.5K", 1536),
+        (setting.count(-1), "-1", -1),
+        (setting.names, " a ,b", "a,b"),
+        (setting.networks, "10.0.0.0/8, ::1,*", "10.0.0.0/8,::1,*"),
+        (setting.mode, "0660", 0o660),
+        (setting.http_url, "https://[::1]:4318/v1/traces", "https://[::1]:4318/v1/traces"),
+        (setting.template, "{% if x %}", "{% if x %}"),
+        (setting.template, "a.jinja", Path("a.jinja")),
+        (cli_flag.boolean, "ON", True),
+        (cli_flag.boolean, "no", False),
+        (setting.json_object, '{"a": 1}', {"a": 1}),
+        (setting.choice("a", "b", aliases={"c": "b"}), "C", "b"),
+        (setting.name_of("A"), "A", "A"),
+        (cli_flag.reader_of(Integer(1, 2)), "2", 2),
+        (cli_flag.reader_of(bool), "true", True),
+        (cli_flag.reader_of(Path), "p", Path("p")),
+        (cli_flag.reader_of(str), "s", "s"),
     ],
 )
 def test_right_values(read, text, value):
@@ -114,12 +116,12 @@ def test_right_values(read, text, value):
 @pytest.mark.parametrize(
     ("read", "text", "message"),
     [
-        (flag_types.boolean, "maybe", "must be true or false, not 'maybe'"),
-        (flag_types.json_object, "[1]", "must be a JSON object, not '[1]'"),
-        (flag_types.json_object, "[" * 100_000, "must be a JSON object"),
-        (flag_types.name_of("A", "B"), "a", "must be A or B, not 'a'"),
-        (flag_types.reader_of(Integer(1, 2)), "3", "must be an integer from 1 to 2, not '3'"),
-        (flag_types.path, "", "must not be empty"),
+        (cli_flag.boolean, "maybe", "must be true or false, not 'maybe'"),
+        (setting.json_object, "[1]", "must be a JSON object, not '[1]'"),
+        (setting.json_object, "[" * 100_000, "must be a JSON object"),
+        (setting.name_of("A", "B"), "a", "must be A or B, not 'a'"),
+        (cli_flag.reader_of(Integer(1, 2)), "3", "must be an integer from 1 to 2, not '3'"),
+        (setting.path, "", "must not be empty"),
     ],
 )
 def test_wrong_values_alone(read, text, message):
@@ -130,8 +132,8 @@ def test_wrong_values_alone(read, text, message):
 
 @pytest.mark.parametrize(("size", "shown"), [(2048, "2K"), (1024**3, "1G"), (1000, "1000")])
 def test_sizes_are_shown_as_they_are_read(size, shown):
-    assert flag_types.show_size(size) == shown
-    assert flag_types.size(shown) == size
+    assert setting.show_size(size) == shown
+    assert setting.size(shown) == size
 
 
 @pytest.mark.parametrize(
@@ -139,8 +141,8 @@ def test_sizes_are_shown_as_they_are_read(size, shown):
     [(2592000.0, "30d"), (900.0, "15m"), (3600.0, "1h"), (75.0, "75s"), (0.5, "0.5s"), (0.0, "0")],
 )
 def test_durations_are_shown_as_they_are_read(seconds, shown):
-    assert flag_types.show_duration(seconds) == shown
-    assert flag_types.duration(shown) == seconds
+    assert setting.show_duration(seconds) == shown
+    assert setting.duration(shown) == seconds
 
 
 @pytest.mark.parametrize(
@@ -148,8 +150,8 @@ def test_durations_are_shown_as_they_are_read(seconds, shown):
     [(1024**2, "1M"), (10**6, "1m"), (16384, "16K"), (10_000, "10k"), (0, "0"), (1, "1")],
 )
 def test_counts_are_shown_as_they_are_read(number, shown):
-    assert flag_types.show_count(number) == shown
-    assert flag_types.count(0)(shown) == number
+    assert setting.show_count(number) == shown
+    assert setting.count(0)(shown) == number
 
 
 # A flag in the help, on a command line, and in the settings.

@@ -1,0 +1,308 @@
+"""The types of settings: how a text is read, and how a default is shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import reprlib
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from fastovms.params import MAX_ADAPTER_NAME, MAX_ADAPTER_PATH, fault_of_text
+
+_UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_SIZE: Final = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.ASCII | re.IGNORECASE)
+_DURATION: Final = re.compile(
+    r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?) ?(ms|s|m|h|d|)", re.ASCII | re.IGNORECASE
+)
+_SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LENGTH: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)([kKmM]?)", re.ASCII)
+_MAX_LENGTH: Final = 2**31 - 1
+_LENGTH_UNITS: Final = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
+
+
+def text(value: str) -> str:
+    if not value:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return value
+
+
+def names(value: str) -> str:
+    """Reads names separated by commas, "a,b", or a JSON list of them, as in vLLM."""
+    found: object = value.split(",")
+    if value.startswith("["):
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            found = None
+    if (
+        not isinstance(found, list)
+        or not found
+        or not all(isinstance(name, str) and name.strip() for name in found)
+    ):
+        raise argparse.ArgumentTypeError(f"must be names separated by commas, not {value!r}")
+    return ",".join(name.strip() for name in found)
+
+
+def networks(value: str) -> str:
+    """Parses addresses and networks separated by commas; * = any."""
+    listed = names(value)
+    for network in listed.split(","):
+        try:
+            ip_network("::/0" if network == "*" else network)
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"must be addresses or networks such as 10.0.0.0/8, separated by commas, or *, "
+                f"not {network!r}"
+            ) from None
+    return listed
+
+
+def path(value: str) -> Path:
+    return Path(text(value))
+
+
+def postgres_url(value: str) -> str:
+    """Reads the URL of a PostgreSQL database. Errors do not repeat it, because it may have a
+    password."""
+    if not value.startswith(("postgresql://", "postgres://")):
+        raise argparse.ArgumentTypeError("must begin with postgresql://")
+    return value
+
+
+def root_path(value: str) -> str:
+    """Reads a path prefix, without the slash at its end; "/" = none."""
+    if not re.fullmatch(r"(/[^/?#\s]+)*/?", value, re.ASCII):
+        raise argparse.ArgumentTypeError(f"must be a path that begins with /, not {value!r}")
+    return value.rstrip("/")
+
+
+def http_url(value: str) -> str:
+    """Reads an address such as http://collector:4318/v1/traces."""
+    try:
+        parts = urlsplit(value)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port, or of an IPv6 address
+        is_one = False
+    if not is_one:
+        raise argparse.ArgumentTypeError(f"must be an http:// or https:// address, not {value!r}")
+    return value
+
+
+def integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        try:
+            parsed = int(value)
+        except ValueError:
+            parsed = low - 1
+        if parsed < low or (high is not None and parsed > high):
+            allowed = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise argparse.ArgumentTypeError(f"must be an integer {allowed}, not {value!r}")
+        return parsed
+
+    return parse
+
+
+def number(
+    unit: str, *, positive: bool = False, high: float | None = None
+) -> Callable[[str], float]:
+    def parse(value: str) -> float:
+        try:
+            parsed = float(value)
+        except ValueError:
+            parsed = -1.0
+        too_high = high is not None and parsed > high
+        if not 0 <= parsed < float("inf") or (positive and not parsed) or too_high:
+            allowed = "more than 0" if positive else "0 or more"
+            if high is not None:
+                allowed += f" and at most {high:,.0f}"
+            raise argparse.ArgumentTypeError(
+                f"must be a number of {unit}, {allowed}, not {value!r}"
+            )
+        return parsed
+
+    return parse
+
+
+def size(value: str) -> int:
+    """Reads bytes: "65536", "64k", "64 MiB". Units are powers of 1024."""
+    match = _SIZE.fullmatch(value)
+    parsed = int(match[1]) * _UNITS[match[2].lower()] if match else 0
+    if not parsed:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of bytes above 0, such as 65536, 64K or 1G, not {value!r}"
+        )
+    return parsed
+
+
+def size_or_none(value: str) -> int:
+    """Parses a number of bytes like `size`; 0 is allowed too."""
+    return 0 if value == "0" else size(value)
+
+
+def duration(value: str) -> float:
+    """Reads seconds: "90", "0.5", "90s", "500ms", "15m", "2h", "30d"."""
+    match = _DURATION.fullmatch(value)
+    parsed = float(match[1]) * _SECONDS[match[2].lower()] if match else math.inf
+    if math.isinf(parsed):
+        raise argparse.ArgumentTypeError(
+            f"must be a time of 0 or more, such as 90s, 15m or 2h, not {value!r}"
+        )
+    return parsed
+
+
+def some_duration(value: str) -> float:
+    """Reads seconds as `duration` does, above 0."""
+    parsed = duration(value)
+    if not parsed:
+        raise argparse.ArgumentTypeError(f"must be a time of more than 0, not {value!r}")
+    return parsed
+
+
+def show_duration(value: object) -> str:
+    """Formats seconds in the form that `duration` parses."""
+    assert isinstance(value, float)
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if value and value % length == 0:
+            return f"{value / length:g}{unit}"
+    return f"{value:g}s" if value else "0"
+
+
+def count(low: int, high: int | None = None) -> Callable[[str], int]:
+    """Returns a parser of integers with vLLM's units: "8k" (8000), "8K" (8192), "1m", "1M"."""
+
+    def parse(value: str) -> int:
+        match = _LENGTH.fullmatch(value)
+        exact = Fraction(match[1]) * _LENGTH_UNITS[match[2]] if match else Fraction(1, 2)
+        return integer(low, high)(str(exact) if match and exact.denominator == 1 else value)
+
+    return parse
+
+
+def show_count(value: object) -> str:
+    """Formats a number in the form that `count` parses: 8192 is "8K", 100000 is "100k"."""
+    assert isinstance(value, int)
+    for unit in ("M", "m", "K", "k"):
+        if value and value % _LENGTH_UNITS[unit] == 0:
+            return f"{value // _LENGTH_UNITS[unit]}{unit}"
+    return str(value)
+
+
+def model_length(value: str) -> int | None:
+    """Reads tokens: "8192", "8k" (8000), "8K" (8192), "1.5k", as in vLLM; "auto" and -1 give
+    None."""
+    if value.lower() == "auto" or value == "-1":
+        return None
+    match = _LENGTH.fullmatch(value)
+    parsed = Fraction(match[1]) * _LENGTH_UNITS[match[2]] if match else Fraction(0)
+    if not 1 <= parsed <= _MAX_LENGTH or parsed.denominator != 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of tokens from 1 to {_MAX_LENGTH}, such as 8192 or 8k, or auto, not "
+            f"{value!r}"
+        )
+    return int(parsed)
+
+
+def show_size(value: object) -> str:
+    assert isinstance(value, int)
+    for unit in ("g", "m", "k"):
+        if value and value % _UNITS[unit] == 0:
+            return f"{value // _UNITS[unit]}{unit.upper()}"
+    return str(value)
+
+
+def mode(value: str) -> int:
+    """Reads permissions of a file, in octal."""
+    if not re.fullmatch(r"0?[0-7]{3}", value, re.ASCII):
+        raise argparse.ArgumentTypeError(f"must be three octal digits, such as 660, not {value!r}")
+    return int(value, 8)
+
+
+def show_number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def show_mode(value: object) -> str:
+    return f"{value:o}"
+
+
+def template(value: str) -> Path | str:
+    """Reads the name of a file, or a template text, recognized by its braces."""
+    return value if "{{" in value or "{%" in value else path(value)
+
+
+def choice(*allowed: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
+    """Returns a parser of a name, ignoring case. `aliases` maps other servers' names."""
+
+    def parse(value: str) -> str:
+        name = (aliases or {}).get(value.lower(), value.lower())
+        if name not in allowed:
+            raise argparse.ArgumentTypeError(f"must be {_or(allowed)}, not {value!r}")
+        return name
+
+    return parse
+
+
+def name_of(*allowed: str) -> Callable[[str], str]:
+    """Returns a parser of a name in exact spelling."""
+
+    def parse(value: str) -> str:
+        if value not in allowed:
+            raise argparse.ArgumentTypeError(f"must be {_or(allowed)}, not {value!r}")
+        return value
+
+    return parse
+
+
+def _or(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+
+
+def json_object(value: str) -> dict[str, object]:
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, not {value!r}")
+    return parsed
+
+
+def adapters(value: str) -> dict[str, Path]:
+    """Reads the directories of adapters by their names: NAME=PATH, several of them separated by
+    commas, or as JSON in vLLM's form, `{"name": ..., "path": ...}` or a list of such."""
+    wrong = argparse.ArgumentTypeError(
+        'must be NAME=PATH, or JSON such as {"name": "a", "path": "/adapters/a"}, not '
+        + repr(value)
+    )
+    if value.lstrip().startswith(("{", "[")):
+        try:
+            listed = json.loads(value)
+        except (ValueError, RecursionError):
+            raise wrong from None
+        listed = listed if isinstance(listed, list) else [listed]
+        if not all(isinstance(one, dict) for one in listed):
+            raise wrong
+        pairs = [(one.get("name"), one.get("path")) for one in listed]
+    else:
+        parts = [part.partition("=") for part in value.split(",")]
+        pairs = [(name.strip(), location.strip()) for name, _, location in parts]
+    found: dict[str, Path] = {}
+    for name, location in pairs:
+        if not (isinstance(name, str) and isinstance(location, str) and name and location):
+            raise wrong
+        checked = (("name", name, MAX_ADAPTER_NAME), ("path", location, MAX_ADAPTER_PATH))
+        for what, given, most in checked:
+            if (fault := fault_of_text(given, most)) is not None:
+                raise argparse.ArgumentTypeError(
+                    f"has a {what} that {fault}, not {reprlib.repr(given)}"
+                )
+        if found.setdefault(name, Path(location)) != Path(location):
+            raise argparse.ArgumentTypeError(f"has {name} twice")
+    return found

@@ -23,6 +23,7 @@ from fastovms.api.body import BodyReader
 from fastovms.api.chat import ChatCompletions
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import OPENAI
+from fastovms.api.rendering import load_chat
 from fastovms.api.served import ChatModel, ServedModel, ServedModels
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats
@@ -171,7 +172,7 @@ async def seconds_a_token(
 
 
 def measure(num_words: int, num_runs: int) -> None:
-    tokenizer, chat = Tokenizer.load(DEMO_MODEL), ChatModel.load(DEMO_MODEL, ChatConfig())
+    tokenizer, chat = Tokenizer.load(DEMO_MODEL), load_chat(DEMO_MODEL, ChatConfig())
     rows = []
     for name, text in shapes(num_words).items():
         starts, ends, num_events = [], [], 0

@@ -214,6 +214,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "parts/client/http_client.py",
             "service/",
             "app/batch_app.py",
+            "api/rendering.py",
             "api/served.py",
         ),
         "Correct the flag, variable or file that the line names; "

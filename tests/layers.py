@@ -23,8 +23,8 @@ itself, never from its own rank."""
 CHAT = ("http.server", "api.chat", "backends.paged.backend")
 """What answers a plain chat, with all that it imports."""
 
-MAX_CHAT_FILES = 93
-MAX_CHAT_LINES = 28_900
+MAX_CHAT_FILES = 90
+MAX_CHAT_LINES = 28_600
 """How much that may be. Lower these with what it is."""
 
 NEEDED_PARTS = {

@@ -10,7 +10,8 @@ import asyncio
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
-from fastovms.api.served import ChatModel, ServedModel, ServedModels
+from fastovms.api.rendering import load_chat
+from fastovms.api.served import ServedModel, ServedModels
 from fastovms.app.serve import ServerConfig, run
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats, EngineCounters
@@ -147,7 +148,7 @@ def null_models(step_seconds: float, *, encodes: bool) -> ServedModels:
     )
     backend = NullBackend(info, token_ids, step_seconds)
     metrics = GenerationMetrics(info.name, backend.stats)
-    chat = ChatModel.load(DEMO_MODEL, ChatConfig())
+    chat = load_chat(DEMO_MODEL, ChatConfig())
     return ServedModels([ServedModel(backend, tokenizer, metrics, chat=chat)])
 
 

@@ -1,21 +1,35 @@
-"""Runs work that renders chat templates: at once, or in a process where it takes more than a chat
-needs."""
+"""Finds out how a model chats, and runs work that renders its chat templates: at once, or in a
+process where it takes more than a chat needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from fastovms.api import offload
 from fastovms.api.body import FairThread
+from fastovms.api.served import ChatModel
 from fastovms.backends.template_renderer import TemplateRenderer
+from fastovms.config import ChatConfig
+from fastovms.errors import ConfigurationError
+from fastovms.system.disk import DiskCache
+from fastovms.text.output import check_formats
+from fastovms.text.reasoning import REASONING_FORMATS, detect_reasoning_format
 from fastovms.text.sandbox import FULL, Budget, Limits, NeedsProcess
+from fastovms.text.template import ChatTemplate
+from fastovms.text.tools import PLAIN_JSON, TOOL_FORMATS, detect_tool_format
+
+logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = Limits(100_000, 16_000_000)
 """The limits of a request in the server's own process, whose other threads wait for it. Long chats
 need a fraction of them."""
 
+Format = TypeVar("Format")
 Result = TypeVar("Result")
 
 
@@ -64,3 +78,46 @@ class TemplateRuns:
     def _outside(self, work: Callable[[], Result]) -> Result:
         with self._budget.of(FULL, outside=self._process):
             return work()
+
+
+def load_chat(model_dir: Path, config: ChatConfig, cache: DiskCache | None = None) -> ChatModel:
+    """Reads the chat features of a model. A model whose own template is broken gets none. Raises
+    ConfigurationError if the operator's template is broken, or a parser unknown, or the parsers are
+    incompatible. `cache` stores the results of template analysis; None = not stored."""
+    missing = "has no chat template"
+    try:
+        template = ChatTemplate.load(
+            model_dir,
+            config.chat_template,
+            content_format=config.chat_template_content_format,
+            cache=cache,
+        )
+    except ConfigurationError as error:
+        if config.chat_template is not None:
+            raise
+        logger.warning("model %s: chats are refused: %s", model_dir, error)
+        template, missing = None, f"has no usable chat template: {error}"
+    source = "" if template is None else template.tool_source
+    detected = detect_tool_format(source), detect_reasoning_format(source)
+    told = TOOL_FORMATS[PLAIN_JSON] if template is not None else None
+    tool_format = _find(config.tool_parser, "tool", TOOL_FORMATS, detected[0] or told)
+    reasoning_format = _find(config.reasoning_parser, "reasoning", REASONING_FORMATS, detected[1])
+    check_formats(tool_format, reasoning_format)
+    model = ChatModel(template, tool_format, reasoning_format, config, missing)
+    if template is None:
+        return model
+    runs = TemplateRuns(template.budget)
+    return replace(model, run=runs.run, close=runs.close)
+
+
+def _find(
+    name: str, kind: str, formats: Mapping[str, Format], detected: Format | None
+) -> Format | None:
+    if name == "auto":
+        return detected
+    if name == "none":
+        return None
+    if name not in formats:
+        known = ", ".join(["auto", "none", *formats])
+        raise ConfigurationError(f"the {kind} parser must be one of {known}, not {name!r}")
+    return formats[name]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -13,22 +12,17 @@ from fastovms.api import offload
 from fastovms.api.body import FairThread
 from fastovms.api.dialect import Dialect, model_not_found
 from fastovms.api.image_parts import ImageInput
-from fastovms.api.rendering import TemplateRuns
 from fastovms.backend import Backend, EncoderBackend, GenerationBackend
 from fastovms.config import ChatConfig, EncoderConfig, ModelLimits
-from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField, ModelNotFound
+from fastovms.errors import BackendUnavailable, InvalidField, ModelNotFound
 from fastovms.params import Adapter, ModelInfo, Task
-from fastovms.system.disk import DiskCache
 from fastovms.telemetry.metrics import GenerationMetrics
-from fastovms.text.output import check_formats, kept_tags
-from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat, detect_reasoning_format
+from fastovms.text.output import kept_tags
+from fastovms.text.reasoning import ReasoningFormat
 from fastovms.text.template import ChatTemplate
 from fastovms.text.tokenizer import TextEncoder, Tokenizer
-from fastovms.text.tools import PLAIN_JSON, TOOL_FORMATS, detect_tool_format
+from fastovms.text.tools import PLAIN_JSON
 from fastovms.text.tools.tool_format import ToolFormat
-
-logger = logging.getLogger(__name__)
-
 
 Release = Callable[[], None]
 """Releases a held model. Call it once."""
@@ -39,7 +33,6 @@ def no_hold() -> Release:
     return lambda: None
 
 
-Format = TypeVar("Format")
 Result = TypeVar("Result")
 
 
@@ -50,7 +43,9 @@ class ChatModel:
     Attributes:
         template: None = the model cannot chat, for the reason that `missing` gives.
         tool_format: None = the model does not make tool calls.
-        runs: runs what renders the template; None = it is rendered at once.
+        run: runs what renders the template, given the client and the cost of the work; see
+            `TemplateRuns.run`. None = it is rendered at once.
+        close: ends what renders the template.
     """
 
     template: ChatTemplate | None = None
@@ -58,18 +53,15 @@ class ChatModel:
     reasoning_format: ReasoningFormat | None = None
     config: ChatConfig = field(default_factory=ChatConfig)
     missing: str = "has no chat template"
-    runs: TemplateRuns | None = None
+    run: Callable[[str, Callable[[], Any], int], Awaitable[Any]] | None = None
+    close: Callable[[], None] = lambda: None
 
     async def rendered(self, client: str, work: Callable[[], Result], cost: int) -> Result:
         """Returns the result of work that renders the template; see `TemplateRuns.run`."""
-        if self.runs is None:
+        if self.run is None:
             return await offload.run(work, cost)
-        return await self.runs.run(client, work, cost)
-
-    def close(self) -> None:
-        """Ends what renders the template."""
-        if self.runs is not None:
-            self.runs.close()
+        result: Result = await self.run(client, work, cost)
+        return result
 
     @property
     def template_calls(self) -> bool:
@@ -81,49 +73,6 @@ class ChatModel:
     def tags(self) -> frozenset[str]:
         """The tags that must stay in the text even if they are special tokens."""
         return kept_tags(self.tool_format, self.reasoning_format)
-
-    @classmethod
-    def load(cls, model_dir: Path, config: ChatConfig, cache: DiskCache | None = None) -> ChatModel:
-        """Reads the chat features of a model. A model whose own template is broken gets none.
-        Raises ConfigurationError if the operator's template is broken, or a parser unknown, or the
-        parsers are incompatible. `cache` stores the results of template analysis; None = not
-        stored."""
-        missing = "has no chat template"
-        try:
-            template = ChatTemplate.load(
-                model_dir,
-                config.chat_template,
-                content_format=config.chat_template_content_format,
-                cache=cache,
-            )
-        except ConfigurationError as error:
-            if config.chat_template is not None:
-                raise
-            logger.warning("model %s: chats are refused: %s", model_dir, error)
-            template, missing = None, f"has no usable chat template: {error}"
-        source = "" if template is None else template.tool_source
-        detected = detect_tool_format(source), detect_reasoning_format(source)
-        told = TOOL_FORMATS[PLAIN_JSON] if template is not None else None
-        tool_format = _find(config.tool_parser, "tool", TOOL_FORMATS, detected[0] or told)
-        reasoning_format = _find(
-            config.reasoning_parser, "reasoning", REASONING_FORMATS, detected[1]
-        )
-        check_formats(tool_format, reasoning_format)
-        runs = None if template is None else TemplateRuns(template.budget)
-        return cls(template, tool_format, reasoning_format, config, missing, runs)
-
-
-def _find(
-    name: str, kind: str, formats: Mapping[str, Format], detected: Format | None
-) -> Format | None:
-    if name == "auto":
-        return detected
-    if name == "none":
-        return None
-    if name not in formats:
-        known = ", ".join(["auto", "none", *formats])
-        raise ConfigurationError(f"the {kind} parser must be one of {known}, not {name!r}")
-    return formats[name]
 
 
 CAPABILITIES: Final[Mapping[Task, tuple[str, ...]]] = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fastovms.api.audio import ServedSpeech
 from fastovms.api.body import FairThread
+from fastovms.api.rendering import load_chat
 from fastovms.api.served import AnyServed, ChatModel, ServedEncoder, ServedModel, ServedModels
 from fastovms.app.compiling import (
     CompileAhead,
@@ -169,7 +170,7 @@ def _load(
             model = begun or as_directories(model, cache, Path(scratch))
             # Compilation uses one core for most of its time.
             tokenizer = beside.submit(Tokenizer.load, model.path)
-            chat = beside.submit(ChatModel.load, model.path, model.chat, cache)
+            chat = beside.submit(load_chat, model.path, model.chat, cache)
             compiled = begun and ahead and ahead.compiled()
             model, reserve = compiled or compile_model(model, cache)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))

@@ -47,6 +47,28 @@ class Permits:
         self._free.put(None)
 
 
+_STACK: Final = 32 * 2**20
+"""Bytes of the stack in which grammars are used. Only what is touched takes memory."""
+
+_STACK_SIZE_LOCK: Final = threading.Lock()
+"""Held while Python's setting of the stack size, which all threads share, is changed."""
+
+
+def start_thread(target: Callable[[], None], *, name: str) -> threading.Thread:
+    """Starts a daemon thread with a stack several times larger than that of trial processes.
+    Compilers of grammars recurse as deep as a grammar is nested, and a stack overflow ends the
+    process. So a grammar that has passed its trial on a small stack only ever runs on a larger
+    one."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    with _STACK_SIZE_LOCK:
+        previous = threading.stack_size(_STACK)  # holds for threads that are started from now on
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(previous)
+    return thread
+
+
 class LoopLink:
     """Carries calls from a backend's threads to the event loop that has started the backend.
 

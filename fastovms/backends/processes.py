@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
@@ -40,28 +39,6 @@ def limit_time(seconds: float) -> None:
 TRIAL_STACK: Final = 2 * 2**20
 """Bytes of the stack in which grammars are tried: a JSON schema of the greatest depth needs a tenth
 of it."""
-
-_STACK: Final = 16 * TRIAL_STACK
-"""Bytes of the stack in which grammars are used. Only what is touched takes memory."""
-
-_STACK_SIZE_LOCK: Final = threading.Lock()
-"""Held while Python's setting of the stack size, which all threads share, is changed."""
-
-
-def start_thread(target: Callable[[], None], *, name: str) -> threading.Thread:
-    """Starts a daemon thread with a stack several times larger than that of trial processes.
-    Compilers of grammars recurse as deep as a grammar is nested, and a stack overflow ends the
-    process. So a grammar that has passed its trial on a small stack only ever runs on a larger
-    one."""
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    with _STACK_SIZE_LOCK:
-        previous = threading.stack_size(_STACK)  # holds for threads that are started from now on
-        try:
-            thread.start()
-        finally:
-            threading.stack_size(previous)
-    return thread
-
 
 _END_TIMEOUT: Final = 5.0
 """Seconds in which a process must end after its connection is closed, before it is killed."""

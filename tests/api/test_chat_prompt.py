@@ -85,7 +85,7 @@ async def test_templates_of_requests(make):
     status, answer = await make().post(V1, body)
     assert (status, answer["error"]["param"]) == (400, "chat_template")
     runs = TemplateRuns(TEMPLATE.budget)
-    chat = replace(chat_model(trust_request_chat_template=True), runs=runs)
+    chat = replace(chat_model(trust_request_chat_template=True), run=runs.run)
     api = make(chat=chat)
     try:
         assert (await api.post(V1, body))[0] == 200
@@ -107,7 +107,7 @@ async def test_template_that_takes_much_is_rendered_in_a_process(make):
     source = "{% for i in range(200) %}{% for m in messages %}{% endfor %}{% endfor %}done"
     template = ChatTemplate({"default": source}, {})
     runs = TemplateRuns(template.budget)
-    api = make(chat=replace(chat_model(), template=template, runs=runs))
+    api = make(chat=replace(chat_model(), template=template, run=runs.run))
     few, many = [{"role": "user", "content": "a"}] * 10, [{"role": "user", "content": "a"}] * 1900
     try:
         for messages, num_starts in ((few, 0), (many, 1)):

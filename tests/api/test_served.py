@@ -14,8 +14,9 @@ import pytest
 
 from fastovms.api.admin import ModelRoutes
 from fastovms.api.dialect import OLLAMA, OPENAI, model_not_found
+from fastovms.api.rendering import load_chat
 from fastovms.api.residency import Move, MoveKind, Residency
-from fastovms.api.served import ChatModel, KnownModel, ModelState, ServedModels, no_hold
+from fastovms.api.served import KnownModel, ModelState, ServedModels, no_hold
 from fastovms.config import DEMO_MODEL, ChatConfig, MediaConfig, ResidencyConfig
 from fastovms.errors import ConfigurationError, FieldFault, ModelNotFound, Overloaded
 from fastovms.params import ModelInfo, Refusal, Task
@@ -373,7 +374,7 @@ CHAT_MODEL_MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
 def test_formats_are_found_out_from_the_template():
-    chat = ChatModel.load(DEMO_MODEL, ChatConfig())
+    chat = load_chat(DEMO_MODEL, ChatConfig())
     assert chat.template is not None
     assert chat.tool_format is not None
     assert chat.reasoning_format is not None
@@ -383,36 +384,36 @@ def test_formats_are_found_out_from_the_template():
 
 @pytest.mark.slow
 def test_the_operator_names_formats():
-    chat = ChatModel.load(DEMO_MODEL, ChatConfig(tool_parser="mistral", reasoning_parser="none"))
+    chat = load_chat(DEMO_MODEL, ChatConfig(tool_parser="mistral", reasoning_parser="none"))
     assert chat.tool_format is not None
     assert (chat.tool_format.name, chat.reasoning_format) == ("mistral", None)
-    chat = ChatModel.load(DEMO_MODEL, ChatConfig(tool_parser="none", reasoning_parser="none"))
+    chat = load_chat(DEMO_MODEL, ChatConfig(tool_parser="none", reasoning_parser="none"))
     assert chat.tags == frozenset()
 
 
 @pytest.mark.parametrize("kind", ["tool", "reasoning"])
 def test_unknown_formats(kind):
     with pytest.raises(ConfigurationError, match=f"the {kind} parser must be .* not 'morse'"):
-        ChatModel.load(DEMO_MODEL, ChatConfig(**{f"{kind}_parser": "morse"}))
+        load_chat(DEMO_MODEL, ChatConfig(**{f"{kind}_parser": "morse"}))
 
 
 def test_a_template_of_the_operator(tmp_path: Path):
     file = tmp_path / "mine.jinja"
     file.write_text("{{ messages[0].content }}<|python_tag|>")
-    chat = ChatModel.load(DEMO_MODEL, ChatConfig(chat_template=file))
+    chat = load_chat(DEMO_MODEL, ChatConfig(chat_template=file))
     assert chat.template is not None
     assert chat.tool_format is not None
     assert chat.template.render(CHAT_MODEL_MESSAGES) == "Hi<|python_tag|>"
     assert chat.tool_format.name == "llama3"
     file.write_text("{% if %}")
     with pytest.raises(ConfigurationError, match="malformed"):
-        ChatModel.load(DEMO_MODEL, ChatConfig(chat_template=file))
+        load_chat(DEMO_MODEL, ChatConfig(chat_template=file))
     with pytest.raises(ConfigurationError, match="nowhere"):
-        ChatModel.load(DEMO_MODEL, ChatConfig(chat_template=tmp_path / "nowhere"))
+        load_chat(DEMO_MODEL, ChatConfig(chat_template=tmp_path / "nowhere"))
 
 
 def test_a_model_without_a_template(tmp_path: Path):
-    chat = ChatModel.load(tmp_path, ChatConfig())
+    chat = load_chat(tmp_path, ChatConfig())
     assert (chat.template, chat.tool_format, chat.reasoning_format) == (None, None, None)
     assert chat.missing == "has no chat template"
 
@@ -420,7 +421,7 @@ def test_a_model_without_a_template(tmp_path: Path):
 def test_a_broken_template_of_the_model_is_told_in_the_log(tmp_path: Path, caplog):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{% if %}"}))
     with caplog.at_level(logging.WARNING):
-        chat = ChatModel.load(tmp_path, ChatConfig())
+        chat = load_chat(tmp_path, ChatConfig())
     assert chat.template is None
     assert "malformed" in chat.missing
     assert "chats are refused" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from itertools import count
 import pytest
 
 from fastovms.backend_stats import BackendStats
+from fastovms.backends import engine_thread
 from fastovms.backends.engine_thread import (
     MAX_SLICE,
     MIN_SLICE,
@@ -27,7 +29,9 @@ from fastovms.backends.engine_thread import (
     WorkingEngines,
     check_length,
     run_engine,
+    start_thread,
 )
+from fastovms.backends.processes import TRIAL_STACK
 from fastovms.errors import Overloaded, RequestError
 from fastovms.params import (
     EngineOutput,
@@ -470,3 +474,41 @@ def test_nothing_is_done_after_close() -> None:
     engine = Engine()
     told, _ = run(engine, [Close(), Submit(request("late"))])
     assert told == engine.queue == []
+
+
+# Threads with deep stacks.
+
+
+def stack_size() -> int:
+    """The bytes of the calling thread's stack, as the C library has them."""
+    libc = ctypes.CDLL(None)
+    libc.pthread_self.restype = ctypes.c_ulong
+    attributes, size = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    assert libc.pthread_getattr_np(ctypes.c_ulong(libc.pthread_self()), attributes) == 0
+    assert libc.pthread_attr_getstacksize(attributes, ctypes.byref(size)) == 0
+    libc.pthread_attr_destroy(attributes)
+    return size.value
+
+
+def test_the_thread_has_several_times_the_stack_of_trials() -> None:
+    found: list[int] = []
+    thread = start_thread(lambda: found.append(stack_size()), name="deep")
+    thread.join(10)
+    assert found[0] >= 8 * TRIAL_STACK
+    assert (thread.name, thread.daemon) == ("deep", True)
+
+
+def test_threads_that_start_at_once_leave_the_stack_of_others_as_it_was() -> None:
+    def start_some() -> None:
+        for _ in range(50):
+            start_thread(lambda: None, name="deep").join(10)
+
+    with engine_thread._STACK_SIZE_LOCK:
+        before = threading.stack_size()
+    starters = [threading.Thread(target=start_some) for _ in range(4)]
+    for starter in starters:
+        starter.start()
+    for starter in starters:
+        starter.join(30)
+    with engine_thread._STACK_SIZE_LOCK:
+        assert threading.stack_size() == before

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import resource
 import signal
 import subprocess
 import sys
-import threading
 from multiprocessing.connection import Pipe
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 
 from fastovms.backends import processes
-from fastovms.backends.processes import TRIAL_STACK, ChildProcess, fate, receive, send, start_thread
+from fastovms.backends.processes import ChildProcess, fate, receive, send
 
 # Limits that processes set themselves.
 
@@ -46,44 +44,6 @@ def test_the_hard_limit_stays(before: tuple[int, int], value: int, after: tuple[
     command = [sys.executable, "-c", CHILD, *map(str, (*before, value))]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert tuple(map(int, result.stdout.split())) == after
-
-
-# Threads with deep stacks.
-
-
-def stack_size() -> int:
-    """The bytes of the calling thread's stack, as the C library has them."""
-    libc = ctypes.CDLL(None)
-    libc.pthread_self.restype = ctypes.c_ulong
-    attributes, size = ctypes.create_string_buffer(256), ctypes.c_size_t()
-    assert libc.pthread_getattr_np(ctypes.c_ulong(libc.pthread_self()), attributes) == 0
-    assert libc.pthread_attr_getstacksize(attributes, ctypes.byref(size)) == 0
-    libc.pthread_attr_destroy(attributes)
-    return size.value
-
-
-def test_the_thread_has_several_times_the_stack_of_trials() -> None:
-    found: list[int] = []
-    thread = start_thread(lambda: found.append(stack_size()), name="deep")
-    thread.join(10)
-    assert found[0] >= 8 * TRIAL_STACK
-    assert (thread.name, thread.daemon) == ("deep", True)
-
-
-def test_threads_that_start_at_once_leave_the_stack_of_others_as_it_was() -> None:
-    def start_some() -> None:
-        for _ in range(50):
-            start_thread(lambda: None, name="deep").join(10)
-
-    with processes._STACK_SIZE_LOCK:
-        before = threading.stack_size()
-    starters = [threading.Thread(target=start_some) for _ in range(4)]
-    for starter in starters:
-        starter.start()
-    for starter in starters:
-        starter.join(30)
-    with processes._STACK_SIZE_LOCK:
-        assert threading.stack_size() == before
 
 
 # Child processes: what they are told, and how they end.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.chat import seconds_a_token, shapes
-from fastovms.api.served import ChatModel
+from fastovms.api.rendering import load_chat
 from fastovms.config import DEMO_MODEL, ChatConfig
 from fastovms.text.tokenizer import Tokenizer
 
@@ -15,7 +15,7 @@ NUM_WORDS = 48
 @pytest.mark.parametrize("name", shapes(NUM_WORDS))
 async def test_every_token_is_told_of(name):
     tokenizer = Tokenizer.load(DEMO_MODEL)
-    chat = ChatModel.load(DEMO_MODEL, ChatConfig())
+    chat = load_chat(DEMO_MODEL, ChatConfig())
     seconds, num_events = await seconds_a_token(shapes(NUM_WORDS)[name], tokenizer, chat)
     assert len(seconds) > NUM_WORDS
     assert num_events > len(seconds) / 2

@@ -32,8 +32,8 @@ from fastovms.backends.engine_thread import (
     check_length,
     fit_cache,
     run_engine,
+    start_thread,
 )
-from fastovms.backends.processes import start_thread
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.extensions import EngineExtensions

@@ -17,7 +17,7 @@ from typing import Final
 
 import openvino as ov
 
-from fastovms.api.served import ChatModel
+from fastovms.api.rendering import load_chat
 from fastovms.backends.model_files import read_model_info
 from fastovms.backends.model_task import graph_file, takes_images
 from fastovms.config import EngineConfig, HttpConfig, ModelConfig, SecurityConfig, StateConfig
@@ -481,7 +481,7 @@ def read_model(model: ModelConfig, directory: Path, cache: DiskCache, *, runs: b
     """
     info = read_model_info(directory, name=model.name, generation_config=model.generation_config)
     graph = ov.Core().read_model(graph_file(directory))
-    template = ChatModel.load(directory, model.chat, cache).template
+    template = load_chat(directory, model.chat, cache).template
     backend, reason, files = _choose_backend(directory, model.engine)
     return ModelFacts(
         name=model.name,

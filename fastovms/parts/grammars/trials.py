@@ -23,8 +23,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from fastovms.backend_stats import GrammarStats
+from fastovms.backends.engine_thread import start_thread
 from fastovms.backends.paged.backend import Grammars
-from fastovms.backends.processes import ChildProcess, fate, start_thread
+from fastovms.backends.processes import ChildProcess, fate
 from fastovms.config import DEMO_MODEL
 from fastovms.errors import BackendUnavailable, Overloaded
 from fastovms.fair_queue import FairQueue

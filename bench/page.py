@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from playwright.sync_api import sync_playwright
 
-from fastovms.ui.page import read_page_files
+from fastovms.parts.page.page import read_page_files
 from tests.ui.browser import UiServer, find_chromium, ui_server, window
 
 NUM_LOADS: Final = 10

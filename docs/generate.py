@@ -32,14 +32,9 @@ from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
 from fastovms.api.endpoint import Operation
-from fastovms.api.model_pool import ModelCollector, ModelPool
-from fastovms.api.openapi.document import openapi_document
-from fastovms.api.openapi.operations import OPERATIONS, operation_name
-from fastovms.api.openapi.page import DocsRoutes, add_docs_routes
-from fastovms.api.residency import Residency
-from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import KnownModel, ServedModels
 from fastovms.app.loading import load_models
+from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.app.serve import BatchService
 from fastovms.app.supply import OneModelLoader
 from fastovms.backend_stats import BackendStats
@@ -63,14 +58,19 @@ from fastovms.http.messages import Exchange, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
 from fastovms.params import SamplingFields, SamplingParams
+from fastovms.parts.openapi.document import openapi_document
+from fastovms.parts.openapi.operations import OPERATIONS, operation_name
+from fastovms.parts.openapi.page import DocsRoutes, add_docs_routes
 from fastovms.parts.ovms.options import OVMS_OPTIONS
+from fastovms.parts.page.page import add_page_routes, read_page_files
+from fastovms.parts.several_models.model_pool import ModelCollector, ModelPool
+from fastovms.parts.several_models.residency import Residency
 from fastovms.request_fields import Row, rows_by_name, rows_of
 from fastovms.service.export import OvmsMetrics
 from fastovms.service.watch import ChildCollector, LoopWatch
 from fastovms.state.state_store import StateCollector
 from fastovms.state.store import StateStats
 from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
-from fastovms.ui.page import add_page_routes, read_page_files
 from tests.layers import RANKS
 
 DOCS: Final = Path(__file__).parent

@@ -15,10 +15,12 @@ _HOLE: Final = "…"
 
 _AFTER_THE_START: Final = (
     "api/",
-    "batches/",
     "http/protocol.py",
     "http/websocket.py",
     "http/wire.py",
+    "parts/adapters/endpoints.py",
+    "parts/batches/runner.py",
+    "parts/responses/",
 )
 """Modules whose warnings concern requests, not the start."""
 

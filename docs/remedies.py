@@ -249,11 +249,10 @@ SECTIONS: Final[Sequence[Section]] = (
             "state/",
             "parts/postgres",
             "parts/state_transfer.py",
-            "files.py",
             "parts/prefix_cache",
             "engine/jit.py",
             "system/",
-            "batches/",
+            "parts/batches",
             "app/serve.py",
         ),
         "The server cannot use a directory or a database as it should. Answers are still given "
@@ -296,7 +295,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "parts/load_test",
             "parts/ray_serve",
             "extensions.py",
-            "api/routes.py",
+            "app/routes.py",
         ),
         "A command that is not `serve`, or a package of your own, was given something it cannot "
         "use. `fastovms COMMAND --help` says what it takes.",

@@ -9,11 +9,11 @@ RANKS = (
     {"encoding", "gguf", "grammar", "setting", "text"},
     {"config"},
     {"backend", "extensions", "fair_queue", "media", "state", "telemetry"},
-    {"engine", "files", "http"},
-    {"backends", "batches"},
+    {"engine", "http"},
+    {"backends"},
     {"api"},
     {"parts"},
-    {"service", "ui"},
+    {"service"},
     {"app"},
     {"cli"},
 )  # fmt: skip
@@ -28,10 +28,13 @@ MAX_CHAT_LINES = 28_600
 """How much that may be. Lower these with what it is."""
 
 NEEDED_PARTS = {
+    "decisions": {"responses"},
     "decode_kernels": {"adapters", "comparison", "tuning"},
     "doctor": {"postgres", "tuning"},
     "genai": {"comparison", "drafts", "grammars"},
     "load_test": {"client"},
+    "ollama": {"several_models"},
+    "openapi": {"adapters", "batches", "decisions", "messages", "ollama", "responses"},
     "state_transfer": {"postgres"},
 }
 """The parts that a part needs."""

@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from fastovms.api.routes import add_model_routes
+from fastovms.app.routes import add_model_routes
 from fastovms.errors import ConfigurationError
 from fastovms.extensions import COMMANDS, ENDPOINTS, load_extensions
 from fastovms.http.routing import Router

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/files.py`."""
+"""Tests of `fastovms/parts/batches/store.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from fastovms.config import FilesConfig
 from fastovms.errors import ConfigurationError, RequestError, StateUnread
-from fastovms.files import FileRecord, FileStore, RecordFolder
+from fastovms.parts.batches.store import FileRecord, FileStore, RecordFolder
 from fastovms.system.threads import DiskThreads
 
 # Records are there whole or not at all.

@@ -18,10 +18,10 @@ from fastovms.api.body import FairThread, one_of, wrong
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, DONE, OVMS, AnswerSchema, Dialect, error_response, frame
 from fastovms.api.endpoint import Route, endpoint
-from fastovms.api.files import FormReader, Uploads, UploadSink, read_form
 from fastovms.api.served import CAPABILITIES, KnownModel, Release, ServedModels, no_hold
 from fastovms.api.typed_body import hold_model
 from fastovms.api.unread import unknown_warning
+from fastovms.api.uploads import FormReader, Uploads, UploadSink, read_form
 from fastovms.backend import SpeechBackend
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.errors import InvalidField, Overloaded, RequestError

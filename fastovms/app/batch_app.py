@@ -18,18 +18,18 @@ from typing import Final, NamedTuple
 import uvloop
 from tqdm import tqdm
 
-from fastovms.api.batches import BatchEndpoints, refuse_line
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
-from fastovms.api.routes import add_model_routes
 from fastovms.api.served import ServedModels
+from fastovms.app.routes import add_model_routes
 from fastovms.app.supply import ModelSupply
-from fastovms.batches.input import CheckedInput, InputChecker, InputRules, LineSlots
-from fastovms.batches.records import ResultLog, cause_of_end, open_output
-from fastovms.batches.runner import Ask, LineCaller, LineRunner
 from fastovms.config import BatchConfig
 from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
 from fastovms.http.routing import Router
+from fastovms.parts.batches.endpoints import BatchEndpoints, refuse_line
+from fastovms.parts.batches.input import CheckedInput, InputChecker, InputRules, LineSlots
+from fastovms.parts.batches.records import ResultLog, cause_of_end, open_output
+from fastovms.parts.batches.runner import Ask, LineCaller, LineRunner
 from fastovms.parts.client.http_client import cancelled_by
 from fastovms.service.watch import EngineWatch
 from fastovms.system.processor_time import ProcessorTime

@@ -22,35 +22,19 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from fastovms import __version__
 from fastovms.api import audio
 from fastovms.api.admin import HealthRoutes, ServerStatus, StartWait, WorkItem
-from fastovms.api.batches import (
-    UPLOAD_ROUTES,
-    BatchEndpoints,
-    Batches,
-    add_batch_routes,
-    batch_work,
-    refuse_line,
-)
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
 from fastovms.api.endpoint import ApiPaths, Operation
-from fastovms.api.files import Files, Kept, path_for
-from fastovms.api.model_pool import ModelCollector
-from fastovms.api.openapi.page import DocsRoutes, add_docs_routes
-from fastovms.api.responses.background import BackgroundRuns, ResponsesState
-from fastovms.api.responses.resumption import LeaseKeeper, Resumer, RunRestorer
-from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ServedModels
 from fastovms.app.catalog import ModelFinder
 from fastovms.app.compiling import CompileAhead
 from fastovms.app.greeting import greeting
 from fastovms.app.loading import load_models
 from fastovms.app.paged import TunedCores
+from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.app.state_opening import open_store
 from fastovms.app.supply import ModelSupply, ReadList, settle_memory
-from fastovms.batches.input import InputChecker, LineSlots
-from fastovms.batches.runner import FOLDER as BATCH_FOLDER
-from fastovms.batches.runner import BatchParts, BatchRunner, LineCaller
 from fastovms.config import (
     HTTP,
     MEDIA,
@@ -74,17 +58,34 @@ from fastovms.config import (
 from fastovms.engine.model.devices import format_size
 from fastovms.errors import ConfigurationError
 from fastovms.extensions import ENDPOINTS, load_extensions
-from fastovms.files import FOLDER as FILE_FOLDER
-from fastovms.files import FileStore
 from fastovms.http.access_log import AccessLog, HttpMetrics
 from fastovms.http.gates import ForwardedClients, JsonOnly
 from fastovms.http.listeners import BoundSockets, Notifier, bind_sockets
 from fastovms.http.messages import Observer, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
+from fastovms.parts.batches.endpoints import (
+    UPLOAD_ROUTES,
+    BatchEndpoints,
+    Batches,
+    add_batch_routes,
+    batch_work,
+    refuse_line,
+)
+from fastovms.parts.batches.files import Files, Kept, path_for
+from fastovms.parts.batches.input import InputChecker, LineSlots
+from fastovms.parts.batches.runner import FOLDER as BATCH_FOLDER
+from fastovms.parts.batches.runner import BatchParts, BatchRunner, LineCaller
+from fastovms.parts.batches.store import FOLDER as FILE_FOLDER
+from fastovms.parts.batches.store import FileStore
 from fastovms.parts.media.document_process import PdfProcesses
 from fastovms.parts.media.files import Documents
+from fastovms.parts.openapi.page import DocsRoutes, add_docs_routes
+from fastovms.parts.page.page import add_page_routes, read_page_files
 from fastovms.parts.prefix_cache.directory import open_block_directory
+from fastovms.parts.responses.background import BackgroundRuns, ResponsesState
+from fastovms.parts.responses.resumption import LeaseKeeper, Resumer, RunRestorer
+from fastovms.parts.several_models.model_pool import ModelCollector
 from fastovms.service.export import OvmsMetrics, span_tracer
 from fastovms.service.lifecycle import Guard, Lifecycle, LifecycleHooks, cors_policy, gates_for
 from fastovms.service.log_writer import LineWriter
@@ -98,7 +99,6 @@ from fastovms.system.memory import child_memory, find_trim, memory_left, memory_
 from fastovms.system.threads import DiskThreads, LastWaits, LeavableExecutor
 from fastovms.telemetry.metrics import GenerationCollector
 from fastovms.telemetry.tracing import Tracer
-from fastovms.ui.page import add_page_routes, read_page_files
 
 logger = logging.getLogger(__name__)
 
@@ -690,7 +690,7 @@ def _describe(
 ) -> dict[str, object]:
     """Returns the OpenAPI document. If a key is required, it does not reveal model names."""
     # Imported here because the schemas take a tenth of a second and are seldom asked for.
-    from fastovms.api.openapi.document import openapi_document
+    from fastovms.parts.openapi.document import openapi_document
 
     known = models.known
     return openapi_document(

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from fastovms.api.admin import ReloadOutcome
-from fastovms.api.model_pool import ModelPlan, ModelPool
-from fastovms.api.residency import Residency
 from fastovms.api.served import CAPABILITIES, KnownModel, ServedModels
 from fastovms.app.compiling import read_info, task_of, weights_size
 from fastovms.app.loading import check_models
@@ -28,6 +26,8 @@ from fastovms.gguf.model_directory import find_gguf
 from fastovms.params import Task
 from fastovms.parts.prefix_cache.directory import BlockDirectory
 from fastovms.parts.prefix_cache.engine import PrefixDirectory
+from fastovms.parts.several_models.model_pool import ModelPlan, ModelPool
+from fastovms.parts.several_models.residency import Residency
 from fastovms.service.lifecycle import FileWatch
 from fastovms.system.memory import find_trim
 from fastovms.system.threads import in_daemon_thread

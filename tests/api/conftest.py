@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from fastovms.api.image_parts import ImageInput
-from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.api.served import ChatModel
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.params import ModelInfo
 from fastovms.parts.media.files import Documents
+from fastovms.parts.responses.background import BackgroundRuns, ResponsesState
 from fastovms.state.sqlite.database import Database
 from fastovms.state.state_store import StateBounds, StateStore
 from fastovms.telemetry.tracing import Tracer

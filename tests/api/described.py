@@ -11,9 +11,9 @@ import orjson
 
 from fastovms.api.dialect import dialect_of
 from fastovms.api.endpoint import Nothing, Operation
-from fastovms.api.openapi.document import openapi_document
-from fastovms.api.openapi.operations import OPERATIONS, operation_name
 from fastovms.http.messages import Response
+from fastovms.parts.openapi.document import openapi_document
+from fastovms.parts.openapi.operations import OPERATIONS, operation_name
 
 _ALL = {name: found for operations in OPERATIONS.values() for name, found in operations.items()}
 

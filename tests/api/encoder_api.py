@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from fastovms.api.admin import HealthRoutes, ServerStatus
 from fastovms.api.body import BodyReader, FairThread
 from fastovms.api.context import ApiContext
-from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ServedEncoder, ServedModels
+from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.backend_stats import BackendStats
 from fastovms.config import ApiConfig, EncoderConfig
 from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText

@@ -13,13 +13,13 @@ from fastovms.api.admin import HealthRoutes, ServerStatus
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
 from fastovms.api.image_parts import ImageInput
-from fastovms.api.responses.background import ResponsesState
-from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ChatModel, ServedModel, ServedModels
+from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.http.messages import Caller, Headers, Request, Response
 from fastovms.http.routing import Match, Router
 from fastovms.parts.media.files import Documents
+from fastovms.parts.responses.background import ResponsesState
 from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
 from fastovms.telemetry.tracing import Tracer
 from tests.api.described import check_answer, check_events, check_taken, operation_of

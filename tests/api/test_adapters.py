@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/adapters.py`."""
+"""Tests of `fastovms/parts/adapters/endpoints.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/batches.py`."""
+"""Tests of `fastovms/parts/batches/endpoints.py`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 from msgspec import structs
 from openai.types import Batch
 
-from fastovms.api.batches import UPLOAD_ROUTES, BatchRequest, batch_object
 from fastovms.app.serve import BatchService
-from fastovms.batches.records import BatchError
 from fastovms.config import BatchConfig, FilesConfig
 from fastovms.errors import MalformedBody
-from fastovms.files import FileRecord
 from fastovms.http.messages import UploadHandler
 from fastovms.http.routing import Match
 from fastovms.params import LOWEST_PRIORITY, Task
+from fastovms.parts.batches.endpoints import UPLOAD_ROUTES, BatchRequest, batch_object
+from fastovms.parts.batches.records import BatchError
+from fastovms.parts.batches.store import FileRecord
 from tests.api.documented_values import of_files_and_batches
 from tests.api.encoder_api import EncoderApi, served_encoder
 from tests.batches.test_records import new_record
@@ -347,7 +347,7 @@ async def test_documented_values(site, field: str, members: dict, is_taken: bool
     ],
 )
 def test_endpoints(make_api, url: str, exists: bool) -> None:
-    from fastovms.api.batches import BatchEndpoints
+    from fastovms.parts.batches.endpoints import BatchEndpoints
 
     api = make_api()
     endpoints = BatchEndpoints(api.router, api.context.models, 10)

@@ -10,9 +10,9 @@ from typing import Any, Final
 import pytest
 
 from fastovms.api.client_request import ClientRequest
-from fastovms.api.responses.job import Asked
 from fastovms.http.messages import Caller
 from fastovms.params import LOWEST_PRIORITY, Task
+from fastovms.parts.responses.job import Asked
 from tests.api.chat_models import chat_model
 from tests.api.encoder_api import served_encoder
 from tests.fakes import FakeStream, model_info

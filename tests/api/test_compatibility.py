@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from fastovms.api.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
-from fastovms.api.messages.request import CountTokensRequest, MessagesRequest
-from fastovms.api.ollama.models import OllamaEmbeddingsRequest, OllamaEmbedRequest
-from fastovms.api.ollama.request import (
+from fastovms.api.request_schemas import ChatRequest, CompletionRequest, GenerationFields
+from fastovms.params import Task
+from fastovms.parts.messages.request import CountTokensRequest, MessagesRequest
+from fastovms.parts.ollama.models import OllamaEmbeddingsRequest, OllamaEmbedRequest
+from fastovms.parts.ollama.request import (
     OllamaChatRequest,
     OllamaGenerateRequest,
     OllamaNamed,
     OllamaOptions,
     OllamaTextFields,
 )
-from fastovms.api.request_schemas import ChatRequest, CompletionRequest, GenerationFields
-from fastovms.api.responses.request import ResponsesRequest
-from fastovms.params import Task
+from fastovms.parts.responses.request import ResponsesRequest
 from tests.api.chat_models import chat_model
 from tests.api.documented_values import examples, section_of
 from tests.api.encoder_api import EncoderApi, served_encoder

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/decisions.py`."""
+"""Tests of `fastovms/parts/decisions.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/files.py`."""
+"""Tests of `fastovms/parts/batches/files.py`."""
 
 from __future__ import annotations
 
@@ -16,31 +16,30 @@ import openai
 import pytest
 from openai.types import FileObject
 
-from fastovms.api.batches import (
+from fastovms.api.body import BodyReader
+from fastovms.api.dialect import OPENAI, render_error
+from fastovms.api.uploads import FormReader, UploadSink
+from fastovms.config import FilesConfig, HttpConfig
+from fastovms.errors import InvalidField, NotFound, RequestError, StateFailed
+from fastovms.http.gates import JsonOnly
+from fastovms.http.messages import Headers, Request
+from fastovms.http.routing import Dispatcher, Router
+from fastovms.http.server import HttpServer
+from fastovms.parts.batches.endpoints import (
     UPLOAD_ROUTES,
     BatchEndpoints,
     Batches,
     add_batch_routes,
 )
-from fastovms.api.body import BodyReader
-from fastovms.api.dialect import OPENAI, render_error
-from fastovms.api.files import (
+from fastovms.parts.batches.files import (
     Files,
-    FormReader,
     Kept,
-    UploadSink,
     byte_range,
     file_object,
     seconds_of,
     send_content,
 )
-from fastovms.config import FilesConfig, HttpConfig
-from fastovms.errors import InvalidField, NotFound, RequestError, StateFailed
-from fastovms.files import FileRecord, FileStore
-from fastovms.http.gates import JsonOnly
-from fastovms.http.messages import Headers, Request
-from fastovms.http.routing import Dispatcher, Router
-from fastovms.http.server import HttpServer
+from fastovms.parts.batches.store import FileRecord, FileStore
 from fastovms.system.threads import DiskThreads
 from tests.api.documented_values import of_files_and_batches
 from tests.api.forms import BOUNDARY, CONTENT_TYPE, form, part

@@ -9,8 +9,8 @@ import pytest
 
 from fastovms.api.chat import ChatCompletionChunk
 from fastovms.api.completions import CompletionChunk
-from fastovms.api.messages.endpoints import MESSAGE_EVENT
 from fastovms.config import ApiConfig
+from fastovms.parts.messages.endpoints import MESSAGE_EVENT
 from tests.api import completion_requests
 from tests.api.chat_models import MESSAGES, call_text, chat_model, custom, tool
 from tests.api.described import read

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastovms.api.request_schemas import ChatRequest, CompletionRequest
-from fastovms.api.responses.request import ConversationRequest, ItemsRequest, ResponsesRequest
 from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.parts.responses.request import ConversationRequest, ItemsRequest, ResponsesRequest
 from tests.api.chat_models import chat_model
 from tests.fakes import FakeStream
 

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/model_pool.py`."""
+"""Tests of `fastovms/parts/several_models/model_pool.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from fastovms.api.model_pool import (
+from fastovms.api.served import KnownModel, ModelState, ServedModel, ServedModels
+from fastovms.config import ModelConfig, ResidencyConfig
+from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField
+from fastovms.http.messages import Caller
+from fastovms.parts.several_models.model_pool import (
     ModelCollector,
     ModelPlan,
     ModelPool,
@@ -17,11 +21,7 @@ from fastovms.api.model_pool import (
     departure,
     unloads,
 )
-from fastovms.api.residency import Residency
-from fastovms.api.served import KnownModel, ModelState, ServedModel, ServedModels
-from fastovms.config import ModelConfig, ResidencyConfig
-from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField
-from fastovms.http.messages import Caller
+from fastovms.parts.several_models.residency import Residency
 from fastovms.telemetry.metrics import FinishedRequest, GenerationMetrics, render
 from tests.fakes import ByteTokenizer, FakeBackend, make_request, model_info
 

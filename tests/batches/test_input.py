@@ -1,4 +1,4 @@
-"""Tests of `fastovms/batches/input.py`."""
+"""Tests of `fastovms/parts/batches/input.py`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from fastovms.batches import input, records
-from fastovms.batches.input import (
+from fastovms.errors import MalformedBody
+from fastovms.parts.batches import input, records
+from fastovms.parts.batches.input import (
     CheckedInput,
     InputChecker,
     InputRules,
@@ -20,7 +21,6 @@ from fastovms.batches.input import (
     Stopped,
     check_input,
 )
-from fastovms.errors import MalformedBody
 
 # Lines have their turns, within a limit that may change.
 

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/batches/records.py`."""
+"""Tests of `fastovms/parts/batches/records.py`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fastovms.batches import records
-from fastovms.batches.records import (
+from fastovms.errors import ConfigurationError, EngineFailed
+from fastovms.parts.batches import records
+from fastovms.parts.batches.records import (
     CANCELLED,
     EXPIRED,
     BatchError,
@@ -39,7 +40,6 @@ from fastovms.batches.records import (
     unasked_line,
     usage_of,
 )
-from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.system.threads import DiskThreads
 
 # Lines of batches, and of their results.

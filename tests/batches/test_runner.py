@@ -1,4 +1,4 @@
-"""Tests of `fastovms/batches/runner.py`."""
+"""Tests of `fastovms/parts/batches/runner.py`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from fastovms.api.batches import refuse_line
-from fastovms.batches import records
-from fastovms.batches import runner as line_runner
-from fastovms.batches.input import InputChecker, InputRules, LineSlots
-from fastovms.batches.records import (
+from fastovms.config import FilesConfig
+from fastovms.http.messages import Request, Response
+from fastovms.http.routing import Router
+from fastovms.params import LOWEST_PRIORITY
+from fastovms.parts.batches import records
+from fastovms.parts.batches import runner as line_runner
+from fastovms.parts.batches.endpoints import refuse_line
+from fastovms.parts.batches.input import InputChecker, InputRules, LineSlots
+from fastovms.parts.batches.records import (
     CANCELLED,
     AskLater,
     BatchLine,
@@ -25,18 +29,14 @@ from fastovms.batches.records import (
     ResultPaths,
     parse_line,
 )
-from fastovms.batches.runner import (
+from fastovms.parts.batches.runner import (
     MAX_IDLE_STARTS,
     BatchParts,
     BatchRun,
     LineCaller,
     LineRunner,
 )
-from fastovms.config import FilesConfig
-from fastovms.files import FileRecord, FileStore
-from fastovms.http.messages import Request, Response
-from fastovms.http.routing import Router
-from fastovms.params import LOWEST_PRIORITY
+from fastovms.parts.batches.store import FileRecord, FileStore
 from fastovms.system.threads import DiskThreads
 from tests.batches.test_records import new_record
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from docs import generate
 from fastovms.api.endpoint import Operation
-from fastovms.api.openapi.operations import OPERATIONS
+from fastovms.parts.openapi.operations import OPERATIONS
 from tests.real_server import NAME, start_server, stop_server
 
 

@@ -119,7 +119,7 @@ _CHAT_FILES = """
 config.py params.py request_fields.py backend.py errors.py
 http/listeners.py http/server.py http/parser.py http/protocol.py http/wire.py http/writers.py
 http/messages.py http/routing.py http/gates.py
-api/routes.py api/endpoint.py api/dialect.py api/chat.py api/context.py api/typed_body.py
+app/routes.py api/endpoint.py api/dialect.py api/chat.py api/context.py api/typed_body.py
 api/body.py api/request_schemas.py api/served.py api/fields.py api/task.py api/chat_messages.py
 api/chat_tools.py api/chat_prompt.py api/prompt.py api/chat_task.py api/offload.py
 text/template.py text/template_messages.py text/tokenizer.py

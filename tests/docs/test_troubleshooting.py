@@ -10,7 +10,7 @@ import pytest
 from docs import messages_of_code, remedies
 from docs.generate import DOCS
 from docs.messages_of_code import PACKAGE, Message, messages
-from fastovms.api.openapi.document import _REFUSALS
+from fastovms.parts.openapi.document import _REFUSALS
 
 PAGE = (DOCS / "troubleshooting.md").read_text()
 

@@ -20,9 +20,9 @@ _SCHEDULER: Final = "fastovms.engine.scheduler"
 _ENGINE: Final = "fastovms.engine.engine"
 _GENERATE: Final = "fastovms.api.generate"
 _PROTOCOL: Final = "fastovms.http.protocol"
-_STORED: Final = "fastovms.api.responses.stored"
+_STORED: Final = "fastovms.parts.responses.stored"
 _OPERATIONS: Final = "fastovms.state.operations"
-_SOCKET: Final = "fastovms.api.responses.socket"
+_SOCKET: Final = "fastovms.parts.responses.socket"
 _WEBSOCKET: Final = "fastovms.http.websocket"
 _RUNNING: Final = "fastovms.state.running_responses"
 _POSTGRES: Final = "fastovms.parts.postgres.database"
@@ -33,8 +33,8 @@ _CLOCK: Final = "fastovms.system.clock"
 _LIFECYCLE: Final = "fastovms.service.lifecycle"
 _SERVE: Final = "fastovms.app.serve"
 _SUPPLY: Final = "fastovms.app.supply"
-_POOL: Final = "fastovms.api.model_pool"
-_RESIDENCY: Final = "fastovms.api.residency"
+_POOL: Final = "fastovms.parts.several_models.model_pool"
+_RESIDENCY: Final = "fastovms.parts.several_models.residency"
 _JOBS: Final = "fastovms.backends.job_thread"
 _ENCODER: Final = "fastovms.backends.encoder_backend"
 _SPEECH: Final = "fastovms.backends.speech_backend"
@@ -273,7 +273,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a response is acknowledged before it is stored",
-        "fastovms.api.responses.create",
+        "fastovms.parts.responses.create",
         "        await background.accepted()",
         "        pass",
     ),
@@ -291,7 +291,7 @@ FAULTS: Final = (
     ),
     Fault(
         "what was told before a restart is told again",
-        "fastovms.api.responses.background",
+        "fastovms.parts.responses.background",
         "        self._run.skip_events(self.log.num_events)",
         "        pass",
     ),
@@ -303,19 +303,19 @@ FAULTS: Final = (
     ),
     Fault(
         "responses are not resumed",
-        "fastovms.api.responses.resumption",
+        "fastovms.parts.responses.resumption",
         "MAX_ATTEMPTS: Final = 3",
         "MAX_ATTEMPTS: Final = 0",
     ),
     Fault(
         "a queued response is resumed with what was said after it was accepted",
-        "fastovms.api.responses.resumption",
+        "fastovms.parts.responses.resumption",
         "fields, model.info, cut.input, job.items,",
         "fields, model.info, cut.input, None,",
     ),
     Fault(
         "a resumed response has no key",
-        "fastovms.api.responses.resumption",
+        "fastovms.parts.responses.resumption",
         "caller = Caller(tenant=key.tenant,",
         'caller = Caller(tenant="",',
     ),
@@ -327,7 +327,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a line of a batch has no key",
-        "fastovms.batches.runner",
+        "fastovms.parts.batches.runner",
         "Caller(tenant=tenant, priority",
         'Caller(tenant="", priority',
     ),
@@ -364,7 +364,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a place in the background is not given back",
-        "fastovms.api.responses.background",
+        "fastovms.parts.responses.background",
         "            self._places.give_back(run.owner)",
         "            pass",
     ),
@@ -400,31 +400,31 @@ FAULTS: Final = (
     ),
     Fault(
         "a batch is found by every tenant",
-        "fastovms.batches.runner",
+        "fastovms.parts.batches.runner",
         "return record if record is not None and record.tenant == tenant else None",
         "return record",
     ),
     Fault(
         "a file is found by every tenant",
-        "fastovms.files",
+        "fastovms.parts.batches.store",
         "is_found = record is not None and record.tenant == tenant and",
         "is_found = record is not None and",
     ),
     Fault(
         "lines of a batch that are done run again after a restart",
-        "fastovms.batches.runner",
+        "fastovms.parts.batches.runner",
         "if not self._log.is_done(found[0]))",
         "if True)",
     ),
     Fault(
         "the slot of a line is not given back",
-        "fastovms.batches.runner",
+        "fastovms.parts.batches.runner",
         "        task.add_done_callback(lambda task: slot.give_back())",
         "        pass",
     ),
     Fault(
         "a cancelled batch does not write the lines that did not run",
-        "fastovms.batches.runner",
+        "fastovms.parts.batches.runner",
         "await runner.skip_rest(_CODES[record.outcome])",
         "pass",
     ),
@@ -544,7 +544,7 @@ FAULTS: Final = (
     ),
     Fault(
         "the batches of a key that returns stay paused",
-        "fastovms.batches.runner",
+        "fastovms.parts.batches.runner",
         "            elif record.id not in self._runs:\n                self._drive(record)",
         "            else:\n                pass",
     ),

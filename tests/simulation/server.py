@@ -23,11 +23,7 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from fastovms import files
 from fastovms.api.audio import ServedSpeech
-from fastovms.api.model_pool import ModelPlan
-from fastovms.api.responses import socket
-from fastovms.api.responses.background import BackgroundRuns
 from fastovms.api.served import AnyServed, KnownModel, ServedEncoder, ServedModel, ServedModels
 from fastovms.app import loading, serve, supply
 from fastovms.app.paged import engine_extensions
@@ -37,7 +33,6 @@ from fastovms.app.supply import ModelSupply
 from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.paged import backend
 from fastovms.backends.paged.backend import BackendParts, PagedBackend, SharedCores
-from fastovms.batches import records
 from fastovms.config import (
     EncoderConfig,
     EngineConfig,
@@ -52,11 +47,15 @@ from fastovms.http.listeners import BoundSockets, Listener, TlsCredentials
 from fastovms.http.server import HttpServer
 from fastovms.http.websocket import WebSocket
 from fastovms.params import Task
+from fastovms.parts.batches import records, store
 from fastovms.parts.prefix_cache import directory as prefix_cache
 from fastovms.parts.prefix_cache import stored_prefixes
 from fastovms.parts.prefix_cache.directory import BlockDirectory, open_block_directory
 from fastovms.parts.prefix_cache.engine import PrefixDirectory, StoredPrefixes
 from fastovms.parts.prefix_cache.stored_prefixes import PrefixFiles
+from fastovms.parts.responses import socket
+from fastovms.parts.responses.background import BackgroundRuns
+from fastovms.parts.several_models.model_pool import ModelPlan
 from fastovms.service import lifecycle
 from fastovms.state.operations import Operations
 from fastovms.state.running_responses import Replica
@@ -254,7 +253,7 @@ def install_server() -> None:
     serve.BackgroundRuns = _Runs  # type: ignore[misc]
     serve.BatchService = _Batches  # type: ignore[misc]
     location.Database = SimDatabase  # type: ignore[misc]
-    for module in (location, files, prefix_cache, records):
+    for module in (location, store, prefix_cache, records):
         module.lock_file = _lock_file  # type: ignore[attr-defined]
     listeners._AcceptedConnection = _Connection  # type: ignore[misc]
     socket._EventStream = _Events  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/ui/page.py`."""
+"""Tests of `fastovms/parts/page/page.py`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 from docs.check_site import loads_of_page, loads_of_style
 from fastovms.http.messages import Headers, Request, Response
 from fastovms.http.routing import Match, Router
-from fastovms.ui.bundle import bundle_modules
-from fastovms.ui.page import PageFiles, add_page_routes, read_page_files
+from fastovms.parts.page.bundle import bundle_modules
+from fastovms.parts.page.page import PageFiles, add_page_routes, read_page_files
 from tests.paths import ROOT
 
 # The page's files are whole, light, those of the table, and in the package that is installed.
 
 
-STATIC = ROOT / "fastovms" / "ui" / "static"
+STATIC = ROOT / "fastovms" / "parts" / "page" / "static"
 VENDOR = STATIC / "vendor"
 MAX_WEIGHT = 270_000
 """Bytes of all files together, compressed as they are sent."""

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/messages/endpoints.py`."""
+"""Tests of `fastovms/parts/messages/endpoints.py`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fastovms.api.chat_messages import seal, unseal
 from fastovms.api.chat_prompt import ShownPieces
 from fastovms.api.dialect import ANTHROPIC
 from fastovms.api.generate import SampleDelta, TextGeneration, Usage
-from fastovms.api.messages.endpoints import (
+from fastovms.config import ModelLimits
+from fastovms.errors import BackendUnavailable, Overloaded
+from fastovms.params import FinishReason, GrammarKind
+from fastovms.parts.messages.endpoints import (
     AnswerForm,
     MessageEnding,
     MessageFrames,
     message_body,
 )
-from fastovms.config import ModelLimits
-from fastovms.errors import BackendUnavailable, Overloaded
-from fastovms.params import FinishReason, GrammarKind
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Piece, Reasoning
 from tests.api.chat_models import BROKEN, call_text, chat_model, prompt_of
 from tests.api.messages.asking import BODY, PATH, THINKS, THOUGHT, TOOL, USER, ask, make

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/messages/request.py`."""
+"""Tests of `fastovms/parts/messages/request.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from fastovms.api.chat_messages import seal
 from fastovms.api.image_parts import GivenImages, ImageSource, image_tag
-from fastovms.api.messages.request import (
+from fastovms.errors import InvalidField
+from fastovms.parts.messages.request import (
     BlockReader,
     MessageFields,
     MessagesRequest,
@@ -19,7 +20,6 @@ from fastovms.api.messages.request import (
     read_tools,
     to_messages,
 )
-from fastovms.errors import InvalidField
 
 # Tools and choices in Anthropic's form.
 

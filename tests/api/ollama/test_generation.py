@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/ollama/generation.py`."""
+"""Tests of `fastovms/parts/ollama/generation.py`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 from fastovms.api.dialect import OLLAMA, last_frames
 from fastovms.api.generate import SampleDelta
-from fastovms.api.ollama.generation import AnswerCollector, nanoseconds, timestamp
-from fastovms.api.routes import add_model_routes
 from fastovms.api.served import ChatModel
+from fastovms.app.routes import add_model_routes
 from fastovms.errors import BackendUnavailable, RequestError
 from fastovms.http.messages import Caller
 from fastovms.http.routing import Router
+from fastovms.parts.ollama.generation import AnswerCollector, nanoseconds, timestamp
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd
 from fastovms.text.template import ChatTemplate
 from tests.api.chat_models import BROKEN, MESSAGES, call_text, chat_model, prompt_of, tool

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/ollama/models.py`."""
+"""Tests of `fastovms/parts/ollama/models.py`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import orjson
 import pytest
 from msgspec import UNSET
 
-from fastovms.api.ollama.generation import timestamp
-from fastovms.api.ollama.models import full_card, list_card, running_card
 from fastovms.api.served import KnownModel, ServedModel
 from fastovms.backend_stats import BackendStats
 from fastovms.params import SamplingDefaults, WeightCount
+from fastovms.parts.ollama.generation import timestamp
+from fastovms.parts.ollama.models import full_card, list_card, running_card
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.chat_models import SOURCE, chat_model
 from tests.api.encoder_api import served_encoder

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/ollama/request.py`."""
+"""Tests of `fastovms/parts/ollama/request.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from fastovms.api.chat_prompt import TemplateFields
 from fastovms.api.dialect import OLLAMA
 from fastovms.api.image_parts import GivenImages, ImageSource, image_tag
-from fastovms.api.ollama.request import (
+from fastovms.errors import InvalidField
+from fastovms.params import GrammarKind, SamplingDefaults, SamplingFields, sampling_numbers
+from fastovms.parts.ollama.request import (
     OllamaOptions,
     named_as_given,
     option_values,
@@ -17,8 +19,6 @@ from fastovms.api.ollama.request import (
     read_options,
     thinking_fields,
 )
-from fastovms.errors import InvalidField
-from fastovms.params import GrammarKind, SamplingDefaults, SamplingFields, sampling_numbers
 from tests.api.ollama.ollama_requests import (
     ASKED,
     CHAT,

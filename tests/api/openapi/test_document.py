@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/openapi/document.py`."""
+"""Tests of `fastovms/parts/openapi/document.py`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import pytest
 from docs.check_site import loads_of_page, loads_of_style
 from fastovms.api.body import decode
 from fastovms.api.dialect import OPENAI, OVMS, dialect_of
-from fastovms.api.openapi.document import body_schema, openapi_document
-from fastovms.api.openapi.operations import OPERATIONS
-from fastovms.api.openapi.page import DocsRoutes, add_docs_routes
 from fastovms.api.request_schemas import CompletionRequest
 from fastovms.http.messages import Request
 from fastovms.http.routing import Match, Router
+from fastovms.parts.openapi.document import body_schema, openapi_document
+from fastovms.parts.openapi.operations import OPERATIONS
+from fastovms.parts.openapi.page import DocsRoutes, add_docs_routes
 from tests.api.chat_models import chat_model
 from tests.api.encoder_api import EncoderApi, served_encoder
 from tests.fakes import FakeStream, model_info

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.api.openapi.operations import operation_name
+from fastovms.parts.openapi.operations import operation_name
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fastovms.api.openapi.schemas import RESPONSE_EVENT
+from fastovms.parts.openapi.schemas import RESPONSE_EVENT
 
 PLACE = '"item_id":"a","output_index":0,"content_index":0'
 

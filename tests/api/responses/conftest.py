@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from fastovms.api.responses import background, stored
-from fastovms.api.responses.background import BackgroundRuns, ResponsesState
-from fastovms.api.responses.resumption import LeaseKeeper, Resumer, RunRestorer
 from fastovms.http.messages import Response
+from fastovms.parts.responses import background, stored
+from fastovms.parts.responses.background import BackgroundRuns, ResponsesState
+from fastovms.parts.responses.resumption import LeaseKeeper, Resumer, RunRestorer
 from tests.api.chat_models import PARAMETERS, chat_model
 from tests.fakes import FakeStream, model_info
 from tests.replicas import LEASE, InPostgres, InSqlite, ReplicaStore, SharedState

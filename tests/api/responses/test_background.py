@@ -8,8 +8,8 @@ import logging
 import orjson
 import pytest
 
-from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.errors import StateFailed
+from fastovms.parts.responses.background import BackgroundRuns, ResponsesState
 from fastovms.state.operations import Operations
 from fastovms.state.store import ResponseProgress, StoredResponse
 from tests.api.responses.conftest import ask, paused, resume

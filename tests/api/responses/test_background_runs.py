@@ -61,7 +61,7 @@ async def test_what_a_client_has_left_is_not_there_to_be_cancelled(make, is_kept
 
 @pytest.mark.slow
 async def test_what_cannot_be_kept_is_kept_when_the_store_is_back(make_replicas, monkeypatch):
-    monkeypatch.setattr("fastovms.api.responses.background._RETRY", 0.001)
+    monkeypatch.setattr("fastovms.parts.responses.background._RETRY", 0.001)
     (a, b), _ = make_replicas("a", "b")
     id = await running_response(a)
     follower = asyncio.ensure_future(replayed(a.api, id))

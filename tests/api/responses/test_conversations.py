@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/responses/conversations.py`."""
+"""Tests of `fastovms/parts/responses/conversations.py`."""
 
 from __future__ import annotations
 

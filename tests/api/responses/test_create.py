@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/responses/create.py`."""
+"""Tests of `fastovms/parts/responses/create.py`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import orjson
 import pytest
 
 from fastovms.api.chat_messages import seal_summary, unseal_summary
-from fastovms.api.responses.create import AFFINITY_HEADER, MAX_SUMMARY, with_affinity
 from fastovms.http.messages import Headers
 from fastovms.params import GrammarKind
+from fastovms.parts.responses.create import AFFINITY_HEADER, MAX_SUMMARY, with_affinity
 from fastovms.state.operations import Operations
 from tests.api.chat_models import PARAMETERS, call_text, prompt_of
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask

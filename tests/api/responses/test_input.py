@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/responses/input.py`."""
+"""Tests of `fastovms/parts/responses/input.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from openai.types.responses import ResponseInputItemParam
 from fastovms.api.chat_messages import seal_summary, told_summary
 from fastovms.api.dialect import OPENAI, OVMS, Dialect
 from fastovms.api.image_parts import GivenImages, UnseenParts, image_tag
-from fastovms.api.responses.input import (
+from fastovms.errors import InvalidField
+from fastovms.parts.responses.input import (
     CONFIGURATION,
     REFUSED,
     TEXT_PARTS,
@@ -22,8 +23,7 @@ from fastovms.api.responses.input import (
     text_of,
     to_messages,
 )
-from fastovms.api.responses.job import transcript
-from fastovms.errors import InvalidField
+from fastovms.parts.responses.job import transcript
 
 # Every type of item that OpenAI's client can send is told to the model, or refused by name.
 

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/responses/job.py`."""
+"""Tests of `fastovms/parts/responses/job.py`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from fastovms.api.answer import Envelope
 from fastovms.api.chat_messages import seal_summary
 from fastovms.api.dialect import OPENAI, OVMS
 from fastovms.api.prompt import Prompt
-from fastovms.api.responses.input import ItemRules, read_items
-from fastovms.api.responses.job import (
+from fastovms.config import ModelLimits
+from fastovms.http.messages import Caller
+from fastovms.params import SamplingDefaults
+from fastovms.parts.responses.input import ItemRules, read_items
+from fastovms.parts.responses.job import (
     Asked,
     KeptJob,
     echoed_choice,
@@ -30,11 +33,8 @@ from fastovms.api.responses.job import (
     transcript,
     with_seed,
 )
-from fastovms.api.responses.request import ResponsesRequest, read_fields
-from fastovms.api.responses.stored import History
-from fastovms.config import ModelLimits
-from fastovms.http.messages import Caller
-from fastovms.params import SamplingDefaults
+from fastovms.parts.responses.request import ResponsesRequest, read_fields
+from fastovms.parts.responses.stored import History
 from fastovms.text.template import ChatTemplate
 from tests.api.chat_models import prompt_of
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask

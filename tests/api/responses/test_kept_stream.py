@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from fastovms.api.dialect import frame
-from fastovms.api.responses import background
-from fastovms.api.responses.stored import pack_frames
 from fastovms.errors import StateFailed
+from fastovms.parts.responses import background
+from fastovms.parts.responses.stored import pack_frames
 from fastovms.state.operations import Operations
 from fastovms.state.store import EventPack, ResponseKey, ResponseProgress, StoredResponse
 from tests.api.responses.conftest import ask, resume

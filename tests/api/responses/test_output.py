@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/responses/output.py`."""
+"""Tests of `fastovms/parts/responses/output.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.api.responses.output import EventEncoder, OutputBuilder, OutputForm
 from fastovms.api.scoring import TokenAligner
 from fastovms.config import ApiConfig
+from fastovms.parts.responses.output import EventEncoder, OutputBuilder, OutputForm
 from fastovms.text.detokenizer import TextToken
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Piece, Reasoning
 from tests.api.chat_models import BROKEN, call_text

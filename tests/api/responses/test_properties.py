@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastovms.api.responses.request import ResponsesRequest
+from fastovms.parts.responses.request import ResponsesRequest
 from tests.api.chat_models import prompt_of
 from tests.api.responses.events import check
 from tests.fakes import FakeStream

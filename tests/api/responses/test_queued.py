@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from fastovms.api.responses import background
-from fastovms.api.responses.background import ResponsesState
 from fastovms.api.served import Release
 from fastovms.config import ApiConfig
 from fastovms.errors import BackendUnavailable, InvalidField, ServerClosing
+from fastovms.parts.responses import background
+from fastovms.parts.responses.background import ResponsesState
 from fastovms.state.operations import Operations
 from fastovms.state.store import ResponseProgress
 from tests.api.responses.conftest import V1, ask

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/responses/resumption.py`."""
+"""Tests of `fastovms/parts/responses/resumption.py`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import orjson
 import pytest
 
-from fastovms.api.responses import resumption
-from fastovms.api.responses.background import BackgroundRun, BackgroundRuns
-from fastovms.api.responses.output import ResponseStatus, failed
-from fastovms.api.responses.resumption import MAX_ATTEMPTS, CannotGoOn, LeaseKeeper, RunRestorer
 from fastovms.config import MediaConfig
 from fastovms.errors import BackendUnavailable, Overloaded, StateFailed
 from fastovms.params import LOWEST_PRIORITY
 from fastovms.parts.media.files import Documents
+from fastovms.parts.responses import resumption
+from fastovms.parts.responses.background import BackgroundRun, BackgroundRuns
+from fastovms.parts.responses.output import ResponseStatus, failed
+from fastovms.parts.responses.resumption import MAX_ATTEMPTS, CannotGoOn, LeaseKeeper, RunRestorer
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import (
@@ -409,7 +409,7 @@ async def test_a_model_that_has_changed(make_replicas):
 
 @pytest.mark.slow
 async def test_it_waits_for_room_in_the_queue(make_replicas, monkeypatch):
-    monkeypatch.setattr("fastovms.api.responses.resumption._RETRY", 0.001)
+    monkeypatch.setattr("fastovms.parts.responses.resumption._RETRY", 0.001)
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start_response(a.api, BODY)
     await cut_after(a, [id], 3)
@@ -558,7 +558,7 @@ async def test_queued_response_that_has_begun_keeps_its_prompt_and_its_model(mak
 async def test_queued_response_that_waits_for_room_is_resumed_once(
     make_replicas, monkeypatch, more
 ):
-    monkeypatch.setattr("fastovms.api.responses.resumption._RETRY", 0.001)
+    monkeypatch.setattr("fastovms.parts.responses.resumption._RETRY", 0.001)
     (a, b), clock = make_replicas("a", "b", resumes=True)
     Holder(a)
     change_files(b, "f")
@@ -887,7 +887,7 @@ async def test_what_is_deleted_elsewhere_does_not_go_on(make_replicas):
 
 
 async def test_what_has_no_owner_any_more_is_given_up(make_replicas, monkeypatch):
-    monkeypatch.setattr("fastovms.api.responses.background._PATIENCE", 0.0)
+    monkeypatch.setattr("fastovms.parts.responses.background._PATIENCE", 0.0)
     (a, b), _ = make_replicas("a", "b")
     id = await running_response(a)
     a.store.error = StateFailed("gone")

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/responses/stored.py`."""
+"""Tests of `fastovms/parts/responses/stored.py`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.api.responses import stored
-from fastovms.api.responses.background import ResponsesState
-from fastovms.api.responses.output import ResponseForm, ResponseStatus
-from fastovms.api.responses.stored import (
+from fastovms.errors import NotFound, StateFailed, TooLarge
+from fastovms.params import FinishReason, GenerationOutput
+from fastovms.parts.responses import stored
+from fastovms.parts.responses.background import ResponsesState
+from fastovms.parts.responses.output import ResponseForm, ResponseStatus
+from fastovms.parts.responses.stored import (
     EventLog,
     EventWriter,
     found,
@@ -28,8 +30,6 @@ from fastovms.api.responses.stored import (
     to_record,
     unpack_outputs,
 )
-from fastovms.errors import NotFound, StateFailed, TooLarge
-from fastovms.params import FinishReason, GenerationOutput
 from fastovms.state.operations import Operations
 from fastovms.state.store import (
     EventPack,

@@ -19,15 +19,15 @@ from typing import Any, Final, cast
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from fastovms.api.responses import resumption, stored
-from fastovms.api.responses.resumption import LeaseKeeper
-from fastovms.api.responses.stored import EventLog, EventWriter
 from fastovms.errors import StateFailed
 from fastovms.parts.postgres import database
 from fastovms.parts.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.parts.postgres.schema import TimeLimits
 from fastovms.parts.postgres.server_address import ServerAddress
 from fastovms.parts.postgres.shared_state import NotificationListener
+from fastovms.parts.responses import resumption, stored
+from fastovms.parts.responses.resumption import LeaseKeeper
+from fastovms.parts.responses.stored import EventLog, EventWriter
 from fastovms.state.operations import Operations
 from fastovms.state.running_responses import Replica
 from fastovms.state.state_store import StateBounds, StateStore

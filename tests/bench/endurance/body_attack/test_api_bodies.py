@@ -15,7 +15,7 @@ from bench.endurance.http_attack.body_judge import judge_body
 from fastovms.api.admin import HealthRoutes
 from fastovms.api.body import decode
 from fastovms.api.request_schemas import CompletionRequest
-from fastovms.api.routes import add_health_routes, add_model_routes
+from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.errors import InvalidField, MalformedBody
 
 

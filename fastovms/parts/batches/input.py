@@ -1,0 +1,377 @@
+"""Validates the input file of a batch."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.errors import RequestError
+from fastovms.fair_queue import FairQueue, Shares
+from fastovms.parts.batches.records import (
+    MAX_CUSTOM_ID,
+    MAX_LINE,
+    NOT_JSON,
+    BatchError,
+    is_utf8,
+    read_lines,
+)
+from fastovms.system.threads import in_daemon_thread
+
+_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of all lines that run, unless one alone has more."""
+
+
+class _Waiting(NamedTuple):
+    size: int
+    turn: asyncio.Future[None]
+
+
+class LineSlots:
+    """Limits the lines that run at once. Owners take turns, and so do the batches of one owner,
+    line by line.
+
+    One owner may have all slots and bytes. An owner without slots gets some beyond the limit (see
+    `Shares`). The limit may change at any time. It is checked when a line asks and when one ends.
+    One line may always run, so that the limit is checked again soon. `limit` returns the current
+    limit of running lines.
+    """
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit = limit
+        self._lines = Shares.of_places(0)
+        self._bytes = Shares(_MAX_BYTES, 2 * _MAX_BYTES)
+        self._waiting: FairQueue[_Waiting] = FairQueue(
+            "lines", per_client=sys.maxsize, total=sys.maxsize
+        )
+
+    @property
+    def num_used(self) -> int:
+        return self._lines.used
+
+    async def acquire(self, size: int, owner: str = "") -> None:
+        """Returns when a line of `size` bytes may run. Call `release` at its end."""
+        waiting = _Waiting(size, asyncio.get_running_loop().create_future())
+        self._waiting.add(owner, waiting)
+        self._wake()
+        try:
+            await waiting.turn
+        except asyncio.CancelledError:
+            if waiting.turn.done() and not waiting.turn.cancelled():
+                self.release(size, owner)
+            else:
+                self._waiting.discard(owner, waiting)
+                self._wake()
+            raise
+
+    def release(self, size: int, owner: str = "") -> None:
+        self._lines.give_back(owner)
+        self._bytes.give_back(owner, size)
+        self._wake()
+
+    def _wake(self) -> None:
+        while (waiting := self._waiting.take(self._take)) is not None:
+            waiting.turn.set_result(None)
+
+    def _take(self, owner: str, waiting: _Waiting) -> bool:
+        """Takes the slot of a line, if it may run now."""
+        if waiting.turn.cancelled():  # its task discards it soon
+            return False
+        limit, size = self._limit(), waiting.size
+        self._lines.free, self._lines.most = limit, 2 * limit + 1
+        has_room = self._lines.may_take(owner) and self._bytes.may_take(owner, size)
+        if self._lines.used and not has_room:
+            return False
+        self._lines.hold(owner)
+        self._bytes.hold(owner, size)
+        return True
+
+
+_STEPS_AT_ONCE: Final = 32
+_BYTES_AT_ONCE: Final = 128 * 1024
+"""After how many steps, or bytes of these, there is a rest: they take some tenths of a
+millisecond, for which they hold the GIL."""
+
+
+class Stopped(Exception):
+    """The work was cancelled."""
+
+
+class Pace:
+    """Slows down work in a thread and makes it cancellable.
+
+    Args:
+        pause: seconds of each pause. Without it, the check of a large file makes concurrent streams
+            several times slower, because a thread that only releases the GIL gets it back too soon.
+    """
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self._pause = pause
+        self._num_steps = 0
+        self._num_bytes = 0
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Stops the work at its next step. Thread-safe."""
+        self._is_stopped = True
+
+    def spend(self, num_bytes: int) -> None:
+        """Call before a step that processes this number of bytes; pauses if needed. Raises
+        Stopped."""
+        if self._is_stopped:
+            raise Stopped
+        self._num_steps += 1
+        self._num_bytes += num_bytes
+        if self._num_steps >= _STEPS_AT_ONCE or self._num_bytes >= _BYTES_AT_ONCE:
+            self._num_steps = self._num_bytes = 0
+            if self._pause:
+                time.sleep(self._pause)
+
+
+MAX_ERRORS: Final = 100
+"""The number of errors that are reported for one input."""
+
+_SHOWN: Final = 60
+
+_WEIGHED: Final = 1024 * 1024
+"""The number of bytes from which a line is weighed before it is decoded: a decoder has the GIL for
+all of it."""
+
+_MANY_BRACKETS: Final = 300
+"""Arrays and objects from which it is, too. A decoder goes as deep as the stack of its thread has
+room, which another thread, when the line runs, may have less of."""
+
+_UNREAD: Final = ("line_too_long", "invalid_json_line")
+"""The codes of lines whose ids are not checked."""
+
+_FIELDS: Final = ("custom_id", "method", "url", "body")
+
+
+@dataclass(frozen=True, slots=True)
+class InputRules:
+    """The rules for the lines of a batch.
+
+    Attributes:
+        endpoint: the URL that all lines must use; None = lines may use different URLs.
+        is_endpoint: returns whether batches may use a URL.
+        find_model: returns the model of a name, or of no name; None = unknown.
+        max_lines: the maximum number of lines.
+        weigh: raises RequestError for JSON with more values than endpoints accept. Releases the GIL
+            regularly.
+    """
+
+    endpoint: str | None
+    is_endpoint: Callable[[str], bool]
+    find_model: Callable[[str | None, str], str | None]
+    max_lines: int
+    weigh: Callable[[bytes], object] = lambda line: None
+
+
+@dataclass(slots=True)
+class CheckedInput:
+    """The result of a successful check of an input file.
+
+    Attributes:
+        num_requests: the number of lines that are not blank.
+        last_line: the number of the last such line.
+        model: the model of all lines; None = no lines.
+        digest: a hash of the content, including blank lines.
+    """
+
+    num_requests: int = 0
+    last_line: int = 0
+    model: str | None = None
+    errors: list[BatchError] = field(default_factory=list)
+    digest: str = ""
+
+
+class _CheckedLine(msgspec.Struct, frozen=True):
+    custom_id: Any = None
+    method: Any = None
+    url: Any = None
+    body: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _CheckedBody(msgspec.Struct, frozen=True):
+    model: Any = None
+
+
+def check_input(path: Path, rules: InputRules, pace: Pace | None = None) -> CheckedInput:
+    """Checks an input file. Blocks, so call it in a thread. Needs 8 bytes of memory per line.
+    Raises OSError if the file cannot be read; Stopped if the check was cancelled.
+
+    Args:
+        pace: slows the reading down in favour of other threads.
+    """
+    pace = pace or Pace()
+    checked = CheckedInput()
+    seed = secrets.token_bytes(16)  # so that nobody can make up ids with one hash
+    hashes = array("Q")
+    digest = hashlib.blake2b(digest_size=8)
+    for number, line in read_lines(path, pace.spend):
+        digest.update(b"%d\n%d\n" % (number, len(line)))
+        digest.update(line)
+        if checked.num_requests >= rules.max_lines:
+            message = f"the file has more than {rules.max_lines} requests, which is the limit"
+            checked.errors.append(BatchError("too_many_requests", message))
+            break
+        checked.num_requests += 1
+        checked.last_line = number
+        error = _check_line(line, rules, checked, seed, hashes)
+        if error is not None:
+            checked.errors.append(msgspec.structs.replace(error, line=number))
+        if len(checked.errors) >= MAX_ERRORS:
+            break
+    if not checked.num_requests:
+        checked.errors.append(BatchError("empty_file", "the file has no line"))
+    if len(checked.errors) < MAX_ERRORS:
+        most = MAX_ERRORS - len(checked.errors)
+        unread = {error.line for error in checked.errors if error.code in _UNREAD}
+        lines = takewhile(lambda found: found[0] <= checked.last_line, read_lines(path, pace.spend))
+        readable = (found for found in lines if found[0] not in unread)
+        checked.errors += _repeated(readable, hashes, seed, most)
+    checked.digest = digest.hexdigest()
+    return checked
+
+
+def _check_line(
+    line: bytes, rules: InputRules, checked: CheckedInput, seed: bytes, hashes: array[int]
+) -> BatchError | None:
+    """Checks a line, records its model and the hash of its id, and returns its error, if any."""
+    if len(line) > MAX_LINE:
+        return BatchError("line_too_long", f"a line must have at most {MAX_LINE} bytes")
+    if not is_utf8(line):
+        return BatchError("invalid_json_line", "the line is not UTF-8")
+    if len(line) >= _WEIGHED or line.count(b"[") + line.count(b"{") > _MANY_BRACKETS:
+        try:
+            rules.weigh(line)
+        except RequestError as error:
+            return BatchError("invalid_json_line", str(error))
+    try:
+        request = msgspec.json.decode(line, type=_CheckedLine)
+    except NOT_JSON:
+        return BatchError("invalid_json_line", "the line is not a JSON object")
+    for name in _FIELDS:
+        value = memoryview(request.body) if name == "body" else getattr(request, name)
+        if value in (None, b"", b"null"):
+            return BatchError("missing_required_parameter", f"{name} is required", name)
+    custom_id = request.custom_id
+    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
+        message = f"custom_id must be a string of 1 to {MAX_CUSTOM_ID} characters"
+        return BatchError("invalid_custom_id", message, "custom_id")
+    hashes.append(_hash(custom_id, seed))
+    if request.method != "POST":
+        return BatchError("invalid_method", "method must be POST", "method")
+    url = request.url
+    if not isinstance(url, str) or not rules.is_endpoint(url):
+        return BatchError("invalid_url", f"url: {str(url)[:_SHOWN]} is no endpoint", "url")
+    if rules.endpoint is not None and url != rules.endpoint:
+        message = f"url must be {rules.endpoint}, the batch's endpoint, not {url[:_SHOWN]}"
+        return BatchError("mismatched_url", message, "url")
+    try:
+        model = msgspec.json.decode(request.body, type=_CheckedBody).model
+    except NOT_JSON:
+        return BatchError("invalid_body", "body must be an object", "body")
+    return _check_model(model, url, rules, checked)
+
+
+def _check_model(
+    name: object, url: str, rules: InputRules, checked: CheckedInput
+) -> BatchError | None:
+    if name is not None and not isinstance(name, str):
+        return BatchError("invalid_model", "model must be a string", "body.model")
+    model = rules.find_model(name, url)
+    if model is None:
+        message = f"the model {'' if name is None else name[:_SHOWN]} does not exist"
+        if name is None:
+            message = "model is required"
+        return BatchError("model_not_found", message, "body.model")
+    if checked.model is None:
+        checked.model = model
+    if model != checked.model and rules.endpoint is not None:
+        message = f"all lines must name one model: {checked.model}, not {model}"
+        return BatchError("mismatched_model", message, "body.model")
+    return None
+
+
+def _hash(custom_id: str, seed: bytes) -> int:
+    data = custom_id.encode(errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8, key=seed).digest(), "little")
+
+
+def _repeated(
+    lines: Iterator[tuple[int, bytes]], hashes: array[int], seed: bytes, most: int
+) -> list[BatchError]:
+    """Returns the errors of ids that occur twice. Two of a million ids have the same hash with a
+    probability of 3e-8.
+
+    Args:
+        lines: read only if there are repeated hashes.
+    """
+    known: NDArray[np.uint64] = np.sort(np.frombuffer(hashes, np.uint64))
+    repeated = np.unique(known[1:][known[1:] == known[:-1]])
+    if not len(repeated):
+        return []
+    del known
+    seen = np.zeros(len(repeated), bool)
+    errors: list[BatchError] = []
+    for number, line in lines:
+        try:
+            request = msgspec.json.decode(line, type=_CheckedLine)
+        except NOT_JSON:
+            continue
+        if not isinstance(request.custom_id, str):
+            continue
+        value = np.uint64(_hash(request.custom_id, seed))
+        place = int(np.searchsorted(repeated, value))
+        if place == len(repeated) or repeated[place] != value:
+            continue
+        if seen[place]:
+            message = f"custom_id: an earlier line has {request.custom_id[:_SHOWN]} too"
+            errors.append(BatchError("duplicate_custom_id", message, "custom_id", number))
+            if len(errors) >= most:
+                break
+        seen[place] = True
+    return errors
+
+
+PAUSE: Final = 0.001
+"""Seconds of each rest while streams run."""
+
+
+class InputChecker:
+    """Checks inputs, each in a separate thread; a million lines take half a minute. Inputs of one
+    owner are checked one at a time, those of different owners in parallel.
+
+    Args:
+        pause: seconds of each pause.
+    """
+
+    def __init__(self, pause: float = PAUSE) -> None:
+        self._pause = pause
+        self._turns = LineSlots(lambda: 1)
+
+    async def check(self, path: Path, rules: InputRules, owner: str = "") -> CheckedInput:
+        """Checks a file after the owner's earlier ones. A cancellation ends the thread soon and
+        neither other checks nor the shutdown wait for the thread. Raises OSError if the file cannot
+        be read."""
+        await self._turns.acquire(1, owner)
+        pace = Pace(self._pause)
+        try:
+            return await in_daemon_thread("input-check", partial(check_input, path, rules, pace))
+        finally:
+            pace.stop()
+            self._turns.release(1, owner)

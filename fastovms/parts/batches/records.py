@@ -1,0 +1,737 @@
+"""Lines, records and results of batches on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from enum import StrEnum
+from io import SEEK_CUR, BufferedReader, FileIO
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import orjson
+
+from fastovms.errors import ConfigurationError, FastovmsError
+from fastovms.json_types import on_one_line
+from fastovms.parts.batches.store import FileStore
+from fastovms.system.disk import lock_file, open_file
+from fastovms.system.threads import DiskThreads
+
+logger = logging.getLogger(__name__)
+
+
+MAX_LINE: Final = 64 * 1024 * 1024
+"""Bytes of a line."""
+
+MAX_CUSTOM_ID: Final = 512
+"""Characters of a `custom_id`."""
+
+EXPIRED: Final = "batch_expired"
+CANCELLED: Final = "batch_cancelled"
+REASONS: Final = {
+    EXPIRED: "This request could not be executed before the completion window expired.",
+    CANCELLED: "This request was not executed: its batch was cancelled.",
+}
+"""The messages about lines that were not run, by error code."""
+
+_PIECE: Final = 1024 * 1024
+_BUFFER: Final = 128 * 1024
+_Utf8: Final = codecs.getincrementaldecoder("utf-8")
+_ID_PREFIX: Final = "batch_req_"
+_NUMBER_DIGITS: Final = 8
+
+
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The errors that msgspec raises for a text that is not JSON, or is nested too deeply."""
+
+_FORBIDDEN: Final = ("stream", "background")
+"""What no line may ask: fields of its body that must not be true."""
+
+
+class BatchLine(NamedTuple):
+    """One request of a batch.
+
+    Attributes:
+        body: the JSON of the request.
+        forbidden: a field that is not allowed in batches; None = none.
+    """
+
+    custom_id: str
+    url: str
+    body: bytes
+    forbidden: str | None = None
+
+
+class _Line(msgspec.Struct, frozen=True):
+    custom_id: str
+    url: str
+    body: msgspec.Raw
+
+
+class _Body(msgspec.Struct, frozen=True):
+    stream: Any = None
+    background: Any = None
+
+
+class AskLater(NamedTuple):
+    """The line cannot be answered now; it may be retried after this number of seconds."""
+
+    seconds: float
+
+
+class LineAnswer(NamedTuple):
+    """The answer of a handler to a line.
+
+    Attributes:
+        body: JSON.
+    """
+
+    status: int
+    request_id: str
+    body: bytes
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+
+def read_lines(
+    path: Path, on_read: Callable[[int], None] = lambda size: None
+) -> Generator[tuple[int, bytes], None, None]:
+    """Yields the lines of a file with their numbers, from 1, without blank lines. A line that is
+    too long is cut to a beginning that still exceeds the limit. `on_read` is called with the number
+    of bytes of each line that is read, and of each buffer of blank lines."""
+    descriptor = open_file(path, os.O_RDONLY, any_owner=True)  # an operator's may be anybody's
+    with BufferedReader(FileIO(descriptor), _BUFFER) as file:
+        number = 0
+        while line := file.readline(MAX_LINE + 2):
+            number += 1
+            on_read(len(line))
+            rest = line
+            while len(rest) > MAX_LINE and not rest.endswith(b"\n"):
+                rest = file.readline(MAX_LINE + 2)
+                on_read(len(rest))
+            line = line.strip()
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if line:
+                yield number, line
+            else:
+                number += _skip_blank_lines(file, on_read)
+
+
+def _skip_blank_lines(file: BufferedReader[Any], on_read: Callable[[int], None]) -> int:
+    """Reads past the blank lines at the file's position, a buffer at a time, because a Python loop
+    over millions of lines would take minutes. Returns the number of skipped lines."""
+    count = 0
+    while buffered := file.peek():
+        num_blank = len(buffered) - len(buffered.lstrip())
+        end = buffered.rfind(b"\n", 0, num_blank) + 1
+        if not end:
+            break
+        count += buffered.count(b"\n", 0, end)
+        file.seek(end, SEEK_CUR)
+        on_read(end)
+    return count
+
+
+def parse_line(line: bytes) -> BatchLine:
+    """Returns the request of a line that was checked. Slow for long lines, so call it in a
+    thread."""
+    request = msgspec.json.decode(line, type=_Line)
+    return BatchLine(request.custom_id, request.url, bytes(request.body), _forbidden(request.body))
+
+
+def _forbidden(content: msgspec.Raw) -> str | None:
+    try:
+        body = msgspec.json.decode(content, type=_Body)
+    except NOT_JSON:
+        return None  # the handler says better what is wrong
+    return next((name for name in _FORBIDDEN if getattr(body, name) is True), None)
+
+
+def is_utf8(line: bytes) -> bool:
+    """Whether a line is UTF-8. msgspec does not check the parts that it skips. Long lines are
+    checked in pieces, because each check holds the GIL."""
+    decoder = _Utf8()
+    try:
+        for start in range(0, len(line), _PIECE):
+            decoder.decode(line[start : start + _PIECE])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def result_id(key: str, number: int) -> str:
+    """Returns the id of a line's result.
+
+    Args:
+        key: identifies the batch.
+        number: the line's.
+    """
+    return f"{_ID_PREFIX}{key}{number:0{_NUMBER_DIGITS}x}"
+
+
+def result_start(key: str) -> bytes:
+    """Returns the beginning of every line of the results of a batch."""
+    return f'{{"id":"{_ID_PREFIX}{key}'.encode()
+
+
+def number_of(id: str, key: str) -> int | None:
+    """Returns the number of the batch's line to which the result with this id belongs; None = it is
+    not of this batch."""
+    start = f"{_ID_PREFIX}{key}"
+    digits = id.removeprefix(start)
+    if not id.startswith(start) or len(digits) != _NUMBER_DIGITS:
+        return None
+    try:
+        return int(digits, 16)
+    except ValueError:
+        return None
+
+
+def answer_line(id: str, custom_id: str, answer: LineAnswer) -> bytes:
+    """Returns the line with an answer."""
+    response = {
+        "status_code": answer.status,
+        "request_id": answer.request_id,
+        "body": orjson.Fragment(answer.body),
+    }
+    return _line(id, custom_id, response, None)
+
+
+def unasked_line(id: str, custom_id: str, code: str) -> bytes:
+    """Returns the line for a request which was never made."""
+    return _line(id, custom_id, None, {"code": code, "message": REASONS[code]})
+
+
+def _line(id: str, custom_id: str, response: Any, error: Any) -> bytes:
+    line = {"id": id, "custom_id": custom_id, "response": response, "error": error}
+    return on_one_line(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+
+_RETRY_DELAY: Final = 30.0
+"""Seconds after which a batch goes on whose files could not be written."""
+
+_MAX_RETRIES: Final = 3
+"""How often a cancelled batch tries to write its files before it ends without them."""
+
+
+class BatchFaults:
+    """The faults of one batch. Temporary disk errors are retried; any other error ends the
+    batch."""
+
+    def __init__(self, record: BatchRecord, files: FileStore) -> None:
+        self._record = record
+        self._files = files
+        self._has_no_rest = asyncio.Event()
+        self._num_retries = 0
+
+    def is_passing(self, error: Exception) -> bool:
+        """Whether a retry may help. A cancelled batch has a limited number of retries."""
+        is_cancelled = self._record.outcome is BatchStatus.CANCELLED
+        may_retry = not is_cancelled or self._num_retries < _MAX_RETRIES
+        return isinstance(error, OSError) and may_retry and not self._has_lost_input()
+
+    async def rest(self) -> None:
+        """Waits before a retry; `end_rest` ends the wait."""
+        if self._record.outcome is BatchStatus.CANCELLED:
+            self._num_retries += 1
+            await asyncio.sleep(_RETRY_DELAY)
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._has_no_rest.wait(), _RETRY_DELAY)
+
+    def end_rest(self) -> None:
+        """Ends the wait for a retry, because the batch is cancelled."""
+        self._has_no_rest.set()
+
+    def blame(self, error: Exception) -> None:
+        """Ends the batch with an error, whose details are logged."""
+        record = self._record
+        if self._has_lost_input():
+            fault = lost_input(record.input_file_id)
+            logger.error("batches: %s cannot continue: %s", record.id, fault.message)
+        else:
+            fault = server_fault(error)
+            logger.error("batches: %s cannot continue", record.id, exc_info=error)
+        self.end_with(fault)
+
+    def end_with(self, fault: BatchError) -> None:
+        """Records the fault that ends the batch. The batch then fails, unless it was already
+        ending."""
+        record = self._record
+        record.errors = [*record.errors, fault]
+        if record.outcome is not BatchStatus.CANCELLED:
+            record.outcome = BatchStatus.FAILED
+
+    def _has_lost_input(self) -> bool:
+        """Whether the input is needed but its file is missing."""
+        if self._record.status is BatchStatus.FINALIZING:
+            return False
+        return not self._files.path_of(self._record.input_file_id).is_file()
+
+
+def lost_input(file_id: str) -> BatchError:
+    """Returns the fault of a batch whose input file is missing."""
+    message = f"the content of the input file {file_id} is gone"
+    return BatchError("input_file_not_found", message, "input_file_id")
+
+
+def too_many_ends(count: int) -> BatchError:
+    """Returns the error of a batch during which the server has crashed this number of times in a
+    row, possibly because of the batch."""
+    message = f"the server has ended {count} times while the batch ran"
+    return BatchError("server_error", message)
+
+
+def server_fault(error: Exception) -> BatchError:
+    """Returns the fault of a batch that met an error. Errors other than those of the disk or the
+    model are reported by name only, without internal details."""
+    cause = first_error(error)
+    is_told = isinstance(cause, (OSError, FastovmsError))
+    reason = str(cause) if is_told else f"internal server error ({type(cause).__name__})"
+    return BatchError("server_error", f"the batch could not go on: {reason}")
+
+
+def cause_of_end(error: BaseException) -> BaseException:
+    """Returns the error to raise for the errors that ended a batch's lines. A disk error, which may
+    be temporary, is returned only if there is no other error."""
+    if isinstance(error, ExceptionGroup):
+        disk, _ = error.split(OSError)
+        return error if disk is None else OSError(str(first_error(disk)))
+    return error
+
+
+def first_error(error: Exception) -> Exception:
+    """Returns the first of a group of errors, or the error itself."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+@asynccontextmanager
+async def open_output(
+    path: Path, key: str, last_line: int, threads: DiskThreads
+) -> AsyncIterator[ResultLog]:
+    """Opens a file that may already have results of this batch, and locks it. Raises
+    ConfigurationError if the file is not readable, or has other content, which is left unchanged.
+
+    Args:
+        key, last_line, threads: as for `ResultLog`.
+    """
+    try:
+        lock = lock_file(path)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}") from None
+    log = ResultLog(ResultPaths(path, path), key, last_line, threads)
+    try:
+        await threads.run(log.open, keeps_foreign=True)
+        yield log
+    except ForeignResult as error:
+        raise ConfigurationError(
+            f"line {error.number} of {path} does not belong to this input: name a new output file"
+        ) from None
+    finally:
+        try:
+            await log.close()
+        finally:
+            os.close(lock)
+
+
+_LONG: Final = 64 * 1024
+_END: Final = 8 * 1024
+"""The number of bytes from which an answer has no more read of it than its end, where its usage
+mostly is, and how many these are: a decoder has the GIL for all of what it reads, vectors
+included."""
+
+_MEMBER: Final = b',"usage":'
+
+
+class _Details(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    thinking_tokens: int | None = None
+
+
+class AnswerUsage(msgspec.Struct, frozen=True):
+    """The usage of one answer, under the names of Chat Completions, Responses or Anthropic's
+    messages.
+
+    Attributes:
+        cache_creation_input_tokens, cache_read_input_tokens: counted in addition to `input_tokens`.
+    """
+
+    prompt_tokens: int | None = None
+    input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    completion_tokens: int | None = None
+    output_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
+
+
+class AnswerBody(msgspec.Struct, frozen=True):
+    """The parts of an answer that are read."""
+
+    usage: AnswerUsage | None = None
+
+
+class BatchUsage(msgspec.Struct):
+    """The tokens of all answers so far."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def add(self, usage: AnswerUsage | None) -> None:
+        if usage is None:
+            return
+        of_input = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
+        of_output = usage.completion_tokens_details or usage.output_tokens_details or _Details()
+        read = usage.cache_read_input_tokens or 0
+        self.input_tokens += usage.prompt_tokens or usage.input_tokens or 0
+        self.input_tokens += read + (usage.cache_creation_input_tokens or 0)
+        self.output_tokens += usage.completion_tokens or usage.output_tokens or 0
+        self.cached_tokens += of_input.cached_tokens or read
+        self.reasoning_tokens += of_output.reasoning_tokens or of_output.thinking_tokens or 0
+
+
+def usage_of(body: bytes) -> AnswerUsage | None:
+    """Returns the usage in the body of an answer; None = it has none."""
+    found = _usage_at_end(body) if len(body) > _LONG else None
+    if found is not None:
+        return found
+    try:
+        return msgspec.json.decode(body, type=AnswerBody).usage
+    except NOT_JSON:
+        return None
+
+
+def _usage_at_end(body: bytes) -> AnswerUsage | None:
+    """Returns the usage if it is near the end of the body; None = search the whole body.
+
+    A quote after a comma can only begin a member: quotes in texts are escaped. It is a member of
+    the top-level object if exactly one closing brace follows.
+    """
+    end = body[-_END:]
+    at = end.rfind(_MEMBER)
+    while at >= 0:
+        try:
+            return msgspec.json.decode(b"{" + end[at + 1 :], type=AnswerBody).usage
+        except NOT_JSON:
+            at = end.rfind(_MEMBER, 0, at)
+    return None
+
+
+class BatchStatus(StrEnum):
+    """The status of a batch, with OpenAI's names."""
+
+    VALIDATING = "validating"
+    FAILED = "failed"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    EXPIRED = "expired"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+
+
+ENDED: Final = frozenset(
+    {BatchStatus.FAILED, BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED}
+)
+
+
+class BatchError(msgspec.Struct, frozen=True):
+    """An error of a batch, or of a line of its input, whose number counts from 1."""
+
+    code: str
+    message: str
+    param: str | None = None
+    line: int | None = None
+
+
+class BatchRecord(msgspec.Struct, kw_only=True):
+    """A batch. Times are Unix times; None = not reached yet.
+
+    Attributes:
+        tenant: the key that it belongs to; "" without keys.
+        owner: the key or address that it counts for; "" = the tenant.
+        output_age: seconds after which its files expire.
+        output_id, error_id: the ids of its output files, which are made only if they have lines.
+        num_lines: the number of its last line, known after validation.
+        outcome: its status once its files are complete.
+        num_idle_starts: how many processes in a row have ended before it made progress beyond
+            `num_done`.
+    """
+
+    id: str
+    tenant: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    created_at: int
+    expires_at: int
+    output_id: str
+    error_id: str
+    metadata: dict[str, str] | None = None
+    output_age: int | None = None
+    status: BatchStatus = BatchStatus.VALIDATING
+    outcome: BatchStatus = BatchStatus.COMPLETED
+    model: str | None = None
+    errors: list[BatchError] = []
+    num_lines: int = 0
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    usage: BatchUsage = msgspec.field(default_factory=BatchUsage)
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    in_progress_at: int | None = None
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    num_idle_starts: int = 0
+    num_done: int = 0
+    owner: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def shared_by(self) -> str:
+        """The owner that the batch counts for."""
+        return self.owner or self.tenant
+
+    @property
+    def key(self) -> str:
+        """The common beginning of the ids of the batch's results."""
+        return self.id.removeprefix("batch_")[:16]
+
+    def enter(self, status: BatchStatus, now: float) -> None:
+        """Sets the status of the batch and the time at which it was reached."""
+        self.status = status
+        setattr(self, f"{status}_at", int(now))
+
+
+class _Response(msgspec.Struct, frozen=True):
+    status_code: int
+    body: AnswerBody | None = None
+
+
+class _Result(msgspec.Struct, frozen=True):
+    id: str
+    response: _Response | None = None
+
+
+class _Addition(NamedTuple):
+    """The result to write for a line.
+
+    Attributes:
+        outcome: the answer, or the error code if there is none.
+    """
+
+    number: int
+    custom_id: str
+    outcome: LineAnswer | str
+
+
+class ForeignResult(Exception):
+    """A results file has a line that does not belong to this batch.
+
+    Attributes:
+        number: the number of the line.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class ResultPaths(NamedTuple):
+    """The files for answers and for errors; they may be the same."""
+
+    output: Path
+    errors: Path
+
+
+class ResultLog:
+    """The results of one batch. A line is done once its complete result is in a file.
+
+    Args:
+        key: distinguishes the batch's results from those of others.
+        last_line: the number of the last line of the input.
+        threads: the threads that write the files.
+
+    Attributes:
+        num_completed, num_failed: the results so far.
+        usage: the tokens of all answers.
+    """
+
+    def __init__(self, paths: ResultPaths, key: str, last_line: int, threads: DiskThreads) -> None:
+        self._paths = paths
+        self._key = key
+        self._last_line = last_line
+        self._threads = threads
+        self._done = bytearray(last_line // 8 + 1)  # a bit a line
+        self._files: dict[Path, int] = {}
+        self._in_use = threading.Lock()  # by who reads or writes the files, in a thread
+        self._waiting: dict[Path, list[_Addition]] = {path: [] for path in paths}
+        self._writing: asyncio.Future[None] | None = None
+        self.num_completed = 0
+        self.num_failed = 0
+        self.usage = BatchUsage()
+
+    @property
+    def num_done(self) -> int:
+        return self.num_completed + self.num_failed
+
+    def is_done(self, number: int) -> bool:
+        return bool(self._done[number >> 3] & 1 << (number & 7))
+
+    # What is there
+
+    def open(self, *, keeps_foreign: bool = False) -> None:
+        """Opens the files and reads the results of earlier processes. The files are truncated
+        before the first line that is incomplete or of another batch. Blocks.
+
+        Args:
+            keeps_foreign: whether to truncate only an incomplete result at the end.
+
+        Raises:
+            OSError: a file is not readable.
+            ForeignResult: other lines would be cut off; the files are unchanged.
+        """
+        with self._in_use:
+            for path in dict.fromkeys(self._paths):
+                self._open(path, keeps_foreign)
+
+    def _open(self, path: Path, keeps_foreign: bool) -> None:
+        descriptor = self._files[path] = open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        end = 0
+        with open(descriptor, "rb", closefd=False) as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n") or not self._take(line):
+                    if keeps_foreign and not self._is_cut(line):
+                        raise ForeignResult(number)
+                    break
+                end += len(line)
+        os.truncate(descriptor, end)
+
+    def _is_cut(self, line: bytes) -> bool:
+        """Whether the line is the incomplete beginning of a result."""
+        start = result_start(self._key)
+        return not line.endswith(b"\n") and line[: len(start)] == start[: len(line)]
+
+    def _take(self, line: bytes) -> bool:
+        """Records a result of an earlier process. Returns False if the line is not a result of this
+        batch."""
+        try:
+            result = msgspec.json.decode(line, type=_Result)
+        except NOT_JSON:
+            return False
+        number = number_of(result.id, self._key)
+        if number is None or not 0 < number <= self._last_line or self.is_done(number):
+            return False
+        response = result.response
+        is_success = response is not None and 200 <= response.status_code < 300
+        body = None if response is None else response.body
+        self._note(number, is_success=is_success)
+        if is_success and body is not None:
+            self.usage.add(body.usage)
+        return True
+
+    # What is added
+
+    def add(self, number: int, custom_id: str, answer: LineAnswer) -> None:
+        """Queues the answer to a line. It is in the file, and its tokens are counted, after
+        `flush`."""
+        path = self._paths.output if answer.is_success else self._paths.errors
+        self._waiting[path].append(_Addition(number, custom_id, answer))
+        self._note(number, is_success=answer.is_success)
+
+    def add_unasked(self, number: int, custom_id: str, code: str) -> None:
+        """Queues an error result for a line that was not run, with the reason as an error code."""
+        self._waiting[self._paths.errors].append(_Addition(number, custom_id, code))
+        self._note(number, is_success=False)
+
+    async def flush(self) -> None:
+        """Returns when all added results are in the files. Raises OSError if a file cannot be
+        written; the log cannot be used any more."""
+        while self._writing is not None or any(self._waiting.values()):
+            if self._writing is None:
+                self._writing = asyncio.ensure_future(self._write_waiting())
+            await asyncio.shield(self._writing)
+
+    async def _write_waiting(self) -> None:
+        waiting = {path: added for path, added in self._waiting.items() if added}
+        self._waiting = {path: [] for path in self._paths}
+        for usage in await self._threads.run(self._write, waiting):
+            self.usage.add(usage)
+        self._writing = None  # after an error it stays, for all to raise that
+
+    def _write(self, waiting: Mapping[Path, Sequence[_Addition]]) -> list[AnswerUsage | None]:
+        """Writes results, and returns the usages of answers. Long answers take long."""
+        with self._in_use:
+            for path, added in waiting.items():
+                rest = memoryview(b"".join(map(self._line, added)))
+                while rest:
+                    rest = rest[os.write(self._files[path], rest) :]
+        answers = [one.outcome for added in waiting.values() for one in added]
+        return [
+            usage_of(answer.body)
+            for answer in answers
+            if isinstance(answer, LineAnswer) and answer.is_success
+        ]
+
+    def _line(self, added: _Addition) -> bytes:
+        id = result_id(self._key, added.number)
+        if isinstance(added.outcome, LineAnswer):
+            return answer_line(id, added.custom_id, added.outcome)
+        return unasked_line(id, added.custom_id, added.outcome)
+
+    def sync(self) -> None:
+        """Syncs the files to disk. Blocks. Raises OSError."""
+        with self._in_use:
+            for descriptor in self._files.values():
+                os.fsync(descriptor)
+
+    async def close(self) -> None:
+        """Closes the files once no thread uses them. Added lines are then in the files, unless the
+        disk has failed. Cancelling the caller does not stop it."""
+        await asyncio.shield(self._flush_and_close())
+
+    async def _flush_and_close(self) -> None:
+        try:
+            with suppress(OSError):
+                await self.flush()
+        finally:
+            await self._threads.run(self._close_files)
+
+    def _close_files(self) -> None:
+        with self._in_use:
+            for descriptor in self._files.values():
+                os.close(descriptor)
+            self._files.clear()
+
+    def _note(self, number: int, *, is_success: bool) -> None:
+        self._done[number >> 3] |= 1 << (number & 7)
+        if is_success:
+            self.num_completed += 1
+        else:
+            self.num_failed += 1

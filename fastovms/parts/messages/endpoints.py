@@ -1,0 +1,693 @@
+"""Endpoints `/messages` and `/messages/count_tokens`, and their answers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, Literal, TypeVar, Union
+
+import msgspec
+import orjson
+from msgspec import UNSET, UnsetType
+
+from fastovms.api.answer import AnswerWriter, Envelope, write_answer
+from fastovms.api.chat_messages import ChatMessages, seal
+from fastovms.api.chat_prompt import (
+    PromptMaker,
+    ShownPieces,
+    TemplateFields,
+    TemplateOptions,
+    template_options,
+)
+from fastovms.api.chat_task import ChatJob, ReadChat, chat_job, constraint, hides_content
+from fastovms.api.chat_tools import ToolTarget
+from fastovms.api.client_request import ClientRequest, FieldNames
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import (
+    ANTHROPIC,
+    END,
+    START,
+    AnswerSchema,
+    Dialect,
+    frame,
+    last_frames,
+)
+from fastovms.api.endpoint import Route, endpoint, json_response, warning_headers
+from fastovms.api.fields import TokenBudget, token_budget
+from fastovms.api.generate import Observed, SampleDelta, TextGeneration, Usage, generation_of
+from fastovms.api.image_parts import images_of_request
+from fastovms.api.logprobs import token_report
+from fastovms.api.prompt import Prompt
+from fastovms.api.served import ServedModel
+from fastovms.api.task import check_numbers, generation_options
+from fastovms.errors import InvalidField
+from fastovms.http.messages import Request, Response
+from fastovms.params import FinishReason
+from fastovms.parts.messages.request import (
+    CountTokensRequest,
+    MessageFields,
+    MessagesRequest,
+    check_filling,
+    given_documents,
+    read_fields,
+    read_tools,
+    to_messages,
+)
+from fastovms.text.scanning import (
+    CallArguments,
+    CallBegin,
+    CallEnd,
+    Content,
+    Piece,
+    Reasoning,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """The options for writing the pieces of a message answer.
+
+    Attributes:
+        shown: which pieces the client gets.
+        new_call_id: makes the ids of tool uses.
+        max_tokens: the maximum number of answer tokens, apart from the context.
+        omits_thinking: whether reasoning is written as its signature only.
+        target: maps the name of a function to the client's tool.
+    """
+
+    shown: ShownPieces
+    new_call_id: Callable[[], str]
+    max_tokens: int
+    omits_thinking: bool = False
+    target: Callable[[str], ToolTarget] = ToolTarget
+
+    def thinking(self, text: str) -> str:
+        """Returns the visible part of the reasoning."""
+        return "" if self.omits_thinking else text
+
+    def signature(self, text: str) -> str:
+        """Returns the signature of reasoning, which contains the reasoning if it is not shown."""
+        if self.omits_thinking:
+            return seal(text)
+        return hashlib.sha256(text.encode(errors="replace")).hexdigest()
+
+    def ending(
+        self,
+        reason: FinishReason,
+        stop: str | int | None,
+        are_whole: Sequence[bool],
+        num_tokens: int,
+    ) -> MessageEnding:
+        """Returns the members that tell why an answer has ended.
+
+        Args:
+            stop: the stop string, or the id of the token, that ended the answer.
+            are_whole: whether each tool call is complete; clients must not run incomplete calls.
+            num_tokens: the number of the answer's tokens.
+        """
+        if reason is FinishReason.LENGTH:
+            has_all = num_tokens >= self.max_tokens
+            return MessageEnding("max_tokens" if has_all else "model_context_window_exceeded")
+        if isinstance(stop, str) and reason is FinishReason.STOP:
+            return MessageEnding("stop_sequence", stop)
+        has_called = bool(are_whole) and all(are_whole)
+        return MessageEnding("tool_use" if has_called else "end_turn")
+
+
+StopWord = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
+]
+
+
+class MessageEnding(AnswerSchema):
+    """Why a message has ended."""
+
+    stop_reason: StopWord
+    stop_sequence: str | None = None
+    stop_details: None = None
+    container: None = None
+
+
+class TextBlock(AnswerSchema, tag_field="type", tag="text"):
+    """A text of the model."""
+
+    text: str
+    citations: None = None
+
+
+class ThinkingBlock(AnswerSchema, tag_field="type", tag="thinking"):
+    """The reasoning of the model; the signature contains it if it is hidden."""
+
+    thinking: str
+    signature: str
+
+
+class DirectCaller(AnswerSchema):
+    """Marks a tool call as made by the model itself."""
+
+    type: Literal["direct"] = "direct"
+
+
+class ToolUseBlock(AnswerSchema, tag_field="type", tag="tool_use"):
+    """A call of one of the client's tools."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: DirectCaller
+    toolset_name: str | UnsetType = UNSET
+
+
+AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
+
+
+class ThinkingTokens(AnswerSchema):
+    """Counts an answer's tokens."""
+
+    thinking_tokens: int
+
+
+class EndingUsage(AnswerSchema, kw_only=True):
+    """Counts the tokens of a request: `input_tokens` are the prompt tokens that were not in the
+    prefix cache."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: ThinkingTokens | None
+    server_tool_use: None = None
+
+
+class MessageUsage(EndingUsage, kw_only=True):
+    """The token counts of a whole message."""
+
+    cache_creation: None = None
+    inference_geo: None = None
+    service_tier: Literal["standard"] = "standard"
+
+
+class MessageAnswer(AnswerSchema, kw_only=True):
+    """The answer of `POST /v1/messages`. At the start of a stream `stop_reason` is null."""
+
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[AnswerBlock]
+    stop_reason: StopWord | None = None
+    stop_sequence: str | None = None
+    stop_details: None = None
+    container: None = None
+    usage: MessageUsage
+
+
+def _counts(usage: Usage) -> dict[str, Any]:
+    reasoning = usage.reasoning_tokens
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": None if reasoning is None else ThinkingTokens(reasoning),
+    }
+
+
+def message_body(
+    envelope: Envelope, sample: SampleDelta, form: AnswerForm, usage: Usage
+) -> MessageAnswer:
+    """Returns a message. `sample` holds the whole answer."""
+    pieces = [piece for piece in sample.pieces if form.shown.shows(piece)]
+    are_whole = [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
+    reason = sample.finish_reason or FinishReason.STOP
+    ended = form.ending(reason, sample.stop_reason, are_whole, usage.completion_tokens)
+    return MessageAnswer(
+        id=envelope.id,
+        model=envelope.model,
+        content=_blocks(pieces, form),
+        stop_reason=ended.stop_reason,
+        stop_sequence=ended.stop_sequence,
+        usage=MessageUsage(**_counts(usage)),
+    )
+
+
+def _tool_use(form: AnswerForm, function: str) -> ToolUseBlock:
+    name, toolset, _ = form.target(function)
+    return ToolUseBlock(form.new_call_id(), name, {}, DirectCaller(), toolset or UNSET)
+
+
+def _blocks(pieces: Iterable[Piece], form: AnswerForm) -> list[AnswerBlock]:
+    blocks: list[AnswerBlock] = []
+    arguments: list[str] = []
+    for piece in pieces:
+        match piece:
+            case Content(text=text):
+                blocks.append(TextBlock(text))
+            case Reasoning(text=text):
+                blocks.append(ThinkingBlock(form.thinking(text), form.signature(text)))
+            case CallBegin(name=name):
+                arguments = []
+                call = _tool_use(form, name)
+                blocks.append(call)
+            case CallArguments(text=text):
+                arguments.append(text)
+            case CallEnd(complete=True):
+                written: Any = msgspec.Raw("".join(arguments) or "{}")
+                call.input = written
+    return blocks
+
+
+class TextBlockDelta(AnswerSchema, tag_field="type", tag="text_delta"):
+    """More of a text."""
+
+    text: str
+
+
+class ThinkingBlockDelta(AnswerSchema, tag_field="type", tag="thinking_delta"):
+    """A piece of the model's reasoning."""
+
+    thinking: str
+
+
+class SignatureDelta(AnswerSchema, tag_field="type", tag="signature_delta"):
+    """The signature of the reasoning, at its end."""
+
+    signature: str
+
+
+class InputJsonDelta(AnswerSchema, tag_field="type", tag="input_json_delta"):
+    """More of the JSON text of a call's input."""
+
+    partial_json: str
+
+
+class MessageStart(AnswerSchema, tag_field="type", tag="message_start"):
+    """Begins a stream."""
+
+    message: MessageAnswer
+
+
+class ContentBlockStart(AnswerSchema, tag_field="type", tag="content_block_start"):
+    """Begins a block."""
+
+    index: int
+    content_block: AnswerBlock
+
+
+class ContentBlockDelta(AnswerSchema, tag_field="type", tag="content_block_delta"):
+    """A piece of a content block."""
+
+    index: int
+    delta: TextBlockDelta | ThinkingBlockDelta | SignatureDelta | InputJsonDelta
+
+
+class ContentBlockStop(AnswerSchema, tag_field="type", tag="content_block_stop"):
+    """Ends a block."""
+
+    index: int
+
+
+class MessageDelta(AnswerSchema, tag_field="type", tag="message_delta"):
+    """The stop reason and the usage, at the end of a message."""
+
+    delta: MessageEnding
+    usage: EndingUsage
+
+
+class MessageStop(AnswerSchema, tag_field="type", tag="message_stop"):
+    """Ends a stream."""
+
+
+class Ping(AnswerSchema, tag_field="type", tag="ping"):
+    """Shows that the stream is alive."""
+
+
+MESSAGE_EVENT: Final[Any] = Union[  # noqa: UP007
+    MessageStart,
+    ContentBlockStart,
+    ContentBlockDelta,
+    ContentBlockStop,
+    MessageDelta,
+    MessageStop,
+    Ping,
+]
+"""Any event of a message's stream, but for errors."""
+
+
+def _event(event: AnswerSchema) -> bytes:
+    return frame(msgspec.json.encode(event), str(event.__struct_config__.tag))
+
+
+_PING: Final = _event(Ping())
+_DELTA: Final = b"event: content_block_delta\n" + START + b'{"type":"content_block_delta","index":'
+
+
+class MessageFrames:
+    """Encodes one stream (`answer.Frames`): blocks one after the other, each of which begins,
+    grows and ends."""
+
+    def __init__(
+        self, envelope: Envelope, generation: TextGeneration, form: AnswerForm, request_id: str
+    ) -> None:
+        self._envelope = envelope
+        self._generation = generation
+        self._form = form
+        self._request_id = request_id
+        self._is_open = False
+        # Which type of piece the block that is open is made of; None = no block is.
+        self._kind: type[Piece] | None = None
+        self._index = -1
+        self._thoughts: list[str] = []
+        self._are_whole: list[bool] = []
+        # Why the text has ended, and by which stop string or token.
+        self._reason = FinishReason.STOP
+        self._stop: str | int | None = None
+
+    def delta(self, delta: SampleDelta) -> bytes:
+        frames = [self._opening()]
+        for piece in delta.pieces:
+            if self._form.shown.shows(piece):
+                frames += self._events(piece)
+        if delta.finish_reason is not None:
+            frames += self._close()
+            self._reason, self._stop = delta.finish_reason, delta.stop_reason
+        return b"".join(frames)
+
+    def opening_length(self, choice: int) -> int:
+        return 0
+
+    def end(self) -> bytes:
+        usage = self._generation.usage
+        ended = self._form.ending(
+            self._reason, self._stop, self._are_whole, usage.completion_tokens
+        )
+        told = MessageDelta(ended, EndingUsage(**_counts(usage)))
+        return _event(told) + _event(MessageStop())
+
+    def failure(self, error: Exception) -> bytes:
+        return last_frames(error, self._envelope.dialect, self._request_id)
+
+    def _opening(self) -> bytes:
+        if self._is_open:
+            return b""
+        self._is_open = True
+        usage = MessageUsage(**_counts(self._generation.usage))
+        envelope = self._envelope
+        message = MessageAnswer(id=envelope.id, model=envelope.model, content=[], usage=usage)
+        return _event(MessageStart(message)) + _PING
+
+    def _events(self, piece: Piece) -> list[bytes]:
+        match piece:
+            case Content(text=text):
+                begun = self._begin(Content, TextBlock(""))
+                return [*begun, self._more(b"text_delta", b"text", text)]
+            case Reasoning(text=text):
+                begun = self._begin(Reasoning, ThinkingBlock("", ""))
+                self._thoughts.append(text)
+                if not self._form.thinking(text):
+                    return begun
+                return [*begun, self._more(b"thinking_delta", b"thinking", text)]
+            case CallBegin(name=name):
+                return self._begin(CallBegin, _tool_use(self._form, name))
+            case CallArguments(text=text):
+                return [self._more(b"input_json_delta", b"partial_json", text)]
+            case CallEnd(complete=is_whole):
+                self._are_whole.append(is_whole)
+                return self._close()
+
+    def _begin(self, kind: type[Piece], block: AnswerBlock) -> list[bytes]:
+        """Begins a content block, unless the open block has the same kind."""
+        if self._kind is kind:
+            return []
+        closed = self._close()
+        self._kind = kind
+        self._index += 1
+        return [*closed, _event(ContentBlockStart(self._index, block))]
+
+    def _more(self, kind: bytes, member: bytes, text: str) -> bytes:
+        return b'%b%d,"delta":{"type":"%b","%b":%b}}%b' % (
+            _DELTA,
+            self._index,
+            kind,
+            member,
+            orjson.dumps(text),
+            END,
+        )
+
+    def _close(self) -> list[bytes]:
+        if self._kind is None:
+            return []
+        frames = []
+        if self._kind is Reasoning:
+            signature = self._form.signature("".join(self._thoughts))
+            frames.append(self._more(b"signature_delta", b"signature", signature))
+            self._thoughts.clear()
+        self._kind = None
+        return [*frames, _event(ContentBlockStop(self._index))]
+
+
+_SWITCH = "enable_thinking"
+"""The variable by which templates let thinking be switched."""
+
+
+MessagesJob = ChatJob[MessagesRequest]
+
+
+async def prepare(
+    request: ClientRequest[MessagesRequest], fields: MessageFields, new_call_id: Callable[[], str]
+) -> tuple[MessagesJob, AnswerForm]:
+    """Checks a request. Returns the job to run and the form of its answer. Long chats are rendered
+    and encoded in a thread. Raises RequestError if a field is invalid; BackendError if the grammar
+    cannot be compiled now."""
+    only_computes_prompt = request.body.max_tokens == 0
+    request = _in_our_words(request, fields)
+    check_numbers(request)
+    options = generation_options(request, token_report(request, None), _budget(request))
+
+    def read() -> ReadChat:
+        messages, images, unseen = _messages(request)
+        tools = read_tools(request.body.tools, request.body.tool_choice)
+        template = _template(request, fields, messages)
+        prompt = PromptMaker(request, tools, template, options.truncation).make(
+            messages, len(images)
+        )
+        if only_computes_prompt:
+            return ReadChat(prompt, tools, images, template, None, unseen, fields.warnings)
+        wanted = constraint(request, tools, prompt.end, template)
+        return ReadChat(prompt, tools, images, template, wanted, unseen, fields.warnings)
+
+    chat = await request.model.chat.rendered(request.client, read, request.size)
+    job = await chat_job(request, options, chat)
+    tools = chat.tools
+    shown = ShownPieces(
+        hides_reasoning=not _thinks(request, fields),
+        hides_content=hides_content(request, options, tools),
+        one_call=not tools.is_parallel,
+    )
+    # The operator's limit counts as if the request had named it.
+    max_tokens = 0 if only_computes_prompt else options.budget.max_tokens or 0
+    form = AnswerForm(shown, new_call_id, max_tokens, fields.omits_thinking, tools.target)
+    return job, form
+
+
+async def count_tokens(
+    request: ClientRequest[MessagesRequest], compute: Callable[[MessagesJob], Awaitable[Usage]]
+) -> int:
+    """Counts the tokens of the prompt that `prepare` would make. Raises RequestError if a field is
+    invalid; BackendError if a prompt with images cannot be computed now. `compute` computes a
+    prompt and returns its usage. Needed for prompts with images, whose number of tokens only the
+    model knows."""
+    fields = read_fields(request.body)
+
+    def make() -> Prompt | None:
+        messages, images, _ = _messages(request)
+        if images:
+            return None
+        tools = read_tools(request.body.tools, request.body.tool_choice)
+        template = _template(request, fields, messages)
+        return PromptMaker(request, tools, template).make(messages)
+
+    prompt = await request.model.chat.rendered(request.client, make, request.size)
+    if prompt is not None:
+        return len(prompt.token_ids)
+    # What is said of the answer has no say in what its prompt is.
+    body = msgspec.structs.replace(
+        request.body, max_tokens=0, min_tokens=None, stop=None, stop_sequences=None, stream=None
+    )
+    job, _ = await prepare(replace(request, body=body), fields, str)
+    return (await compute(job)).prompt_tokens
+
+
+def names_of(body: MessagesRequest) -> FieldNames:
+    """Returns the names of a request's fields, for error messages."""
+    stop = "stop" if body.stop_sequences is None else "stop_sequences"
+    return FieldNames("messages", "max_tokens", "logprobs", stop=stop)
+
+
+def _in_our_words(
+    request: ClientRequest[MessagesRequest], fields: MessageFields
+) -> ClientRequest[MessagesRequest]:
+    """Maps Anthropic's fields to those of the other endpoints with the same meaning."""
+    body, names = request.body, request.names
+    if body.stop_sequences is not None:
+        body = msgspec.structs.replace(body, stop=body.stop_sequences)
+    if fields.budget is not None and body.thinking_token_budget is None:
+        body = msgspec.structs.replace(body, thinking_token_budget=fields.budget)
+    if fields.format is None:
+        return replace(request, body=body)
+    name = fields.format_name
+    names = replace(names, response_format=name, json_schema=name)
+    return replace(request, body=body, names=names, text_format=fields.format)
+
+
+def _messages(request: ClientRequest[MessagesRequest]) -> ChatMessages:
+    body = request.body
+    return to_messages(body.system, body.messages, images_of_request(request.model.images))
+
+
+def _template(
+    request: ClientRequest[MessagesRequest],
+    fields: MessageFields,
+    messages: Sequence[dict[str, Any]],
+) -> TemplateOptions:
+    """Returns the variables for the template. If the last message is the assistant's, the answer
+    continues it."""
+    last = messages[-1]
+    continues = last["role"] == "assistant"
+    if continues and "tool_calls" in last:
+        raise InvalidField(
+            "messages: the results of tools must follow the last message, which uses tools",
+            param="messages",
+        )
+    kwargs = dict(request.body.chat_template_kwargs or {})
+    if fields.effort is not None:
+        kwargs.setdefault("reasoning_effort", fields.effort)
+    thinks = fields.thinks
+    if thinks is None and _can_switch(request.model) and not _thinks(request, fields):
+        thinks = False
+    given = TemplateFields(continue_final_message=continues, kwargs=kwargs, enable_thinking=thinks)
+    return template_options(request.model, given)
+
+
+def _thinks(request: ClientRequest[MessagesRequest], fields: MessageFields) -> bool:
+    """Returns whether the model must produce reasoning, by the request's fields and variables and
+    the operator's defaults. Clients that did not ask for reasoning expect text first."""
+    asked = (request.body.chat_template_kwargs or {}).get(_SWITCH, fields.thinks)
+    if asked is None:
+        asked = request.model.chat.config.default_chat_template_kwargs.get(_SWITCH)
+    return bool(asked)
+
+
+def _can_switch(model: ServedModel) -> bool:
+    template = model.chat.template
+    return template is not None and _SWITCH in template.tool_source
+
+
+def _budget(request: ClientRequest[MessagesRequest]) -> TokenBudget:
+    requested = request.body.max_tokens
+    if requested is None:
+        raise InvalidField("max_tokens is required", param="max_tokens")
+    # A prompt is only computed where there is a token to generate behind it.
+    return token_budget(request, requested or 1, may_reach_limit=True)
+
+
+_CALL_ID_LENGTH: Final = 24
+
+Asked = TypeVar("Asked", bound=MessagesRequest)
+
+
+class CountedTokens(AnswerSchema):
+    """The answer of `POST /v1/messages/count_tokens`."""
+
+    input_tokens: int
+
+
+class Messages:
+    """The handlers of the Messages API."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    async def create(self, request: Request, dialect: Dialect) -> Response | None:
+        """Answers a request to `/messages`. Raises RequestError, BackendError if the request failed
+        before the answer began."""
+        context = self._context
+        preparation = await context.read(request, MessagesRequest, dialect, names_of)
+        fields = read_fields(preparation.body)
+        if preparation.body.max_tokens == 0:
+            check_filling(preparation.body)
+        preparation = await self._with_documents(request, preparation)
+        job, form = await prepare(preparation, fields, self._new_call_id)
+        envelope, generation = context.begin(request, job, "msg_")
+        with generation:
+            if preparation.body.max_tokens == 0:
+                return await self._fill(request, job, form, envelope, generation)
+            writer = _writer(request, form, envelope, generation)
+            return await write_answer(request, job, generation, writer)
+
+    async def count_tokens(self, request: Request, dialect: Dialect) -> Response:
+        """Answers with the number of tokens that a request's prompt would have. Raises RequestError
+        if a field is invalid; BackendError if the prompt has images, which cannot be computed
+        now."""
+        preparation = await self._context.read(request, CountTokensRequest, dialect, names_of)
+        preparation = await self._with_documents(request, preparation)
+
+        async def compute(job: MessagesJob) -> Usage:
+            new_id = self._context.new_id()
+            with generation_of(job, Observed(new_id, request.log_fields)) as generation:
+                await generation.run(_drop)
+                return generation.usage
+
+        num_tokens = await count_tokens(preparation, compute)
+        return json_response(CountedTokens(num_tokens))
+
+    async def _with_documents(
+        self, request: Request, preparation: ClientRequest[Asked]
+    ) -> ClientRequest[Asked]:
+        find = partial(given_documents, preparation.body.messages)
+        added = await self._context.read_documents(request, find, preparation.size)
+        return replace(preparation, size=preparation.size + added)
+
+    def _new_call_id(self) -> str:
+        return f"toolu_{self._context.new_id()[-_CALL_ID_LENGTH:]}"
+
+    async def _fill(
+        self,
+        request: Request,
+        job: MessagesJob,
+        form: AnswerForm,
+        envelope: Envelope,
+        generation: TextGeneration,
+    ) -> Response:
+        """Computes the prompt to fill the prefix cache, and answers with an empty message; the one
+        generated token is dropped."""
+        await generation.run(_drop)
+        usage = generation.usage._replace(completion_tokens=0)
+        nothing = SampleDelta(0, "", FinishReason.LENGTH)
+        body = message_body(envelope, nothing, form, usage)
+        return json_response(body, headers=warning_headers(job.warnings, request))
+
+
+def _writer(
+    request: Request, form: AnswerForm, envelope: Envelope, generation: TextGeneration
+) -> AnswerWriter:
+    """Returns how a message is written."""
+
+    def whole(samples: Sequence[SampleDelta]) -> bytes:
+        [sample] = samples
+        return msgspec.json.encode(message_body(envelope, sample, form, generation.usage))
+
+    return AnswerWriter(whole, lambda: MessageFrames(envelope, generation, form, request.id))
+
+
+def _drop(delta: SampleDelta) -> None:
+    """Takes an unused token."""
+
+
+def endpoints(context: ApiContext) -> Iterator[Route]:
+    """Yields the routes of Anthropic's Messages API."""
+    messages = Messages(context)
+    yield Route("POST", "/v1/messages", endpoint(messages.create, ANTHROPIC))
+    yield Route("POST", "/v1/messages/count_tokens", endpoint(messages.count_tokens, ANTHROPIC))

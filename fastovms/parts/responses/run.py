@@ -1,0 +1,256 @@
+"""The way of a response from its request to its end, and the responses whose clients wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import orjson
+
+from fastovms.api import offload
+from fastovms.api.answer import ClientTooSlow, DeltaSender, format_cost
+from fastovms.api.dialect import DONE, log_fields_of
+from fastovms.api.generate import SampleDelta, TextGeneration, merged
+from fastovms.api.scoring import best_samples
+from fastovms.errors import InvalidField, StateFailed, TooLarge
+from fastovms.http.messages import Request, Stream
+from fastovms.parts.responses.job import Answering, Asked, ResponsesJob
+from fastovms.parts.responses.socket import Turn
+from fastovms.parts.responses.stored import History, id_is_taken, item_cost, to_items, to_record
+from fastovms.state.operations import Operations
+from fastovms.state.state_store import StateStore
+from fastovms.state.store import StoredItem, StoredResponse, UnknownPrevious
+
+logger = logging.getLogger(__name__)
+
+
+class Run(ABC):
+    """One response: it waits for its model, is generated, and is stored."""
+
+    def __init__(self, asked: Asked, answering: Answering) -> None:
+        self._asked = asked
+        self._run = answering.run
+        self._generation = answering.generation
+        self._begin = answering.begin
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the generation has ended and only the response must be stored."""
+        return self._run.status.is_final
+
+    async def _generate(self, stack: ExitStack) -> None:
+        """Returns when the text is generated, or the response has ended in another way.
+
+        Args:
+            stack: exits the context of the generation at the end.
+        """
+        try:
+            generation = await self._submitted(stack)
+            if generation is not None and not self.has_ended:
+                await generation.finished()
+        except (Exception, asyncio.CancelledError) as error:
+            self._end_by(error)
+
+    @abstractmethod
+    async def _submitted(self, stack: ExitStack) -> TextGeneration | None:
+        """Returns the generation once it is submitted; None if the response has ended before."""
+
+    @abstractmethod
+    def _end_by(self, error: BaseException) -> None:
+        """Ends the response by an error, or raises the error."""
+
+
+class ForegroundRun(Run):
+    """A response whose client waits for it. It is stored at its end.
+
+    Args:
+        store: None = responses are not stored.
+    """
+
+    def __init__(
+        self, asked: Asked, answering: Answering, request: Request, store: StateStore | None
+    ) -> None:
+        super().__init__(asked, answering)
+        self._request = request
+        self._turn: Turn | None = request.turn
+        self._store = store
+
+    async def _keep(self) -> None:
+        """Stores the response. If that fails, the client still gets the answer, which reports that
+        it is not stored. The WebSocket connection of a response that is not stored keeps it for the
+        next one. Raises InvalidField if another replica has stored a response with the same id."""
+        run, turn, fields, past = (
+            self._run,
+            self._turn,
+            self._asked.fields,
+            self._asked.history.past,
+        )
+        if turn is not None:
+            turn.may_be_cancelled = False
+        conversation_id = fields.conversation_id if run.status.is_answer else None
+        store = self._store if fields.store or conversation_id is not None else None
+        if store is None and turn is None:
+            return
+        given = await stored_input(self._asked.history)
+        record = to_record(run.form, run.status, given, run.output.items)
+        if turn is not None and turn.unstored.find(fields.previous_id) is not None:
+            record = replace(record, input=[*past, *given], previous_id=None)
+        try:
+            if store is not None:
+                await self._add(store, record, conversation_id)
+        except UnknownPrevious as error:
+            logger.warning(
+                "response %s is not stored: %s was deleted in the meantime", record.id, error
+            )
+            run.note_not_kept()
+        except (StateFailed, TooLarge) as error:
+            logger.error("cannot store response %s: %s", record.id, error)
+            run.note_not_kept()
+        if turn is not None and not run.form.members["store"] and run.status.name != "failed":
+            turn.unstored.keep(record.id, [*past, *given, *record.output])
+
+    async def _add(
+        self, store: StateStore, record: StoredResponse, conversation_id: str | None
+    ) -> None:
+        tenant = self._asked.caller.tenant
+        if self._asked.fields.store:
+            if not await store.run(
+                Operations.add_response, tenant, record, conversation_id=conversation_id
+            ):
+                raise id_is_taken(record.id)
+        elif conversation_id is not None:
+            items = [*record.input, *record.output]
+            await store.run(Operations.add_items, tenant, conversation_id, items)
+
+
+class WholeRun(ForegroundRun):
+    """A response in the foreground whose client waits for the whole of it."""
+
+    async def answer(self, job: ResponsesJob) -> bytes:
+        """Returns the response as JSON. Also raises RequestError, BackendError if the response
+        failed."""
+        with ExitStack() as stack:
+            await self._generate(stack)
+            cost = format_cost(self._deltas, job.options.report, job.preparation.model.info)
+            await offload.run(lambda: self._build(job), cost)
+            await self._keep()
+            return await offload.run(lambda: orjson.dumps(self._run.body()), cost)
+
+    async def _submitted(self, stack: ExitStack) -> TextGeneration | None:
+        assert self._generation is not None
+        stack.enter_context(self._generation)
+        self._deltas: list[list[SampleDelta]] = [[] for _ in range(self._generation.num_samples)]
+        self._generation.submit(lambda delta: self._deltas[delta.choice].append(delta))
+        return self._generation
+
+    def _end_by(self, error: BaseException) -> None:
+        raise error
+
+    def _build(self, job: ResponsesJob) -> None:
+        samples = [merged(parts) for parts in self._deltas]
+        for sample in best_samples(samples, job.options.candidates):
+            self._run.push(sample)
+
+
+class StreamedRun(ForegroundRun):
+    """A response in the foreground whose client gets each event as it is made. Implements
+    `answer.DeltaFrames`.
+
+    Args:
+        stream: not started, unless comments were sent.
+        max_pending_chars: characters of text to buffer for a client that does not read.
+    """
+
+    def __init__(
+        self,
+        asked: Asked,
+        answering: Answering,
+        request: Request,
+        store: StateStore | None,
+        stream: Stream,
+        *,
+        max_pending_chars: int,
+    ) -> None:
+        super().__init__(asked, answering, request, store)
+        self._stream = stream
+        self._sender = DeltaSender(stream, self, max_pending_chars=max_pending_chars)
+        self._last: SampleDelta | None = None
+        self._rest = b""
+
+    async def answer(self) -> None:
+        """Streams the response to its end. Raises RequestError, BackendError if the response failed
+        before the stream began."""
+        with ExitStack() as stack:
+            try:
+                await self._generate(stack)
+            except ClientTooSlow:
+                return
+            self._take_rest()
+            try:
+                await self._keep()
+            except InvalidField as error:
+                self._run.fail(error)
+            self._run.end()
+            self._stream.finish(self._rest + self._events() + DONE)
+
+    async def _submitted(self, stack: ExitStack) -> TextGeneration | None:
+        if self._begin is not None:
+            self._request.early_stream = self._stream
+            self._run.queue()
+            self._stream.send(self._events())
+            begun = await self._begin(stack)
+            self._run.adopt(begun.run)
+            self._generation = begun.generation
+        elif self._generation is not None:
+            stack.enter_context(self._generation)
+        assert self._generation is not None
+        self._generation.submit(self._on_delta)
+        self._run.start()
+        self._stream.send(self._events())
+        return self._generation
+
+    def _on_delta(self, delta: SampleDelta) -> None:
+        if delta.finish_reason is not None:
+            self._last = delta  # sent together with what ends the stream
+        elif delta.parsed or not delta.is_empty:
+            self._sender.send(delta)
+
+    def _end_by(self, error: BaseException) -> None:
+        """Ends a response that has failed, or that its client has cancelled over a WebSocket."""
+        if isinstance(error, ClientTooSlow) or not self._stream.started:
+            raise error
+        is_cancelled = self._turn is not None and self._turn.is_cancelled
+        if not (isinstance(error, Exception) or is_cancelled):
+            raise error  # the client has disconnected
+        self._take_rest()
+        if self._generation is not None:
+            self._generation.abort()
+        if isinstance(error, Exception):
+            self._request.log_fields.update(log_fields_of(error))
+            self._run.fail(error)
+        elif not self.has_ended:
+            self._run.cancel()
+
+    def _take_rest(self) -> None:
+        """Makes the events of the deltas that were not sent."""
+        self._rest += self._sender.rest(self._last)
+        self._last = None
+
+    def delta(self, delta: SampleDelta) -> bytes:
+        self._run.push(delta)
+        return b"".join(self._run.take_events())
+
+    def opening_length(self, choice: int) -> int:
+        return 0
+
+    def _events(self) -> bytes:
+        return b"".join(self._run.take_events())
+
+
+async def stored_input(history: History) -> Sequence[StoredItem]:
+    """Returns the items of a request in the form in which they are stored."""
+    return await offload.run(lambda: to_items(history.input), item_cost(history.size))

@@ -1,0 +1,630 @@
+"""The models that are served: requests wait for a model that loads, and idle models are
+unloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fastovms.api.body import show
+from fastovms.api.served import AnyServed, KnownModel, ModelState, Release, ServedModels
+from fastovms.config import ModelConfig
+from fastovms.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    InvalidField,
+    Overloaded,
+    ServerClosing,
+    description_of,
+)
+from fastovms.fair_queue import Shares
+from fastovms.http.messages import Request
+from fastovms.parts.several_models.residency import Move, MoveKind, Residency
+
+logger = logging.getLogger(__name__)
+
+
+_DURATION: Final = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|\u00b5s|\u03bcs|ms|s|m|h))+")
+_NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)")
+_MAX_LENGTH: Final = 64
+
+KeepAlive = str | int | float | None
+
+
+class Departure(NamedTuple):
+    """Whether a request unloads its model.
+
+    Attributes:
+        is_wanted: whether the client asks for it.
+        happens: whether the model is unloaded once it is idle.
+        warnings: the reasons why it is not unloaded although the client asks for it.
+    """
+
+    is_wanted: bool
+    happens: bool
+    warnings: Sequence[str]
+
+
+@contextmanager
+def departure(
+    keep_alive: KeepAlive, request: Request, model: KnownModel, models: ServedModels
+) -> Iterator[Departure]:
+    """Sets how long a model stays loaded after a request, if models are loaded on demand and the
+    client is an operator. Raises InvalidField if `keep_alive` is not a duration."""
+    is_wanted, holder = unloads(keep_alive), models.holder
+    if not is_wanted:
+        yield Departure(False, False, ())
+    elif holder is None or not holder.loads_on_demand:
+        reason = "this server does not load models on demand"
+        yield Departure(True, False, _warnings(model, reason))
+    elif not request.caller.is_admin:
+        yield Departure(True, False, _warnings(model, "only an operator may unload it"))
+    else:
+        try:
+            yield Departure(True, True, ())
+        finally:
+            holder.dismiss(model.resident)
+
+
+def _warnings(model: KnownModel, reason: str) -> Sequence[str]:
+    return [f"keep_alive changes nothing: {model.name} stays in memory, as {reason}"]
+
+
+def unloads(keep_alive: KeepAlive) -> bool:
+    """Returns whether the model is to be unloaded at once: for a duration of zero, given as a
+    number of seconds or in Go's notation, such as "0s". Raises InvalidField if the value is not a
+    duration."""
+    if not isinstance(keep_alive, str):
+        return keep_alive == 0
+    text = keep_alive.strip()
+    is_duration = _DURATION.fullmatch(text) or _NUMBER.fullmatch(text)
+    if len(text) > _MAX_LENGTH or not is_duration:
+        raise InvalidField(
+            'keep_alive must be a number of seconds or a duration such as "5m" or "1h30m", not '
+            f"{show(keep_alive)}",
+            param="keep_alive",
+        )
+    return not re.search(r"[1-9]", text)
+
+
+class ModelWaiters:
+    """The requests that wait for models. Each waits for a future, which is done once the model is
+    held for it. Belongs to the event loop.
+
+    Args:
+        residency: is notified of the requests that wait.
+        clock: seconds, from a monotonic clock.
+    """
+
+    def __init__(self, residency: Residency, clock: Callable[[], float]) -> None:
+        self._residency = residency
+        self._clock = clock
+        self._waiting: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
+        self._orders: set[asyncio.Future[None]] = set()
+
+    def num_waiting(self, name: str) -> int:
+        return len(self._waiting[name])
+
+    @property
+    def names(self) -> list[str]:
+        """The models that a request waits for."""
+        return [name for name, waiting in self._waiting.items() if waiting]
+
+    def add(self, name: str, *, is_order: bool = False) -> asyncio.Future[None]:
+        """Adds a waiting request and returns its future. `is_order` says whether the model must be
+        loaded with its current configuration."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[name].append(waiting)
+        if is_order:
+            self._orders.add(waiting)
+            waiting.add_done_callback(self._orders.discard)
+        self._residency.wait(name, self._clock())
+        return waiting
+
+    def remove(self, name: str, waiting: asyncio.Future[None]) -> bool:
+        """Removes a waiting request, and returns whether it was still waiting."""
+        if waiting not in self._waiting[name]:
+            return False
+        self._waiting[name].remove(waiting)
+        self._residency.stop_waiting(name)
+        return True
+
+    def hand_over(self, name: str) -> None:
+        """Marks the model as used by each waiting request, so that it cannot be unloaded before
+        those requests have used it."""
+        for waiting in self._waiting.pop(name, ()):
+            self._residency.stop_waiting(name)
+            if not waiting.done():
+                self._residency.acquire(name, self._clock())
+                waiting.set_result(None)
+
+    def refuse(self, name: str, error: BackendUnavailable) -> None:
+        """Ends every wait for a model with an error."""
+        self._refuse(name, self._waiting.pop(name, []), error)
+
+    def refuse_orders(self, name: str, error: BackendUnavailable) -> None:
+        """Ends the orders with an error; requests wait on."""
+        waiting = self._waiting.pop(name, [])
+        self._waiting[name] = [future for future in waiting if future not in self._orders]
+        self._refuse(name, [future for future in waiting if future in self._orders], error)
+
+    def _refuse(
+        self, name: str, refused: list[asyncio.Future[None]], error: BackendUnavailable
+    ) -> None:
+        for waiting in refused:
+            self._residency.stop_waiting(name)
+            if not waiting.done():
+                waiting.set_exception(error)
+
+
+_LATER: Final = 0.001
+"""Seconds that a timer is late, so that it is not early by a rounding."""
+
+
+class ModelPlan(NamedTuple):
+    """A model that may be loaded.
+
+    Attributes:
+        known: the description known before loading.
+        size: the approximate memory in bytes.
+        file_size: the size of its weight files in bytes.
+    """
+
+    config: ModelConfig
+    known: KnownModel
+    size: int
+    file_size: int = 0
+
+
+class ModelChanges(NamedTuple):
+    """The outcome of applying another list of models.
+
+    Attributes:
+        is_any: whether anything has changed.
+        loads: futures that are done when each model to load is loaded, or has failed to.
+    """
+
+    is_any: bool
+    loads: Sequence[asyncio.Future[None]]
+
+
+class ModelLoader(Protocol):
+    """Loads models and frees their memory. Its methods may block; call them in threads."""
+
+    async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
+        """Loads one model and returns it. Raises ConfigurationError if it cannot be loaded.
+        `num_loaded` says how many models are loaded already."""
+
+    async def reclaim(self) -> None:
+        """Returns the freed memory of an unloaded model to the operating system."""
+
+
+class ModelPool:
+    """Loads and unloads models on demand. Implements `ModelHolder`; belongs to the event loop.
+
+    Attributes:
+        num_loads, num_unloads, num_failures: counts so far, by the model's name.
+    """
+
+    def __init__(
+        self,
+        models: ServedModels,
+        residency: Residency,
+        loader: ModelLoader,
+        *,
+        clock: Callable[[], float],
+        wait_timeout: float,
+        occupied: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """
+        Args:
+            occupied: returns a context that is open while a request waits for its model.
+            models: the models in memory; the pool updates it.
+            wait_timeout: how many seconds a request may wait for its model.
+        """
+        self._models = models
+        self._residency = residency
+        self._loader = loader
+        self._clock = clock
+        self._wait_timeout = wait_timeout
+        self._occupied = occupied
+        self._configs: dict[str, ModelConfig] = {}
+        self._known: dict[str, KnownModel] = {}
+        self._loaded: dict[str, ModelPlan] = {}  # by name, that of the last successful load
+        self._waiters = ModelWaiters(residency, clock)
+        self._places: dict[str, Shares] = {}
+        self._move: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closes: dict[str, Callable[[], None]] = {}
+        self._leaving: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
+        self._closed = False
+        self.num_loads: Counter[str] = Counter()
+        self.num_unloads: Counter[str] = Counter()
+        self.num_failures: Counter[str] = Counter()
+        models.holder = self
+
+    # What there is
+
+    def start(self, plans: Sequence[ModelPlan]) -> None:
+        """Sets the models that may be loaded; some may be in memory already."""
+        for plan in plans:
+            self._adopt(plan, is_loaded=plan.known.served is not None)
+        self._tell()
+        self._advance()
+
+    def apply(self, plans: Sequence[ModelPlan]) -> ModelChanges:
+        """Replaces the list of models: adds, changes and removes. Models in use are unloaded when
+        their last request has ended."""
+        given = {plan.known.name: plan for plan in plans}
+        removed = [name for name in self._configs if name not in given]
+        added = [plan for name, plan in given.items() if name not in self._configs]
+        changed = [
+            plan
+            for name, plan in given.items()
+            if name in self._configs and plan.config != self._configs[name]
+        ]
+        for name in removed:
+            logger.info("models: %s is no longer served", name)
+            self._waiters.refuse(name, BackendUnavailable(f"the model {name} is no longer served"))
+            self._residency.remove(name)
+            self._loaded.pop(name, None)
+            self._places.pop(name, None)
+            del self._configs[name]
+        for plan in added:
+            logger.info("models: %s is now served", plan.known.name)
+            self._adopt(plan, is_loaded=False)
+        for plan in changed:
+            logger.info("models: the configuration of %s has changed", plan.known.name)
+            self._change(plan)
+        self._configs = {name: plan.config for name, plan in given.items()}
+        self._tell()
+        loads: list[asyncio.Future[None]] = []
+        if not self._residency.loads_on_demand:
+            loads = [self._want(plan.known.name) for plan in (*added, *changed)]
+        self._advance()
+        return ModelChanges(bool(removed or added or changed), loads)
+
+    @property
+    def configs(self) -> Mapping[str, ModelConfig]:
+        """The models that requests may name."""
+        return self._configs
+
+    @property
+    def loads_on_demand(self) -> bool:
+        return self._residency.loads_on_demand
+
+    def num_waiting(self) -> dict[str, int]:
+        """Returns the number of waiting requests of each model."""
+        return {model.name: model.num_waiting for model in self._residency}
+
+    # Requests
+
+    def try_hold(self, name: str) -> Release | None:
+        if name not in self._residency or not self._residency.acquire(name, self._clock()):
+            return None
+        return partial(self._release, name)
+
+    async def hold(self, name: str, client: str = "") -> Release:
+        release = self.try_hold(name)
+        if release is not None:
+            return release
+        if name not in self._configs:
+            raise BackendUnavailable(f"the model {name} is no longer served")
+        seconds = self._residency.seconds_to_retry(name, self._clock())
+        if seconds:
+            raise _not_loaded(self._known[name], seconds)
+        places = self._places_of(name)
+        if not places.may_take(client):
+            raise Overloaded(
+                f"{places.used} requests wait for {name} to be loaded, which is the limit"
+            )
+        waiting = self._wait(name)
+        places.hold(client)
+        try:
+            with self._occupied():
+                async with asyncio.timeout(self._wait_timeout):
+                    await waiting
+        except BaseException as error:
+            self._give_up(name, waiting)
+            if isinstance(error, TimeoutError):
+                raise BackendUnavailable(
+                    f"the model {name} could not be loaded within {self._wait_timeout:g} s",
+                    retry_after=10.0,
+                ) from None
+            raise
+        finally:
+            places.give_back(client)
+        return partial(self._release, name)
+
+    def _places_of(self, name: str) -> Shares:
+        """Returns the places of those that wait for a model, by the limit that it has now."""
+        limit = self._configs[name].engine.max_num_queued_requests
+        places = self._places.get(name)
+        if places is None or places.free != limit:
+            places = self._places[name] = Shares.of_places(limit)
+        return places
+
+    def _wait(self, name: str, *, is_order: bool = False) -> asyncio.Future[None]:
+        """Returns the callback that runs once the model is in use for the waiting request."""
+        waiting = self._waiters.add(name, is_order=is_order)
+        self._advance()
+        return waiting
+
+    def _give_up(self, name: str, waiting: asyncio.Future[None]) -> None:
+        """Ends the wait of a client that has disconnected, or whose time is over."""
+        if self._waiters.remove(name, waiting):
+            self._advance()
+        elif not waiting.cancelled() and waiting.exception() is None:
+            self._release(name)  # it came too late
+
+    def _release(self, name: str) -> None:
+        self._residency.release(name, self._clock())
+        self._advance()
+
+    def _hold_again(self, name: str) -> Release:
+        self._residency.hold(name)
+        return partial(self._release, name)
+
+    # Operators
+
+    async def load(self, name: str) -> None:
+        """Loads a model and returns when it is in memory. Raises as `hold` does."""
+        self._residency.retry_now(name)
+        (await self.hold(name))()
+
+    def seconds_to_leave(self, name: str) -> float | None:
+        """Returns the seconds that a model stays loaded without requests; None = without limit."""
+        return self._residency.seconds_to_leave(name, self._clock())
+
+    def dismiss(self, name: str) -> None:
+        """Unloads a model when its last request has ended; returns at once."""
+        self._residency.ask_to_leave(name)
+        self._advance()
+
+    async def unload(self, name: str) -> None:
+        """Unloads a model and returns when its memory is freed. Raises BackendUnavailable if
+        requests still run on it; it is unloaded when they have ended."""
+        self.dismiss(name)
+        if self._residency[name].is_away:
+            return
+        left = asyncio.get_running_loop().create_future()
+        self._leaving[name].append(left)
+        try:
+            async with asyncio.timeout(self._wait_timeout):
+                await left
+        except TimeoutError:
+            raise BackendUnavailable(
+                f"requests still run on {name}: it will be unloaded when they end"
+            ) from None
+
+    def _want(self, name: str) -> asyncio.Future[None]:
+        """Queues the load of a model without a request for it. Returns the future of the load."""
+
+        def end(waiting: asyncio.Future[None]) -> None:
+            if not waiting.cancelled() and waiting.exception() is None:
+                self._release(name)
+
+        waiting = self._wait(name, is_order=True)
+        waiting.add_done_callback(end)
+        return waiting
+
+    # Moves
+
+    def _advance(self) -> None:
+        """Begins the next load or unload, if there is one, or sets the timer for the next one."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._closed:
+            return
+        now = self._clock()
+        move = self._residency.next_move(now)
+        if move is not None:
+            self._tell()
+            self._move = asyncio.ensure_future(self._do(move))
+            return
+        at = self._residency.wake_at(now)
+        if at is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(at - now + _LATER, self._advance)
+
+    async def _do(self, move: Move) -> None:
+        try:
+            if move.kind is MoveKind.LOAD:
+                await self._load(move.name)
+            else:
+                await self._unload(move.name)
+        finally:
+            self._tell()
+            self._advance()
+
+    async def _load(self, name: str) -> None:
+        known, config = self._known[name], self._configs.get(name)
+        if config is None:  # it was removed from the list after it was chosen
+            self._residency.failed(self._clock())
+            return
+        plan = ModelPlan(config, known, known.size, known.file_size)
+        num_loaded = sum(model.served is not None for model in self._known.values())
+        try:
+            loaded = await self._loader.load(config, num_loaded)
+            [model] = loaded
+            await _warm_up(model)
+        except Exception as error:
+            known.reason = description_of(error)
+            trace = None if isinstance(error, ConfigurationError) else error
+            logger.error("models: cannot load %s: %s", name, error, exc_info=trace)
+            self.num_failures[name] += 1
+            self._residency.failed(self._clock())
+            if name in self._configs:  # else whoever has waited knows already
+                self._note_failure(plan)
+            return
+        if known.metrics is not None:
+            model.metrics.continue_from(known.metrics)
+        model = replace(model, hold=partial(self._hold_again, name))
+        known.note_loaded(model)
+        self._closes[name] = loaded.close
+        self.num_loads[name] += 1
+        self._residency.loaded(self._clock())
+        if not self._residency[name].leaves:
+            self._loaded[name] = plan
+            self._waiters.hand_over(name)
+
+    def _note_failure(self, plan: ModelPlan) -> None:
+        """Queues a load of the current settings, if they have changed during a failed load, or of
+        those that were loaded last, if they are other ones. Otherwise refuses the waiting
+        requests."""
+        name = plan.known.name
+        if self._configs[name] != plan.config:  # they have changed since: the new ones are tried
+            self._residency.change(name, plan.known.size)
+            return
+        refusal = _not_loaded(plan.known, self._residency.seconds_to_retry(name, self._clock()))
+        former = self._loaded.get(name)
+        if former is None or former.config == plan.config or self.loads_on_demand:
+            self._loaded.pop(name, None)
+            self._waiters.refuse(name, refusal)
+            return
+        self._waiters.refuse_orders(name, refusal)
+        self._change(former)
+        self._want(name)
+
+    async def _unload(self, name: str) -> None:
+        known = self._known[name]
+        model, known.served = known.served, None
+        assert model is not None
+        try:
+            await model.backend.close()
+            model.metrics.end()
+            del model
+            close = self._closes.pop(name, None)
+            if close is not None:
+                await asyncio.to_thread(close)
+                del close
+            await self._loader.reclaim()
+        finally:
+            logger.info("models: unloaded %s", name)
+            self.num_unloads[name] += 1
+            self._residency.unloaded()
+
+    def _adopt(self, plan: ModelPlan, *, is_loaded: bool) -> None:
+        name = plan.known.name
+        known = self._known.setdefault(name, plan.known)
+        known.aliases, known.size = plan.known.aliases, plan.size
+        known.file_size, known.lora_modules = plan.file_size, plan.config.engine.lora_modules
+        self._configs[name] = plan.config
+        self._residency.add(name, plan.size, is_loaded=is_loaded, now=self._clock())
+        if known.served is not None:
+            known.served = replace(known.served, hold=partial(self._hold_again, name))
+        if is_loaded:
+            self._loaded[name] = plan
+
+    def _change(self, plan: ModelPlan) -> None:
+        """Changes the configuration of a model for its next load."""
+        known = self._known[plan.known.name]
+        known.aliases, known.size = plan.config.names[1:], plan.size
+        known.file_size, known.lora_modules = plan.file_size, plan.config.engine.lora_modules
+        self._configs[known.name] = plan.config
+        self._residency.change(known.name, plan.size)
+
+    def _tell(self) -> None:
+        """Publishes the models and their states, and notifies those that wait for an unload."""
+        for name in list(self._known):
+            if name in self._residency:
+                self._known[name].state = self._residency[name].state
+            else:
+                del self._known[name]
+        leaving = [known for name, known in self._known.items() if name not in self._configs]
+        self._models.set_known([self._known[name] for name in self._configs], leaving)
+        for name in list(self._leaving):
+            if name not in self._residency or self._residency[name].is_away:
+                for left in self._leaving.pop(name):
+                    if not left.done():
+                        left.set_result(None)
+
+    async def close(self) -> None:
+        """Stops loading and unloading; waiting requests get an error."""
+        self._closed = True
+        self._advance()
+        for name in self._waiters.names:
+            self._waiters.refuse(name, ServerClosing("the server is shutting down"))
+        if self._move is not None:
+            self._move.cancel()
+            await asyncio.gather(self._move, return_exceptions=True)
+        for name, known in self._known.items():
+            if name not in self._configs and known.served is not None:
+                await known.served.backend.close()
+
+
+async def _warm_up(model: AnyServed) -> None:
+    """Starts a model's backend and returns once it is ready for requests. Closes the backend if
+    that fails. Raises EngineFailed if the model cannot compute anything."""
+    model.backend.start()
+    try:
+        await model.backend.warmed_up()
+    except BaseException:
+        await model.backend.close()
+        raise
+
+
+def _not_loaded(known: KnownModel, seconds: float) -> BackendUnavailable:
+    return BackendUnavailable(
+        f"the model {known.name} could not be loaded: {known.reason}", retry_after=seconds
+    )
+
+
+_PREFIX: Final = "fastovms_"
+
+
+class ModelCollector(Collector):
+    """Exports the state of each model, by its name."""
+
+    def __init__(self, models: ServedModels, pool: ModelPool) -> None:
+        self._models = models
+        self._pool = pool
+
+    def collect(self) -> Iterable[Metric]:
+        states = GaugeMetricFamily(
+            f"{_PREFIX}model_state",
+            "1 for the state in which a model is, 0 for the others",
+            labels=["model_name", "state"],
+        )
+        for model in self._models.known:
+            for state in ModelState:
+                states.add_metric([model.name, state.value], float(model.state is state))
+        yield states
+        pool = self._pool
+        waiting = GaugeMetricFamily(
+            f"{_PREFIX}num_requests_waiting_for_model",
+            "Requests that wait for their model to be loaded",
+            labels=["model_name"],
+        )
+        numbers = pool.num_waiting()
+        for model in self._models.known:
+            waiting.add_metric([model.name], numbers.get(model.name, 0))
+        yield waiting
+        weights = GaugeMetricFamily(
+            f"{_PREFIX}weights_bytes",
+            "Bytes of the weights of a model that is loaded, as its files have them",
+            labels=["model_name"],
+        )
+        for model in self._models.known:
+            weights.add_metric([model.name], model.file_size if model.served is not None else 0)
+        yield weights
+        yield self._count("model_loads", "Loads of a model that was asked for", pool.num_loads)
+        yield self._count("model_load_failures", "Loads that failed", pool.num_failures)
+        yield self._count("model_unloads", "Models unloaded", pool.num_unloads)
+
+    def _count(self, name: str, text: str, numbers: Mapping[str, int]) -> Metric:
+        family = CounterMetricFamily(f"{_PREFIX}{name}", text, labels=["model_name"])
+        for model in self._models.known:
+            family.add_metric([model.name], numbers.get(model.name, 0))
+        return family

@@ -20,6 +20,14 @@ RANKS = (
 """The top-level packages and files, the lowest first. Each imports from lower ranks and from
 itself, never from its own rank."""
 
+LIBRARIES = {
+    "text": {"errors", "grammar_tree", "json_types", "params", "system.disk"},
+    "grammar": {"errors", "grammar_tree", "json_types", "params"},
+    "gguf": {"errors", "params", "request_fields", "system.disk"},
+    "engine.kernels": {"engine.jit"},
+}
+"""Folders that know nothing of the server, with all that they import besides themselves."""
+
 CHAT = ("http.server", "api.chat", "backends.paged.backend")
 """What answers a plain chat, with all that it imports."""
 

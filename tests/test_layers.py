@@ -11,6 +11,7 @@ import pytest
 
 from tests.layers import (
     CHAT,
+    LIBRARIES,
     MAX_CHAT_FILES,
     MAX_CHAT_LINES,
     NEEDED_PARTS,
@@ -81,6 +82,14 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         if path.name != "__init__.py"
     }
     TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_libraries_know_nothing_of_the_server(library: str) -> None:
+    folder = tuple(library.split("."))
+    own = [module for module in MODULES if module[: len(folder)] == folder]
+    used = {to for module in own for _, to in imports(ast.parse(MODULES[module].read_text()))}
+    assert {".".join(to) for to in used.difference(own)} == LIBRARIES[library]
 
 
 def test_a_chat_imports_no_part_and_stays_small() -> None:

@@ -32,7 +32,9 @@ from fastovms.api.chat_prompt import (
     TemplateOptions,
     template_options,
 )
-from fastovms.api.chat_task import (
+from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_tools
+from fastovms.api.client_request import ClientRequest, FieldNames
+from fastovms.api.constraint import (
     ChatJob,
     ReadChat,
     chat_job,
@@ -40,8 +42,6 @@ from fastovms.api.chat_task import (
     finds_markup,
     hides_content,
 )
-from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_tools
-from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
 from fastovms.api.fields import TokenBudget, check_num_choices, prompt_caching, token_budget
@@ -56,9 +56,9 @@ from fastovms.api.logprobs import (
     prompt_logprobs_body,
     token_report,
 )
+from fastovms.api.prepare import GenerationOptions, check_numbers, generation_options
 from fastovms.api.request_schemas import ChatRequest, StreamOptions
 from fastovms.api.scoring import ContentTokens, TokenAligner, best_samples
-from fastovms.api.task import GenerationOptions, check_numbers, generation_options
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.params import FinishReason, TokenLogprobs

@@ -12,10 +12,10 @@ from fastovms.api.chat_messages import Message
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.client_request import ClientRequest
 from fastovms.api.image_parts import check_tags, without_tags
+from fastovms.api.prepare import tags_named
 from fastovms.api.prompt import Prompt, PromptEncoder, Truncation, check_text, context_exceeded
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel
-from fastovms.api.task import tags_named
 from fastovms.errors import FieldFault, InvalidField
 from fastovms.text.output import leaves_reasoning_open
 from fastovms.text.scanning import Content, Piece, Reasoning

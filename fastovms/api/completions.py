@@ -41,6 +41,15 @@ from fastovms.api.logprobs import (
     prompt_logprobs_body,
     token_report,
 )
+from fastovms.api.prepare import (
+    GenerationOptions,
+    ModelInput,
+    PromptTask,
+    check_numbers,
+    compile_grammar,
+    generation_options,
+    make_tasks,
+)
 from fastovms.api.prompt import (
     Prompt,
     PromptEncoder,
@@ -52,15 +61,6 @@ from fastovms.api.prompt import (
 )
 from fastovms.api.request_schemas import CompletionRequest, StreamOptions
 from fastovms.api.scoring import best_samples, score_prompts
-from fastovms.api.task import (
-    GenerationOptions,
-    ModelInput,
-    PromptTask,
-    check_numbers,
-    compile_grammar,
-    generation_options,
-    make_tasks,
-)
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request, Response
 from fastovms.params import ALL_LOGPROBS, FinishReason, TextPrompt, TokenLogprobs

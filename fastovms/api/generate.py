@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 from fastovms.api.client_request import ClientRequest
 from fastovms.api.fields import Stopping
+from fastovms.api.prepare import GenerationOptions, PromptTask
 from fastovms.api.served import ServedModel
-from fastovms.api.task import GenerationOptions, PromptTask
 from fastovms.backend import GenerationBackend, OutputCallback
 from fastovms.errors import (
     BackendError,

@@ -13,8 +13,8 @@ import orjson
 
 from fastovms.api.body import wrong
 from fastovms.api.client_request import ClientRequest, FieldNames
+from fastovms.api.prepare import check_length
 from fastovms.api.request_schemas import GenerationFields
-from fastovms.api.task import check_length
 from fastovms.errors import InvalidField
 from fastovms.grammar.finite_schema import Schema, integer_of
 from fastovms.grammar.json_schema import enforceable_schema, open_schema, shut_schema, strict_schema

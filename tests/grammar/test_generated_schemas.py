@@ -14,7 +14,7 @@ from fastovms.text.output import call_grammar
 from fastovms.text.told_tools import written_call
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
 from tests.api.chat_models import call_text, tool
-from tests.api.test_chat_task import constraint_of
+from tests.api.test_constraint import constraint_of
 from tests.vocabularies import vocabulary
 
 SCHEMAS: dict[str, tuple[dict[str, Any], Any]] = json.loads(

@@ -21,9 +21,9 @@ from fastovms.api.chat_prompt import (
     TemplateOptions,
     template_options,
 )
-from fastovms.api.chat_task import ChatJob, ReadChat, chat_job, constraint, hides_content
 from fastovms.api.chat_tools import ToolTarget
 from fastovms.api.client_request import ClientRequest, FieldNames
+from fastovms.api.constraint import ChatJob, ReadChat, chat_job, constraint, hides_content
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import (
     ANTHROPIC,
@@ -39,9 +39,9 @@ from fastovms.api.fields import TokenBudget, token_budget
 from fastovms.api.generate import Observed, SampleDelta, TextGeneration, Usage, generation_of
 from fastovms.api.image_parts import images_of_request
 from fastovms.api.logprobs import token_report
+from fastovms.api.prepare import check_numbers, generation_options
 from fastovms.api.prompt import Prompt
 from fastovms.api.served import ServedModel
-from fastovms.api.task import check_numbers, generation_options
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.params import FinishReason

@@ -17,9 +17,9 @@ from fastovms.api.answer import AnswerWriter, Run, write_answer
 from fastovms.api.body import show
 from fastovms.api.chat_messages import ChatMessages, Message, fitting
 from fastovms.api.chat_prompt import PromptMaker, template_options
-from fastovms.api.chat_task import ReadChat, chat_job, constraint
 from fastovms.api.chat_tools import ToolUse, read_tools
 from fastovms.api.client_request import ClientRequest
+from fastovms.api.constraint import ReadChat, chat_job, constraint
 from fastovms.api.context import ApiContext
 from fastovms.api.deferred import constraint_of
 from fastovms.api.dialect import Dialect, last_frames
@@ -35,16 +35,7 @@ from fastovms.api.generate import (
 )
 from fastovms.api.image_parts import GivenImages, ImageSource, check_tags, images_of_request
 from fastovms.api.logprobs import TokenReport, chat_logprobs, token_report
-from fastovms.api.prompt import (
-    Prompt,
-    PromptEncoder,
-    check_text,
-    check_token_range,
-    context_exceeded,
-    encoding_cost,
-)
-from fastovms.api.served import KnownModel, ServedModel
-from fastovms.api.task import (
+from fastovms.api.prepare import (
     GenerationOptions,
     ModelInput,
     PromptTask,
@@ -54,6 +45,15 @@ from fastovms.api.task import (
     kept_images,
     make_tasks,
 )
+from fastovms.api.prompt import (
+    Prompt,
+    PromptEncoder,
+    check_text,
+    check_token_range,
+    context_exceeded,
+    encoding_cost,
+)
+from fastovms.api.served import KnownModel, ServedModel
 from fastovms.api.typed_body import hold_model, read_named
 from fastovms.errors import InvalidField
 from fastovms.http.messages import HeaderPairs, Request, Response

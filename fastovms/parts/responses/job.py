@@ -17,10 +17,10 @@ import orjson
 from fastovms.api.answer import Envelope
 from fastovms.api.chat_messages import fitting, unseal_summary
 from fastovms.api.chat_prompt import PromptMaker, TemplateFields, template_options
-from fastovms.api.chat_task import ChatJob, ReadChat, chat_job, constraint, hides_content
 from fastovms.api.chat_tools import COMPUTERS, ToolUse, read_tools
 from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.client_tools import CLIENT_TOOLS, openai_tool
+from fastovms.api.constraint import ChatJob, ReadChat, chat_job, constraint, hides_content
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
 from fastovms.api.fields import (
@@ -38,14 +38,14 @@ from fastovms.api.image_parts import (
     images_of_request,
 )
 from fastovms.api.logprobs import chat_logprobs, token_report
-from fastovms.api.prompt import Prompt
-from fastovms.api.scoring import TokenAligner
-from fastovms.api.served import ServedModel
-from fastovms.api.task import (
+from fastovms.api.prepare import (
     check_numbers,
     generation_options,
     kept_images,
 )
+from fastovms.api.prompt import Prompt
+from fastovms.api.scoring import TokenAligner
+from fastovms.api.served import ServedModel
 from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
 from fastovms.http.messages import Caller
 from fastovms.params import (

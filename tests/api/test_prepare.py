@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/task.py`."""
+"""Tests of `fastovms/api/prepare.py`."""
 
 from __future__ import annotations
 

@@ -16,10 +16,7 @@ from fastovms.api.client_request import ClientRequest
 from fastovms.api.deferred import constraint_of, enforceable_schema
 from fastovms.api.endpoint import passed_over
 from fastovms.api.image_parts import ImageSource
-from fastovms.api.prompt import Prompt
-from fastovms.api.request_schemas import GenerationFields
-from fastovms.api.served import ServedModel
-from fastovms.api.task import (
+from fastovms.api.prepare import (
     GenerationOptions,
     ModelInput,
     PromptTask,
@@ -28,6 +25,9 @@ from fastovms.api.task import (
     make_tasks,
     with_images,
 )
+from fastovms.api.prompt import Prompt
+from fastovms.api.request_schemas import GenerationFields
+from fastovms.api.served import ServedModel
 from fastovms.config import ApiConfig
 from fastovms.errors import (
     BackendUnavailable,

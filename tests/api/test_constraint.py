@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/chat_task.py`."""
+"""Tests of `fastovms/api/constraint.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from fastovms.api.chat import names_of
 from fastovms.api.chat_prompt import TemplateOptions
-from fastovms.api.chat_task import Constraint, constraint, usable
 from fastovms.api.chat_tools import read_tools
 from fastovms.api.client_request import ClientRequest
+from fastovms.api.constraint import Constraint, constraint, usable
 from fastovms.api.dialect import OPENAI
 from fastovms.api.request_schemas import ChatRequest
 from fastovms.api.served import ServedModel

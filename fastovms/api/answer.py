@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,7 +16,6 @@ from fastovms.api.dialect import END, AnswerSchema, Dialect, log_fields_of
 from fastovms.api.endpoint import warning_headers
 from fastovms.api.fields import is_streamed
 from fastovms.api.generate import (
-    CheckedRequest,
     DeltaCallback,
     SampleDelta,
     TextGeneration,
@@ -24,11 +23,13 @@ from fastovms.api.generate import (
     merged,
 )
 from fastovms.api.logprobs import TokenReport, num_values
+from fastovms.api.prepare import ModelInput
 from fastovms.api.request_schemas import StreamOptions
 from fastovms.errors import FastovmsError
 from fastovms.http.messages import EVENT_STREAM, HeaderPairs, Request, Response, Stream
 from fastovms.params import FinishReason, ModelInfo
 from fastovms.telemetry.metrics import SampleTimings
+from fastovms.text.scanning import Content, Piece, Reasoning
 
 Run = Callable[[DeltaCallback], Awaitable[None]]
 """Generates, telling the callback of every delta."""
@@ -49,6 +50,31 @@ def format_cost(
     if report.num_logprobs is not None:
         num_tokens *= num_values(report.num_logprobs, model)
     return max(num_tokens, sum(map(len, deltas)))
+
+
+class ShownPieces(NamedTuple):
+    """Selects the pieces of an answer that the client gets.
+
+    Attributes:
+        hides_reasoning: whether pieces of reasoning are left out.
+        hides_content: whether content is left out. If tool calls are required, content can only be
+            broken calls.
+        one_call: whether calls after the first are left out.
+    """
+
+    hides_reasoning: bool = False
+    hides_content: bool = False
+    one_call: bool = False
+
+    def shows(self, piece: Piece) -> bool:
+        """Returns whether the client gets a piece."""
+        match piece:
+            case Content():
+                return not self.hides_content
+            case Reasoning():
+                return not self.hides_reasoning
+            case _:
+                return not (self.one_call and piece.call_index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +100,7 @@ class AnswerWriter:
 
 async def write_answer(
     request: Request,
-    job: CheckedRequest,
+    given: ModelInput[Any],
     generation: TextGeneration,
     writer: AnswerWriter,
     run: Run | None = None,
@@ -83,8 +109,8 @@ async def write_answer(
     body is encoded in a thread. Raises Exception if errors of `run`; once a stream has begun, it
     ends with an error event instead. `run` runs the generation; None = `generation.run`."""
     run = run or generation.run
-    headers = warning_headers(job.warnings, request)
-    if is_streamed(job.preparation.body):
+    headers = warning_headers(given.warnings, request)
+    if is_streamed(given.asked.body):
         frames = writer.frames()
         stream = request.stream(
             content_type=writer.content_type, headers=(*headers, *writer.stream_headers)
@@ -94,7 +120,7 @@ async def write_answer(
             frames,
             num_samples=generation.num_samples,
             handshake=writer.handshake,
-            max_pending_chars=job.preparation.config.max_pending_chars,
+            max_pending_chars=given.asked.config.max_pending_chars,
         )
         await _run_stream(request, stream, sent, run)
         return None
@@ -103,7 +129,7 @@ async def write_answer(
     def encode() -> bytes:
         return writer.whole([merged(parts) for parts in deltas])
 
-    cost = format_cost(deltas, job.options.report, job.preparation.model.info)
+    cost = format_cost(deltas, given.report, given.asked.model.info)
     data = await offload.run(encode, cost + writer.prompt_cost)
     return Response(200, data, headers=headers)
 

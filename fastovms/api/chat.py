@@ -17,6 +17,7 @@ from fastovms.api.answer import (
     Envelope,
     FinishWord,
     RequestMetrics,
+    ShownPieces,
     StreamUsage,
     TokenUsage,
     closing_members,
@@ -24,27 +25,12 @@ from fastovms.api.answer import (
     write_answer,
 )
 from fastovms.api.body import wrong
-from fastovms.api.chat_messages import Message, given_documents, read_messages
-from fastovms.api.chat_prompt import (
-    PromptMaker,
-    ShownPieces,
-    TemplateFields,
-    TemplateOptions,
-    template_options,
-)
+from fastovms.api.chat_messages import given_documents, read_messages
 from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_tools
 from fastovms.api.client_request import ClientRequest, FieldNames
-from fastovms.api.constraint import (
-    ChatJob,
-    ReadChat,
-    chat_job,
-    constraint,
-    finds_markup,
-    hides_content,
-)
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
-from fastovms.api.fields import TokenBudget, check_num_choices, prompt_caching, token_budget
+from fastovms.api.fields import TokenBudget, prompt_caching, token_budget
 from fastovms.api.generate import SampleDelta, TextGeneration, Usage
 from fastovms.api.image_parts import images_of_request
 from fastovms.api.logprobs import (
@@ -56,7 +42,8 @@ from fastovms.api.logprobs import (
     prompt_logprobs_body,
     token_report,
 )
-from fastovms.api.prepare import GenerationOptions, check_numbers, generation_options
+from fastovms.api.prepare import ModelInput, RequestReader, prepare
+from fastovms.api.prompt import Chat, TemplateFields, template_options
 from fastovms.api.request_schemas import ChatRequest, StreamOptions
 from fastovms.api.scoring import ContentTokens, TokenAligner, best_samples
 from fastovms.errors import InvalidField
@@ -532,38 +519,44 @@ class ChatFrames:
         return b"".join(frames)
 
 
-async def prepare(
-    request: ClientRequest[ChatRequest], new_call_id: Callable[[], str]
-) -> tuple[ChatJob[ChatRequest], ChatMessageForm]:
-    """Checks a request. Returns the job to run and the form of its answer. Long chats are rendered
-    and encoded in a thread. Raises RequestError if a field is invalid; BackendError if the grammar
-    cannot be compiled now."""
-    body, model = request.body, request.model
-    check_numbers(request)
-    _check_modalities(body)
-    prompt_caching(body.prompt_cache_options, body.prompt_cache_retention)
-    report = token_report(request, _top_logprobs(body))
-    options = generation_options(request, report, _budget(request))
-    check_num_choices(options.candidates, request.config)
-    template = template_options(model, _template_fields(body))
+class ChatReader(RequestReader[ChatRequest]):
+    """Reads what only chats have."""
 
-    def read() -> tuple[ReadChat, Message]:
-        messages, images, unseen = read_messages(
-            body.messages, request.dialect, images_of_request(model.images)
+    def report(self) -> TokenReport:
+        body = self.asked.body
+        _check_modalities(body)
+        prompt_caching(body.prompt_cache_options, body.prompt_cache_retention)
+        report = token_report(self.asked, _top_logprobs(body), scores=True)
+        if report.has_token_ids and _hides_reasoning(self.asked):
+            # The tokens' ids would reveal the reasoning that the client asked to hide.
+            report = replace(report, has_token_ids=False)
+        return report
+
+    def budget(self) -> TokenBudget:
+        body = self.asked.body
+        if body.max_completion_tokens is not None:
+            return token_budget(self.asked, body.max_completion_tokens, may_reach_limit=True)
+        requested = None if body.max_tokens is UNSET else body.max_tokens
+        if requested == 0:
+            raise InvalidField("max_tokens must be at least 1, not 0", param="max_tokens")
+        return token_budget(self.asked, requested)
+
+    def read(self, budget: TokenBudget) -> Chat:
+        body, model, dialect = self.asked.body, self.asked.model, self.asked.dialect
+        options = template_options(
+            model,
+            TemplateFields(
+                body.add_generation_prompt,
+                body.continue_final_message,
+                body.documents,
+                body.chat_template,
+                body.chat_template_kwargs,
+                body.reasoning_effort,
+                body.enable_thinking,
+            ),
         )
-        tools = _tools(body, request.dialect)
-        maker = PromptMaker(request, tools, template, options.truncation)
-        prompt = maker.make(messages, len(images))
-        wanted = constraint(request, tools, prompt.end, template)
-        return ReadChat(prompt, tools, images, template, wanted, unseen), messages[-1]
-
-    chat, last = await model.chat.rendered(request.client, read, request.size)
-    form = _form(request, options, chat.tools, template, last, new_call_id)
-    if form.shown.hides_reasoning:
-        # The tokens' ids would reveal the reasoning that the client asked to hide.
-        report = replace(report, has_token_ids=False)
-        options = replace(options, report=report)
-    return await chat_job(request, options, chat, report.num_prompt_logprobs), form
+        found = read_messages(body.messages, dialect, images_of_request(model.images))
+        return Chat(*found, _tools(body, dialect), options)
 
 
 def names_of(body: ChatRequest) -> FieldNames:
@@ -603,64 +596,33 @@ def _top_logprobs(body: ChatRequest) -> int | None:
     return None
 
 
-def _budget(request: ClientRequest[ChatRequest]) -> TokenBudget:
-    body = request.body
-    if body.max_completion_tokens is not None:
-        return token_budget(request, body.max_completion_tokens, may_reach_limit=True)
-    requested = None if body.max_tokens is UNSET else body.max_tokens
-    if requested == 0:
-        raise InvalidField("max_tokens must be at least 1, not 0", param="max_tokens")
-    return token_budget(request, requested)
+def _hides_reasoning(asked: ClientRequest[ChatRequest]) -> bool:
+    has_reasoning = asked.model.chat.reasoning_format is not None
+    return asked.body.include_reasoning is False and has_reasoning
 
 
-def _template_fields(body: ChatRequest) -> TemplateFields:
-    return TemplateFields(
-        body.add_generation_prompt,
-        body.continue_final_message,
-        body.documents,
-        body.chat_template,
-        body.chat_template_kwargs,
-        body.reasoning_effort,
-        body.enable_thinking,
-    )
-
-
-def _form(
-    request: ClientRequest[ChatRequest],
-    options: GenerationOptions,
-    tools: ToolUse,
-    template: TemplateOptions,
-    last: Message,
-    new_call_id: Callable[[], str],
-) -> ChatMessageForm:
-    """Returns the form in which the answer is written. `last` is the last of the messages."""
-    body, chat = request.body, request.model.chat
-    continues = request.dialect.continues_roles and not template.add_generation_prompt
-    role = last["role"] if continues else chat.config.response_role
+def _form(given: ModelInput[ChatRequest], new_call_id: Callable[[], str]) -> ChatMessageForm:
+    """Returns the form in which the answer is written."""
+    asked, tools, tags = given.asked, given.chat.tools, given.asked.model.chat.tags
+    [last] = given.chat.messages
+    continues = asked.dialect.continues_roles and not given.chat.options.add_generation_prompt
+    role = last["role"] if continues else asked.model.chat.config.response_role
     return ChatMessageForm(
         role=role,
-        prefix=(last["content"] or "") if body.echo and last["role"] == role else "",
+        prefix=(last["content"] or "") if asked.body.echo and last["role"] == role else "",
         shown=ShownPieces(
-            hides_reasoning=body.include_reasoning is False and chat.reasoning_format is not None,
-            hides_content=hides_content(request, options, tools),
+            hides_reasoning=_hides_reasoning(asked),
+            hides_content=given.hides_content,
             one_call=not tools.is_parallel,
         ),
         is_named=tools.is_named,
         drops_cut_call=tools.is_required,
         may_call=bool(tools.tools),
         calls=CallForms(tools.target, new_call_id, tools.is_legacy),
-        new_content_tokens=_content_tokens_maker(request, options, tools),
+        new_content_tokens=(lambda: ContentTokens(TokenAligner(tags)))
+        if given.finds_markup
+        else partial(ContentTokens, None),
     )
-
-
-def _content_tokens_maker(
-    request: ClientRequest[ChatRequest], options: GenerationOptions, tools: ToolUse
-) -> Callable[[], ContentTokens]:
-    """Returns a factory of `ContentTokens`, one per sample."""
-    if not finds_markup(request, options, tools):
-        return partial(ContentTokens, None)
-    tags = request.model.chat.tags
-    return lambda: ContentTokens(TokenAligner(tags))
 
 
 _CALL_ID_LENGTH: Final = 9
@@ -677,51 +639,50 @@ class ChatCompletions:
         """Answers a request to `/chat/completions`. Raises RequestError, BackendError if the
         request failed before the answer began."""
         context = self._context
-        preparation = await context.read(request, ChatRequest, dialect, names_of)
-        find = partial(given_documents, preparation.body.messages)
-        added = await context.read_documents(request, find, preparation.size)
-        preparation = replace(preparation, size=preparation.size + added)
-        job, form = await prepare(preparation, self._new_call_id)
-        envelope, generation = context.begin(request, job, "chatcmpl-")
+        asked = await context.read(request, ChatRequest, dialect, names_of)
+        find = partial(given_documents, asked.body.messages)
+        added = await context.read_documents(request, find, asked.size)
+        given = await prepare(ChatReader(replace(asked, size=asked.size + added)))
+        form = _form(given, self._new_call_id)
+        envelope, generation = context.begin(request, given, "chatcmpl-")
         with generation:
-            writer = _writer(job, form, envelope, generation)
-            return await write_answer(request, job, generation, writer)
+            writer = _writer(given, form, envelope, generation)
+            return await write_answer(request, given, generation, writer)
 
     def _new_call_id(self) -> str:
         return self._context.new_id()[-_CALL_ID_LENGTH:]
 
 
 def _writer(
-    job: ChatJob[ChatRequest],
+    given: ModelInput[ChatRequest],
     form: ChatMessageForm,
     envelope: Envelope,
     generation: TextGeneration,
 ) -> AnswerWriter:
     """Returns how the answer to a chat is written."""
-    options, report = job.options, job.options.report
+    report, [prompt] = given.report, given.prompts
 
     def prompt_report() -> ChatPromptReport:
         """Returns the members that describe the prompt; call it after the generation, which
         computes the log probabilities."""
         return ChatPromptReport(
             None if report.num_prompt_logprobs is None else generation.prompt_logprobs[0],
-            job.task.token_ids if report.has_token_ids else None,
-            job.prompt.text if job.preparation.body.return_prompt_text else None,
+            prompt.token_ids if report.has_token_ids else None,
+            prompt.text if given.asked.body.return_prompt_text else None,
         )
 
     def whole(samples: Sequence[SampleDelta]) -> bytes:
-        best = best_samples(samples, options.candidates)
-        prompt = prompt_report()
+        best = best_samples(samples, given.candidates)
         return msgspec.json.encode(
-            chat_body(envelope, best, prompt, form, report, generation.usage)
+            chat_body(envelope, best, prompt_report(), form, report, generation.usage)
         )
 
     def frames() -> ChatFrames:
-        stream_options, prompt = options.stream_options, prompt_report()
-        return ChatFrames(envelope, generation, stream_options, report, form, prompt)
+        options = given.stream_options
+        return ChatFrames(envelope, generation, options, report, form, prompt_report())
 
     prompt_cost = 0
     if report.num_prompt_logprobs is not None:
-        num_each = num_values(report.num_prompt_logprobs, job.preparation.model.info)
-        prompt_cost = len(job.task.token_ids) * num_each
+        num_each = num_values(report.num_prompt_logprobs, given.asked.model.info)
+        prompt_cost = len(prompt.token_ids) * num_each
     return AnswerWriter(whole, frames, prompt_cost)

@@ -1,11 +1,10 @@
-"""The messages of a chat: checks them, finds their images, and drops the oldest if they do not fit
-into the context."""
+"""The messages of a chat: checks them, and finds their images."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -13,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from fastovms.api.body import scan, show, wrong
-from fastovms.api.context import GivenDocument
+from fastovms.api.client_request import GivenDocument
 from fastovms.api.dialect import Dialect
 from fastovms.api.image_parts import (
     IMAGE_PARTS,
@@ -24,8 +23,7 @@ from fastovms.api.image_parts import (
     read_image_part,
     unknown_part,
 )
-from fastovms.api.prompt import Prompt
-from fastovms.errors import CONTEXT_EXCEEDED, InvalidField, MalformedBody
+from fastovms.errors import InvalidField, MalformedBody
 from fastovms.text.output import input_arguments
 from fastovms.text.template_messages import PlacedMessage, place_of
 from fastovms.text.tool_results import fault_of_results
@@ -311,65 +309,6 @@ def _string(value: Mapping[str, Any], key: str, name: str) -> str | None:
     if found is not None and not isinstance(found, str):
         raise wrong(f"{name}.{key}", "a string", found)
     return found
-
-
-_FIRST_SPEAKERS = ("system", "developer")
-
-
-def fitting(
-    messages: Sequence[Message],
-    make_prompt: Callable[[Sequence[Message]], Prompt],
-    max_tokens: int,
-) -> Prompt:
-    """Returns the prompt of the system messages at the beginning and as many of the newest messages
-    as fit. The kept part begins with a user message, if there is one, so that no answer or tool
-    output refers to a dropped message. Raises InvalidField if not even the last messages fit.
-
-    Args:
-        make_prompt: renders messages in time proportional to their length; called a few times.
-            Raises InvalidField (`context_length_exceeded`) if the messages are far too long.
-        max_tokens: the maximum number of prompt tokens.
-    """
-
-    num_rules = 0
-    while num_rules < len(messages) and messages[num_rules]["role"] in _FIRST_SPEAKERS:
-        num_rules += 1
-    starts = _starts(messages, num_rules)
-    found: dict[int, Prompt] = {}
-
-    def kept(index: int) -> list[Message]:
-        return [*messages[:num_rules], *messages[starts[index] :]]
-
-    def fits(index: int) -> bool:
-        try:
-            prompt = make_prompt(kept(index))
-        except InvalidField as error:
-            if error.code != CONTEXT_EXCEEDED:
-                raise
-            return False
-        if len(prompt.token_ids) > max_tokens:
-            return False
-        found[index] = prompt
-        return True
-
-    low, high = 0, len(starts) - 1
-    if low < high and not fits(low):
-        low += 1
-    while low < high and low not in found:
-        middle = (low + high) // 2
-        if fits(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return found.get(low) or make_prompt(kept(low))
-
-
-def _starts(messages: Sequence[Message], first: int) -> list[int]:
-    """Returns the indices at which the kept part of a chat may begin, in ascending order; the last
-    one gives the shortest chat."""
-    users = [index for index in range(first, len(messages)) if messages[index]["role"] == "user"]
-    others = [index for index in range(first, len(messages)) if messages[index]["role"] != "tool"]
-    return [first, *[index for index in users or others if index > first]]
 
 
 _SUMMARY: Final = "fastovms-summary-1."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -68,19 +68,39 @@ class FieldNames:
         return fault.named(*names.get(fault.field, (fault.field, fault.field)))
 
 
+class GivenDocument(NamedTuple):
+    """A part of a request that brings a file.
+
+    Attributes:
+        place: its place in the request.
+        members: the object with the content, or the id of an uploaded file.
+        is_new: whether it comes with this request, not with an older message.
+        take: receives the text.
+        data_member: the member with the content, in base64.
+    """
+
+    place: str
+    members: Mapping[str, Any]
+    is_new: bool
+    take: Callable[[str], None]
+    data_member: str = "file_data"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRequest(Generic[Body]):
     """A decoded request: who asks, and for what.
 
     Attributes:
+        id: begins the ids of its prompts in the engine.
         body: the decoded body.
-        size: the length of the body in bytes.
+        size: the length of the body and its documents in bytes.
         names: the names of the body's fields.
         caller: the API key. Its priority, if set, replaces the body's.
         client: the key or address that shares the engine with others.
         text_format: replaces the body's `response_format`, in Chat Completions form.
     """
 
+    id: str
     body: Body
     size: int
     model: ServedModel
@@ -95,3 +115,13 @@ class ClientRequest(Generic[Body]):
     def response_format(self) -> Mapping[str, Any] | None:
         """The constraint on the text, in Chat Completions form; None = any text."""
         return self.body.response_format if self.text_format is None else self.text_format
+
+    @property
+    def skips_special_tokens(self) -> bool:
+        """Whether special tokens are left out of the answer's text."""
+        return self.body.skip_special_tokens is not False
+
+    @property
+    def parses(self) -> bool:
+        """Whether the answers to a chat are parsed for tool calls and reasoning."""
+        return self.skips_special_tokens or self.dialect.parses_special_tokens

@@ -25,13 +25,11 @@ from fastovms.api.answer import (
     finish_word,
     write_answer,
 )
-from fastovms.api.client_request import ClientRequest, FieldName, FieldNames
+from fastovms.api.client_request import FieldName, FieldNames
 from fastovms.api.context import ApiContext
-from fastovms.api.deferred import constraint_of
 from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
-from fastovms.api.fields import TokenBudget, check_num_choices, is_streamed, token_budget
-from fastovms.api.generate import DeltaCallback, Observed, SampleDelta, TextGeneration, Usage
-from fastovms.api.image_parts import ImageInput, check_tags
+from fastovms.api.fields import TokenBudget, is_streamed, token_budget
+from fastovms.api.generate import DeltaCallback, SampleDelta, TextGeneration, Usage
 from fastovms.api.logprobs import (
     CompletionLogprobs,
     PromptLogprobs,
@@ -41,29 +39,13 @@ from fastovms.api.logprobs import (
     prompt_logprobs_body,
     token_report,
 )
-from fastovms.api.prepare import (
-    GenerationOptions,
-    ModelInput,
-    PromptTask,
-    check_numbers,
-    compile_grammar,
-    generation_options,
-    make_tasks,
-)
-from fastovms.api.prompt import (
-    Prompt,
-    PromptEncoder,
-    Truncation,
-    check_text,
-    encode_prompts,
-    prompt_name,
-    split_prompts,
-)
+from fastovms.api.prepare import ModelInput, RequestReader, Texts, prepare
+from fastovms.api.prompt import Prompt, prompts_cost
 from fastovms.api.request_schemas import CompletionRequest, StreamOptions
 from fastovms.api.scoring import best_samples, score_prompts
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request, Response
-from fastovms.params import ALL_LOGPROBS, FinishReason, TextPrompt, TokenLogprobs
+from fastovms.params import ALL_LOGPROBS, FinishReason, TokenLogprobs
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.detokenizer import Measure, TextToken, TrackingDetokenizer
 from fastovms.text.tokenizer import FimFinder, FimTokens, Tokenizer
@@ -352,60 +334,38 @@ class CompletionFrames:
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionJob:
-    """A completions request that is ready to run.
+class CompletionReader(RequestReader[CompletionRequest]):
+    """Reads what only completions have. `fim` are the model's fill-in-the-middle tokens, if it has
+    them."""
 
-    Attributes:
-        prompts: the prompts with their texts, for the answer.
-        tasks: the model's inputs, one for each prompt.
-        num_prompt_logprobs: how many top log probabilities of the prompts' tokens the report needs.
-        warnings: ignored parts of the request.
-    """
+    fim: FimTokens | None
 
-    preparation: ClientRequest[CompletionRequest]
-    options: GenerationOptions
-    prompts: Sequence[Prompt]
-    tasks: Sequence[PromptTask]
-    is_echoed: bool
-    num_prompt_logprobs: int | None
-    warnings: Sequence[str] = ()
+    def report(self) -> TokenReport:
+        body = self.asked.body
+        report = token_report(self.asked, body.logprobs, scores=True)
+        if not body.echo or report.num_logprobs is None:
+            return report
+        numbers = report.num_logprobs, report.num_prompt_logprobs or 0
+        scored = ALL_LOGPROBS if ALL_LOGPROBS in numbers else max(numbers)
+        return replace(report, num_scored=scored)
 
-    @property
-    def generates(self) -> bool:
-        """Whether anything is generated, or only the prompts count."""
-        return self.options.budget.max_tokens != 0
+    def budget(self) -> TokenBudget:
+        body = self.asked.body
+        _check_suffix(body, self.fim)
+        requested = None if body.max_tokens is UNSET else body.max_tokens
+        if requested == 0 and not body.echo:
+            raise InvalidField(
+                "max_tokens must be at least 1, not 0, unless echo is true", param="max_tokens"
+            )
+        return token_budget(self.asked, requested, self.asked.dialect.default_max_tokens)
 
-
-async def prepare(
-    request: ClientRequest[CompletionRequest], fim: FimTokens | None
-) -> CompletionJob:
-    """Checks a request and returns its job. Long texts are encoded in a thread. Raises RequestError
-    if a field is invalid; BackendError if the grammar cannot be compiled now. `fim` are the model's
-    fill-in-the-middle tokens, if it has them."""
-    body, model = request.body, request.model
-    check_numbers(request)
-    warnings: list[str] = []
-    grammar = await offload.run(partial(constraint_of, request, warnings), request.size)
-    report = token_report(request, body.logprobs)
-    _check_suffix(body, fim)
-    options = generation_options(request, report, _budget(request))
-    texts = split_prompts(body.prompt, model.info, request.config, truncation=options.truncation)
-    check_num_choices(options.candidates, request.config, len(texts))
-    if model.images is not None:
-        _check_texts(texts, model.images, request.dialect)
-    prompts, inputs = await _encode(request, texts, options.truncation, fim)
-    num_prompt_logprobs = _num_prompt_logprobs(body, report)
-    if grammar is not None:
-        grammar = await compile_grammar(grammar, model, request.client)
-    is_echoed = body.echo is True
-    given = ModelInput(inputs, grammar, num_prompt_logprobs, is_echoed)
-    tasks = await make_tasks(request, options, given)
-    if model.images is not None and not body.suffix and body.add_special_tokens is not False:
-        tasks = [
-            task._replace(prompt=None if prompt.text is None else TextPrompt(prompt.text))
-            for task, prompt in zip(tasks, prompts, strict=True)
-        ]
-    return CompletionJob(request, options, prompts, tasks, is_echoed, num_prompt_logprobs, warnings)
+    def read(self, budget: TokenBudget) -> Texts:
+        body, model = self.asked.body, self.asked.model
+        if model.images is not None and not self.asked.dialect.completes_vision_models:
+            raise RequestError(
+                "a model that takes images does not support completions: use chat completions"
+            )
+        return Texts(body.prompt, body.suffix or "", self.fim, is_echoed=body.echo is True)
 
 
 def names_of(body: CompletionRequest) -> FieldNames:
@@ -414,38 +374,6 @@ def names_of(body: CompletionRequest) -> FieldNames:
     if body.prompt_logprobs is not None:
         return names
     return replace(names, prompt_logprobs=FieldName("echo", "echo with logprobs"))
-
-
-def _budget(request: ClientRequest[CompletionRequest]) -> TokenBudget:
-    body = request.body
-    requested = None if body.max_tokens is UNSET else body.max_tokens
-    if requested == 0 and not body.echo:
-        raise InvalidField(
-            "max_tokens must be at least 1, not 0, unless echo is true", param="max_tokens"
-        )
-    return token_budget(request, requested, request.dialect.default_max_tokens)
-
-
-def _check_texts(texts: Sequence[str | list[int]], images: ImageInput, dialect: Dialect) -> None:
-    """Checks the texts of prompts for images. Raises RequestError if a model that takes images is
-    not to complete texts, or a text would be taken for an image."""
-    if not dialect.completes_vision_models:
-        raise RequestError(
-            "a model that takes images does not support completions: use chat completions"
-        )
-    for position, text in enumerate(texts):
-        if isinstance(text, str):
-            check_tags(text, 0, prompt_name(position, len(texts)), images.reserved)
-
-
-def _num_prompt_logprobs(body: CompletionRequest, report: TokenReport) -> int | None:
-    wanted = [report.num_prompt_logprobs]
-    if body.echo:
-        wanted.append(report.num_logprobs)
-    numbers = [number for number in wanted if number is not None]
-    if ALL_LOGPROBS in numbers:
-        return ALL_LOGPROBS
-    return max(numbers, default=None)
 
 
 def _check_suffix(body: CompletionRequest, fim: FimTokens | None) -> None:
@@ -459,29 +387,6 @@ def _check_suffix(body: CompletionRequest, fim: FimTokens | None) -> None:
             "filling in the middle",
             param="suffix",
         )
-
-
-async def _encode(
-    request: ClientRequest[CompletionRequest],
-    texts: Sequence[str | list[int]],
-    truncation: Truncation | None,
-    fim: FimTokens | None,
-) -> tuple[list[Prompt], list[Sequence[int]]]:
-    """Encodes the texts. Returns the prompts for the answer, and the token ids for the model."""
-    body, tokenizer, model = request.body, request.model.tokenizer, request.model.info
-    add_special_tokens = body.add_special_tokens is not False
-    if not body.suffix:
-        encoder = PromptEncoder(tokenizer, model, add_special_tokens, truncation)
-        prompts = await encode_prompts(texts, encoder)
-        return prompts, [prompt.token_ids for prompt in prompts]
-    assert fim is not None
-    check_text(body.suffix, "suffix", model)
-    bare = PromptEncoder(tokenizer, model, add_special_tokens=False)
-    prompts = await encode_prompts(texts, replace(bare, truncation=truncation))
-    [suffix] = await encode_prompts([body.suffix], bare)
-    # The token that begins a text, if the tokenizer adds one.
-    start = tokenizer.encode("", add_special_tokens=add_special_tokens)
-    return prompts, [[*start, *fim.join(prompt.token_ids, suffix.token_ids)] for prompt in prompts]
 
 
 ScoredPrompts = Sequence[Sequence[TokenLogprobs | None]]
@@ -499,38 +404,36 @@ class Completions:
         """Answers a request to `/completions`. Raises RequestError, BackendError if the request
         failed before the answer began."""
         context = self._context
-        preparation = await context.read(request, CompletionRequest, dialect, names_of)
-        body, model = preparation.body, preparation.model
-        job = await prepare(preparation, self._fim(model.tokenizer))
-        new_id = context.new_id()
-        envelope = context.envelope("cmpl-", new_id, body, model.info.name, dialect)
-        span = context.span_of(request, GenerationKind.TEXT_COMPLETION, preparation, envelope.id)
-        generation = TextGeneration(
-            model,
-            job.tasks,
-            job.options,
-            Observed(new_id, request.log_fields, span),
-            measure=dialect.text_length,
-        )
+        asked = await context.read(request, CompletionRequest, dialect, names_of)
+        body, model = asked.body, asked.model
+        if isinstance(body.prompt, list):
+            asked = replace(asked, size=asked.size + prompts_cost(len(body.prompt)))
+        given = await prepare(CompletionReader(asked, self._fim(model.tokenizer)))
+        kind = GenerationKind.TEXT_COMPLETION
+        envelope, generation = context.begin(request, given, "cmpl-", kind)
         with generation:
             prompt_logprobs: ScoredPrompts | None = None
-            if job.num_prompt_logprobs is not None and (is_streamed(body) or not job.generates):
-                scores = await score_prompts(
-                    model.backend,
-                    [task.token_ids for task in job.tasks],
-                    job.num_prompt_logprobs,
-                    request_id=f"{new_id}-score",
-                    queueing=job.options.queueing,
-                )
+            if given.report.num_scored is not None and (is_streamed(body) or not _generates(given)):
+                scores = await score_prompts(model.backend, given.requests, given.report.num_scored)
                 prompt_logprobs = [score.logprobs for score in scores]
                 generation.note_scored([score.num_cached_tokens for score in scores])
-            writer = await _writer(job, envelope, generation, prompt_logprobs)
-            run = partial(_generate, job, generation)
-            return await write_answer(request, job, generation, writer, run)
+            writer = await _writer(given, envelope, generation, prompt_logprobs)
+            run = generation.run if _generates(given) else partial(_tell_ends, generation)
+            return await write_answer(request, given, generation, writer, run)
+
+
+def _generates(given: ModelInput[CompletionRequest]) -> bool:
+    """Returns whether anything is generated, or only the prompts count."""
+    return given.requests[0].params.max_tokens != 0
+
+
+async def _tell_ends(generation: TextGeneration, on_delta: DeltaCallback) -> None:
+    for index in range(generation.num_samples):
+        on_delta(SampleDelta(index, "", FinishReason.LENGTH))
 
 
 async def _writer(
-    job: CompletionJob,
+    given: ModelInput[CompletionRequest],
     envelope: Envelope,
     generation: TextGeneration,
     prompt_logprobs: ScoredPrompts | None,
@@ -541,72 +444,63 @@ async def _writer(
         prompt_logprobs: log probabilities of prompts that are scored already; None = the generation
             computes them if they are requested.
     """
-    options, report, cost = job.options, job.options.report, _prompt_cost(job)
+    report, cost = given.report, _prompt_cost(given)
 
     def whole(samples: Sequence[SampleDelta]) -> bytes:
         logprobs = prompt_logprobs
-        if logprobs is None and job.num_prompt_logprobs is not None:
+        if logprobs is None and report.num_scored is not None:
             logprobs = generation.prompt_logprobs
-        prompts = _prompt_reports(job, logprobs)
-        best = best_samples(samples, options.candidates)
+        prompts = _prompt_reports(given, logprobs)
+        best = best_samples(samples, given.candidates)
         body = completion_body(envelope, best, prompts, report, generation.usage)
         return msgspec.json.encode(body)
 
     openings: list[ChoiceOpening] = []
-    if is_streamed(job.preparation.body):
-        openings = await offload.run(partial(_make_openings, job, prompt_logprobs), cost)
+    if is_streamed(given.asked.body):
+        openings = await offload.run(partial(_make_openings, given, prompt_logprobs), cost)
     frames = partial(
-        CompletionFrames, envelope, generation, options.stream_options, report, openings=openings
+        CompletionFrames, envelope, generation, given.stream_options, report, openings=openings
     )
     return AnswerWriter(whole, frames, cost, handshake=envelope.dialect.handshake)
 
 
 def _make_openings(
-    job: CompletionJob, prompt_logprobs: ScoredPrompts | None
+    given: ModelInput[CompletionRequest], prompt_logprobs: ScoredPrompts | None
 ) -> list[ChoiceOpening]:
     """Returns the opening of each choice of a stream. The choices of one prompt share theirs."""
-    prompts = _prompt_reports(job, prompt_logprobs)
-    openings = [make_opening(prompt, job.options.report) for prompt in prompts]
-    return [opening for opening in openings for _ in range(job.options.candidates.n)]
-
-
-async def _generate(
-    job: CompletionJob, generation: TextGeneration, on_delta: DeltaCallback
-) -> None:
-    if job.generates:
-        await generation.run(on_delta)
-        return
-    for index in range(generation.num_samples):
-        on_delta(SampleDelta(index, "", FinishReason.LENGTH))
+    prompts = _prompt_reports(given, prompt_logprobs)
+    openings = [make_opening(prompt, given.report) for prompt in prompts]
+    return [opening for opening in openings for _ in range(given.candidates.n)]
 
 
 def _prompt_reports(
-    job: CompletionJob, prompt_logprobs: ScoredPrompts | None
+    given: ModelInput[CompletionRequest], prompt_logprobs: ScoredPrompts | None
 ) -> list[CompletionPromptReport]:
-    model, dialect = job.preparation.model, job.preparation.dialect
-    with_logprobs = job.options.report.num_logprobs is not None and prompt_logprobs is not None
+    asked = given.asked
+    with_logprobs = given.report.num_logprobs is not None and prompt_logprobs is not None
     reports = []
-    for position, (prompt, task) in enumerate(zip(job.prompts, job.tasks, strict=True)):
+    for position, prompt in enumerate(given.prompts):
         logprobs = () if prompt_logprobs is None else prompt_logprobs[position]
         echo = NO_ECHO
-        if job.is_echoed:
+        if asked.body.echo:
             echo = make_echo(
                 prompt,
                 logprobs if with_logprobs else None,
-                model.tokenizer,
-                dialect.text_length,
-                skip_special_tokens=job.options.skip_special_tokens,
+                asked.model.tokenizer,
+                asked.dialect.text_length,
+                skip_special_tokens=asked.skips_special_tokens,
             )
-        reports.append(CompletionPromptReport(echo, task.token_ids, logprobs))
+        reports.append(CompletionPromptReport(echo, prompt.token_ids, logprobs))
     return reports
 
 
-def _prompt_cost(job: CompletionJob) -> int:
+def _prompt_cost(given: ModelInput[CompletionRequest]) -> int:
     """Returns the number of prompt details to format: tokens and log probabilities."""
-    if not job.is_echoed and job.num_prompt_logprobs is None:
+    num_scored, is_echoed = given.report.num_scored, given.asked.body.echo
+    if not is_echoed and num_scored is None:
         return 0
-    num_tokens = sum(len(task.token_ids) for task in job.tasks)
-    if job.num_prompt_logprobs is None:
-        needs_decoding = any(prompt.text is None for prompt in job.prompts)
+    num_tokens = sum(len(prompt.token_ids) for prompt in given.prompts)
+    if num_scored is None:
+        needs_decoding = any(prompt.text is None for prompt in given.prompts)
         return num_tokens if needs_decoding else 0
-    return num_tokens * num_values(job.num_prompt_logprobs, job.preparation.model.info)
+    return num_tokens * num_values(num_scored, given.asked.model.info)

@@ -1,31 +1,17 @@
-"""Turns a chat request into a task for the backend: prompt, sampling parameters and the grammar of
-the answer."""
+"""What constrains the answer to a request: a grammar, and the limit on reasoning."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from fastovms.api.body import show
-from fastovms.api.chat_prompt import TemplateOptions
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.client_request import ClientRequest
-from fastovms.api.deferred import constraint_of, enforceable_schema
-from fastovms.api.endpoint import passed_over
-from fastovms.api.image_parts import ImageSource
-from fastovms.api.prepare import (
-    GenerationOptions,
-    ModelInput,
-    PromptTask,
-    check_length,
-    compile_grammar,
-    make_tasks,
-    with_images,
-)
-from fastovms.api.prompt import Prompt
+from fastovms.api.deferred import Deferred, enforceable_schema
+from fastovms.api.prompt import Chat, Prompt
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel
 from fastovms.config import ApiConfig
@@ -36,197 +22,69 @@ from fastovms.errors import (
     RequestError,
     SchemaRefused,
 )
-from fastovms.params import Grammar, GrammarKind, ReasoningBudget, ReasoningTags
-from fastovms.text.output import (
-    CustomCallParser,
-    answer_grammar,
-    call_grammar,
-    opens_reasoning,
-    output_parser,
+from fastovms.grammar_tree import num_characters
+from fastovms.params import (
+    Grammar,
+    GrammarKind,
+    ReasoningBudget,
+    ReasoningTags,
+    SamplingParams,
 )
+from fastovms.text.output import answer_grammar, call_grammar, opens_reasoning
 from fastovms.text.parameters import CallChoice, Tool
 from fastovms.text.reasoning import ReasoningFormat, ThoughtTags
-from fastovms.text.scanning import OutputParser, PlainParser
 from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat
 
-Body = TypeVar("Body", bound=GenerationFields, covariant=True)
+grammar_of: Final[Deferred[[ClientRequest[Any], list[str]], Grammar | None]] = Deferred(
+    "api.structured:grammar_of"
+)
+
+CONSTRAINTS: Final = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+"""The members of `structured_outputs`; `guided_` before them gives vLLM's older fields."""
+
+_FIELDS: Final = (
+    *(f"guided_{constraint}" for constraint in (*CONSTRAINTS, "whitespace_pattern")),
+    *("structured_outputs", "json_schema", "grammar", "regex", "ebnf"),
+)
 
 
-class ReadChat(NamedTuple):
-    """The checked chat of a request.
-
-    Attributes:
-        images: the images of the prompt.
-        template: the variables that the prompt was rendered with.
-        constraint: the constraint on the answer; None = none.
-        unseen: names of the parts that the model cannot read, for a warning.
-        skipped: names of other ignored parts of the request.
-    """
-
-    prompt: Prompt
-    tools: ToolUse
-    images: Sequence[ImageSource]
-    template: TemplateOptions
-    constraint: Constraint | None
-    unseen: Sequence[str] = ()
-    skipped: Sequence[str] = ()
+def constraint_of(request: ClientRequest[GenerationFields], warnings: list[str]) -> Grammar | None:
+    """Returns the constraint that a request asks for, not yet compiled; see
+    `structured.grammar_of`."""
+    body = request.body
+    if request.response_format is None and all(
+        getattr(body, name, None) is None for name in _FIELDS
+    ):
+        return None
+    return grammar_of(request, warnings)
 
 
-@dataclass(frozen=True, slots=True)
-class ChatJob(Generic[Body]):
-    """A request with a chat that is ready to run.
-
-    Attributes:
-        prompt: the input of the model.
-        new_parser: makes a parser, which finds tool calls and reasoning in one sample's text.
-        warnings: parts of the request that are ignored, not visible to the model, or not enforced.
-    """
-
-    preparation: ClientRequest[Body]
-    options: GenerationOptions
-    task: PromptTask
-    tools: ToolUse
-    prompt: Prompt
-    warnings: Sequence[str]
-    new_parser: Callable[[], OutputParser]
+_MAX_REASON: Final = 300
+"""Characters that are repeated of what the grammar compiler says: it may repeat the whole
+grammar."""
 
 
-async def chat_job(
-    request: ClientRequest[Body],
-    options: GenerationOptions,
-    chat: ReadChat,
-    num_prompt_logprobs: int | None = None,
-) -> ChatJob[Body]:
-    """Returns the backend's input for a chat, and the parsers of its answer. Raises RequestError if
-    the chat does not fit into the context, or its options are not supported; BackendError if the
-    grammar cannot be compiled, or image memory is exhausted.
-
-    Args:
-        num_prompt_logprobs: top log probabilities of the prompt's tokens that are needed.
-    """
-    grammar = await usable(request, chat.constraint)
-    given = ModelInput([chat.prompt.token_ids], grammar, num_prompt_logprobs)
-    [task] = await make_tasks(request, options, given)
-    unlimited: list[str] = []
-    task = _with_reasoning_budget(request, task, chat, unlimited)
-    task = await with_images(request, options, task, chat.prompt.text, chat.images)
-    warnings = [
-        *passed_over([*chat.tools.skipped, *chat.skipped]),
-        *chat.unseen,
-        *(chat.constraint.warnings if chat.constraint else ()),
-        *chat.tools.warnings_for(request.model.chat.tool_format),
-        *chat.prompt.warnings,
-        *unlimited,
-    ]
-    new_parser = _parser_maker(request, options, chat)
-    return ChatJob(request, options, task, chat.tools, chat.prompt, warnings, new_parser)
-
-
-_EFFORT_BUDGETS: Final[Mapping[object, int]] = {
-    "minimal": 512,
-    "low": 1024,
-    "medium": 8192,
-    "high": 24576,
-}
-"""Tokens of reasoning by `reasoning_effort`, where the template has no levels of its own. The
-numbers are those of Google's API in OpenAI's form; higher efforts have no limit."""
-
-
-def _with_reasoning_budget(
-    request: ClientRequest[GenerationFields], task: PromptTask, chat: ReadChat, warnings: list[str]
-) -> PromptTask:
-    """Returns the task with the limit on its reasoning, if there is one: that of the request, of
-    its effort, or of the operator, in this order. Raises InvalidField if the backend cannot limit
-    reasoning, and the request asks for it. `warnings` is extended where the limit is not kept."""
-    asked, model = request.body.thinking_token_budget, request.model
-    limit = asked
-    if limit is None:
-        effort = chat.template.kwargs.get("reasoning_effort")
-        template = model.chat.template
-        if isinstance(effort, str) and template is not None and not template.knows_effort:
-            limit = _EFFORT_BUDGETS.get(effort)
-    if limit is None:
-        limit = model.chat.config.reasoning_budget
-    if limit < 0:
-        return task
-    thoughts = model.chat.reasoning_format
-    if thoughts is None:
-        if asked is not None:
-            warnings.append("thinking_token_budget: no reasoning is known of this model")
-        return task
-    budget = _reasoning_budget(model, thoughts, limit, chat)
-    params = replace(task.params, reasoning_budget=budget)
-    try:
-        model.backend.check(params)
-    except FieldFault as fault:
-        if asked is not None:
-            raise request.names.named(fault) from fault
-        warnings.append(f"reasoning is not limited: {fault}")
-        return task
-    return task._replace(params=params)
-
-
-def _reasoning_budget(
-    model: ServedModel, thoughts: ReasoningFormat, limit: int, chat: ReadChat
-) -> ReasoningBudget:
-    message, tokenizer = model.chat.config.reasoning_budget_message, model.tokenizer
-    tags = tuple(
-        ReasoningTags(
-            begin.encode(),
-            end.encode(),
-            tuple(tokenizer.encode(message + end, add_special_tokens=False)),
+def check_length(grammar: Grammar, config: ApiConfig) -> None:
+    """Raises InvalidField for a source that is too long to compile."""
+    length = len(grammar.source) + num_characters(grammar.tree)
+    if length > config.max_grammar_length:
+        raise InvalidField(
+            f"{grammar.param} must be at most {config.max_grammar_length} characters, not {length}",
+            param=grammar.param,
         )
-        for begin, end in thoughts.sections
-    )
-    calls = model.chat.tool_format.parse if model.chat.tool_format and chat.tools.tools else None
-    is_tagged = isinstance(thoughts.parse, ThoughtTags)
-    return ReasoningBudget(
-        limit,
-        tags,
-        is_inside=opens_reasoning(thoughts, chat.prompt.end),
-        is_anywhere=not isinstance(thoughts.parse, ThoughtTags) or thoughts.parse.anywhere,
-        other_ends=tuple(begin.encode() for begin in calls.begins)
-        if is_tagged and isinstance(calls, TaggedCalls) and calls.end_thoughts
-        else (),
-        token_bytes=tokenizer.all_token_bytes,
-    )
 
 
-def _parser_maker(
-    request: ClientRequest[GenerationFields], options: GenerationOptions, chat: ReadChat
-) -> Callable[[], OutputParser]:
-    if not _parses(request, options):
-        return PlainParser
-    new_parser = partial(
-        output_parser,
-        request.model.chat.tool_format,
-        request.model.chat.reasoning_format,
-        prompt=chat.prompt.end,
-        tools=chat.tools.tools,
-    )
-    custom = chat.tools.custom
-    return (lambda: CustomCallParser(new_parser(), custom)) if custom else new_parser
-
-
-def finds_markup(
-    request: ClientRequest[GenerationFields], options: GenerationOptions, tools: ToolUse
-) -> bool:
-    """Returns whether the answers are parsed for tool calls or reasoning."""
-    chat = request.model.chat
-    has_calls = chat.tool_format is not None and bool(tools.tools)
-    return _parses(request, options) and (has_calls or chat.reasoning_format is not None)
-
-
-def hides_content(
-    request: ClientRequest[GenerationFields], options: GenerationOptions, tools: ToolUse
-) -> bool:
-    """Returns whether only the tool calls of an answer are reported, because calls are required.
-    Without a parser, all text is content."""
-    return tools.is_required and _parses(request, options)
-
-
-def _parses(request: ClientRequest[GenerationFields], options: GenerationOptions) -> bool:
-    return options.skip_special_tokens or request.dialect.parses_special_tokens
+async def compile_grammar(grammar: Grammar, model: ServedModel, client: str) -> Grammar:
+    """Makes a grammar ready to be used in `SamplingParams`. Raises InvalidField if the grammar is
+    invalid; BackendError if too many grammars wait, or the compiler is not available. `client` is
+    the sender."""
+    try:
+        return await model.backend.compile_grammar(grammar, client)
+    except RequestError as error:
+        reason = error.message
+        if len(reason) > _MAX_REASON:
+            reason = f"{reason[:_MAX_REASON]}..."
+        raise InvalidField(f"{grammar.param}: {reason}", param=grammar.param) from None
 
 
 _NOT_ENFORCED = "the schemas of the tools are not enforced"
@@ -293,18 +151,14 @@ class _Calls:
 
 
 def constraint(
-    request: ClientRequest[GenerationFields], tools: ToolUse, prompt: str, options: TemplateOptions
+    request: ClientRequest[GenerationFields], chat: Chat, prompt: str
 ) -> Constraint | None:
-    """Returns the constraint on one request's answer, if there is one, in time proportional to the
-    schemas. Raises InvalidField if fields contradict each other, or are malformed.
-
-    Args:
-        prompt: the rendered prompt, which may have opened reasoning.
-        options: the template's variables, which may switch reasoning off.
-    """
-    chat = request.model.chat
-    tool_format, reasoning_format = chat.tool_format, chat.reasoning_format
-    if reasoning_format is not None and options.kwargs.get("enable_thinking") is False:
+    """Returns the constraint on the answer to a chat, if there is one, in time proportional to the
+    schemas. Raises InvalidField if fields contradict each other, or are malformed. `prompt` is the
+    rendered prompt, which may have opened reasoning."""
+    tools, served = chat.tools, request.model.chat
+    tool_format, reasoning_format = served.tool_format, served.reasoning_format
+    if reasoning_format is not None and chat.options.kwargs.get("enable_thinking") is False:
         reasoning_format = reasoning_format if opens_reasoning(reasoning_format, prompt) else None
     warnings: list[str] = []
     asked = constraint_of(request, warnings)
@@ -464,3 +318,77 @@ def _enforceable(calls: _Calls, warnings: list[str]) -> Sequence[Tool]:
             warnings.append(f"{name}: {', '.join(map(str, unenforced))}")
         found.append(replace(tool, parameters=schema, is_relaxed=not is_strict))
     return found
+
+
+_EFFORT_BUDGETS: Final[Mapping[object, int]] = {
+    "minimal": 512,
+    "low": 1024,
+    "medium": 8192,
+    "high": 24576,
+}
+"""Tokens of reasoning by `reasoning_effort`, where the template has no levels of its own. The
+numbers are those of Google's API in OpenAI's form; higher efforts have no limit."""
+
+
+def with_reasoning_budget(
+    request: ClientRequest[GenerationFields],
+    params: SamplingParams,
+    chat: Chat,
+    prompt: Prompt,
+    warnings: list[str],
+) -> SamplingParams:
+    """Returns the parameters with the limit on reasoning, if there is one: that of the request, of
+    its effort, or of the operator, in this order. Raises InvalidField if the backend cannot limit
+    reasoning, and the request asks for it. `warnings` is extended where the limit is not kept."""
+    asked, model = request.body.thinking_token_budget, request.model
+    limit = asked
+    if limit is None:
+        effort = chat.options.kwargs.get("reasoning_effort")
+        template = model.chat.template
+        if isinstance(effort, str) and template is not None and not template.knows_effort:
+            limit = _EFFORT_BUDGETS.get(effort)
+    if limit is None:
+        limit = model.chat.config.reasoning_budget
+    if limit < 0:
+        return params
+    thoughts = model.chat.reasoning_format
+    if thoughts is None:
+        if asked is not None:
+            warnings.append("thinking_token_budget: no reasoning is known of this model")
+        return params
+    budget = _reasoning_budget(model, thoughts, limit, chat.tools, prompt)
+    limited = replace(params, reasoning_budget=budget)
+    try:
+        model.backend.check(limited)
+    except FieldFault as fault:
+        if asked is not None:
+            raise request.names.named(fault) from fault
+        warnings.append(f"reasoning is not limited: {fault}")
+        return params
+    return limited
+
+
+def _reasoning_budget(
+    model: ServedModel, thoughts: ReasoningFormat, limit: int, tools: ToolUse, prompt: Prompt
+) -> ReasoningBudget:
+    message, tokenizer = model.chat.config.reasoning_budget_message, model.tokenizer
+    tags = tuple(
+        ReasoningTags(
+            begin.encode(),
+            end.encode(),
+            tuple(tokenizer.encode(message + end, add_special_tokens=False)),
+        )
+        for begin, end in thoughts.sections
+    )
+    calls = model.chat.tool_format.parse if model.chat.tool_format and tools.tools else None
+    is_tagged = isinstance(thoughts.parse, ThoughtTags)
+    return ReasoningBudget(
+        limit,
+        tags,
+        is_inside=opens_reasoning(thoughts, prompt.end),
+        is_anywhere=not isinstance(thoughts.parse, ThoughtTags) or thoughts.parse.anywhere,
+        other_ends=tuple(begin.encode() for begin in calls.begins)
+        if is_tagged and isinstance(calls, TaggedCalls) and calls.end_thoughts
+        else (),
+        token_bytes=tokenizer.all_token_bytes,
+    )

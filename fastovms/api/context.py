@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from fastovms.api import offload
 from fastovms.api.answer import SYSTEM_FINGERPRINT, Envelope
 from fastovms.api.body import BodyReader
-from fastovms.api.client_request import ClientRequest, FieldNames
+from fastovms.api.client_request import ClientRequest, FieldNames, GivenDocument
 from fastovms.api.dialect import Dialect
 from fastovms.api.fields import is_streamed, request_id
-from fastovms.api.generate import BeginSpan, Job, Observed, TextGeneration, generation_of
+from fastovms.api.generate import BeginSpan, TextGeneration
+from fastovms.api.prepare import ModelInput
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.api.typed_body import hold_model, read_named
@@ -23,24 +24,6 @@ from fastovms.params import SamplingParams, Task
 from fastovms.telemetry.tracing import GenerationKind, GenerationSpan, GenerationStart, Tracer
 
 Body = TypeVar("Body", bound=GenerationFields)
-
-
-class GivenDocument(NamedTuple):
-    """A part of a request that brings a file.
-
-    Attributes:
-        place: its place in the request.
-        members: the object with the content, or the id of an uploaded file.
-        is_new: whether it comes with this request, not with an older message.
-        take: receives the text.
-        data_member: the member with the content, in base64.
-    """
-
-    place: str
-    members: Mapping[str, Any]
-    is_new: bool
-    take: Callable[[str], None]
-    data_member: str = "file_data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +73,9 @@ class ApiContext:
         tasks, streams = (Task.TEXT_GENERATION,), is_streamed(body)
         model = await hold_model(request, known, self.models, tasks, streams=streams)
         assert isinstance(model, ServedModel)
-        return self.preparation(request, body, model=model, dialect=dialect, names=names_of(body))
+        return self.asked(request, body, model=model, dialect=dialect, names=names_of(body))
 
-    def preparation(
+    def asked(
         self,
         request: Request,
         body: Body,
@@ -101,11 +84,13 @@ class ApiContext:
         dialect: Dialect,
         names: FieldNames,
         text_format: Mapping[str, Any] | None = None,
+        new_id: str | None = None,
     ) -> ClientRequest[Body]:
-        """Returns the `ClientRequest` of a decoded request, and records whether the answer is
-        streamed."""
+        """Returns the record of a decoded request, and records whether the answer is streamed.
+        `new_id` is its id if it has one already."""
         request.log_fields["stream"] = is_streamed(body)
         return ClientRequest(
+            id=new_id or self.new_id(),
             body=body,
             size=len(request.body),
             model=model,
@@ -124,7 +109,7 @@ class ApiContext:
 
         Args:
             prefix: the beginning of the answer's id.
-            new_id: makes the rest of the id, unless the client has given an id.
+            new_id: the rest of the id, unless the client has given an id.
             model: the name of the model.
         """
         return Envelope(
@@ -135,20 +120,26 @@ class ApiContext:
             dialect=dialect,
         )
 
-    def begin(self, request: Request, job: Job, prefix: str) -> tuple[Envelope, TextGeneration]:
-        """Returns the members that every part of a chat's answer repeats, and its generation.
-        `prefix` is the beginning of the answer's id."""
-        new_id, preparation = self.new_id(), job.preparation
-        body, model = preparation.body, preparation.model.info.name
-        envelope = self.envelope(prefix, new_id, body, model, preparation.dialect)
-        span = self.span_of(request, GenerationKind.CHAT, preparation, envelope.id)
-        return envelope, generation_of(job, Observed(new_id, request.log_fields, span))
+    def begin(
+        self,
+        request: Request,
+        given: ModelInput[Any],
+        prefix: str,
+        kind: GenerationKind = GenerationKind.CHAT,
+    ) -> tuple[Envelope, TextGeneration]:
+        """Returns the members that every part of an answer repeats, and its generation. `prefix` is
+        the beginning of the answer's id."""
+        asked = given.asked
+        model, dialect = asked.model.info.name, asked.dialect
+        envelope = self.envelope(prefix, asked.id, asked.body, model, dialect)
+        span = self.span_of(request, kind, asked, envelope.id)
+        return envelope, TextGeneration(given, request.log_fields, span)
 
     def span_of(
         self,
         request: Request,
         kind: GenerationKind,
-        preparation: ClientRequest[GenerationFields],
+        asked: ClientRequest[GenerationFields],
         response_id: str,
         conversation_id: str | None = None,
     ) -> BeginSpan | None:
@@ -159,7 +150,7 @@ class ApiContext:
             return None
 
         def begin(params: SamplingParams) -> GenerationSpan | None:
-            body, model = preparation.body, preparation.model.info.name
+            body, model = asked.body, asked.model.info.name
             start = GenerationStart(
                 kind,
                 age=asyncio.get_running_loop().time() - request.received_at,

@@ -9,12 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Self
 
-from fastovms.api.client_request import ClientRequest
-from fastovms.api.fields import Stopping
-from fastovms.api.prepare import GenerationOptions, PromptTask
-from fastovms.api.served import ServedModel
+from fastovms.api.prepare import ModelInput
 from fastovms.backend import GenerationBackend, OutputCallback
 from fastovms.errors import (
     BackendError,
@@ -33,10 +30,9 @@ from fastovms.params import (
 )
 from fastovms.telemetry.metrics import FinishedRequest, GenerationMetrics, SampleTimings
 from fastovms.telemetry.tracing import GenerationEnd, GenerationSpan, Phase
-from fastovms.text.detokenizer import LocatingDetokenizer, Measure, TextToken, TrackingDetokenizer
-from fastovms.text.output import TextStream, content_of
-from fastovms.text.scanning import TEXT_PIECES, OutputParser, Piece, joined
-from fastovms.text.stop import completes_stop
+from fastovms.text.detokenizer import Measure, TextToken, TrackingDetokenizer
+from fastovms.text.output import TextStream
+from fastovms.text.scanning import TEXT_PIECES, Piece, joined
 
 
 def submit_all(
@@ -349,20 +345,6 @@ class _Sample:
         self.finish_reason: FinishReason | None = None
 
 
-class Observed(NamedTuple):
-    """The names under which a generation appears in the engine, the access log and the trace.
-
-    Attributes:
-        request_id: the beginning of the ids of its prompts in the engine.
-        log_fields: the access log's fields for the request; see `RequestProgress`.
-        begin_span: begins a span, which ends with the generation; None = tracing is off.
-    """
-
-    request_id: str
-    log_fields: dict[str, object]
-    begin_span: BeginSpan | None = None
-
-
 class TextGeneration:
     """Runs the prompts of one API request.
 
@@ -375,68 +357,35 @@ class TextGeneration:
 
     def __init__(
         self,
-        model: ServedModel,
-        tasks: Sequence[PromptTask],
-        options: GenerationOptions,
-        observed: Observed,
-        *,
-        measure: Measure,
-        new_parser: Callable[[], OutputParser] | None = None,
+        given: ModelInput[Any],
+        log_fields: dict[str, object],
+        begin_span: BeginSpan | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         """
         Args:
-            measure: the unit in which the offsets of tokens count.
-            new_parser: makes the parser of one sample's text; None = plain text that continues the
-                prompt's.
+            log_fields: the access log's fields for the request; see `RequestProgress`.
+            begin_span: begins a span, which ends with the generation; None = tracing is off.
         """
-        stopping, queueing = options.stopping, options.queueing
-        self._parses = new_parser is not None
+        asked, model = given.asked, given.asked.model
+        self._parses = given.new_parser is not None
         self._backend = model.backend
-        new_detokenizer = partial(
-            model.tokenizer.detokenizer,
-            skip_special_tokens=options.skip_special_tokens,
-            continues=not self._parses,
-            keep=model.chat.tags if self._parses else frozenset(),
-        )
-        searched = None
-        if new_parser is not None and not stopping.in_reasoning:
-            searched = partial(content_of, new_parser)
-        ends_text = partial(
-            completes_stop, new_detokenizer, stopping.strings, stopping.min_tokens, searched
-        )
-        self._requests = [
-            GenerationRequest(
-                f"{observed.request_id}-{position}",
-                task.token_ids,
-                task.params,
-                prompt=task.prompt,
-                ends_text=ends_text if task.params.beam_search and stopping.strings else None,
-                **queueing._asdict(),
-            )
-            for position, task in enumerate(tasks)
-        ]
-        self._includes_stop = stopping.include
+        self._requests = given.requests
+        self._includes_stop = given.stopping.include
         self._progress = RequestProgress(
             model.metrics,
-            observed.log_fields,
-            [len(task.token_ids) for task in tasks],
-            tasks[0].params,
+            log_fields,
+            [len(request.prompt_token_ids) for request in given.requests],
+            given.requests[0].params,
             clock,
         )
-        self._samples = [
-            _new_sample(
-                new_detokenizer(),
-                stopping,
-                measure if options.needs_tokens else None,
-                None if new_parser is None else new_parser(),
-                progress,
-            )
-            for progress in self._progress.samples
-        ]
-        self.prompt_logprobs: list[Sequence[TokenLogprobs | None]] = [() for _ in tasks]
-        self._tells_timings = options.report.has_timings
-        self._begin_span = observed.begin_span
+        track = None
+        if given.report.needs_tokens or given.candidates.are_ranked:
+            track = len if self._parses else asked.dialect.text_length
+        self._samples = [_new_sample(given, track, progress) for progress in self._progress.samples]
+        self.prompt_logprobs: list[Sequence[TokenLogprobs | None]] = [() for _ in given.requests]
+        self._tells_timings = given.report.has_timings
+        self._begin_span = begin_span
         self._span: GenerationSpan | None = None
         self._hold = model.hold
         self._release: Callable[[], None] | None = None
@@ -643,62 +592,20 @@ class TextGeneration:
             self._done.set_result(None)
 
 
-def _new_sample(
-    detokenizer: LocatingDetokenizer,
-    stopping: Stopping,
-    track: Measure | None,
-    parser: OutputParser | None,
-    progress: SampleProgress,
-) -> _Sample:
+def _new_sample(given: ModelInput[Any], track: Measure | None, progress: SampleProgress) -> _Sample:
+    """Returns a sample; `track` is the unit in which the offsets of its tokens count, None = its
+    tokens are not tracked."""
+    stopping, detokenizer = given.stopping, given.new_detokenizer()
     tracking = None if track is None else TrackingDetokenizer(detokenizer, track)
     text = TextStream(
         tracking or detokenizer,
         stopping.strings,
         include_stop=stopping.include,
         min_tokens=stopping.min_tokens,
-        parser=parser,
+        parser=None if given.new_parser is None else given.new_parser(),
         stop_in_reasoning=stopping.in_reasoning,
     )
     return _Sample(text, tracking, progress)
-
-
-class CheckedRequest(Protocol):
-    """A checked request of any endpoint.
-
-    Attributes:
-        warnings: the parts of the request that are ignored.
-    """
-
-    @property
-    def preparation(self) -> ClientRequest[Any]: ...
-
-    @property
-    def options(self) -> GenerationOptions: ...
-
-    @property
-    def warnings(self) -> Sequence[str]: ...
-
-
-class Job(CheckedRequest, Protocol):
-    """A request with a single prompt that is ready to run."""
-
-    @property
-    def task(self) -> PromptTask: ...
-
-    @property
-    def new_parser(self) -> Callable[[], OutputParser] | None: ...
-
-
-def generation_of(job: Job, observed: Observed) -> TextGeneration:
-    """Returns the generation of a job. Token offsets are in characters."""
-    return TextGeneration(
-        job.preparation.model,
-        [job.task],
-        job.options,
-        observed,
-        measure=len,
-        new_parser=job.new_parser,
-    )
 
 
 def failure(output: GenerationOutput) -> BackendError | RequestError:

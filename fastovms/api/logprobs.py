@@ -190,6 +190,8 @@ class TokenReport:
     Attributes:
         num_logprobs: how many top log probabilities of each token; None = no `logprobs` object.
         num_prompt_logprobs: as for `num_logprobs`, for vLLM's `prompt_logprobs`.
+        num_scored: how many top log probabilities of each prompt token the model computes; None =
+            the prompt is not scored.
         has_token_ids: whether log probabilities of the prompt and of the text are reported.
         has_timings: whether the answer reports its duration.
     """
@@ -199,16 +201,23 @@ class TokenReport:
     has_token_ids: bool
     names: TokenNames
     has_timings: bool = False
+    num_scored: int | None = None
 
     @property
     def needs_tokens(self) -> bool:
         return self.num_logprobs is not None or self.has_token_ids
 
 
-def token_report(request: ClientRequest[GenerationFields], logprobs: int | None) -> TokenReport:
+def token_report(
+    request: ClientRequest[GenerationFields], logprobs: int | None, *, scores: bool = False
+) -> TokenReport:
     """Reads which token details the answer reports. Raises InvalidField if the number exceeds the
-    server's limit, or the detail is not available in streams. `logprobs` says how many top log
-    probabilities of each token the request asks for."""
+    server's limit, or the detail is not available in streams.
+
+    Args:
+        logprobs: how many top log probabilities of each token the request asks for.
+        scores: whether the endpoint reports `prompt_logprobs`.
+    """
     body, config, name = request.body, request.config, request.names.logprobs
     if body.logprob_token_ids is not None:
         _check_listed(body.logprob_token_ids, logprobs, name, request.model.info)
@@ -233,6 +242,7 @@ def token_report(request: ClientRequest[GenerationFields], logprobs: int | None)
         body.return_token_ids is True,
         names,
         has_timings=config.per_request_metrics,
+        num_scored=prompt_logprobs if scores else None,
     )
 
 

@@ -1,23 +1,31 @@
-"""Turns a checked request into a task for the backend."""
+"""The one way from a client's request to the requests of the engine, for all endpoints: its fields
+are checked, its chat is rendered or its texts are encoded, and the grammar of the answer is
+compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple
 
-from msgspec import Struct
-
-from fastovms.api.client_request import ClientRequest
+from fastovms.api.client_request import Body, ClientRequest
+from fastovms.api.constraint import (
+    Constraint,
+    constraint,
+    constraint_of,
+    usable,
+    with_reasoning_budget,
+)
+from fastovms.api.endpoint import passed_over
 from fastovms.api.fields import (
     MAX_NGRAM_SIZE,
     Candidates,
-    Queueing,
     Stopping,
     TokenBudget,
-    TokenRules,
     candidates,
+    check_num_choices,
     check_ranges,
     encode_bad_words,
     fit_max_tokens,
@@ -29,54 +37,239 @@ from fastovms.api.fields import (
     token_rules,
     truncation,
 )
-from fastovms.api.image_parts import ForbiddenTag, ImageSource, forbidden_tag, renumbered
-from fastovms.api.logprobs import TokenReport, num_values
-from fastovms.api.prompt import Prompt, Truncation
+from fastovms.api.image_parts import check_tags
+from fastovms.api.logprobs import TokenReport, num_values, token_report
+from fastovms.api.prompt import (
+    Chat,
+    Prompt,
+    PromptEncoder,
+    Truncation,
+    chat_prompt,
+    check_text,
+    encode_prompts,
+    prompt_name,
+    split_prompts,
+)
 from fastovms.api.request_schemas import GenerationFields, StreamOptions
-from fastovms.api.served import ServedModel
-from fastovms.api.typed_body import place_of
-from fastovms.config import ApiConfig
-from fastovms.errors import FieldFault, InvalidField, RequestError
-from fastovms.grammar_tree import num_characters
+from fastovms.errors import FieldFault, InvalidField
 from fastovms.params import (
     MAX_DRAFT_TOKENS,
-    Grammar,
+    EndsText,
+    GenerationRequest,
     SamplingParams,
     TextPrompt,
     sampling_numbers,
 )
 from fastovms.request_fields import unsupported_of
+from fastovms.text.detokenizer import LocatingDetokenizer
+from fastovms.text.output import CustomCallParser, content_of, output_parser
+from fastovms.text.scanning import OutputParser, PlainParser
+from fastovms.text.stop import completes_stop
+from fastovms.text.tokenizer import FimTokens
+
+
+class Texts(NamedTuple):
+    """Texts as an endpoint has read them from a request, which the model continues.
+
+    Attributes:
+        prompts: in any of the forms of `split_prompts`.
+        suffix: the text behind the one that is generated; "" = there is none.
+        fim: the model's fill-in-the-middle tokens, needed with `suffix`.
+        context: tokens before the prompt.
+        is_echoed: whether the choices repeat their prompt's log probabilities.
+    """
+
+    prompts: str | list[str | int | list[int]] | None
+    suffix: str = ""
+    fim: FimTokens | None = None
+    context: Sequence[int] = ()
+    is_echoed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationOptions:
-    """The checked fields of a request that control the generation.
+class RequestReader(ABC, Generic[Body]):
+    """Reads what only the requests of one endpoint have. `prepare` calls its methods in this order,
+    after the check of `asked`. They raise InvalidField."""
+
+    asked: ClientRequest[Body]
+
+    def report(self) -> TokenReport:
+        """Returns the details about tokens that the answer reports."""
+        return token_report(self.asked, None)
+
+    @abstractmethod
+    def budget(self) -> TokenBudget:
+        """Returns how many tokens may be generated."""
+
+    @abstractmethod
+    def read(self, budget: TokenBudget) -> Chat | Texts:
+        """Returns the input of the model, in time proportional to `asked.size`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInput(Generic[Body]):
+    """A request that is ready to run: what the model gets for it, and how its output is read.
 
     Attributes:
-        truncation: how to cut a long prompt; None = not cut.
+        requests: what the engine gets, one request for each prompt.
+        prompts: the prompts, in order.
+        chat: the chat with its last message only; empty for texts.
+        new_detokenizer: makes the detokenizer of one sample.
+        new_parser: makes the parser that finds tool calls and reasoning in one sample's text;
+            None = all text is content that continues the prompt's.
+        warnings: parts of the request that are ignored, not visible to the model, or not enforced.
     """
 
+    asked: ClientRequest[Body]
+    requests: Sequence[GenerationRequest]
+    prompts: Sequence[Prompt]
+    chat: Chat
     candidates: Candidates
-    budget: TokenBudget
-    truncation: Truncation | None
     report: TokenReport
-    rules: TokenRules
     stopping: Stopping
-    skip_special_tokens: bool
-    queueing: Queueing
     stream_options: StreamOptions
+    new_detokenizer: Callable[[], LocatingDetokenizer]
+    new_parser: Callable[[], OutputParser] | None
+    warnings: Sequence[str]
 
     @property
-    def needs_tokens(self) -> bool:
-        """Whether the tokens of a text matter, besides the text."""
-        return self.report.needs_tokens or self.candidates.are_ranked
+    def finds_markup(self) -> bool:
+        """Whether the answers are parsed for tool calls or reasoning."""
+        chat = self.asked.model.chat
+        has_calls = chat.tool_format is not None and bool(self.chat.tools.tools)
+        return self.asked.parses and (has_calls or chat.reasoning_format is not None)
+
+    @property
+    def hides_content(self) -> bool:
+        """Whether only the tool calls of an answer are reported, because calls are required.
+        Without a parser, all text is content."""
+        return self.chat.tools.is_required and self.asked.parses
 
 
-def check_numbers(request: ClientRequest[GenerationFields]) -> None:
+_NO_CHAT: Final = Chat(())
+
+
+async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
+    """Returns what the model gets for a request. Chats are rendered, and texts encoded, in a thread
+    if they are long. Raises RequestError if a field is invalid, the prompt does not fit into the
+    context, or the backend does not support an option; BackendError if the grammar cannot be
+    compiled now, or there is no memory for images."""
+    asked = reader.asked
+    body, model, names, dialect = asked.body, asked.model, asked.names, asked.dialect
+    check_numbers(asked)
+    report, budget = reader.report(), reader.budget()
+    chosen = candidates(body, dialect, model.info.defaults, model.limits)
+    cut = truncation(body, model.info, budget.max_tokens, dialect.clamps_max_tokens)
+    rules = token_rules(body, model.info, asked.config)
+    stops = stopping(body, dialect, asked.config, names.stop)
+    queue = queueing(body, asked.caller, asked.client)
+    streamed = stream_options(body, dialect)
+
+    def read() -> _Read:
+        given = reader.read(budget)
+        if isinstance(given, Texts):
+            return _read_texts(asked, given, chosen, cut)
+        check_num_choices(chosen, asked.config)
+        prompt, images = chat_prompt(asked, given, cut)
+        wanted = constraint(asked, given, prompt.end) if given.is_answered else None
+        last = given._replace(messages=given.messages[-1:], images=images)
+        return _Read(last, [prompt], wanted)
+
+    given = await model.chat.rendered(asked.client, read, asked.size)
+    chat, prompts = given.chat or _NO_CHAT, given.prompts
+    grammar = await usable(asked, given.constraint)
+    _check_total_logprobs(asked, budget, chosen, report, given)
+    bad_words = await encode_bad_words(rules, model.tokenizer)
+
+    def params_of(position: int, num_prompt_tokens: int) -> SamplingParams:
+        name = names.prompt_at(position, len(prompts))
+        max_tokens = fit_max_tokens(asked, budget, num_prompt_tokens, name)
+        most = model.info.max_model_len - num_prompt_tokens if max_tokens is None else max_tokens
+        _check_min_tokens(body.min_tokens or 0, most, names.max_tokens)
+        return SamplingParams(
+            **_numbers(asked, is_greedy=chosen.is_greedy),
+            max_tokens=max_tokens,
+            n=chosen.num_samples,
+            ignore_eos=bool(body.ignore_eos),
+            eos_token_ids=model.info.eos_token_ids,
+            stop_token_ids=rules.stop_token_ids,
+            min_tokens=body.min_tokens or 0,
+            logit_bias=rules.logit_bias,
+            allowed_token_ids=rules.allowed_token_ids,
+            bad_words_token_ids=bad_words,
+            logprobs=0
+            if report.num_logprobs is None and chosen.are_ranked
+            else report.num_logprobs,
+            logprob_token_ids=tuple(dict.fromkeys(body.logprob_token_ids or ())),
+            prompt_logprobs=None if is_streamed(body) else report.num_scored,
+            grammar=grammar,
+            beam_search=chosen.beam_search,
+            num_assistant_tokens=_num_drafts(body),
+            max_ngram_size=body.max_ngram_size and min(body.max_ngram_size, MAX_NGRAM_SIZE),
+            assistant_confidence_threshold=body.assistant_confidence_threshold,
+            repetition_detection=repetition_detection(body, chosen),
+        )
+
+    params = [params_of(i, len(prompt.token_ids)) for i, prompt in enumerate(prompts)]
+    try:
+        for each in params:
+            model.backend.check(each)
+    except FieldFault as fault:
+        raise names.named(fault) from fault
+    new_parser, unlimited = None, list[str]()
+    if given.chat is not None:
+        params[0] = with_reasoning_budget(asked, params[0], chat, prompts[0], unlimited)
+        new_parser = _parser_maker(asked, chat, prompts[0])
+    texts = await _text_prompts(asked, given, cut)
+    if chat.images and not body.min_tokens:  # which would not let end tokens pass
+        # Only a sample that the backend ends itself tells how many tokens the images were.
+        params[0] = replace(params[0], stop_strings=stops.strings)
+    new_detokenizer = partial(
+        model.tokenizer.detokenizer,
+        skip_special_tokens=asked.skips_special_tokens,
+        continues=new_parser is None,
+        keep=frozenset() if new_parser is None else model.chat.tags,
+    )
+    ends_text = (
+        None if chosen.beam_search is None else _ends_text(stops, new_detokenizer, new_parser)
+    )
+    return ModelInput(
+        asked=asked,
+        requests=[
+            GenerationRequest(
+                f"{asked.id}-{position}",
+                prompt.token_ids,
+                params[position],
+                prompt=texts[position],
+                ends_text=ends_text,
+                **queue._asdict(),
+            )
+            for position, prompt in enumerate(prompts)
+        ],
+        prompts=prompts,
+        chat=chat,
+        candidates=chosen,
+        report=report,
+        stopping=stops,
+        stream_options=streamed,
+        new_detokenizer=new_detokenizer,
+        new_parser=new_parser,
+        warnings=[
+            *passed_over([*chat.tools.skipped, *chat.skipped]),
+            *chat.unseen,
+            *(given.constraint.warnings if given.constraint else ()),
+            *chat.tools.warnings_for(model.chat.tool_format),
+            *prompts[0].warnings,
+            *unlimited,
+        ],
+    )
+
+
+def check_numbers(asked: ClientRequest[GenerationFields]) -> None:
     """The first check of every endpoint. Raises InvalidField for numbers out of range and for
     unsupported options."""
-    body = request.body
-    check_ranges(body, request.dialect)
+    body = asked.body
+    check_ranges(body, asked.dialect)
     for name, neutral in unsupported_of(type(body)).items():
         value = getattr(body, name)
         if value is not None and value not in neutral:
@@ -84,163 +277,115 @@ def check_numbers(request: ClientRequest[GenerationFields]) -> None:
             raise InvalidField(f"{name} is not supported by this server version{only}", param=name)
 
 
-def generation_options(
-    request: ClientRequest[GenerationFields], report: TokenReport, budget: TokenBudget
-) -> GenerationOptions:
-    """Reads the options of a request that has passed `check_numbers`. Raises InvalidField if
-    options contradict each other, or are not supported."""
-    body, model, dialect = request.body, request.model, request.dialect
-    return GenerationOptions(
-        candidates=candidates(body, dialect, model.info.defaults, model.limits),
-        budget=budget,
-        truncation=truncation(body, model.info, budget.max_tokens, dialect.clamps_max_tokens),
-        report=report,
-        rules=token_rules(body, model.info, request.config),
-        stopping=stopping(body, dialect, request.config, request.names.stop),
-        skip_special_tokens=body.skip_special_tokens is not False,
-        queueing=queueing(body, request.caller, request.client),
-        stream_options=stream_options(body, dialect),
-    )
-
-
-@contextmanager
-def tags_named(body: Struct) -> Iterator[None]:
-    """While the context is open, errors about an image tag in the client's text name the part that
-    contains it."""
-    try:
-        yield
-    except ForbiddenTag as error:
-        place = place_of(error.tag, body)
-        if place is None:
-            raise
-        raise forbidden_tag(error.tag, place) from None
-
-
-async def with_images(
-    request: ClientRequest[GenerationFields],
-    options: GenerationOptions,
-    task: PromptTask,
-    text: str | None,
-    sources: Sequence[ImageSource],
-) -> PromptTask:
-    """Returns the task with the prompt and its images in the form of a vision model. Loads the
-    images. Raises InvalidField if an image is not available; Overloaded if there is not enough
-    memory for the images. `text` is the whole text of the prompt, even if its tokens are
-    truncated."""
-    images, name = request.model.images, request.names.prompt
-    if images is None or text is None:
-        return task
-    if not sources:
-        whole = TextPrompt(text, name=name)
-        return task if options.truncation is not None else task._replace(prompt=whole)
-    loaded = await images.fetch(sources)
-    # Only a sample that the backend ends itself tells how many tokens the images were.
-    if not task.params.min_tokens:  # `min_tokens` would not let end tokens pass
-        params = replace(task.params, stop_strings=options.stopping.strings)
-        task = task._replace(params=params)
-    names = [source.name for source in sources]
-    return task._replace(prompt=TextPrompt(text, loaded, name, names))
-
-
-def kept_images(prompt: Prompt, sources: Sequence[ImageSource]) -> tuple[Prompt, list[ImageSource]]:
-    """Returns, where messages were dropped, the prompt with tags that count only the images that
-    are left, and these."""
-    text, kept = renumbered(prompt.text or "", len(sources))
-    return replace(prompt, text=text), [sources[index] for index in kept]
-
-
-_MAX_REASON: Final = 300
-"""Characters that are repeated of what the grammar compiler says: it may repeat the whole
-grammar."""
-
-
-def check_length(grammar: Grammar, config: ApiConfig) -> None:
-    """Raises InvalidField for a source that is too long to compile."""
-    length = len(grammar.source) + num_characters(grammar.tree)
-    if length > config.max_grammar_length:
-        raise InvalidField(
-            f"{grammar.param} must be at most {config.max_grammar_length} characters, not {length}",
-            param=grammar.param,
-        )
-
-
-async def compile_grammar(grammar: Grammar, model: ServedModel, client: str) -> Grammar:
-    """Makes a grammar ready to be used in `SamplingParams`. Raises InvalidField if the grammar is
-    invalid; BackendError if too many grammars wait, or the compiler is not available. `client` is
-    the sender."""
-    try:
-        return await model.backend.compile_grammar(grammar, client)
-    except RequestError as error:
-        reason = error.message
-        if len(reason) > _MAX_REASON:
-            reason = f"{reason[:_MAX_REASON]}..."
-        raise InvalidField(f"{grammar.param}: {reason}", param=grammar.param) from None
-
-
-class PromptTask(NamedTuple):
-    """One prompt to continue. All prompts of a request ask for the same number of samples.
+class _Read(NamedTuple):
+    """The input of the model, and the constraint on its output.
 
     Attributes:
-        prompt: see `GenerationRequest`.
+        chat: without the messages before the last one; None = the prompts are texts.
+        is_echoed: see `Texts`.
     """
 
-    token_ids: Sequence[int]
-    params: SamplingParams
-    prompt: TextPrompt | None = None
-
-
-class ModelInput(NamedTuple):
-    """The input of the model for one request.
-
-    Attributes:
-        prompts: the token ids of each prompt.
-        grammar: as `compile_grammar` returns it.
-        num_prompt_logprobs: the number of top log probabilities needed for prompt tokens.
-        is_echoed: whether the choices repeat their prompt's log probabilities.
-    """
-
-    prompts: Sequence[Sequence[int]]
-    grammar: Grammar | None
-    num_prompt_logprobs: int | None = None
+    chat: Chat | None
+    prompts: Sequence[Prompt]
+    constraint: Constraint | None
     is_echoed: bool = False
 
 
-async def make_tasks(
-    request: ClientRequest[GenerationFields], options: GenerationOptions, given: ModelInput
-) -> list[PromptTask]:
-    """Returns the backend's input for each prompt.
+def _read_texts(
+    asked: ClientRequest[GenerationFields],
+    given: Texts,
+    chosen: Candidates,
+    cut: Truncation | None,
+) -> _Read:
+    """Encodes texts. Raises RequestError as `prepare` does."""
+    model, tokenizer, images = asked.model.info, asked.model.tokenizer, asked.model.images
+    texts = split_prompts(given.prompts, model, asked.config, truncation=cut)
+    check_num_choices(chosen, asked.config, len(texts))
+    for position, text in enumerate(texts if images is not None else ()):
+        if images is not None and isinstance(text, str):
+            check_tags(text, 0, prompt_name(position, len(texts)), images.reserved)
+    warnings: list[str] = []
+    grammar = constraint_of(asked, warnings)
+    special = asked.body.add_special_tokens is not False
+    encoder = PromptEncoder(tokenizer, model, special and not given.suffix, cut)
+    if given.suffix:
+        check_text(given.suffix, "suffix", model)
+    prompts = encode_prompts(texts, encoder)
+    if given.suffix and given.fim is not None:
+        suffix = replace(encoder, truncation=None).encode(given.suffix, "suffix")
+        # The token that begins a text, if the tokenizer adds one.
+        start = tokenizer.encode("", add_special_tokens=special)
+        join = given.fim.join
+        prompts = [Prompt([*start, *join(prompt.token_ids, suffix)]) for prompt in prompts]
+    elif given.context:
+        prompts = [
+            replace(prompt, token_ids=[*given.context, *prompt.token_ids]) for prompt in prompts
+        ]
+    wanted = None if grammar is None else Constraint(grammar, warnings)
+    return _Read(None, prompts, wanted, given.is_echoed)
 
-    Raises RequestError: a prompt does not fit, or an option is not supported by the backend.
-    """
-    model, names = request.model, request.names
-    _check_total_logprobs(request, options, given)
-    bad_words = await encode_bad_words(options.rules, model.tokenizer)
-    tasks = []
-    for position, token_ids in enumerate(given.prompts):
-        name = names.prompt_at(position, len(given.prompts))
-        max_tokens = fit_max_tokens(request, options.budget, len(token_ids), name)
-        most = model.info.max_model_len - len(token_ids) if max_tokens is None else max_tokens
-        _check_min_tokens(request.body.min_tokens or 0, most, names.max_tokens)
-        params = _sampling_params(request, options, given, max_tokens, bad_words)
-        tasks.append(PromptTask(token_ids, params))
-    try:
-        for task in tasks:
-            model.backend.check(task.params)
-    except FieldFault as fault:
-        raise names.named(fault) from fault
-    return tasks
+
+async def _text_prompts(
+    asked: ClientRequest[GenerationFields], given: _Read, cut: Truncation | None
+) -> Sequence[TextPrompt | None]:
+    """Returns each prompt as a vision model reads it, with its images, which are loaded; None =
+    the model reads token ids. Raises InvalidField if an image is not available; Overloaded if
+    there is not enough memory for the images."""
+    images, chat, name = asked.model.images, given.chat, asked.names.prompt
+    texts = [None if images is None else prompt.text for prompt in given.prompts]
+    if chat is not None and chat.images:
+        sources, [text] = chat.images, texts
+        if images is None or text is None:
+            return [None]
+        loaded = await images.fetch(sources)
+        return [TextPrompt(text, loaded, name, [source.name for source in sources])]
+    is_cut = cut is not None if chat is not None else asked.body.add_special_tokens is False
+    return [None if text is None or is_cut else TextPrompt(text, name=name) for text in texts]
+
+
+def _parser_maker(
+    asked: ClientRequest[GenerationFields], chat: Chat, prompt: Prompt
+) -> Callable[[], OutputParser]:
+    if not asked.parses:
+        return PlainParser
+    new_parser = partial(
+        output_parser,
+        asked.model.chat.tool_format,
+        asked.model.chat.reasoning_format,
+        prompt=prompt.end,
+        tools=chat.tools.tools,
+    )
+    custom = chat.tools.custom
+    return (lambda: CustomCallParser(new_parser(), custom)) if custom else new_parser
+
+
+def _ends_text(
+    stops: Stopping,
+    new_detokenizer: Callable[[], LocatingDetokenizer],
+    new_parser: Callable[[], OutputParser] | None,
+) -> EndsText | None:
+    """Returns the search for stop strings in the beams of a search; None = there are none."""
+    if not stops.strings:
+        return None
+    searched = None
+    if new_parser is not None and not stops.in_reasoning:
+        searched = partial(content_of, new_parser)
+    return partial(completes_stop, new_detokenizer, stops.strings, stops.min_tokens, searched)
 
 
 def _check_total_logprobs(
-    request: ClientRequest[GenerationFields], options: GenerationOptions, given: ModelInput
+    asked: ClientRequest[GenerationFields],
+    budget: TokenBudget,
+    chosen: Candidates,
+    report: TokenReport,
+    given: _Read,
 ) -> None:
     """Checks the maximum number of log probabilities in the answer. Every choice repeats those of
     its prompt. Raises InvalidField if they may be more than `max_total_logprobs`."""
-    report, model, names = options.report, request.model.info, request.names
-    max_tokens = options.budget.max_tokens
-    num_samples = options.candidates.num_samples
+    model, names = asked.model.info, asked.names
+    max_tokens, num_samples = budget.max_tokens, chosen.num_samples
     total = num_all = 0
-    for num_prompt_tokens in map(len, given.prompts):
+    for num_prompt_tokens in [len(prompt.token_ids) for prompt in given.prompts]:
         room = max(0, model.max_model_len - num_prompt_tokens)
         num_generated = room if max_tokens is None else min(max_tokens, room)
         num_tokens = num_generated + (num_prompt_tokens if given.is_echoed else 0)
@@ -248,16 +393,16 @@ def _check_total_logprobs(
         total += num_prompt_tokens * num_values(report.num_prompt_logprobs, model)
         num_all += num_prompt_tokens
     total *= num_samples
-    if total <= request.config.max_total_logprobs:
+    if total <= asked.config.max_total_logprobs:
         return
     by_name = {names.logprobs: report.num_logprobs, "prompt_logprobs": report.num_prompt_logprobs}
-    asked = {name: value for name, value in by_name.items() if value is not None}
-    numbers = [f"{name} {value}" for name, value in asked.items()]
+    told = {name: value for name, value in by_name.items() if value is not None}
+    numbers = [f"{name} {value}" for name, value in told.items()]
     raise InvalidField(
-        f"{' and '.join(asked)} would report up to {total} log probabilities ({', '.join(numbers)}"
+        f"{' and '.join(told)} would report up to {total} log probabilities ({', '.join(numbers)}"
         f", n {num_samples}, {num_all} prompt tokens, {names.max_tokens} {max_tokens}), but a "
-        f"request may have at most {request.config.max_total_logprobs}",
-        param=next(iter(asked)),
+        f"request may have at most {asked.config.max_total_logprobs}",
+        param=next(iter(told)),
     )
 
 
@@ -269,46 +414,16 @@ def _check_min_tokens(min_tokens: int, most: int, name_of_most: str) -> None:
         )
 
 
-def _sampling_params(
-    request: ClientRequest[GenerationFields],
-    options: GenerationOptions,
-    given: ModelInput,
-    max_tokens: int | None,
-    bad_words_token_ids: tuple[tuple[int, ...], ...],
-) -> SamplingParams:
-    """Returns the sampling parameters. A value of the request overrides the model's
-    generation_config.json, which overrides the dialect's constants. Raises InvalidField for fields
-    that contradict each other."""
-    body, model = request.body, request.model.info
-    defaults, rules, chosen = model.defaults, options.rules, options.candidates
-    ngram_size = body.max_ngram_size
-    logprobs = options.report.num_logprobs
-    numbers = sampling_numbers(body, defaults, request.dialect.name)
-    if chosen.is_greedy:
+def _numbers(asked: ClientRequest[GenerationFields], *, is_greedy: bool) -> dict[str, Any]:
+    """Returns the sampling parameters that are numbers. A value of the request overrides the
+    model's generation_config.json, which overrides the dialect's constants."""
+    model = asked.model.info
+    numbers = sampling_numbers(asked.body, model.defaults, asked.dialect.name)
+    if is_greedy:
         numbers["temperature"] = 0.0
     if not 0 < numbers.get("top_k", 0) < model.vocab_size:
         numbers["top_k"] = 0
-    return SamplingParams(
-        **numbers,
-        max_tokens=max_tokens,
-        n=chosen.num_samples,
-        ignore_eos=bool(body.ignore_eos),
-        eos_token_ids=model.eos_token_ids,
-        stop_token_ids=rules.stop_token_ids,
-        min_tokens=body.min_tokens or 0,
-        logit_bias=rules.logit_bias,
-        allowed_token_ids=rules.allowed_token_ids,
-        bad_words_token_ids=bad_words_token_ids,
-        logprobs=0 if logprobs is None and chosen.are_ranked else logprobs,
-        logprob_token_ids=tuple(dict.fromkeys(body.logprob_token_ids or ())),
-        prompt_logprobs=None if is_streamed(body) else given.num_prompt_logprobs,
-        grammar=given.grammar,
-        beam_search=chosen.beam_search,
-        num_assistant_tokens=_num_drafts(body),
-        max_ngram_size=None if ngram_size is None else min(ngram_size, MAX_NGRAM_SIZE),
-        assistant_confidence_threshold=body.assistant_confidence_threshold,
-        repetition_detection=repetition_detection(body, chosen),
-    )
+    return numbers
 
 
 def _num_drafts(body: GenerationFields) -> int | None:

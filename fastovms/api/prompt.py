@@ -1,17 +1,37 @@
-"""Turns prompts into token ids, in a thread if long."""
+"""Makes prompts: renders chats by the template, encodes texts, and checks their length."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-from fastovms.api import offload
-from fastovms.api.body import show
+from msgspec import Struct
+
+from fastovms.api.body import show, wrong
+from fastovms.api.chat_messages import Message
+from fastovms.api.chat_tools import ToolUse
+from fastovms.api.client_request import ClientRequest
+from fastovms.api.image_parts import (
+    ForbiddenTag,
+    ImageSource,
+    check_tags,
+    forbidden_tag,
+    renumbered,
+    without_tags,
+)
+from fastovms.api.request_schemas import GenerationFields
+from fastovms.api.served import ServedModel
+from fastovms.api.typed_body import place_of
 from fastovms.config import ApiConfig
-from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
+from fastovms.errors import CONTEXT_EXCEEDED, FieldFault, InvalidField
 from fastovms.params import ModelInfo
+from fastovms.text.output import leaves_reasoning_open
+from fastovms.text.template import CallWriting
 from fastovms.text.tokenizer import Tokenizer
+from fastovms.text.told_tools import tell_tools, written_call
 
 _CALL_COST: Final = 500
 """How many characters a call of the tokenizer counts as, however short its text."""
@@ -145,28 +165,22 @@ class PromptEncoder:
         return Prompt(token_ids, text)
 
 
-async def encode_prompts(
-    prompts: Sequence[str | list[int]], encoder: PromptEncoder
-) -> list[Prompt]:
-    """Encodes the prompts that are text, in a thread if they are long.
-
-    Raises InvalidField (`context_length_exceeded`) for a text that is far too long;
-    `token_budget.fit_max_tokens` finds the others.
-    """
-
-    def encode() -> list[Prompt]:
-        return [
-            encoder.prompt(prompt, prompt_name(position, len(prompts)))
-            for position, prompt in enumerate(prompts)
-        ]
-
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    return await offload.run(encode, encoding_cost(texts))
+def encode_prompts(prompts: Sequence[str | list[int]], encoder: PromptEncoder) -> list[Prompt]:
+    """Returns the prompts, of which texts are encoded. Raises InvalidField
+    (`context_length_exceeded`) for a text that is far too long; `fields.fit_max_tokens` finds the
+    others."""
+    num_prompts = len(prompts)
+    return [encoder.prompt(each, prompt_name(i, num_prompts)) for i, each in enumerate(prompts)]
 
 
 def encoding_cost(texts: Collection[str]) -> int:
     """Returns the cost of encoding the texts: the work for `offload`."""
-    return sum(map(len, texts)) + _CALL_COST * (len(texts) - 1)
+    return sum(map(len, texts)) + prompts_cost(len(texts))
+
+
+def prompts_cost(num_texts: int) -> int:
+    """Returns the cost of encoding that many texts, apart from their length."""
+    return _CALL_COST * (num_texts - 1)
 
 
 def prompt_name(position: int, num_prompts: int) -> str:
@@ -221,3 +235,321 @@ def check_token_range(token_ids: Sequence[int], name: str, model: ModelInfo) -> 
     raise InvalidField(
         f"{name} must be a token id from 0 to {model.vocab_size - 1}, not {show(wrong)}", param=name
     )
+
+
+_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateOptions:
+    """The chat template's variables from a request.
+
+    Attributes:
+        kwargs: further variables of the template.
+        source: a template that replaces the model's.
+    """
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    documents: Sequence[Mapping[str, Any]] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    source: str | None = None
+
+
+class TemplateFields(NamedTuple):
+    """The request fields that affect the chat template, as the client has sent them."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: Sequence[Mapping[str, Any]] | None = None
+    source: str | None = None
+    kwargs: Mapping[str, Any] | None = None
+    reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+
+
+def template_options(model: ServedModel, given: TemplateFields) -> TemplateOptions:
+    """Reads the variables for the template. The request's values override the operator's defaults,
+    and its `chat_template_kwargs` override its other fields. An effort switches thinking on or off,
+    as in vLLM. Raises InvalidField if a field is wrong."""
+    source, add_generation_prompt = given.source, given.add_generation_prompt
+    reasoning_effort = given.reasoning_effort
+    config = model.chat.config
+    if source is not None and not config.trust_request_chat_template:
+        raise InvalidField(
+            "chat_template is not allowed: this server does not trust templates from requests",
+            param="chat_template",
+        )
+    if reasoning_effort is not None and reasoning_effort not in _EFFORTS:
+        raise wrong("reasoning_effort", f"one of {', '.join(_EFFORTS)}", reasoning_effort)
+    chosen: dict[str, Any] = {}
+    if reasoning_effort is not None:
+        chosen = {"reasoning_effort": reasoning_effort}
+        chosen["enable_thinking"] = reasoning_effort != "none"
+    if given.enable_thinking is not None:
+        chosen["enable_thinking"] = given.enable_thinking
+    variables = {**config.default_chat_template_kwargs, **chosen, **(given.kwargs or {})}
+    name = "add_generation_prompt"
+    if name in variables:
+        if not isinstance(variables[name], bool):
+            field_name = f"chat_template_kwargs.{name}"
+            raise wrong(field_name, "true or false", variables[name])
+        add_generation_prompt = variables.pop(name)
+    continues = given.continue_final_message is True
+    if continues and add_generation_prompt:
+        raise InvalidField(
+            "continue_final_message and add_generation_prompt cannot both be true",
+            param="continue_final_message",
+        )
+    return TemplateOptions(
+        add_generation_prompt=not continues
+        if add_generation_prompt is None
+        else add_generation_prompt,
+        continue_final_message=continues,
+        documents=given.documents or (),
+        kwargs=variables,
+        source=source,
+    )
+
+
+def render_prompt(
+    messages: Sequence[Message],
+    tools: ToolUse,
+    options: TemplateOptions,
+    model: ServedModel,
+    name: str = "messages",
+    warnings: list[str] | None = None,
+) -> str:
+    """Returns the prompt's text, in time proportional to the messages. Raises RequestError if the
+    model has no template, the template refuses the messages, or there are more of them than the
+    context has tokens.
+
+    Args:
+        name: the field that the messages come from.
+        warnings: a list to which losses in rendering are added.
+    """
+    template = model.chat.template
+    if template is None:
+        raise InvalidField(
+            f"{name} cannot be used: model {model.info.name} {model.chat.missing}", param=name
+        )
+    if len(messages) > model.info.max_model_len:
+        raise context_exceeded(f"the chat has {len(messages)} messages", model.info, name)
+    if options.source is not None:
+        template = template.replaced(options.source)
+    tool_format, shown = model.chat.tool_format, tools.shown
+    is_told = tool_format is not None and not (template.shows_tools and model.chat.template_calls)
+    if is_told and tool_format is not None:
+        messages = tell_tools(
+            messages, shown, tool_format, tools.choice, has_system_turn=template.has_system_turn
+        )
+        shown = ()
+    render = partial(
+        template.render,
+        tools=shown,
+        documents=options.documents,
+        kwargs=options.kwargs,
+        calls=None
+        if tool_format is None
+        else CallWriting(partial(written_call, tool_format), is_told),
+        warnings=warnings,
+    )
+    begun, thoughts = _begun(messages, options), model.chat.reasoning_format
+    if thoughts is not None and leaves_reasoning_open(thoughts, begun):
+        # Templates take reasoning out of the answers of a chat, or put empty reasoning before it.
+        prompt = render(messages[:-1])
+        if prompt.rstrip().endswith(thoughts.begin):
+            begun = begun.lstrip().removeprefix(thoughts.begin).lstrip("\n")
+        return prompt + begun
+    return render(
+        messages,
+        add_generation_prompt=options.add_generation_prompt,
+        continue_final_message=options.continue_final_message,
+    )
+
+
+def _begun(messages: Sequence[Message], options: TemplateOptions) -> str:
+    """Returns the beginning of the assistant's answer that the model must continue; "" = none."""
+    content = messages[-1].get("content") if messages and options.continue_final_message else None
+    return content if isinstance(content, str) else ""
+
+
+def adds_special_tokens(given: bool | None) -> bool:
+    """Returns whether the tokenizer adds its special tokens, such as BOS, to a chat's prompt. By
+    default it does not, since the template writes them."""
+    return given is True
+
+
+class Chat(NamedTuple):
+    """A chat as an endpoint has read it from a request.
+
+    Attributes:
+        messages: in the form that templates get.
+        images: the images of the messages; their texts contain a tag for each image.
+        unseen: names of the parts that the model cannot read, for a warning.
+        tools: the functions that the answer may call.
+        options: the template's variables.
+        skipped: names of other ignored parts of the request.
+        max_prompt_tokens: the oldest messages are dropped where the prompt has more; None = all are
+            kept.
+        context: tokens before the prompt.
+        prompt: the prompt if it was rendered before, without images; None = it is rendered.
+        is_answered: whether there is an answer that could be constrained.
+    """
+
+    messages: Sequence[Message]
+    images: Sequence[ImageSource] = ()
+    unseen: Sequence[str] = ()
+    tools: ToolUse = ToolUse()
+    options: TemplateOptions = TemplateOptions()
+    skipped: Sequence[str] = ()
+    max_prompt_tokens: int | None = None
+    context: Sequence[int] = ()
+    prompt: Prompt | None = None
+    is_answered: bool = True
+
+
+def chat_prompt(
+    request: ClientRequest[GenerationFields], chat: Chat, cut: Truncation | None = None
+) -> tuple[Prompt, Sequence[ImageSource]]:
+    """Returns the prompt of a chat and its images, in time proportional to the messages. Raises
+    RequestError as `render_prompt` does; InvalidField if the prompt is empty, far too long, or
+    lacks images that it refers to. `cut` says how the prompt's tokens are cut; None = they are
+    not."""
+    if chat.prompt is not None:
+        return chat.prompt, ()
+    make, images, context = partial(_make_prompt, request, chat, cut), chat.images, chat.context
+    if chat.max_prompt_tokens is None:
+        prompt = make(chat.messages)
+    else:
+        prompt = fitting(chat.messages, make, chat.max_prompt_tokens - len(context))
+        if images:  # only those that are left count
+            text, kept = renumbered(prompt.text or "", len(images))
+            prompt, images = replace(prompt, text=text), [images[index] for index in kept]
+    if context:
+        token_ids = [*context, *prompt.token_ids]
+        if len(token_ids) > request.model.info.max_model_len:
+            reason = f"the prompt has {len(token_ids)} tokens, of which context has {len(context)}"
+            raise context_exceeded(reason, request.model.info, "context")
+        prompt = replace(prompt, token_ids=token_ids)
+    return prompt, images
+
+
+def _make_prompt(
+    request: ClientRequest[GenerationFields],
+    chat: Chat,
+    cut: Truncation | None,
+    messages: Sequence[Message],
+) -> Prompt:
+    """Returns the prompt of some of a chat's messages. Raises as `chat_prompt` does."""
+    model, name, warnings = request.model, request.names.prompt, list[str]()
+    try:
+        text = render_prompt(messages, chat.tools, chat.options, model, name, warnings)
+    except FieldFault as fault:
+        raise request.names.named(fault) from fault
+    if not text:
+        raise InvalidField(
+            f"{name}: the chat template renders nothing for these messages", param=name
+        )
+    check_text(text, name, model.info)
+    special = adds_special_tokens(request.body.add_special_tokens)
+    encoder = PromptEncoder(model.tokenizer, model.info, special, cut)
+    told = text if model.images is None else _without_images(request, chat, cut, text)
+    token_ids: Sequence[int] = encoder.encode(told, name)
+    if cut is not None:
+        token_ids = cut.cut(token_ids)
+    thoughts, opening = model.chat.reasoning_format, None
+    if thoughts is not None and chat.options.continue_final_message:
+        is_open = leaves_reasoning_open(thoughts, _begun(messages, chat.options))
+        opening = thoughts.begin if is_open else thoughts.end or ""
+    return Prompt(token_ids, text, warnings, opening)
+
+
+def _without_images(
+    request: ClientRequest[GenerationFields], chat: Chat, cut: Truncation | None, text: str
+) -> str:
+    """Checks the images of a prompt and returns its text without them. Raises InvalidField if text
+    of the client looks like an image tag, an image is missing, or a prompt with images would be
+    cut."""
+    images, num_images = request.model.images, len(chat.images)
+    assert images is not None
+    needs_all = chat.max_prompt_tokens is None
+    with _tags_named(request.body):
+        check_tags(text, num_images, request.names.prompt, images.reserved, needs_all=needs_all)
+    if num_images and cut is not None:
+        raise InvalidField(
+            "truncate_prompt_tokens cannot be used with images", param="truncate_prompt_tokens"
+        )
+    return without_tags(text, num_images)
+
+
+_FIRST_SPEAKERS = ("system", "developer")
+
+
+def fitting(
+    messages: Sequence[Message],
+    make_prompt: Callable[[Sequence[Message]], Prompt],
+    max_tokens: int,
+) -> Prompt:
+    """Returns the prompt of the system messages at the beginning and as many of the newest messages
+    as fit. The kept part begins with a user message, if there is one, so that no answer or tool
+    output refers to a dropped message. Raises InvalidField if not even the last messages fit.
+
+    Args:
+        make_prompt: renders messages in time proportional to their length; called a few times.
+            Raises InvalidField (`context_length_exceeded`) if the messages are far too long.
+        max_tokens: the maximum number of prompt tokens.
+    """
+
+    num_rules = 0
+    while num_rules < len(messages) and messages[num_rules]["role"] in _FIRST_SPEAKERS:
+        num_rules += 1
+    starts = _starts(messages, num_rules)
+    found: dict[int, Prompt] = {}
+
+    def kept(index: int) -> list[Message]:
+        return [*messages[:num_rules], *messages[starts[index] :]]
+
+    def fits(index: int) -> bool:
+        try:
+            prompt = make_prompt(kept(index))
+        except InvalidField as error:
+            if error.code != CONTEXT_EXCEEDED:
+                raise
+            return False
+        if len(prompt.token_ids) > max_tokens:
+            return False
+        found[index] = prompt
+        return True
+
+    low, high = 0, len(starts) - 1
+    if low < high and not fits(low):
+        low += 1
+    while low < high and low not in found:
+        middle = (low + high) // 2
+        if fits(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return found.get(low) or make_prompt(kept(low))
+
+
+def _starts(messages: Sequence[Message], first: int) -> list[int]:
+    """Returns the indices at which the kept part of a chat may begin, in ascending order; the last
+    one gives the shortest chat."""
+    users = [index for index in range(first, len(messages)) if messages[index]["role"] == "user"]
+    others = [index for index in range(first, len(messages)) if messages[index]["role"] != "tool"]
+    return [first, *[index for index in users or others if index > first]]
+
+
+@contextmanager
+def _tags_named(body: Struct) -> Iterator[None]:
+    """While the context is open, errors about an image tag in the client's text name the part that
+    contains it."""
+    try:
+        yield
+    except ForbiddenTag as error:
+        place = place_of(error.tag, body)
+        if place is None:
+            raise
+        raise forbidden_tag(error.tag, place) from None

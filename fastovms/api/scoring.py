@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
-from fastovms.api.fields import Candidates, Queueing
+from fastovms.api.fields import Candidates
 from fastovms.api.generate import SampleDelta, failure, submit_all
 from fastovms.backend import GenerationBackend
 from fastovms.params import (
@@ -194,42 +194,36 @@ async def run_single_steps(
 
 
 async def score_prompts(
-    backend: GenerationBackend,
-    prompts: Sequence[Sequence[int]],
-    num_top: int,
-    *,
-    request_id: str,
-    queueing: Queueing,
+    backend: GenerationBackend, requests: Sequence[GenerationRequest], num_top: int
 ) -> list[PromptScore]:
-    """Returns the log probabilities of the prompts. Each runs for one token, which is dropped.
-    Raises RequestError if a prompt can never run; BackendError if the backend cannot take the
-    prompts, or failed. `num_top` is the number of top log probabilities for each token, or
+    """Returns the log probabilities of the prompts of requests. Each runs for one token, which is
+    dropped. Raises RequestError if a prompt can never run; BackendError if the backend cannot take
+    the prompts, or failed. `num_top` is the number of top log probabilities for each token, or
     `ALL_LOGPROBS`."""
-    requests = [
-        _scoring_request(
-            f"{request_id}-{position}", token_ids, num_top, backend.model.max_model_len, queueing
-        )
-        for position, token_ids in enumerate(prompts)
-    ]
-    outputs = await run_single_steps(backend, requests)
+    most = backend.model.max_model_len
+    scoring = [_scoring_request(request, num_top, most) for request in requests]
     return [
         PromptScore((*output.prompt_logprobs, *output.logprobs), output.num_cached_tokens)
-        for output in outputs
+        for output in await run_single_steps(backend, scoring)
     ]
 
 
 def _scoring_request(
-    request_id: str,
-    token_ids: Sequence[int],
-    num_top: int,
-    max_model_len: int,
-    queueing: Queueing,
+    request: GenerationRequest, num_top: int, max_model_len: int
 ) -> GenerationRequest:
     """Returns a request that scores a prompt. The engine generates at least one token. If the
     prompt fills the context, its last token is removed and generated as the only allowed token; the
     reported log probabilities are still those of the raw logits."""
+    token_ids = request.prompt_token_ids
     params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, prompt_logprobs=num_top)
     if len(token_ids) == max_model_len:
         params = replace(params, logprobs=num_top, allowed_token_ids=(token_ids[-1],))
         token_ids = token_ids[:-1]
-    return GenerationRequest(request_id, token_ids, params, **queueing._asdict())
+    return replace(
+        request,
+        request_id=f"{request.request_id}-score",
+        prompt_token_ids=token_ids,
+        params=params,
+        prompt=None,
+        ends_text=None,
+    )

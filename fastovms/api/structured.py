@@ -13,7 +13,7 @@ import orjson
 
 from fastovms.api.body import wrong
 from fastovms.api.client_request import ClientRequest, FieldNames
-from fastovms.api.prepare import check_length
+from fastovms.api.constraint import check_length
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.errors import InvalidField
 from fastovms.grammar.finite_schema import Schema, integer_of

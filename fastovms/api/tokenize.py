@@ -10,19 +10,20 @@ import msgspec
 from fastovms.api import offload
 from fastovms.api.body import wrong
 from fastovms.api.chat_messages import read_messages
-from fastovms.api.chat_prompt import (
-    TemplateFields,
-    adds_special_tokens,
-    render_prompt,
-    template_options,
-)
 from fastovms.api.chat_tools import read_tools
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, OPENAI, OVMS, AnswerSchema, Dialect
 from fastovms.api.endpoint import Route, endpoint
 from fastovms.api.image_parts import image_tokens_unknown, images_of_request
 from fastovms.api.logprobs import TokenNames
-from fastovms.api.prompt import check_token_range, encoding_cost
+from fastovms.api.prompt import (
+    TemplateFields,
+    adds_special_tokens,
+    check_token_range,
+    encoding_cost,
+    render_prompt,
+    template_options,
+)
 from fastovms.api.request_schemas import ModelField
 from fastovms.api.served import ServedEncoder, TextServed
 from fastovms.api.typed_body import Body, read_any_body

@@ -22,13 +22,19 @@ import msgspec
 from fastovms.api import offload
 from fastovms.api.body import one_of, wrong
 from fastovms.api.chat_messages import ChatMessages
-from fastovms.api.chat_prompt import TemplateFields, render_prompt, template_options
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import OPENAI, AnswerSchema, Dialect
 from fastovms.api.endpoint import Route, endpoint, warning_headers
 from fastovms.api.fields import Queueing, queueing
-from fastovms.api.prompt import PromptEncoder, check_text, context_exceeded
+from fastovms.api.prompt import (
+    PromptEncoder,
+    TemplateFields,
+    check_text,
+    context_exceeded,
+    render_prompt,
+    template_options,
+)
 from fastovms.api.request_schemas import GenerationFields, ModelField
 from fastovms.api.scoring import run_single_steps
 from fastovms.api.served import ServedModel

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from fastovms.api.answer import ShownPieces
 from fastovms.api.chat import CallForms, ChatMessageForm
-from fastovms.api.chat_prompt import ShownPieces
 from fastovms.api.chat_tools import ToolTarget
 from fastovms.api.dialect import OPENAI, OVMS
 from fastovms.api.scoring import ContentTokens

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from fastovms.api.chat_messages import (
     ContentReader,
-    fitting,
     read_messages,
     seal,
     seal_summary,
@@ -17,7 +16,7 @@ from fastovms.api.chat_messages import (
     unseal_summary,
 )
 from fastovms.api.dialect import OPENAI, OVMS
-from fastovms.api.prompt import CONTEXT_EXCEEDED, Prompt
+from fastovms.api.prompt import CONTEXT_EXCEEDED, Prompt, fitting
 from fastovms.errors import InvalidField
 from tests.api.chat_models import MESSAGES, prompt_of
 from tests.api.chats import BODY, V1, make

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/chat_prompt.py`."""
+"""Tests of the prompts of chats, which `fastovms/api/prompt.py` makes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fastovms.api.chat_prompt import ShownPieces
+from fastovms.api.answer import ShownPieces
 from fastovms.api.rendering import TemplateRuns
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Reasoning
 from fastovms.text.template import ChatTemplate

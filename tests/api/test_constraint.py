@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fastovms.api.chat import names_of
-from fastovms.api.chat_prompt import TemplateOptions
 from fastovms.api.chat_tools import read_tools
 from fastovms.api.client_request import ClientRequest
 from fastovms.api.constraint import Constraint, constraint, usable
 from fastovms.api.dialect import OPENAI
+from fastovms.api.prompt import Chat, TemplateOptions
 from fastovms.api.request_schemas import ChatRequest
 from fastovms.api.served import ServedModel
 from fastovms.config import ApiConfig
@@ -90,6 +90,7 @@ def preparation(
     model: ServedModel, body: ChatRequest, config: ApiConfig | None = None
 ) -> ClientRequest[ChatRequest]:
     return ClientRequest(
+        id="",
         body=body,
         size=0,
         model=model,
@@ -110,7 +111,7 @@ def constraint_of(
     body = ChatRequest(**fields)
     tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, OPENAI)
     options = TemplateOptions(kwargs=kwargs or {})
-    return constraint(preparation(served(), body, config), tools, prompt, options)
+    return constraint(preparation(served(), body, config), Chat((), (), (), tools, options), prompt)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class CountingTokenizer(ByteTokenizer):
 async def encode(prompts: list, tokenizer: CountingTokenizer) -> list[int]:
     """Numbers of tokens, for a context of 100."""
     model = model_info(max_model_len=100)
-    encoded = await encode_prompts(prompts, PromptEncoder(tokenizer, model, True))
+    encoded = encode_prompts(prompts, PromptEncoder(tokenizer, model, True))
     return [len(prompt.token_ids) for prompt in encoded]
 
 
@@ -144,7 +144,7 @@ async def test_of_a_long_text_only_what_is_kept_is_encoded(keeps_end):
     tokenizer = CountingTokenizer(1)
     model, truncation = model_info(max_model_len=100), Truncation(10, keeps_end)
     encoder = PromptEncoder(tokenizer, model, True, truncation)
-    [prompt] = await encode_prompts(["a" * 20_000], encoder)
+    [prompt] = encode_prompts(["a" * 20_000], encoder)
     assert (len(prompt.token_ids), prompt.text) == (10, None)
     assert max(tokenizer.encoded) < 400
 

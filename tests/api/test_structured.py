@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.api import deferred, structured
+from fastovms.api import constraint, structured
 from fastovms.api.structured import tag_format
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
@@ -317,5 +317,5 @@ async def test_the_compilers_complaint_is_passed_on_at_a_reasonable_length(make_
 
 def test_every_field_that_constrains_an_answer_is_seen_before_its_reader_is_imported() -> None:
     fields = {*structured.FIELDS, "structured_outputs", "guided_whitespace_pattern"}
-    assert fields == set(deferred._FIELDS)
-    assert set(deferred.CONSTRAINTS) == set(structured._CONSTRAINTS)
+    assert fields == set(constraint._FIELDS)
+    assert set(constraint.CONSTRAINTS) == set(structured._CONSTRAINTS)

@@ -121,7 +121,7 @@ http/listeners.py http/server.py http/parser.py http/protocol.py http/wire.py ht
 http/messages.py http/routing.py http/gates.py
 app/routes.py api/endpoint.py api/dialect.py api/chat.py api/context.py api/typed_body.py
 api/body.py api/request_schemas.py api/served.py api/fields.py api/prepare.py api/chat_messages.py
-api/chat_tools.py api/chat_prompt.py api/prompt.py api/constraint.py api/offload.py
+api/client_request.py api/chat_tools.py api/prompt.py api/constraint.py api/offload.py
 text/template.py text/template_messages.py text/tokenizer.py
 api/generate.py backends/paged/backend.py backends/engine_thread.py
 engine/engine.py engine/scheduler.py engine/sequence.py engine/blocks.py

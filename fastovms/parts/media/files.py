@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from fastovms.api.body import FairThread, wrong
-from fastovms.api.context import GivenDocument
+from fastovms.api.client_request import GivenDocument
 from fastovms.config import MediaConfig
 from fastovms.errors import InvalidField, RequestError, StateFailed, shortage_of
 from fastovms.http.messages import Request

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal, TypeVar, Union
@@ -12,18 +12,10 @@ import msgspec
 import orjson
 from msgspec import UNSET, UnsetType
 
-from fastovms.api.answer import AnswerWriter, Envelope, write_answer
-from fastovms.api.chat_messages import ChatMessages, seal
-from fastovms.api.chat_prompt import (
-    PromptMaker,
-    ShownPieces,
-    TemplateFields,
-    TemplateOptions,
-    template_options,
-)
+from fastovms.api.answer import AnswerWriter, Envelope, ShownPieces, write_answer
+from fastovms.api.chat_messages import Message, seal
 from fastovms.api.chat_tools import ToolTarget
 from fastovms.api.client_request import ClientRequest, FieldNames
-from fastovms.api.constraint import ChatJob, ReadChat, chat_job, constraint, hides_content
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import (
     ANTHROPIC,
@@ -36,12 +28,10 @@ from fastovms.api.dialect import (
 )
 from fastovms.api.endpoint import Route, endpoint, json_response, warning_headers
 from fastovms.api.fields import TokenBudget, token_budget
-from fastovms.api.generate import Observed, SampleDelta, TextGeneration, Usage, generation_of
+from fastovms.api.generate import SampleDelta, TextGeneration, Usage
 from fastovms.api.image_parts import images_of_request
-from fastovms.api.logprobs import token_report
-from fastovms.api.prepare import check_numbers, generation_options
-from fastovms.api.prompt import Prompt
-from fastovms.api.served import ServedModel
+from fastovms.api.prepare import ModelInput, RequestReader, prepare
+from fastovms.api.prompt import Chat, TemplateFields, TemplateOptions, chat_prompt, template_options
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.params import FinishReason
@@ -452,72 +442,77 @@ _SWITCH = "enable_thinking"
 """The variable by which templates let thinking be switched."""
 
 
-MessagesJob = ChatJob[MessagesRequest]
+@dataclass(frozen=True, slots=True)
+class MessagesReader(RequestReader[MessagesRequest]):
+    """Reads what only messages have. `asked` is in our words; see `_in_our_words`."""
 
+    fields: MessageFields
 
-async def prepare(
-    request: ClientRequest[MessagesRequest], fields: MessageFields, new_call_id: Callable[[], str]
-) -> tuple[MessagesJob, AnswerForm]:
-    """Checks a request. Returns the job to run and the form of its answer. Long chats are rendered
-    and encoded in a thread. Raises RequestError if a field is invalid; BackendError if the grammar
-    cannot be compiled now."""
-    only_computes_prompt = request.body.max_tokens == 0
-    request = _in_our_words(request, fields)
-    check_numbers(request)
-    options = generation_options(request, token_report(request, None), _budget(request))
+    def budget(self) -> TokenBudget:
+        requested = self.asked.body.max_tokens
+        if requested is None:
+            raise InvalidField("max_tokens is required", param="max_tokens")
+        # A prompt is only computed where there is a token to generate behind it.
+        return token_budget(self.asked, requested or 1, may_reach_limit=True)
 
-    def read() -> ReadChat:
-        messages, images, unseen = _messages(request)
-        tools = read_tools(request.body.tools, request.body.tool_choice)
-        template = _template(request, fields, messages)
-        prompt = PromptMaker(request, tools, template, options.truncation).make(
-            messages, len(images)
+    def read(self, budget: TokenBudget | None = None) -> Chat:
+        body, images = self.asked.body, images_of_request(self.asked.model.images)
+        found = to_messages(body.system, body.messages, images)
+        return Chat(
+            *found,
+            read_tools(body.tools, body.tool_choice),
+            self._options(found.messages),
+            self.fields.warnings,
+            is_answered=body.max_tokens != 0,
         )
-        if only_computes_prompt:
-            return ReadChat(prompt, tools, images, template, None, unseen, fields.warnings)
-        wanted = constraint(request, tools, prompt.end, template)
-        return ReadChat(prompt, tools, images, template, wanted, unseen, fields.warnings)
 
-    chat = await request.model.chat.rendered(request.client, read, request.size)
-    job = await chat_job(request, options, chat)
-    tools = chat.tools
+    @property
+    def thinks(self) -> bool:
+        """Whether the model must produce reasoning, by the request's fields and variables and the
+        operator's defaults. Clients that did not ask for reasoning expect text first."""
+        body = self.asked.body
+        asked = (body.chat_template_kwargs or {}).get(_SWITCH, self.fields.thinks)
+        if asked is None:
+            asked = self.asked.model.chat.config.default_chat_template_kwargs.get(_SWITCH)
+        return bool(asked)
+
+    def _options(self, messages: Sequence[Message]) -> TemplateOptions:
+        """Returns the variables for the template. If the last message is the assistant's, the
+        answer continues it."""
+        last = messages[-1]
+        continues = last["role"] == "assistant"
+        if continues and "tool_calls" in last:
+            raise InvalidField(
+                "messages: the results of tools must follow the last message, which uses tools",
+                param="messages",
+            )
+        model, thinks = self.asked.model, self.fields.thinks
+        kwargs = dict(self.asked.body.chat_template_kwargs or {})
+        if self.fields.effort is not None:
+            kwargs.setdefault("reasoning_effort", self.fields.effort)
+        template = model.chat.template
+        can_switch = template is not None and _SWITCH in template.tool_source
+        if thinks is None and can_switch and not self.thinks:
+            thinks = False
+        return template_options(
+            model,
+            TemplateFields(continue_final_message=continues, kwargs=kwargs, enable_thinking=thinks),
+        )
+
+
+def _form(
+    given: ModelInput[MessagesRequest], reader: MessagesReader, new_call_id: Callable[[], str]
+) -> AnswerForm:
+    """Returns the form in which an answer is written."""
+    tools = given.chat.tools
     shown = ShownPieces(
-        hides_reasoning=not _thinks(request, fields),
-        hides_content=hides_content(request, options, tools),
+        hides_reasoning=not reader.thinks,
+        hides_content=given.hides_content,
         one_call=not tools.is_parallel,
     )
     # The operator's limit counts as if the request had named it.
-    max_tokens = 0 if only_computes_prompt else options.budget.max_tokens or 0
-    form = AnswerForm(shown, new_call_id, max_tokens, fields.omits_thinking, tools.target)
-    return job, form
-
-
-async def count_tokens(
-    request: ClientRequest[MessagesRequest], compute: Callable[[MessagesJob], Awaitable[Usage]]
-) -> int:
-    """Counts the tokens of the prompt that `prepare` would make. Raises RequestError if a field is
-    invalid; BackendError if a prompt with images cannot be computed now. `compute` computes a
-    prompt and returns its usage. Needed for prompts with images, whose number of tokens only the
-    model knows."""
-    fields = read_fields(request.body)
-
-    def make() -> Prompt | None:
-        messages, images, _ = _messages(request)
-        if images:
-            return None
-        tools = read_tools(request.body.tools, request.body.tool_choice)
-        template = _template(request, fields, messages)
-        return PromptMaker(request, tools, template).make(messages)
-
-    prompt = await request.model.chat.rendered(request.client, make, request.size)
-    if prompt is not None:
-        return len(prompt.token_ids)
-    # What is said of the answer has no say in what its prompt is.
-    body = msgspec.structs.replace(
-        request.body, max_tokens=0, min_tokens=None, stop=None, stop_sequences=None, stream=None
-    )
-    job, _ = await prepare(replace(request, body=body), fields, str)
-    return (await compute(job)).prompt_tokens
+    max_tokens = (reader.budget().max_tokens or 0) if given.asked.body.max_tokens else 0
+    return AnswerForm(shown, new_call_id, max_tokens, reader.fields.omits_thinking, tools.target)
 
 
 def names_of(body: MessagesRequest) -> FieldNames:
@@ -542,57 +537,6 @@ def _in_our_words(
     return replace(request, body=body, names=names, text_format=fields.format)
 
 
-def _messages(request: ClientRequest[MessagesRequest]) -> ChatMessages:
-    body = request.body
-    return to_messages(body.system, body.messages, images_of_request(request.model.images))
-
-
-def _template(
-    request: ClientRequest[MessagesRequest],
-    fields: MessageFields,
-    messages: Sequence[dict[str, Any]],
-) -> TemplateOptions:
-    """Returns the variables for the template. If the last message is the assistant's, the answer
-    continues it."""
-    last = messages[-1]
-    continues = last["role"] == "assistant"
-    if continues and "tool_calls" in last:
-        raise InvalidField(
-            "messages: the results of tools must follow the last message, which uses tools",
-            param="messages",
-        )
-    kwargs = dict(request.body.chat_template_kwargs or {})
-    if fields.effort is not None:
-        kwargs.setdefault("reasoning_effort", fields.effort)
-    thinks = fields.thinks
-    if thinks is None and _can_switch(request.model) and not _thinks(request, fields):
-        thinks = False
-    given = TemplateFields(continue_final_message=continues, kwargs=kwargs, enable_thinking=thinks)
-    return template_options(request.model, given)
-
-
-def _thinks(request: ClientRequest[MessagesRequest], fields: MessageFields) -> bool:
-    """Returns whether the model must produce reasoning, by the request's fields and variables and
-    the operator's defaults. Clients that did not ask for reasoning expect text first."""
-    asked = (request.body.chat_template_kwargs or {}).get(_SWITCH, fields.thinks)
-    if asked is None:
-        asked = request.model.chat.config.default_chat_template_kwargs.get(_SWITCH)
-    return bool(asked)
-
-
-def _can_switch(model: ServedModel) -> bool:
-    template = model.chat.template
-    return template is not None and _SWITCH in template.tool_source
-
-
-def _budget(request: ClientRequest[MessagesRequest]) -> TokenBudget:
-    requested = request.body.max_tokens
-    if requested is None:
-        raise InvalidField("max_tokens is required", param="max_tokens")
-    # A prompt is only computed where there is a token to generate behind it.
-    return token_budget(request, requested or 1, may_reach_limit=True)
-
-
 _CALL_ID_LENGTH: Final = 24
 
 Asked = TypeVar("Asked", bound=MessagesRequest)
@@ -614,41 +558,54 @@ class Messages:
         """Answers a request to `/messages`. Raises RequestError, BackendError if the request failed
         before the answer began."""
         context = self._context
-        preparation = await context.read(request, MessagesRequest, dialect, names_of)
-        fields = read_fields(preparation.body)
-        if preparation.body.max_tokens == 0:
-            check_filling(preparation.body)
-        preparation = await self._with_documents(request, preparation)
-        job, form = await prepare(preparation, fields, self._new_call_id)
-        envelope, generation = context.begin(request, job, "msg_")
+        asked = await context.read(request, MessagesRequest, dialect, names_of)
+        fields = read_fields(asked.body)
+        if asked.body.max_tokens == 0:
+            check_filling(asked.body)
+        asked = await self._with_documents(request, asked)
+        reader = MessagesReader(_in_our_words(asked, fields), fields)
+        given = await prepare(reader)
+        form = _form(given, reader, self._new_call_id)
+        envelope, generation = context.begin(request, given, "msg_")
         with generation:
-            if preparation.body.max_tokens == 0:
-                return await self._fill(request, job, form, envelope, generation)
+            if asked.body.max_tokens == 0:
+                return await self._fill(request, given, form, envelope, generation)
             writer = _writer(request, form, envelope, generation)
-            return await write_answer(request, job, generation, writer)
+            return await write_answer(request, given, generation, writer)
 
     async def count_tokens(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the number of tokens that a request's prompt would have. Raises RequestError
         if a field is invalid; BackendError if the prompt has images, which cannot be computed
         now."""
-        preparation = await self._context.read(request, CountTokensRequest, dialect, names_of)
-        preparation = await self._with_documents(request, preparation)
-
-        async def compute(job: MessagesJob) -> Usage:
-            new_id = self._context.new_id()
-            with generation_of(job, Observed(new_id, request.log_fields)) as generation:
+        asked = await self._context.read(request, CountTokensRequest, dialect, names_of)
+        asked = await self._with_documents(request, asked)
+        reader = MessagesReader(asked, read_fields(asked.body))
+        make = lambda: chat_prompt(asked, reader.read())  # noqa: E731
+        prompt, images = await asked.model.chat.rendered(asked.client, make, asked.size)
+        num_tokens = len(prompt.token_ids)
+        if images:  # only the model knows how many tokens they are
+            # What is said of the answer has no say in what its prompt is.
+            body = msgspec.structs.replace(
+                asked.body,
+                max_tokens=0,
+                min_tokens=None,
+                stop=None,
+                stop_sequences=None,
+                stream=None,
+            )
+            filling = _in_our_words(replace(asked, body=body), reader.fields)
+            given = await prepare(MessagesReader(filling, reader.fields))
+            with TextGeneration(given, request.log_fields) as generation:
                 await generation.run(_drop)
-                return generation.usage
-
-        num_tokens = await count_tokens(preparation, compute)
+                num_tokens = generation.usage.prompt_tokens
         return json_response(CountedTokens(num_tokens))
 
     async def _with_documents(
-        self, request: Request, preparation: ClientRequest[Asked]
+        self, request: Request, asked: ClientRequest[Asked]
     ) -> ClientRequest[Asked]:
-        find = partial(given_documents, preparation.body.messages)
-        added = await self._context.read_documents(request, find, preparation.size)
-        return replace(preparation, size=preparation.size + added)
+        find = partial(given_documents, asked.body.messages)
+        added = await self._context.read_documents(request, find, asked.size)
+        return replace(asked, size=asked.size + added)
 
     def _new_call_id(self) -> str:
         return f"toolu_{self._context.new_id()[-_CALL_ID_LENGTH:]}"
@@ -656,7 +613,7 @@ class Messages:
     async def _fill(
         self,
         request: Request,
-        job: MessagesJob,
+        given: ModelInput[MessagesRequest],
         form: AnswerForm,
         envelope: Envelope,
         generation: TextGeneration,
@@ -667,7 +624,7 @@ class Messages:
         usage = generation.usage._replace(completion_tokens=0)
         nothing = SampleDelta(0, "", FinishReason.LENGTH)
         body = message_body(envelope, nothing, form, usage)
-        return json_response(body, headers=warning_headers(job.warnings, request))
+        return json_response(body, headers=warning_headers(given.warnings, request))
 
 
 def _writer(

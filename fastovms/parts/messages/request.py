@@ -28,8 +28,8 @@ from fastovms.api.chat_tools import (
     read_function,
     read_name,
 )
+from fastovms.api.client_request import GivenDocument
 from fastovms.api.client_tools import anthropic_tool
-from fastovms.api.context import GivenDocument
 from fastovms.api.image_parts import GivenImages, ImageSource, UnseenParts
 from fastovms.api.request_schemas import GENERATION_MEMBERS, GenerationFields, Uint32
 from fastovms.api.unread import Members, known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -12,53 +12,25 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import orjson
 
-from fastovms.api import offload
 from fastovms.api.answer import AnswerWriter, Run, write_answer
 from fastovms.api.body import show
-from fastovms.api.chat_messages import ChatMessages, Message, fitting
-from fastovms.api.chat_prompt import PromptMaker, template_options
+from fastovms.api.chat_messages import ChatMessages, Message
 from fastovms.api.chat_tools import ToolUse, read_tools
-from fastovms.api.client_request import ClientRequest
-from fastovms.api.constraint import ReadChat, chat_job, constraint
 from fastovms.api.context import ApiContext
-from fastovms.api.deferred import constraint_of
 from fastovms.api.dialect import Dialect, last_frames
 from fastovms.api.endpoint import warning_headers
-from fastovms.api.fields import token_budget
-from fastovms.api.generate import (
-    DeltaCallback,
-    Observed,
-    SampleDelta,
-    TextGeneration,
-    Usage,
-    generation_of,
-)
-from fastovms.api.image_parts import GivenImages, ImageSource, check_tags, images_of_request
+from fastovms.api.fields import TokenBudget, token_budget
+from fastovms.api.generate import DeltaCallback, SampleDelta, TextGeneration, Usage
+from fastovms.api.image_parts import GivenImages, images_of_request
 from fastovms.api.logprobs import TokenReport, chat_logprobs, token_report
-from fastovms.api.prepare import (
-    GenerationOptions,
-    ModelInput,
-    PromptTask,
-    check_numbers,
-    compile_grammar,
-    generation_options,
-    kept_images,
-    make_tasks,
-)
-from fastovms.api.prompt import (
-    Prompt,
-    PromptEncoder,
-    check_text,
-    check_token_range,
-    context_exceeded,
-    encoding_cost,
-)
+from fastovms.api.prepare import RequestReader, Texts, prepare
+from fastovms.api.prompt import Chat, check_token_range, template_options
 from fastovms.api.served import KnownModel, ServedModel
 from fastovms.api.typed_body import hold_model, read_named
 from fastovms.errors import InvalidField
 from fastovms.http.messages import HeaderPairs, Request, Response
 from fastovms.json_types import on_one_line
-from fastovms.params import FinishReason, GenerationOutput, Task, TextPrompt
+from fastovms.params import FinishReason, GenerationOutput, Task
 from fastovms.parts.ollama.request import (
     AskedFields,
     Asking,
@@ -77,7 +49,6 @@ from fastovms.text.scanning import (
     CallBegin,
     CallEnd,
     Content,
-    OutputParser,
     Piece,
     Reasoning,
 )
@@ -295,111 +266,88 @@ _ANSWER_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class OllamaJob:
-    """A request that is ready to run.
+class OllamaReader(RequestReader[AskedFields]):
+    """Reads what only requests of Ollama's API have."""
 
-    Attributes:
-        new_parser: makes the parser of the answer's text; None = all text is content.
-        tells_context: whether the last part has `context`, the tokens of the prompt and the answer.
-        warnings: the ignored parts of the request.
-    """
+    asking: Asking
 
-    preparation: ClientRequest[AskedFields]
-    options: GenerationOptions
-    task: PromptTask
-    new_parser: Callable[[], OutputParser] | None
-    tells_context: bool
-    warnings: Sequence[str]
+    @property
+    def drops(self) -> bool:
+        """Whether messages that do not fit into the context are dropped."""
+        return self.asking.body.truncate is not False
 
+    @property
+    def images(self) -> GivenImages | None:
+        return images_of_request(self.asked.model.images, may_drop=self.drops)
 
-class _Chat(NamedTuple):
-    """The input of a request.
+    def report(self) -> TokenReport:
+        return replace(token_report(self.asked, self.asking.top_logprobs), has_timings=True)
 
-    Attributes:
-        read: returns the messages, in time proportional to them.
-        context: tokens before the prompt.
-    """
+    def budget(self) -> TokenBudget:
+        return token_budget(self.asked, self.asking.num_predict, may_reach_limit=True)
 
-    read: Callable[[], ChatMessages]
-    tools: ToolUse = ToolUse()
-    context: Sequence[int] = ()
-    tells_context: bool = False
-
-
-async def prepare_chat(asking: Asking, body: OllamaChatRequest) -> OllamaJob:
-    """Checks a request to `/api/chat`. Long chats are rendered and encoded in a thread. Raises
-    RequestError if a field is invalid; BackendError if the grammar cannot be compiled now."""
-    request = asking.preparation
-    model, dialect, given = request.model, request.dialect, body.messages or []
-    tools = [{"type": "function", **tool} for tool in body.tools or ()]
-    if tools and model.chat.tool_format is None:
-        name = show(asking.model_name)
-        raise InvalidField(f"tools: {name} does not support tools", param="tools")
-    read = lambda: read_ollama_messages(given, dialect, _images_of(asking))  # noqa: E731
-    return await _prepare(asking, _Chat(read, read_tools(tools, None, None, dialect)))
-
-
-async def prepare_prompt(asking: Asking, body: OllamaGenerateRequest) -> OllamaJob:
-    """Checks a request to `/api/generate` whose prompt is a user message. Raises as `prepare_chat`
-    does."""
-    model, context = asking.preparation.model, body.context or []
-    if context and model.images is not None:
-        raise InvalidField("context cannot be used with a model that takes images", param="context")
-    check_token_range(context, "context", model.info)
-    read = lambda: _prompt_messages(body, _images_of(asking))  # noqa: E731
-    return await _prepare(asking, _Chat(read, context=context, tells_context=model.images is None))
-
-
-def common_options(asking: Asking) -> GenerationOptions:
-    """Reads the options of generation. Raises InvalidField."""
-    request = asking.preparation
-    check_numbers(request)
-    report = replace(token_report(request, asking.top_logprobs), has_timings=True)
-    budget = token_budget(request, asking.num_predict, may_reach_limit=True)
-    return generation_options(request, report, budget)
-
-
-async def _prepare(asking: Asking, chat: _Chat) -> OllamaJob:
-    request = asking.preparation
-    model = request.model
-    options = common_options(asking)
-    fields = thinking_fields(
-        asking.body.think, asking.model_name, can_think=model.chat.reasoning_format is not None
-    )
-    drops = _drops(asking)
-
-    def read() -> ReadChat:
-        messages, images, unseen = chat.read()
-        template = template_options(
-            model, fields._replace(continue_final_message=_is_begun(messages[-1]))
+    def _chat(
+        self, read: Callable[[], ChatMessages], tools: ToolUse, context: Sequence[int] = ()
+    ) -> Chat:
+        asking, model = self.asking, self.asked.model
+        can_think = model.chat.reasoning_format is not None
+        fields = thinking_fields(asking.body.think, asking.model_name, can_think=can_think)
+        found = read()
+        fields = fields._replace(continue_final_message=_is_begun(found.messages[-1]))
+        return Chat(
+            *found,
+            tools,
+            template_options(model, fields),
+            max_prompt_tokens=_longest_prompt(model, asking.num_predict) if self.drops else None,
+            context=context,
         )
-        maker = PromptMaker(request, chat.tools, template, may_lose_images=drops)
-        make = partial(maker.make, num_images=len(images))
-        if drops:
-            room = _longest_prompt(model, asking.num_predict) - len(chat.context)
-            prompt = fitting(messages, make, room)
-        else:
-            prompt = make(messages)
-        wanted = constraint(request, chat.tools, prompt.end, template)
-        prompt = _behind(chat.context, prompt, request)
-        sources: Sequence[ImageSource] = images
-        if images and drops:
-            prompt, sources = kept_images(prompt, images)
-        return ReadChat(prompt, chat.tools, sources, template, wanted, unseen)
-
-    ready = await model.chat.rendered(request.client, read, request.size)
-    job = await chat_job(request, options, ready)
-    warnings = [*asking.warnings, *job.warnings]
-    return OllamaJob(request, options, job.task, job.new_parser, chat.tells_context, warnings)
 
 
-def _drops(asking: Asking) -> bool:
-    """Returns whether messages that do not fit into the context are dropped."""
-    return asking.body.truncate is not False
+@dataclass(frozen=True, slots=True)
+class OllamaChatReader(OllamaReader):
+    """Reads requests to `/api/chat`."""
+
+    body: OllamaChatRequest
+
+    def read(self, budget: TokenBudget) -> Chat:
+        model, dialect = self.asked.model, self.asked.dialect
+        tools = [{"type": "function", **tool} for tool in self.body.tools or ()]
+        if tools and model.chat.tool_format is None:
+            name = show(self.asking.model_name)
+            raise InvalidField(f"tools: {name} does not support tools", param="tools")
+        read = partial(read_ollama_messages, self.body.messages or [], dialect, self.images)
+        return self._chat(read, read_tools(tools, None, None, dialect))
 
 
-def _images_of(asking: Asking) -> GivenImages | None:
-    return images_of_request(asking.preparation.model.images, may_drop=_drops(asking))
+@dataclass(frozen=True, slots=True)
+class OllamaPromptReader(OllamaReader):
+    """Reads requests to `/api/generate`. `fim` are the model's fill-in-the-middle tokens, if it has
+    them."""
+
+    body: OllamaGenerateRequest
+    fim: FimTokens | None
+
+    def read(self, budget: TokenBudget) -> Chat | Texts:
+        body, model = self.body, self.asked.model
+        context = body.context or []
+        if not is_raw(body, model):
+            if context and model.images is not None:
+                raise InvalidField(
+                    "context cannot be used with a model that takes images", param="context"
+                )
+            check_token_range(context, "context", model.info)
+            return self._chat(partial(_prompt_messages, body, self.images), ToolUse(), context)
+        if self.asking.body.think:
+            raise InvalidField(
+                "think cannot be used with raw or suffix, because the model's chat template is "
+                "not used",
+                param="think",
+            )
+        if body.suffix and self.fim is None:
+            name = show(self.asking.model_name)
+            raise InvalidField(f"suffix: {name} does not support insert", param="suffix")
+        check_token_range(context, "context", model.info)
+        return Texts(body.prompt or "", body.suffix or "", self.fim, context)
 
 
 def _prompt_messages(body: OllamaGenerateRequest, images: GivenImages | None) -> ChatMessages:
@@ -426,15 +374,6 @@ def _longest_prompt(model: ServedModel, num_predict: int | None) -> int:
     return context - min(num_predict, context // 2)
 
 
-def _behind(context: Sequence[int], prompt: Prompt, request: ClientRequest[AskedFields]) -> Prompt:
-    """Returns the prompt appended to the tokens of the earlier conversation."""
-    token_ids = [*context, *prompt.token_ids]
-    if context and len(token_ids) > request.model.info.max_model_len:
-        reason = f"the prompt has {len(token_ids)} tokens, of which context has {len(context)}"
-        raise context_exceeded(reason, request.model.info, "context")
-    return replace(prompt, token_ids=token_ids) if context else prompt
-
-
 def is_raw(body: OllamaGenerateRequest, model: ServedModel) -> bool:
     """Returns whether the prompt is sent to the model without a template. Raises InvalidField if a
     field that needs a template is given as well."""
@@ -445,54 +384,6 @@ def is_raw(body: OllamaGenerateRequest, model: ServedModel) -> bool:
             raise InvalidField(f"{name} cannot be used when {other}", param=name)
     has_place = model.chat.template is not None or body.system or body.images
     return is_bare or not has_place
-
-
-async def prepare_raw(
-    asking: Asking, body: OllamaGenerateRequest, fim: FimTokens | None
-) -> OllamaJob:
-    """Checks a request without a template and returns its job. Long texts are encoded in a thread.
-    Raises RequestError if a field is invalid; BackendError if the grammar cannot be compiled now.
-    `fim` are the model's fill-in-the-middle tokens, if it has them."""
-    request = asking.preparation
-    model = request.model
-    if asking.body.think:
-        raise InvalidField(
-            "think cannot be used with raw or suffix, because the model's chat template is "
-            "not used",
-            param="think",
-        )
-    if body.suffix and fim is None:
-        name = show(asking.model_name)
-        raise InvalidField(f"suffix: {name} does not support insert", param="suffix")
-    check_token_range(body.context or (), "context", model.info)
-    options = common_options(asking)
-    warnings = [*asking.warnings]
-    grammar = await offload.run(partial(constraint_of, request, warnings), request.size)
-    cost = encoding_cost([body.prompt or "", body.suffix or ""])
-    prompt = await offload.run(partial(_encoded, body, model, fim), cost)
-    if grammar is not None:
-        grammar = await compile_grammar(grammar, model, request.client)
-    [task] = await make_tasks(request, options, ModelInput([prompt.token_ids], grammar))
-    if model.images is not None and prompt.text is not None:
-        task = task._replace(prompt=TextPrompt(prompt.text))
-    tells_context = not body.raw and model.images is None
-    return OllamaJob(request, options, task, None, tells_context, warnings)
-
-
-def _encoded(body: OllamaGenerateRequest, model: ServedModel, fim: FimTokens | None) -> Prompt:
-    text = body.prompt or ""
-    check_text(text, "prompt", model.info)
-    if model.images is not None:
-        check_tags(text, 0, "prompt", model.images.reserved)
-    encoder = PromptEncoder(model.tokenizer, model.info, add_special_tokens=True)
-    if not body.suffix or fim is None:
-        return Prompt([*(body.context or ()), *encoder.encode(text, "prompt")], text)
-    check_text(body.suffix, "suffix", model.info)
-    bare = PromptEncoder(model.tokenizer, model.info, add_special_tokens=False)
-    parts = [bare.encode(text, "prompt"), bare.encode(body.suffix, "suffix")]
-    # The token that begins a text, if the tokenizer adds one.
-    start = model.tokenizer.encode("", add_special_tokens=True)
-    return Prompt([*start, *fim.join(*parts)])
 
 
 _UNBUFFERED: Final[HeaderPairs] = (
@@ -511,13 +402,13 @@ class _Door(NamedTuple):
 
     Attributes:
         members: makes the members that describe a part of an answer.
-        prepare: checks a request and returns its job.
+        reader: returns what reads a request.
         is_empty: whether the request only loads or unloads the model.
     """
 
     kind: GenerationKind
     members: Callable[[Told], Members]
-    prepare: Callable[[Asking], Awaitable[OllamaJob]]
+    reader: Callable[[Asking], OllamaReader]
     is_empty: bool
 
 
@@ -536,9 +427,8 @@ class OllamaGeneration:
             request, OllamaChatRequest, context.models, dialect, context.bodies
         )
         is_empty = not body.messages
-        door = _Door(
-            GenerationKind.CHAT, chat_members, lambda asked: prepare_chat(asked, body), is_empty
-        )
+        reader = lambda asking: OllamaChatReader(asking.asked, asking, body)  # noqa: E731
+        door = _Door(GenerationKind.CHAT, chat_members, reader, is_empty)
         return await self._answer(request, dialect, body, known, door)
 
     async def generate(self, request: Request, dialect: Dialect) -> Response | None:
@@ -555,13 +445,11 @@ class OllamaGeneration:
                 param="template",
             )
 
-        async def prepare(asked: Asking) -> OllamaJob:
-            model = asked.preparation.model
-            if is_raw(body, model):
-                return await prepare_raw(asked, body, self._fim(model.tokenizer))
-            return await prepare_prompt(asked, body)
+        def reader(asking: Asking) -> OllamaReader:
+            fim = self._fim(asking.asked.model.tokenizer)
+            return OllamaPromptReader(asking.asked, asking, body, fim)
 
-        door = _Door(GenerationKind.TEXT_COMPLETION, generate_members, prepare, not body.prompt)
+        door = _Door(GenerationKind.TEXT_COMPLETION, generate_members, reader, not body.prompt)
         return await self._answer(request, dialect, body, known, door)
 
     async def _answer(
@@ -590,24 +478,25 @@ class OllamaGeneration:
         model = await self._hold(request, known)
         load_time = _now() - began
         with named_as_given():
-            asked = asking(context, request, body, model, dialect)
-            job = await door.prepare(asked)
-        new_id, preparation = context.new_id(), job.preparation
-        span = context.span_of(request, door.kind, preparation, new_id)
-        generation = generation_of(job, Observed(new_id, request.log_fields, span))
-        token_ids = [*job.task.token_ids] if job.tells_context else []
+            found = asking(context, request, body, model, dialect)
+            given = await prepare(door.reader(found))
+        _, generation = context.begin(request, given, "", door.kind)
+        tells_context = (
+            isinstance(body, OllamaGenerateRequest) and not body.raw and model.images is None
+        )
+        token_ids = [*given.requests[0].prompt_token_ids] if tells_context else []
         form = OllamaAnswer(
-            asked.model_name,
+            found.model_name,
             self._context.unix_time,
             door.members,
             AnswerCollector(self._new_call_id),
-            job.options.report,
+            given.report,
             lambda: generation.usage,
             lambda: _now() - request.received_at,
             load_time,
-            (lambda: token_ids) if job.tells_context else None,
+            (lambda: token_ids) if tells_context else None,
         )
-        run = _noting(generation, token_ids) if job.tells_context else generation.run
+        run = _noting(generation, token_ids) if tells_context else generation.run
         writer = AnswerWriter(
             lambda samples: form.whole(samples[0]),
             lambda: AnswerLines(form, dialect),
@@ -616,9 +505,9 @@ class OllamaGeneration:
             content_type=JSON_LINES,
             stream_headers=_UNBUFFERED,
         )
-        job = replace(job, warnings=[*job.warnings, *warnings])
+        given = replace(given, warnings=[*found.warnings, *given.warnings, *warnings])
         with generation, named_as_given():
-            return await write_answer(request, job, generation, writer, run)
+            return await write_answer(request, given, generation, writer, run)
 
     async def _hold(self, request: Request, known: KnownModel) -> ServedModel:
         tasks = (Task.TEXT_GENERATION,)

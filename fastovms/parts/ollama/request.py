@@ -12,11 +12,11 @@ from msgspec import Struct, defstruct
 
 from fastovms.api.body import show
 from fastovms.api.chat_messages import ChatMessages, Message, read_messages
-from fastovms.api.chat_prompt import TemplateFields
 from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
 from fastovms.api.image_parts import GivenImages, ImageSource, UnseenParts
+from fastovms.api.prompt import TemplateFields
 from fastovms.api.request_schemas import GenerationFields, ModelField
 from fastovms.api.served import ServedModel
 from fastovms.errors import InvalidField
@@ -316,7 +316,7 @@ class Asking:
     """
 
     body: OllamaTextFields
-    preparation: ClientRequest[AskedFields]
+    asked: ClientRequest[AskedFields]
     num_predict: int | None
     top_logprobs: int | None
     warnings: Sequence[str]
@@ -324,7 +324,7 @@ class Asking:
     @property
     def model_name(self) -> str:
         """The model's name as the client calls it."""
-        return self.body.model or self.preparation.model.info.name
+        return self.body.model or self.asked.model.info.name
 
 
 def asking(
@@ -352,10 +352,10 @@ def asking(
         json_schema="format",
     )
     text_format = _text_format(body.format)
-    preparation = context.preparation(
+    asked = context.asked(
         request, fields, model=model, dialect=dialect, names=names, text_format=text_format
     )
-    return Asking(body, preparation, options.num_predict, _top_logprobs(body), options.warnings)
+    return Asking(body, asked, options.num_predict, _top_logprobs(body), options.warnings)
 
 
 def _text_format(given: str | Mapping[str, Any] | None) -> Mapping[str, Any] | None:

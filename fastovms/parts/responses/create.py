@@ -20,12 +20,7 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import AnswerSchema, Dialect
 from fastovms.api.endpoint import json_response, warning_headers
 from fastovms.api.fields import is_streamed
-from fastovms.api.generate import (
-    Observed,
-    TextGeneration,
-    generation_of,
-    merged,
-)
+from fastovms.api.generate import TextGeneration, merged
 from fastovms.api.prompt import context_exceeded
 from fastovms.api.served import AnyServed, KnownModel, ServedModel
 from fastovms.api.typed_body import hold_model, loaded_model, read_named, try_model
@@ -47,7 +42,7 @@ from fastovms.parts.responses.job import (
     names_of,
     new_run,
     newest,
-    prepare,
+    prepare_response,
     prompt_resumption,
     ranked,
     resumption_of,
@@ -207,8 +202,9 @@ async def compacted(
     new_item_id = item_ids(context.new_id, preparation.dialect)
     past = History(older, older, history.size)
     size = max(threshold, _MIN_SIZE)
-    job, kept = await _summary_job(preparation, fields, past, new_item_id, size)
-    summary = await _summary(generation_of(job, Observed(context.new_id(), {})))
+    asked = replace(preparation, id=context.new_id())
+    job, kept = await _summary_job(asked, fields, past, new_item_id, size)
+    summary = await _summary(TextGeneration(job, {}))
     cost = item_cost(history.size)
     sealed = await offload.run(lambda: seal_history(summary, kept, newer), cost)
     item = {"id": new_item_id("cmp"), "type": "compaction", "encrypted_content": sealed}
@@ -253,7 +249,7 @@ async def _summary_job(
 
     told, kept = await offload.run(read, item_cost(history.size) + history.size)
     own = replace(own, reasoning=fields.reasoning)
-    return await prepare(asked, own, _question(told, new_item_id)), kept
+    return await prepare_response(asked, own, _question(told, new_item_id)), kept
 
 
 def _summary_body(preparation: ClientRequest[ResponsesRequest], size: int) -> ResponsesRequest:
@@ -432,20 +428,28 @@ class Responses:
         """Returns what answers a request whose model is loaded."""
         assert isinstance(model, ServedModel)
         context, fields, history = self._context, asked.fields, asked.history
-        preparation = self._preparation(request, asked.body, model, fields, asked.envelope.dialect)
+        preparation = context.asked(
+            request,
+            asked.body,
+            model=model,
+            dialect=asked.envelope.dialect,
+            names=names_of(asked.body),
+            new_id=new_id,
+        )
+        preparation = replace(preparation, caller=ranked(preparation.caller, fields))
         if fields.compact_threshold is not None:
             found = await compacted(context, preparation, fields, history)
             if found is not None:
                 first, told = found
                 history = replace(history, items=told)
                 asked = replace(asked, first=first)
-        job = await prepare(preparation, fields, history)
+        job = await prepare_response(preparation, fields, history)
         # The access log's line is written before a response in the background has ended.
         log_fields = {} if fields.background else request.log_fields
         span = context.span_of(
-            request, GenerationKind.CHAT, job.preparation, asked.envelope.id, fields.conversation_id
+            request, GenerationKind.CHAT, job.asked, asked.envelope.id, fields.conversation_id
         )
-        begun = answering(context, asked, job, Observed(new_id, log_fields, span))
+        begun = answering(context, asked, job, log_fields, span)
         resumes = self._state is not None and self._state.resumes and asked.first is None
         if fields.background and resumes:
             begun = begun._replace(resumption=prompt_resumption(asked, job))
@@ -478,19 +482,6 @@ class Responses:
         assert job is not None
         data = await WholeRun(asked, begun, request, store).answer(job)
         return Response(200, data, headers=headers)
-
-    def _preparation(
-        self,
-        request: Request,
-        body: ResponsesRequest,
-        model: ServedModel,
-        fields: ResponseFields,
-        dialect: Dialect,
-    ) -> ClientRequest[ResponsesRequest]:
-        made = self._context.preparation(
-            request, body, model=model, dialect=dialect, names=names_of(body)
-        )
-        return replace(made, caller=ranked(made.caller, fields))
 
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the number of tokens that a request's prompt would have. Raises RequestError

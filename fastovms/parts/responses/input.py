@@ -23,8 +23,8 @@ from fastovms.api.chat_messages import (
     unseal_summary,
 )
 from fastovms.api.chat_tools import ToolReader, check_number_of_tools, flat_name
+from fastovms.api.client_request import GivenDocument
 from fastovms.api.client_tools import ANSWERED, CALLED, ClientTool, check_item, openai_tool
-from fastovms.api.context import GivenDocument
 from fastovms.api.dialect import Dialect
 from fastovms.api.endpoint import MAX_ID, check_id
 from fastovms.api.image_parts import (

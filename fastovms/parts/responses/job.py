@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import blake2b
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -15,35 +14,28 @@ import msgspec
 import orjson
 
 from fastovms.api.answer import Envelope
-from fastovms.api.chat_messages import fitting, unseal_summary
-from fastovms.api.chat_prompt import PromptMaker, TemplateFields, template_options
+from fastovms.api.chat_messages import unseal_summary
 from fastovms.api.chat_tools import COMPUTERS, ToolUse, read_tools
 from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.client_tools import CLIENT_TOOLS, openai_tool
-from fastovms.api.constraint import ChatJob, ReadChat, chat_job, constraint, hides_content
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
 from fastovms.api.fields import (
     TokenBudget,
-    check_num_choices,
     is_streamed,
     num_logprobs,
     token_budget,
 )
-from fastovms.api.generate import Observed, TextGeneration, Usage, generation_of
+from fastovms.api.generate import BeginSpan, TextGeneration, Usage
 from fastovms.api.image_parts import (
     MEDIA_PARTS,
     ImageSource,
     image_tokens_unknown,
     images_of_request,
 )
-from fastovms.api.logprobs import chat_logprobs, token_report
-from fastovms.api.prepare import (
-    check_numbers,
-    generation_options,
-    kept_images,
-)
-from fastovms.api.prompt import Prompt
+from fastovms.api.logprobs import TokenReport, chat_logprobs, token_report
+from fastovms.api.prepare import ModelInput, RequestReader, prepare
+from fastovms.api.prompt import Chat, Prompt, TemplateFields, chat_prompt, template_options
 from fastovms.api.scoring import TokenAligner
 from fastovms.api.served import ServedModel
 from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
@@ -284,9 +276,9 @@ def response_form(
 def output_form(
     job: ResponsesJob, fields: ResponseFields, new_id: NewId, new_call_id: Callable[[], str]
 ) -> OutputForm:
-    body, report = job.preparation.body, job.options.report
+    body, report, tools = job.asked.body, job.report, job.chat.tools
     num_top = report.num_logprobs
-    limits = [] if job.tools.is_parallel else [1]
+    limits = [] if tools.is_parallel else [1]
     if body.max_tool_calls is not None:
         limits.append(body.max_tool_calls)
 
@@ -298,90 +290,138 @@ def output_form(
     return OutputForm(
         new_id=new_id,
         new_call_id=new_call_id,
-        target=job.tools.target,
-        summarizes_reasoning=job.preparation.dialect.responses.summarizes_reasoning,
+        target=tools.target,
+        summarizes_reasoning=job.asked.dialect.responses.summarizes_reasoning,
         seals_reasoning=fields.seals_reasoning,
         max_calls=min(limits, default=None),
-        hides_content=hides_content(job.preparation, job.options, job.tools),
-        aligner=TokenAligner(job.preparation.model.chat.tags) if tells else None,
+        hides_content=job.hides_content,
+        aligner=TokenAligner(job.asked.model.chat.tags) if tells else None,
         tell_logprobs=tell if tells else None,
         max_logprobs_length=_MAX_STREAMED_LOGPROBS if is_streamed(body) else None,
     )
 
+
+ResponsesJob = ModelInput[ResponsesRequest]
 
 _USUAL_ANSWER_SHARE: Final = 8
 """If older messages may be dropped, one part in this number of the context is kept free for an
 answer of no stated length."""
 
 
-ResponsesJob = ChatJob[ResponsesRequest]
+@dataclass(frozen=True, slots=True)
+class ResponsesReader(RequestReader[ResponsesRequest]):
+    """Reads what only requests for responses have.
+
+    Attributes:
+        fields: their checked options.
+        history: the items of the model's input.
+        prompt: the prompt of a resumed request, without images; None = the history is rendered.
+    """
+
+    fields: ResponseFields
+    history: History
+    prompt: Prompt | None = None
+
+    def report(self) -> TokenReport:
+        body = self.asked.body
+        top_logprobs = num_logprobs(body.top_logprobs, "top_logprobs", self.asked.config) or 0
+        report = token_report(self.asked, top_logprobs if self.fields.logprobs else None)
+        return replace(report, has_timings=True) if self.fields.tells_metrics else report
+
+    def budget(self) -> TokenBudget:
+        asked, most = self.asked, self.asked.model.info.max_model_len
+        requested = asked.body.max_output_tokens
+        if requested is not None and requested > most:
+            name = asked.names.max_tokens
+            raise InvalidField(
+                f"{name} must be at most the context length of {most} tokens, not {requested}",
+                param=name,
+            )
+        default = None
+        if self.fields.background:  # nobody need be there to stop it
+            limits = asked.config.max_background_tokens, asked.model.info.defaults.max_new_tokens
+            default = min(filter(None, limits), default=None)
+        return token_budget(asked, requested, default, may_reach_limit=True)
+
+    def read(self, budget: TokenBudget) -> Chat:
+        """Returns the chat of the history, without the oldest items if the client allows that."""
+        model, body, history = self.asked.model, self.asked.body, self.history
+        tools = _tools(body, self.asked.dialect)
+        options = template_options(
+            model,
+            TemplateFields(
+                continue_final_message=_is_unfinished(history.items),
+                kwargs=body.chat_template_kwargs,
+                reasoning_effort=self.fields.reasoning["effort"],
+                enable_thinking=body.enable_thinking,
+            ),
+        )
+        if self.prompt is not None:
+            return Chat((), tools=tools, options=options, prompt=self.prompt)
+        truncates = self.fields.truncates
+        found = to_messages(
+            history.items,
+            body.instructions,
+            num_earlier=len(history.items) - len(history.input),
+            images=images_of_request(model.images, may_drop=truncates),
+        )
+        if not history.items:
+            found.messages.append({"role": "user", "content": ""})
+        most = _longest_prompt(model, budget) if truncates else None
+        return Chat(*found, tools, options, max_prompt_tokens=most)
 
 
-async def prepare(
-    request: ClientRequest[ResponsesRequest],
+async def prepare_response(
+    asked: ClientRequest[ResponsesRequest],
     fields: ResponseFields,
     history: History,
     kept_prompt: Prompt | None = None,
 ) -> ResponsesJob:
-    """Checks a request and returns its job. Long contexts are rendered and encoded in a thread.
-    Raises RequestError if a field is invalid; BackendError if the grammar cannot be compiled now.
-    `kept_prompt` is the prompt of a resumed request, without images; None = the history is
-    rendered."""
-    request = _with_format(request, fields)
-    body = request.body
-    check_numbers(request)
-    top_logprobs = num_logprobs(body.top_logprobs, "top_logprobs", request.config) or 0
-    report = token_report(request, top_logprobs if fields.logprobs else None)
-    if fields.tells_metrics:
-        report = replace(report, has_timings=True)
-    options = generation_options(request, report, _budget(request, fields))
-    check_num_choices(options.candidates, request.config)
-    maker = _prompt_maker(request, fields, history)
-    maker = replace(maker, truncation=options.truncation)
+    """Returns what the model gets for a request; see `prepare`. `kept_prompt` is the prompt of a
+    resumed request, without images; None = the history is rendered."""
+    if fields.response_format is not None:
+        names = replace(asked.names, response_format="text.format", json_schema="text.format")
+        asked = replace(asked, names=names, text_format=fields.response_format)
+    asked = replace(asked, size=history.size)
+    given = await prepare(ResponsesReader(asked, fields, history, kept_prompt))
+    if not fields.caching.prewarms:
+        return given
+    [request] = given.requests
+    params = replace(request.params, max_tokens=1, grammar=None)
+    return replace(given, requests=[replace(request, params=params)])
 
-    def read() -> ReadChat:
-        if kept_prompt is None:
-            prompt, images, unseen = _make_prompt(request, maker, history, options.budget)
-        else:
-            prompt, images, unseen = kept_prompt, (), ()
-        wanted = constraint(request, maker.tools, prompt.end, maker.options)
-        if images and maker.may_lose_images:
-            prompt, images = kept_images(prompt, images)
-        return ReadChat(prompt, maker.tools, images, maker.options, wanted, unseen)
 
-    chat = await request.model.chat.rendered(request.client, read, history.size)
-    job = await chat_job(request, options, chat)
-    if fields.caching.prewarms:
-        params = replace(job.task.params, max_tokens=1, grammar=None)
-        job = replace(job, task=job.task._replace(params=params))
-    return job
+async def _prompt_of(
+    asked: ClientRequest[ResponsesRequest], fields: ResponseFields, history: History
+) -> tuple[Prompt, Sequence[ImageSource]]:
+    """Returns the prompt that a request would have, and its images. Raises RequestError if a field
+    is invalid."""
+    reader = ResponsesReader(asked, fields, history)
+    make = lambda: chat_prompt(asked, reader.read(TokenBudget(None, None)))  # noqa: E731
+    return await asked.model.chat.rendered(asked.client, make, history.size)
 
 
 async def count_tokens(
-    request: ClientRequest[ResponsesRequest], fields: ResponseFields, history: History
+    asked: ClientRequest[ResponsesRequest], fields: ResponseFields, history: History
 ) -> int:
     """Counts the tokens of the prompt that `prepare` would make. Raises RequestError if a field is
     invalid."""
-    maker = _prompt_maker(request, fields, history)
-    make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
-    prompt, images, _ = await request.model.chat.rendered(request.client, make, history.size)
+    prompt, images = await _prompt_of(asked, fields, history)
     if images:
         raise image_tokens_unknown(images[0])
     return len(prompt.token_ids)
 
 
 async def is_longer(
-    request: ClientRequest[ResponsesRequest],
+    asked: ClientRequest[ResponsesRequest],
     fields: ResponseFields,
     history: History,
     num_tokens: int,
 ) -> bool:
     """Returns whether the whole prompt of a request has more than so many tokens, without those of
     images. Raises RequestError if a field is invalid."""
-    maker = _prompt_maker(request, replace(fields, truncates=False), history)
-    make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
     try:
-        prompt, _, _ = await request.model.chat.rendered(request.client, make, history.size)
+        prompt, _ = await _prompt_of(asked, replace(fields, truncates=False), history)
     except InvalidField as error:
         if error.code != CONTEXT_EXCEEDED:
             raise
@@ -401,55 +441,6 @@ def ranked(caller: Caller, fields: ResponseFields) -> Caller:
     return replace(caller, priority=LOWEST_PRIORITY) if waits else caller
 
 
-def _with_format(
-    request: ClientRequest[ResponsesRequest], fields: ResponseFields
-) -> ClientRequest[ResponsesRequest]:
-    """Returns the preparation with `text.format`, if given, in place of `response_format`."""
-    if fields.response_format is None:
-        return request
-    names = replace(request.names, response_format="text.format", json_schema="text.format")
-    return replace(request, names=names, text_format=fields.response_format)
-
-
-def _prompt_maker(
-    request: ClientRequest[ResponsesRequest], fields: ResponseFields, history: History
-) -> PromptMaker:
-    """Returns the function that makes the prompt."""
-    body = request.body
-    tools = _tools(body, request.dialect)
-    given = TemplateFields(
-        continue_final_message=_is_unfinished(history.items),
-        kwargs=body.chat_template_kwargs,
-        reasoning_effort=fields.reasoning["effort"],
-        enable_thinking=body.enable_thinking,
-    )
-    options = template_options(request.model, given)
-    return PromptMaker(request, tools, options, may_lose_images=fields.truncates)
-
-
-def _make_prompt(
-    request: ClientRequest[ResponsesRequest],
-    maker: PromptMaker,
-    history: History,
-    budget: TokenBudget,
-) -> tuple[Prompt, Sequence[ImageSource], Sequence[str]]:
-    """Renders the history, in time proportional to it. Returns the prompt, the images and the
-    warnings. Raises RequestError."""
-    model = request.model
-    messages, images, warnings = to_messages(
-        history.items,
-        request.body.instructions,
-        num_earlier=len(history.items) - len(history.input),
-        images=images_of_request(model.images, may_drop=maker.may_lose_images),
-    )
-    if not history.items:
-        messages.append({"role": "user", "content": ""})
-    make = partial(maker.make, num_images=len(images))
-    if not maker.may_lose_images:
-        return make(messages), images, warnings
-    return fitting(messages, make, _longest_prompt(model, budget)), images, warnings
-
-
 def _tools(body: ResponsesRequest, dialect: Dialect) -> ToolUse:
     is_parallel = body.parallel_tool_calls if body.max_tool_calls != 1 else False
     return read_tools(
@@ -461,21 +452,6 @@ def _tools(body: ResponsesRequest, dialect: Dialect) -> ToolUse:
         skips_others=dialect.responses.skips_unknown_types,
         read_other=openai_tool,
     )
-
-
-def _budget(request: ClientRequest[ResponsesRequest], fields: ResponseFields) -> TokenBudget:
-    requested, most = request.body.max_output_tokens, request.model.info.max_model_len
-    if requested is not None and requested > most:
-        name = request.names.max_tokens
-        raise InvalidField(
-            f"{name} must be at most the context length of {most} tokens, not {requested}",
-            param=name,
-        )
-    default = None
-    if fields.background:  # nobody need be there to stop it
-        limits = request.config.max_background_tokens, request.model.info.defaults.max_new_tokens
-        default = min(filter(None, limits), default=None)
-    return token_budget(request, requested, default, may_reach_limit=True)
 
 
 def _longest_prompt(model: ServedModel, budget: TokenBudget) -> int:
@@ -597,11 +573,10 @@ def resumption_of(
 def prompt_resumption(asked: Asked, job: ResponsesJob) -> Resumption | None:
     """Returns the data to resume a request whose prompt is rendered; None also for requests with
     images, or with several samples."""
-    prompt = job.task.prompt
-    if job.options.candidates.num_samples > 1 or (prompt is not None and prompt.images):
+    if job.candidates.num_samples > 1 or job.chat.images:
         return None
-    info = job.preparation.model.info
-    return resumption_of(asked, model_key(info.fingerprint, info.name), prompt=job.prompt)
+    info, [prompt] = job.asked.model.info, job.prompts
+    return resumption_of(asked, model_key(info.fingerprint, info.name), prompt=prompt)
 
 
 def with_seed(body: ResponsesRequest) -> ResponsesRequest:
@@ -667,10 +642,14 @@ has made no events."""
 
 
 def answering(
-    context: ApiContext, asked: Asked, job: ResponsesJob, observed: Observed
+    context: ApiContext,
+    asked: Asked,
+    job: ResponsesJob,
+    log_fields: dict[str, object],
+    begin_span: BeginSpan | None = None,
 ) -> Answering:
     """Returns what answers a request whose model is loaded."""
-    generation = generation_of(job, observed)
+    generation = TextGeneration(job, log_fields, begin_span)
     run = new_run(context, asked, job, lambda: generation.usage)
     return Answering(run, generation, job=job)
 
@@ -688,7 +667,7 @@ def new_run(
     new_item_id = item_ids(new_id, dialect)
     form = OutputForm(new_id=new_item_id, new_call_id=new_id)
     if job is not None:
-        params = job.task.params
+        params = job.requests[0].params
         form = output_form(job, fields, new_item_id, lambda: f"call_{new_id()[-_CALL_ID_LENGTH:]}")
     return ResponseRun(
         response_form(asked.body, params, fields, asked.envelope),

@@ -22,7 +22,6 @@ from fastovms.api.answer import Envelope
 from fastovms.api.client_request import ClientRequest
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, OPENAI, Dialect
-from fastovms.api.generate import Observed
 from fastovms.api.prompt import Prompt
 from fastovms.api.served import ServedModel
 from fastovms.errors import (
@@ -47,7 +46,7 @@ from fastovms.parts.responses.job import (
     answering,
     model_key,
     names_of,
-    prepare,
+    prepare_response,
     prompt_resumption,
     ranked,
     read_job,
@@ -147,6 +146,7 @@ class RunRestorer:
         rank = (job.body.priority or 0) if priority is None else priority
         client = job.client or key.tenant
         preparation = ClientRequest(
+            id=context.new_id(),
             body=job.body,
             size=len(cut.job),
             model=model,
@@ -164,7 +164,7 @@ class RunRestorer:
                 fields, model.info, cut.input, job.items, key.tenant, self._store
             )
             prompt = None
-        prepared = await prepare(preparation, fields, history, prompt)
+        prepared = await prepare_response(preparation, fields, history, prompt)
         asked = Asked(
             body=job.body,
             fields=fields,
@@ -183,7 +183,7 @@ class RunRestorer:
             await self._store.run(Operations.set_resumption, *key, resumption)
         else:
             resumption = Resumption(model_key(model.info.fingerprint, model.info.name), cut.job)
-        answer = answering(context, asked, prepared, Observed(context.new_id(), {}))
+        answer = answering(context, asked, prepared, {})
         background = BackgroundRun(
             asked,
             answer._replace(resumption=resumption),

@@ -135,7 +135,7 @@ class WholeRun(ForegroundRun):
         failed."""
         with ExitStack() as stack:
             await self._generate(stack)
-            cost = format_cost(self._deltas, job.options.report, job.preparation.model.info)
+            cost = format_cost(self._deltas, job.report, job.asked.model.info)
             await offload.run(lambda: self._build(job), cost)
             await self._keep()
             return await offload.run(lambda: orjson.dumps(self._run.body()), cost)
@@ -152,7 +152,7 @@ class WholeRun(ForegroundRun):
 
     def _build(self, job: ResponsesJob) -> None:
         samples = [merged(parts) for parts in self._deltas]
-        for sample in best_samples(samples, job.options.candidates):
+        for sample in best_samples(samples, job.candidates):
             self._run.push(sample)
 
 

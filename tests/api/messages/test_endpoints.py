@@ -10,9 +10,8 @@ import msgspec
 import orjson
 import pytest
 
-from fastovms.api.answer import Envelope
+from fastovms.api.answer import Envelope, ShownPieces
 from fastovms.api.chat_messages import seal, unseal
-from fastovms.api.chat_prompt import ShownPieces
 from fastovms.api.dialect import ANTHROPIC
 from fastovms.api.generate import SampleDelta, TextGeneration, Usage
 from fastovms.config import ModelLimits

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fastovms.api.chat_prompt import TemplateFields
 from fastovms.api.dialect import OLLAMA
 from fastovms.api.image_parts import GivenImages, ImageSource, image_tag
+from fastovms.api.prompt import TemplateFields
 from fastovms.errors import InvalidField
 from fastovms.params import GrammarKind, SamplingDefaults, SamplingFields, sampling_numbers
 from fastovms.parts.ollama.request import (

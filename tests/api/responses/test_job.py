@@ -502,22 +502,19 @@ def test_ids_are_those_of_their_key():
     assert all(len(id) == 32 and int(id, 16) >= 0 for id in first)
 
 
-def job(*, num_samples: int = 1, images: Sequence[str] | None = None) -> Any:
+def job(*, num_samples: int = 1, images: Sequence[str] = ()) -> Any:
     """What of a job decides."""
-    prompt = None if images is None else SimpleNamespace(images=images)
     return SimpleNamespace(
-        options=SimpleNamespace(candidates=SimpleNamespace(num_samples=num_samples)),
-        task=SimpleNamespace(prompt=prompt),
-        prompt=SimpleNamespace(token_ids=(1, 2), text="Hi"),
-        preparation=SimpleNamespace(
-            model=SimpleNamespace(info=replace(model_info(), fingerprint="f"))
-        ),
+        candidates=SimpleNamespace(num_samples=num_samples),
+        chat=SimpleNamespace(images=images),
+        prompts=[SimpleNamespace(token_ids=(1, 2), text="Hi")],
+        asked=SimpleNamespace(model=SimpleNamespace(info=replace(model_info(), fingerprint="f"))),
     )
 
 
 @pytest.mark.parametrize(
     ("fields", "is_kept"),
-    [({}, True), ({"images": ()}, True), ({"images": ("i",)}, False), ({"num_samples": 2}, False)],
+    [({}, True), ({"images": ("i",)}, False), ({"num_samples": 2}, False)],
 )
 def test_what_can_be_gone_on_with(fields, is_kept):
     resumption = prompt_resumption(asked(), job(**fields))

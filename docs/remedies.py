@@ -260,8 +260,9 @@ SECTIONS: Final[Sequence[Section]] = (
         {
             "responses are kept in memory and lost": "Another server uses the directory, or it "
             "cannot be written: give each server its own `--state-dir`.",
-            "still in memory only": "Make room on the disk or mount it read-write; "
-            "the server moves back by itself.",
+            "responses are not stored until": "Another server uses the directory, or the disk "
+            "cannot be written: make room on it or mount it read-write. The server tries again.",
+            "responses are still not stored": "Make room on the disk or mount it read-write.",
             "the disk is used from now on": "No action needed: the disk works again.",
             "cannot keep the state in": "Give a `--state-dir` that is a directory of this user, or "
             "a database that this version may use.",

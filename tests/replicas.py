@@ -13,10 +13,11 @@ from fastovms.parts.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.parts.postgres.schema import SharedTables
 from fastovms.parts.postgres.server_address import ServerAddress
 from fastovms.parts.postgres.shared_state import NotificationListener
+from fastovms.state.database import StateBounds
 from fastovms.state.operations import Operations
 from fastovms.state.running_responses import Replica
 from fastovms.state.sqlite.database import Database
-from fastovms.state.state_store import StateBounds, StateStore
+from fastovms.state.state_store import StateStore
 from fastovms.state.store import Watchers
 from fastovms.state.tables import Clock, Tables
 

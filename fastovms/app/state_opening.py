@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from fastovms.config import StateConfig
 from fastovms.parts.postgres.server_address import extra_needed
+from fastovms.state.database import StateBounds
 from fastovms.state.sqlite.location import open_location
-from fastovms.state.state_store import StateBounds, StateStore
+from fastovms.state.state_store import StateStore
 from fastovms.state.tables import Clock
 
 

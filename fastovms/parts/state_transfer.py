@@ -8,7 +8,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
@@ -17,10 +17,10 @@ import orjson
 
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.parts.postgres.server_address import extra_needed, read_address
+from fastovms.state.database import SqlDatabase, StateBounds
 from fastovms.state.schema import VERSION, other_version
 from fastovms.state.sqlite.database import UnusableFile
 from fastovms.state.sqlite.location import STATE_FILE, open_directory
-from fastovms.state.state_store import StateBounds
 from fastovms.state.store import ResponseProgress
 from fastovms.state.tables import COLUMNS, MAX_VARIABLES, Tables, marks, unseal
 
@@ -259,17 +259,8 @@ def _parse(line: bytes) -> Any:
 _UNBOUNDED: Final = StateBounds(float("inf"), 2**63, 2**63)
 
 
-class OpenState(Protocol):
-    """A database whose rows can be copied."""
-
-    def snapshot(self) -> AbstractContextManager[Tables]:
-        """A read-only transaction whose statements see one consistent snapshot."""
-
-    def transaction(self) -> AbstractContextManager[Tables]:
-        """A transaction: commits at the end of the context, or rolls back on an error."""
-
-    def faults(self) -> Iterator[str]:
-        """Yields the inconsistencies. Reads all rows."""
+OpenState = SqlDatabase[Any]
+"""A database whose rows can be copied."""
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar, cast
 
-from fastovms.errors import StateFailed, StateUnread
+from fastovms.errors import StateFailed
 from fastovms.state.running_responses import ONLY_REPLICA, Replica, RunningResponses
 from fastovms.state.store import (
     CutResponse,
@@ -41,14 +41,12 @@ def reads(operation: Reading) -> Reading:
 class Operations:
     """The operations of one replica. `StateStore.run` runs one in a transaction of its own.
 
-    Every operation may raise `errors.StateFailed`, also for an object that is not in the tables but
-    may be among those that are not read yet, and `errors.TooLarge` if an object becomes
+    Every operation may raise `errors.StateFailed`, and `errors.TooLarge` if an object becomes
     larger than allowed. The results None and False mean that the object does not exist. Reading an
     object counts as a use.
 
     Args:
         notify: notifies the replicas that wait for a topic once the transaction is committed.
-        unread: the reason why the tables lack objects of the state; "" = they lack none.
     """
 
     def __init__(
@@ -56,10 +54,8 @@ class Operations:
         tables: Tables,
         replica: Replica = ONLY_REPLICA,
         notify: Callable[[str], None] = lambda topic: None,
-        unread: str = "",
     ) -> None:
         self._tables = tables
-        self._unread = unread
         self._running = RunningResponses(tables, replica)
         self._notify = notify
 
@@ -111,7 +107,7 @@ class Operations:
         if response.progress is ResponseProgress.RUNNING:
             self._running.start(key, response.resumption)
         if conversation_id is not None:
-            key = self._find_key(tenant, ObjectKind.CONVERSATION, conversation_id, for_change=True)
+            key = self._key(tenant, ObjectKind.CONVERSATION, conversation_id, for_change=True)
             if key is not None:  # otherwise it was deleted after the response was accepted
                 self._tables.append(key, [*response.input, *response.output])
         return True
@@ -120,7 +116,6 @@ class Operations:
     def find_response(self, tenant: str, id: str) -> FoundResponse | None:
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key, body, progress")
         if row is None:
-            self._check_all_read()
             return None
         key, body, progress = cast("tuple[int, bytes, int]", row)
         self._tables.note_use([key])
@@ -144,8 +139,6 @@ class Operations:
         `max_bytes`. Counts as a use of all of these. Raises TooLarge if its chain of responses is
         too long to be continued."""
         chain = self._tables.chain(tenant, id, MAX_CHAIN - 1)  # there is to be room for one more
-        if not chain or chain[-1].previous_id is not None:
-            self._check_all_read()
         if not chain:
             return None
         keys = [link.key for link in chain]
@@ -276,7 +269,6 @@ class Operations:
     def find_conversation(self, tenant: str, id: str) -> bytes | None:
         row = self._tables.find(tenant, ObjectKind.CONVERSATION, id, "key, body")
         if row is None:
-            self._check_all_read()
             return None
         key, body = cast("tuple[int, bytes]", row)
         self._tables.note_use([key])
@@ -286,7 +278,6 @@ class Operations:
     def list_conversations(self, tenant: str, page: Page) -> ItemPage:
         """Returns a page of the conversations, oldest first. Does not count as a use. Raises
         UnknownCursor if `page.after` is not the id of a conversation."""
-        self._check_all_read()
         return self._tables.page(tenant, ObjectKind.CONVERSATION, page)
 
     def update_conversation(self, tenant: str, id: str, body: bytes) -> bool:
@@ -332,10 +323,7 @@ class Operations:
     @reads
     def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
         """Returns the newest item of each id; missing ids are left out."""
-        found = self._tables.items.find_all(tenant, item_ids)
-        if not found.keys() >= {*item_ids}:
-            self._check_all_read()
-        return found
+        return self._tables.items.find_all(tenant, item_ids)
 
     def _key_for_change(self, tenant: str, id: str) -> int | None:
         """Returns the key of a response that will be changed; does not count as a use."""
@@ -354,15 +342,6 @@ class Operations:
     def _key(
         self, tenant: str, kind: ObjectKind, id: str, *, for_change: bool = False
     ) -> int | None:
-        """Returns the key of an object that a client names."""
-        key = self._find_key(tenant, kind, id, for_change=for_change)
-        if key is None:
-            self._check_all_read()
-        return key
-
-    def _find_key(
-        self, tenant: str, kind: ObjectKind, id: str, *, for_change: bool = False
-    ) -> int | None:
         """Returns the key of an object and records its use."""
         row = self._tables.find(tenant, kind, id, "key", for_change=for_change)
         if row is None:
@@ -370,8 +349,3 @@ class Operations:
         key = cast("int", row[0])
         self._tables.note_use([key])
         return key
-
-    def _check_all_read(self) -> None:
-        """Raises StateUnread if an object that is not in the tables may exist nevertheless."""
-        if self._unread:
-            raise StateUnread(f"the stored data cannot be read yet: {self._unread}")

@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from heapq import nlargest
 from typing import Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from fastovms.errors import StateFailed, StateUnread
+from fastovms.state.database import Operation, OperationOutcome
 from fastovms.state.operations import Operations
 from fastovms.state.running_responses import ONLY_REPLICA, Replica
 from fastovms.state.store import (
@@ -25,102 +25,9 @@ from fastovms.state.store import (
     Watchers,
     response_topic,
 )
-from fastovms.state.tables import OldObject, Shares, Tables, Totals, add_growth, total_of
-from fastovms.system.clock import ExpiryRounds
+from fastovms.state.tables import Totals
 
 logger = logging.getLogger(__name__)
-
-
-Operation = Callable[[Operations], object]
-
-
-class OperationOutcome(NamedTuple):
-    """The result of an operation, or the error because of which nothing was changed."""
-
-    result: object = None
-    error: Exception | None = None
-
-
-class StateBounds(NamedTuple):
-    """The limits: seconds since the last use, objects, bytes."""
-
-    max_age: float
-    max_count: int
-    max_bytes: int
-
-    def is_exceeded(self, totals: Totals, oldest_use: float | None, now: float) -> bool:
-        """Returns whether objects exceed the limits of number, total size or age."""
-        seconds = self.seconds_to_expiry(oldest_use, now)
-        is_too_much = totals.num_objects > self.max_count or totals.num_bytes > self.max_bytes
-        return is_too_much or (seconds is not None and seconds <= 0.0)
-
-    def seconds_to_expiry(self, oldest_use: float | None, now: float) -> float | None:
-        """Returns the seconds until the next object is too old; None = no objects."""
-        return None if oldest_use is None else max(0.0, oldest_use + self.max_age - now)
-
-
-class Eviction:
-    """Evicts up to `limit` objects within a transaction.
-
-    Objects that are too old are evicted first, as many as `rounds` allows. While the number or size
-    exceeds its limit, the tenant with the most loses its least recently used objects until it has
-    as much as the next tenant. A tenant with at most its equal share of the limit loses nothing,
-    even if others have running responses, which cannot be evicted. `shares` is the number and size
-    of each tenant's objects.
-    """
-
-    def __init__(
-        self, tables: Tables, bounds: StateBounds, shares: Shares, limit: int, rounds: ExpiryRounds
-    ) -> None:
-        self._tables = tables
-        self._rounds = rounds
-        self._bounds = bounds
-        self._shares = dict(shares)
-        self._limit = limit
-
-    def run(self, now: float) -> bool:
-        """Evicts the objects that are due at a Unix time. Returns whether there were any."""
-        bounds, limit = self._bounds, self._limit
-        last_use, num_objects = now - bounds.max_age, total_of(self._shares).num_objects
-        allowed = min(limit, self._rounds.allowed(num_objects, now, bounds.max_age))
-        aged = self._tables.expired(last_use, allowed)
-        self._delete(aged)
-        self._rounds.spend(len(aged), is_behind=lambda: bool(self._tables.expired(last_use, 1)))
-        for measure, bound in enumerate((bounds.max_count, bounds.max_bytes)):
-            self._shrink(measure, bound)
-        return self._limit < limit
-
-    def _shrink(self, measure: int, bound: int) -> None:
-        """Evicts objects while all tenants together have more than `bound` of one of the two
-        numbers of `Totals`."""
-        passed_over: set[str] = set()
-        excess = total_of(self._shares)[measure] - bound
-        while excess > 0 and self._limit > 0:
-            used = [
-                (t[measure], name) for name, t in self._shares.items() if name not in passed_over
-            ]
-            [(most, tenant), (second, _)] = nlargest(2, [*used, (0, ""), (0, "")])
-            share = bound / len(self._shares)
-            if most <= share:
-                return
-            need = min(excess, most - max(second, share))
-            evicted: list[OldObject] = []
-            for old in self._tables.oldest_of(tenant, self._limit):
-                if evicted and need <= 0:
-                    break
-                evicted.append(old)
-                amount = (1, old.size)[measure]
-                need -= amount
-                excess -= amount
-            if not evicted:
-                passed_over.add(tenant)
-            self._delete(evicted)
-
-    def _delete(self, objects: Sequence[OldObject]) -> None:
-        self._tables.delete_all(objects)
-        self._limit -= len(objects)
-        for _, tenant, size in objects:
-            add_growth(self._shares, {tenant: Totals(-1, -size)})
 
 
 class StateDatabase(Protocol):

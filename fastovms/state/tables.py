@@ -217,9 +217,6 @@ responses would be written again for each one that is added to it."""
 COLUMNS: Final = "tenant, kind, id, progress, previous_id, body, events, size, used_at"
 """The columns of an object, without its key."""
 
-RUN_COLUMNS: Final = "owner, lease_until, cancel_requested, model, attempts"
-"""The columns of a response that runs, without its object."""
-
 _HAS_WRONG_SIZE: Final = (
     "size <> ? + length(body) + coalesce(length(events), 0) "
     "+ coalesce((SELECT sum(length(body) + ?) FROM items WHERE object = key), 0) "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -13,8 +14,10 @@ from fastovms.config import ApiConfig, ModelLimits
 from fastovms.params import ModelInfo
 from fastovms.parts.media.files import Documents
 from fastovms.parts.responses.background import BackgroundRuns, ResponsesState
-from fastovms.state.sqlite.database import Database
-from fastovms.state.state_store import StateBounds, StateStore
+from fastovms.state.database import StateBounds
+from fastovms.state.sqlite.database import Database, UnusableFile
+from fastovms.state.sqlite.location import AwaitedFile
+from fastovms.state.state_store import StateDatabase, StateStore
 from fastovms.telemetry.tracing import Tracer
 from tests.api.encoder_api import EncoderApi
 from tests.api.fake_api import Api
@@ -60,14 +63,22 @@ def make_api() -> Callable[..., Api]:
     return make
 
 
+def _refuse(reason: str) -> Database:
+    raise UnusableFile(reason)
+
+
 @pytest.fixture
 async def make_state():
-    """Makes what outlives requests, in memory."""
+    """Makes what outlives requests, in memory, or on a disk that is `unread`."""
     states = []
 
     def make(*, max_runs: int = 10, max_bytes: int = 10**12, unread: str = "") -> ResponsesState:
         bounds = StateBounds(1e9, 10**9, max_bytes)
-        store = StateStore(Database(":memory:", bounds, time.time, unread=unread))
+        if unread:
+            database: StateDatabase = AwaitedFile(partial(_refuse, unread), unread)
+        else:
+            database = Database(":memory:", bounds, time.time)
+        store = StateStore(database)
         states.append(ResponsesState(store, BackgroundRuns(max_runs)))
         return states[-1]
 

@@ -57,11 +57,12 @@ from fastovms.parts.responses import socket
 from fastovms.parts.responses.background import BackgroundRuns
 from fastovms.parts.several_models.model_pool import ModelPlan
 from fastovms.service import lifecycle
+from fastovms.state.database import Operation, OperationOutcome, StateBounds
 from fastovms.state.operations import Operations
 from fastovms.state.running_responses import Replica
 from fastovms.state.sqlite import location
 from fastovms.state.sqlite.database import Database
-from fastovms.state.state_store import Operation, OperationOutcome, StateBounds, StateStore
+from fastovms.state.state_store import StateStore
 from fastovms.state.tables import Tables
 from fastovms.system.disk import lock_file
 from fastovms.telemetry.metrics import GenerationMetrics

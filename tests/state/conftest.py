@@ -12,8 +12,8 @@ from psycopg.conninfo import make_conninfo
 
 from fastovms.parts.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.parts.postgres.server_address import ServerAddress
+from fastovms.state.database import StateBounds
 from fastovms.state.sqlite.database import Database
-from fastovms.state.state_store import StateBounds
 from tests.postgres_server import PostgresServer
 
 UNBOUNDED = StateBounds(max_age=1e9, max_count=10**9, max_bytes=10**12)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fastovms.errors import StateFailed
+from fastovms.state.database import StateBounds
 from fastovms.state.operations import Operations
-from fastovms.state.state_store import StateBounds, StateDatabase
+from fastovms.state.state_store import StateDatabase
 from fastovms.state.store import ResponseProgress, StoredResponse, UnknownCursor
 from tests.state.conftest import UNBOUNDED
 from tests.state.transactions import add, context, do, find, items

@@ -12,8 +12,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fastovms.errors import StateFailed
+from fastovms.state.database import StateBounds
 from fastovms.state.operations import Operations
-from fastovms.state.state_store import StateBounds, StateCollector, StateStore, StateWorker
+from fastovms.state.state_store import StateCollector, StateStore, StateWorker
 from fastovms.state.store import StateStats, StoredItem
 from fastovms.state.tables import Totals
 from tests.state.conftest import UNBOUNDED
@@ -169,7 +170,7 @@ async def test_a_transaction_that_fails_in_an_unexpected_way_fails_its_operation
 ):
     """The others of its batch, and those after it, are done."""
     worker, database = start()
-    attempt = database._attempt
+    attempt = database._run
 
     def fail_at(operation):
         if operation is bad:
@@ -177,7 +178,7 @@ async def test_a_transaction_that_fails_in_an_unexpected_way_fails_its_operation
         return attempt(operation)
 
     bad = find("x")
-    monkeypatch.setattr(database, "_attempt", fail_at)
+    monkeypatch.setattr(database, "_run", fail_at)
     gate = Gate()
     blocked = asyncio.ensure_future(worker.run(gate))
     await asyncio.to_thread(gate.entered.wait)

@@ -67,7 +67,7 @@ def _full(directory: Path, random: Random) -> list[Figure]:
         Figure("full while it serves: answers that were not stored", num_unstored, at_least=1),
         Figure("full: until one is stored again when there is room", back, "s", at_most=5),
         Figure("full when it starts: state on the disk", on_disk, at_most=0),
-        Figure("full: until the state moves to the disk", moved, "s", at_most=_RETURN_TIMEOUT),
+        Figure("full: until the state is on the disk", moved, "s", at_most=_RETURN_TIMEOUT),
         *_common("full", results, missing),
     ]
 
@@ -86,7 +86,7 @@ def _read_only(directory: Path, random: Random) -> list[Figure]:
         server.kill()
     return [
         Figure("read-only when it starts: state on the disk", on_disk, at_most=0),
-        Figure("read-only: until the state moves to the disk", moved, "s", at_most=_RETURN_TIMEOUT),
+        Figure("read-only: until the state is on the disk", moved, "s", at_most=_RETURN_TIMEOUT),
         *_common("read-only", results, missing),
     ]
 

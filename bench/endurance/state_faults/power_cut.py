@@ -23,8 +23,9 @@ from bench.endurance.state_faults.sqlite_vfs import FileChange, watched_files
 from bench.endurance.state_faults.state_workload import Client, Contents, Step, find
 from fastovms.app.state_opening import open_store
 from fastovms.config import StateConfig
+from fastovms.state.database import StateBounds
 from fastovms.state.sqlite.database import Database
-from fastovms.state.state_store import StateBounds, StateStore
+from fastovms.state.state_store import StateStore
 
 UNBOUNDED: Final = StateBounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
 _FILE: Final = "state.db"

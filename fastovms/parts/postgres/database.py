@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import psycopg
@@ -21,17 +21,21 @@ from fastovms.parts.postgres.schema import (
     PostgresSession,
     SharedTables,
     TimeLimits,
-    Unreachable,
     make_tables,
     need_tables,
     open_session,
 )
 from fastovms.parts.postgres.server_address import ServerAddress
+from fastovms.state.database import (
+    Operation,
+    OperationOutcome,
+    SqlDatabase,
+    StateBounds,
+    Unreachable,
+)
 from fastovms.state.operations import Operations
 from fastovms.state.running_responses import ONLY_REPLICA, Replica
-from fastovms.state.state_store import Eviction, Operation, OperationOutcome, StateBounds
-from fastovms.state.tables import Clock, Totals, total_of
-from fastovms.system.clock import ExpiryRounds
+from fastovms.state.tables import Clock, Shares, Totals, total_of
 
 logger = logging.getLogger(__name__)
 
@@ -170,9 +174,6 @@ def open_url(
 EVICTION_LOCK: Final = 0x6661_7374_0002
 """The number of the advisory lock that the one server has which evicts."""
 
-_MAX_EVICTED: Final = 128
-"""How many objects one transaction evicts."""
-
 _MAX_ATTEMPTS: Final = 5
 """How often an operation is tried that others get in the way of."""
 
@@ -182,15 +183,8 @@ _PAUSE: Final = 0.05
 """Seconds before an operation is tried again that others got in the way of; each time that much
 longer."""
 
-_MAX_WAIT: Final = 30.0
-"""Seconds after which to look how much others have added, at the latest."""
-
 _MIN_WAIT: Final = 0.05
 """Seconds after which to look again whether the database can be reached, at the earliest."""
-
-_TURN: Final = 1.0
-"""Seconds after which to look again whether anything is left to evict when another server has its
-turn."""
 
 
 class CommitUnknown(Unreachable):
@@ -209,16 +203,20 @@ class _Connected(NamedTuple):
     operations: Operations
 
 
-class PostgresDatabase:
-    """Implements `StateDatabase` on a separate connection.
+class PostgresDatabase(SqlDatabase[SharedTables]):
+    """Implements `SqlDatabase` on a separate connection.
 
     Args:
         link: opens connections; shared with other threads.
-        clock: returns the Unix time in seconds.
         replica: the identity of this process in the database.
         only_reads: whether all operations are read-only; they see a consistent snapshot and do not
             wait for writers.
     """
+
+    driver_errors = (psycopg.Error, ConnectionLost)
+    max_evicted = 128
+    # Others add to the same state, or have their turn to evict.
+    min_wait, max_wait = 1.0, 30.0
 
     def __init__(
         self,
@@ -229,12 +227,9 @@ class PostgresDatabase:
         replica: Replica = ONLY_REPLICA,
         only_reads: bool = False,
     ) -> None:
+        super().__init__(bounds, clock, only_reads=only_reads)
         self._link = link
-        self._bounds = bounds
-        self._clock = clock
-        self._rounds = ExpiryRounds("responses and conversations")
         self._replica = replica
-        self._only_reads = only_reads
         self._connected: _Connected | None = None
 
     @property
@@ -258,80 +253,14 @@ class PostgresDatabase:
         assert self._connected is not None
         return self._connected
 
-    def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
-        """Runs operations in one transaction, and returns their outcomes; does not raise. If one
-        fails or conflicts with other transactions, all are rolled back and each is run in a
-        separate transaction."""
-        try:
-            return self._transact(operations)
-        except Unreachable as error:
-            # Clients are not told where the database is, as libpq's message does; the log is.
-            is_unknown = isinstance(error, CommitUnknown)
-            reason = str(error) if is_unknown else "the state cannot be had: its database is gone"
-            return [OperationOutcome(error=StateFailed(reason)) for _ in operations]
-        except Exception as error:
-            if len(operations) > 1:
-                return [self.transact([operation])[0] for operation in operations]
-            if isinstance(error, psycopg.Error | ConnectionLost):
-                error = StateFailed(f"the state cannot be read or written: {_reason(error)}")
-            return [OperationOutcome(error=error)]
-
     def keep_house(self) -> float:
-        """Does maintenance: reconnects, stores times of use, and evicts objects, if due. Returns
-        the seconds until the next call. Raises StateFailed if the maintenance failed."""
+        """Reconnects if that is due, then as the base class."""
         try:
-            if self._link.trouble and not self._connect_again():
-                return max(_MIN_WAIT, self._link.seconds_left())
-            self._write_uses()
-            if self._only_reads:
-                return _MAX_WAIT
-            if self.evict():
-                return 0.0
-            expiry = self.seconds_to_expiry()
+            if not self._link.trouble or self._connect_again():
+                return super().keep_house()
         except Unreachable:
-            return max(_MIN_WAIT, self._link.seconds_left())
-        except (psycopg.Error, ConnectionLost) as error:
-            raise StateFailed(f"old responses cannot be deleted: {_reason(error)}") from error
-        return _MAX_WAIT if expiry is None else min(max(expiry, _TURN), _MAX_WAIT)
-
-    def evict(self) -> bool:
-        """Evicts a few objects if due and no other server does so. Returns whether more are due.
-        Raises psycopg.Error, Unreachable if nothing is evicted."""
-        if not self._is_due():
-            return False
-        with self.transaction() as tables:
-            [has_turn] = tables.execute(
-                "SELECT pg_try_advisory_xact_lock(?)", (EVICTION_LOCK,)
-            ).fetchone()
-            if not has_turn:
-                return False
-            eviction = Eviction(
-                tables, self._bounds, tables.sum_shares(), _MAX_EVICTED, self._rounds
-            )
-            has_evicted = eviction.run(self._clock())
-        return has_evicted and self._is_due()
-
-    def seconds_to_expiry(self) -> float | None:
-        """Returns the seconds until the next object is too old; None = no objects. Raises
-        psycopg.Error, Unreachable if the database cannot be read."""
-        with self.snapshot() as tables:
-            now = self._clock()
-            seconds = self._bounds.seconds_to_expiry(tables.oldest_use(), now)
-            return None if seconds is None else max(seconds, self._rounds.seconds_left(now))
-
-    def check(self) -> None:
-        """Raises AssertionError if the stored data are inconsistent. Reads all rows."""
-        assert list(self.faults()) == []
-
-    def faults(self) -> Iterator[str]:
-        """Yields the inconsistencies. Reads all rows. Raises psycopg.Error, Unreachable if the
-        database cannot be read."""
-        with self.snapshot() as tables:
-            yield from tables.faults(tables.sum_slots(), tables.sum_shares())
-
-    def snapshot(self) -> AbstractContextManager[SharedTables]:
-        """A read-only transaction whose statements see one consistent snapshot."""
-        return self.transaction(only_reads=True)
+            pass
+        return max(_MIN_WAIT, self._link.seconds_left())
 
     @contextmanager
     def transaction(self, *, only_reads: bool = False) -> Iterator[SharedTables]:
@@ -379,7 +308,7 @@ class PostgresDatabase:
     def _transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
         for number in range(1, _MAX_ATTEMPTS):
             try:
-                return self._transact_once(operations)
+                return super()._transact(operations)
             except ConnectionLost:
                 if number > 1:
                     raise
@@ -388,22 +317,43 @@ class PostgresDatabase:
                     raise
                 # Whoever waited for this one goes first, or both would meet again.
                 time.sleep(random.uniform(0.5, 1.0) * _PAUSE * number)
-        return self._transact_once(operations)
+        return super()._transact(operations)
 
-    def _transact_once(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
-        with self.transaction(only_reads=self._only_reads):
-            state = self.connect().operations
-            return [self._run(operation, state) for operation in operations]
-
-    def _run(self, operation: Operation, operations: Operations) -> OperationOutcome:
+    def _run(self, operation: Operation) -> OperationOutcome:
         try:
-            return OperationOutcome(operation(operations))
+            return OperationOutcome(operation(self.connect().operations))
         except psycopg.Error:
             raise
         except Exception as error:
             if not self._only_reads:
                 raise  # it may have changed something
             return OperationOutcome(error=error)
+
+    def _failure(self, error: Exception) -> Exception:
+        if isinstance(error, CommitUnknown):
+            return error
+        if isinstance(error, Unreachable):
+            # Clients are not told where the database is, as libpq's message does; the log is.
+            return StateFailed("the state cannot be had: its database is gone")
+        if isinstance(error, self.driver_errors):
+            return StateFailed(f"the state cannot be read or written: {_reason(error)}")
+        return error
+
+    def _reason(self, error: Exception) -> str:
+        return _reason(error)
+
+    def _has_turn(self, tables: SharedTables) -> bool:
+        [has_turn] = tables.execute(
+            "SELECT pg_try_advisory_xact_lock(?)", (EVICTION_LOCK,)
+        ).fetchone()
+        return bool(has_turn)
+
+    def _count(self, tables: SharedTables) -> Totals:
+        self._link.totals = totals = tables.sum_slots()
+        return totals
+
+    def _shares_of(self, tables: SharedTables) -> Shares:
+        return tables.sum_shares()
 
     def _connect_again(self) -> bool:
         """Tries to reconnect. Returns whether the database is available."""
@@ -414,29 +364,14 @@ class PostgresDatabase:
         return session is not None
 
     def _use(self, session: PostgresSession) -> None:
-        tables = SharedTables(session, self._clock, self._bounds.max_bytes)
+        self.tables = tables = SharedTables(session, self._clock, self._bounds.max_bytes)
         operations = Operations(tables, self._replica, tables.notify)
         self._connected = _Connected(session, tables, operations)
 
     def _disconnect(self) -> None:
         if self._connected is not None:
             self._connected.session.close()
-        self._connected = None
-
-    def _write_uses(self) -> None:
-        """Writes down which objects were used. Uses of objects on a lost connection are not
-        recorded."""
-        if self._connected is not None and self._connected.tables.has_uses:
-            with self.transaction() as tables:
-                tables.write_uses()
-
-    def _is_due(self) -> bool:
-        with self.snapshot() as tables:
-            totals, oldest_use = tables.sum_slots(), tables.oldest_use()
-        self._link.totals = totals
-        now = self._clock()
-        oldest_use = None if self._rounds.seconds_left(now) else oldest_use
-        return self._bounds.is_exceeded(totals, oldest_use, now)
+        self.tables = self._connected = None
 
 
 def _reason(error: Exception) -> str:

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.errors import OperationalError
 
-from fastovms.errors import StateFailed
+from fastovms.state.database import Unreachable
 from fastovms.state.schema import VERSION, other_version, statements
 from fastovms.state.tables import (
     Clock,
@@ -50,10 +50,6 @@ OF_SERVERS: Final = TimeLimits(statement=8.0, answer=10.0, idle=15.0)
 
 OF_COMMANDS: Final = TimeLimits(statement=_HOUR, answer=_HOUR + 2.0, idle=_HOUR)
 """A command counts all rows with one statement, and the reader of its output may be slow."""
-
-
-class Unreachable(StateFailed):
-    """The connection to the database is missing."""
 
 
 class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):

@@ -19,7 +19,6 @@ from fastovms.errors import (
     Overloaded,
     ServerClosing,
     StateFailed,
-    StateUnread,
     TooLarge,
 )
 from fastovms.fair_queue import Shares
@@ -303,10 +302,7 @@ class BackgroundRun(Run):
         """Returns the last events of a response that another replica took over: `last`, or the
         events of an interrupted response; None if another replica resumes it. Raises StateFailed if
         the store cannot be read."""
-        try:
-            kept = await self._store.run(Operations.find_response, *self.key)
-        except StateUnread:  # it was deleted
-            return last
+        kept = await self._store.run(Operations.find_response, *self.key)
         if kept is None:
             return last
         if kept.progress is not ResponseProgress.INTERRUPTED:

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from fastovms.config import StateConfig
-from fastovms.errors import ConfigurationError
-from fastovms.state.sqlite.database import IN_MEMORY, Database, DiskReturn, UnusableFile
-from fastovms.state.state_store import Operation, OperationOutcome, StateBounds, StateDatabase
+from fastovms.errors import ConfigurationError, StateUnread, description_of
+from fastovms.state.database import Operation, OperationOutcome, StateBounds
+from fastovms.state.sqlite.database import IN_MEMORY, Database, UnusableFile
+from fastovms.state.state_store import StateDatabase
 from fastovms.state.tables import Clock, Totals
 from fastovms.system.disk import (
     NOWHERE,
@@ -29,54 +31,75 @@ from fastovms.system.disk import (
 logger = logging.getLogger(__name__)
 
 
-class MemoryFallback:
-    """Implements `StateDatabase` with a database in memory until the file is available, then with
-    the file.
+_FIRST_DELAY: Final = 1.0
+_MAX_DELAY: Final = 60.0
+"""The most seconds between two attempts; each delay is twice the one before."""
+
+
+class AwaitedFile:
+    """Implements `StateDatabase` with a file that is not available yet. It is opened at growing
+    intervals; until then operations fail with StateUnread.
 
     Args:
-        memory: the database in memory, closed after its data are moved to the file.
-        disk_return: moves the state to the file.
+        open_file: opens the file; raises UnusableFile.
+        reason: why the file is not available at first.
+        clock: returns monotonic seconds.
     """
 
-    def __init__(self, memory: Database, disk_return: DiskReturn) -> None:
-        self._database = memory
-        self._disk_return: DiskReturn | None = disk_return
+    def __init__(
+        self,
+        open_file: Callable[[], Database],
+        reason: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._open_file = open_file
+        self._reason = reason
+        self._clock = clock
+        self._delay = _FIRST_DELAY
+        self._due_at = clock() + self._delay
+        self._database: Database | None = None
 
     @property
     def is_on_disk(self) -> bool:
-        return self._database.is_on_disk
+        return self._database is not None
 
     @property
     def totals(self) -> Totals:
-        return self._database.totals
+        return Totals() if self._database is None else self._database.totals
 
     @property
     def trouble(self) -> str:
-        disk_return = self._disk_return
-        return "" if disk_return is None else f"responses are kept in memory: {disk_return.reason}"
+        return "" if self.is_on_disk else f"responses are not stored: {self._reason}"
 
     def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
-        return self._database.transact(operations)
+        if self._database is not None:
+            return self._database.transact(operations)
+        error = StateUnread(f"the stored data cannot be read yet: {self._reason}")
+        return [OperationOutcome(error=error) for _ in operations]
 
     def keep_house(self) -> float:
-        """Moves the state to the file, and evicts objects, if due. Raises StateFailed if the
-        eviction failed."""
-        self._return_to_disk()
-        seconds = self._database.keep_house()
-        if self._disk_return is None:
-            return seconds
-        return min(seconds, self._disk_return.seconds_left())
+        """Opens the file if an attempt is due; once it is open, as `Database.keep_house`."""
+        if self._database is None and self._clock() >= self._due_at:
+            self._attempt()
+        if self._database is not None:
+            return self._database.keep_house()
+        return max(0.0, self._due_at - self._clock())
 
     def close(self) -> None:
-        self._database.close()
+        if self._database is not None:
+            self._database.close()
 
-    def _return_to_disk(self) -> None:
-        if self._disk_return is None or self._disk_return.seconds_left():
-            return
-        file = self._disk_return.attempt(self._database)
-        if file is not None:
-            memory, self._database, self._disk_return = self._database, file, None
-            memory.close()
+    def _attempt(self) -> None:
+        try:
+            self._database = self._open_file()
+            logger.warning("response store: the disk is used from now on")
+        except Exception as error:
+            reason = str(error) if isinstance(error, UnusableFile) else description_of(error)
+            if reason != self._reason:
+                logger.warning("response store: responses are still not stored: %s", reason)
+            self._reason = reason
+            self._delay = min(2 * self._delay, _MAX_DELAY)
+            self._due_at = self._clock() + self._delay
 
 
 STATE_FILE: Final = "state.db"
@@ -100,13 +123,11 @@ def open_location(
 ) -> StateDatabase:
     """Returns the database in the directory that the operator chose.
 
-    If no directory was chosen and the default one is not available, the state is kept in memory,
-    with a warning, until the directory is available. Reasons are another server that uses it, and a
-    disk that is full, read-only or broken. Until then, an operation on an object that is not found
-    raises StateUnread, since the object may be in the directory. A default directory that another
-    server uses, or that has no state, is an exception: such an object does not exist. Raises
-    ConfigurationError if the chosen directory is unusable, is used by another server, or has a
-    state of another version.
+    A chosen directory that is not available, because another server uses it or its disk is full,
+    read-only or broken, is awaited. So is a default one that may have a state. Another default
+    directory that is not available, or is used by another server, is replaced by a database in
+    memory. Raises ConfigurationError if `--state-dir` is unusable, is used by another server, or
+    has a state of another version.
     """
     if config.state_dir == IN_MEMORY:
         return Database(IN_MEMORY, bounds, clock)
@@ -117,16 +138,22 @@ def open_location(
     except UnusableFile as error:
         if config.state_dir is not None and not error.is_fault:
             raise ConfigurationError(f"cannot keep the state in {directory}: {error}") from None
+        is_chosen = config.state_dir is not None or "STATE_DIRECTORY" in environ
+        if is_chosen or (error.is_fault and _may_exist(directory / STATE_FILE)):
+            logger.warning(
+                "response store: responses are not stored until %s can be used: %s (choose another "
+                "directory with --state-dir)",
+                directory,
+                error,
+            )
+            return AwaitedFile(open_file, str(error))
         logger.warning(
-            "response store: responses are kept in memory and lost when the server ends, until "
-            "%s can be used: %s (choose another directory with --state-dir)",
+            "response store: responses are kept in memory and lost when the server ends: %s cannot "
+            "be used: %s (choose another directory with --state-dir)",
             directory,
             error,
         )
-        is_chosen = config.state_dir is not None or "STATE_DIRECTORY" in environ
-        is_unread = is_chosen or (error.is_fault and _may_exist(directory / STATE_FILE))
-        memory = Database(IN_MEMORY, bounds, clock, unread=str(error) if is_unread else "")
-        return MemoryFallback(memory, DiskReturn(open_file, str(error)))
+        return Database(IN_MEMORY, bounds, clock)
 
 
 def _may_exist(path: Path) -> bool:

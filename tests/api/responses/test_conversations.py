@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.api.responses.conftest import ask, paused, resume
-from tests.api.responses.test_background import wait_for
+from tests.api.responses.conftest import ask
 from tests.fakes import FakeStream
 
 # What is kept of a response, and what is not.
@@ -312,27 +311,11 @@ async def test_state_that_was_not_read_is_not_said_to_lack_anything(
     assert b"the stored data cannot be read yet: no luck" in response.body
 
 
-async def test_what_is_new_is_found_in_a_state_that_was_not_read(make, make_state):
+async def test_what_is_new_is_not_stored_in_a_state_that_was_not_read(make, make_state):
     api = make(state=make_state(unread="no luck"))
-    _, conversation = await ask(api, "POST", "/v1/conversations", {"items": [MESSAGE]})
-    place = f"/v1/conversations/{conversation['id']}"
-    body = {"model": "fake", "input": "a", "conversation": conversation["id"]}
+    assert (await ask(api, "POST", "/v1/conversations", {"items": [MESSAGE]}))[0] == 503
+    body = {"model": "fake", "input": "a"}
     status, response = await ask(api, "POST", V1, body)
-    assert (status, response["store"]) == (200, True)
-    assert await ask(api, "GET", f"{V1}/{response['id']}") == (200, response)
-    item = {**MESSAGE, "id": "msg_own"}
-    assert (await ask(api, "POST", f"{place}/items", {"items": [item]}))[0] == 200
-    assert len((await ask(api, "GET", f"{place}/items"))[1]["data"]) == 4
-    assert (await ask(api, "GET", f"{place}/items/msg_other"))[0] == 404, "it is known as a whole"
-
-
-async def test_response_is_kept_that_loses_its_conversation_in_a_state_that_was_not_read(
-    make, make_state
-):
-    api = paused(make, num_steps=0, state=make_state(unread="no luck"))
-    _, conversation = await ask(api, "POST", "/v1/conversations", {})
-    body = {"model": "fake", "input": "a", "conversation": conversation["id"], "background": True}
-    _, response = await ask(api, "POST", V1, body)
-    assert (await ask(api, "DELETE", f"/v1/conversations/{conversation['id']}"))[0] == 200
-    resume(api)
-    await wait_for(api, response["id"], "completed")
+    assert (status, response["status"], response["store"]) == (200, "completed", False)
+    assert (await ask(api, "GET", f"{V1}/{response['id']}"))[0] == 503
+    assert (await ask(api, "POST", V1, {**body, "background": True}))[0] == 503

@@ -28,9 +28,10 @@ from fastovms.parts.postgres.shared_state import NotificationListener
 from fastovms.parts.responses import resumption, stored
 from fastovms.parts.responses.resumption import LeaseKeeper
 from fastovms.parts.responses.stored import EventLog, EventWriter
+from fastovms.state.database import StateBounds
 from fastovms.state.operations import Operations
 from fastovms.state.running_responses import Replica
-from fastovms.state.state_store import StateBounds, StateStore
+from fastovms.state.state_store import StateStore
 from fastovms.state.store import (
     EventPack,
     OwnedResponse,

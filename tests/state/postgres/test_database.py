@@ -11,8 +11,9 @@ import pytest
 
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.parts.postgres.database import EVICTION_LOCK, DatabaseLink, PostgresDatabase, open_url
-from fastovms.parts.postgres.schema import PostgresSession, Unreachable, open_session
+from fastovms.parts.postgres.schema import PostgresSession, open_session
 from fastovms.parts.postgres.server_address import ServerAddress
+from fastovms.state.database import Unreachable
 from fastovms.state.store import Page, StoredResponse, UnknownCursor
 from fastovms.state.tables import Totals
 from tests.state.conftest import UNBOUNDED, Clock

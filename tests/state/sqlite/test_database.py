@@ -9,17 +9,14 @@ import pytest
 
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.state.sqlite.database import (
-    Database,
-    DiskReturn,
     StateConnection,
-    UnusableFile,
     primary_code,
 )
-from fastovms.state.store import ResponseProgress, StoredItem, StoredResponse
+from fastovms.state.store import ResponseProgress, StoredResponse
 from fastovms.state.tables import Tables
-from tests.state.conftest import UNBOUNDED, Clock
+from tests.state.conftest import UNBOUNDED
 from tests.state.sqlite.test_location import open_at
-from tests.state.transactions import add, context, do, find, ids, items
+from tests.state.transactions import add, context, do, find, ids
 
 # What SQLite says of a damaged file is a fault of SQLite's, whatever bytes it quotes.
 
@@ -51,105 +48,6 @@ def test_a_message_that_is_no_text(damaged: Path, method: str) -> None:
         getattr(connection, method)("SELECT * FROM other")
     assert primary_code(caught.value) == sqlite3.SQLITE_CORRUPT
     connection.close()
-
-
-def never() -> Database:
-    raise UnusableFile("no luck")
-
-
-def test_the_delays_grow_up_to_a_bound(make_database, caplog):
-    clock = Clock()
-    disk_return = DiskReturn(never, "no luck", clock)
-    memory = make_database()
-    delays = []
-    for _ in range(8):
-        delays.append(disk_return.seconds_left())
-        clock.now += delays[-1]
-        assert disk_return.seconds_left() == 0
-        assert disk_return.attempt(memory) is None
-    assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert caplog.text == "", "the same reason is not told again and again"
-
-
-def test_another_reason_is_told(make_database, caplog):
-    disk_return = DiskReturn(never, "something else")
-    assert disk_return.attempt(make_database()) is None
-    assert disk_return.reason == "no luck"
-    assert "no luck" in caplog.text
-
-
-def test_everything_moves(make_database, tmp_path):
-    disk = make_database(path=str(tmp_path / "state.db"))
-    add(disk, "a")
-    add(disk, "shared")
-    memory = make_database()
-    add(memory, "a")
-    add(memory, "b", previous="a")
-    do(memory, lambda state: state.delete_response("t", "a"))
-    newer = StoredResponse("shared", b'{"newer":1}', input=items("new"))
-    do(memory, lambda state: state.add_response("t", newer, None))
-    add(memory, "running", progress=ResponseProgress.RUNNING)
-    do(memory, lambda state: state.add_conversation("t", "c", b"{}", items("x", "y")))
-    # The newest item of an id counts, and it is in an object that is older than the other one.
-    do(memory, lambda state: state.add_conversation("t", "d", b"{}", [StoredItem("z", b"old")]))
-    do(memory, lambda state: state.add_items("t", "c", [StoredItem("z", b"new")]))
-
-    moved = DiskReturn(lambda: disk, "no luck").attempt(memory)
-
-    assert moved is disk
-    disk.check()
-    assert disk.totals.num_objects == 6
-    context = do(disk, lambda state: state.response_context("t", "b", 10**6))
-    assert [item.id for item in context.items] == ["a-in", "a-out", "b-in", "b-out"]
-    found = do(disk, lambda state: state.find_response("t", "shared"))
-    assert (found.body, found.output) == (b'{"newer":1}', [])
-    assert do(disk, lambda state: state.find_items("t", ["z"])) == {"z": b"new"}
-    finished = StoredResponse("running", b"{}", output=items("end"))
-    assert do(disk, lambda state: state.finish_response("t", finished, None))
-
-
-def test_a_move_that_fails_in_an_unexpected_way(make_database, tmp_path, monkeypatch):
-    """Its file is closed, and the next attempt comes later, as after any other failure."""
-    closed = []
-
-    def fail(self, other):
-        raise KeyError("unexpected")
-
-    monkeypatch.setattr(Database, "add_all", fail)
-    disk = make_database(path=str(tmp_path / "state.db"))
-    monkeypatch.setattr(disk, "_on_close", lambda: closed.append(disk))
-    clock = Clock()
-    disk_return = DiskReturn(lambda: disk, "no luck", clock)
-    clock.now += 1
-    assert disk_return.attempt(make_database()) is None
-    assert closed == [disk]
-    assert disk_return.reason == "KeyError: 'unexpected'"
-    assert disk_return.seconds_left() == 2
-
-
-@pytest.mark.parametrize("table", ["objects", "items"])
-def test_a_disk_on_which_not_everything_has_room(make_database, tmp_path, table):
-    """Nothing moves, and everything stays where it is."""
-    memory = make_database()
-    add(memory, "a")
-    add(memory, "b")
-    path = str(tmp_path / "state.db")
-    disk = make_database(path=path)
-    add(disk, "b")
-    connection = sqlite3.connect(path)
-    connection.execute(
-        f"CREATE TRIGGER full BEFORE INSERT ON {table} BEGIN SELECT raise(ABORT, 'full'); END"
-    )
-    disk_return = DiskReturn(lambda: disk, "no luck")
-    assert disk_return.attempt(memory) is None
-    assert disk_return.reason == "full"
-    assert memory.totals.num_objects == 2
-    memory.check()
-    connection.execute("DROP TRIGGER full")
-    connection.close()
-    disk = make_database(path=path)
-    assert disk.totals.num_objects == 1
-    assert do(disk, lambda state: state.find_response("t", "b")) is not None
 
 
 @pytest.mark.parametrize(
@@ -227,5 +125,6 @@ def test_what_is_read_needs_no_room_on_the_disk(make_database, tmp_path, clock):
     assert database.seconds_to_expiry() == 1e9 - 1000
     assert find(database, "a") is not None
     assert find(database, "b") is not None
+    assert database.keep_house() > 0
     assert database.seconds_to_expiry() == 1e9
     database.check()

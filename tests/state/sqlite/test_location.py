@@ -8,24 +8,25 @@ import pydoc
 import sqlite3
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from fastovms.app.state_opening import open_store
 from fastovms.config import StateConfig
-from fastovms.errors import ConfigurationError, StateFailed, StateUnread
+from fastovms.errors import ConfigurationError, StateFailed, StateUnread, description_of
+from fastovms.state.database import StateBounds
 from fastovms.state.operations import Operations
 from fastovms.state.sqlite import location
-from fastovms.state.sqlite.database import DiskReturn, UnusableFile
-from fastovms.state.sqlite.location import MemoryFallback, default_directory, open_directory
-from fastovms.state.state_store import StateBounds
+from fastovms.state.sqlite.database import UnusableFile
+from fastovms.state.sqlite.location import AwaitedFile, default_directory, open_directory
 from fastovms.state.store import StoredItem
 from tests.state.conftest import Clock
 from tests.state.transactions import add, find
 
 
-def test_it_is_in_memory_until_its_file_can_be_had(make_database, tmp_path):
+def test_a_file_is_awaited(make_database, tmp_path, caplog):
     answers = [UnusableFile("no luck"), make_database(path=str(tmp_path / "state.db"))]
 
     def open_file():
@@ -35,19 +36,37 @@ def test_it_is_in_memory_until_its_file_can_be_had(make_database, tmp_path):
         return answer
 
     clock = Clock()
-    state = MemoryFallback(make_database(), DiskReturn(open_file, "a reason", clock))
-    add(state, "a")
-    assert state.trouble == "responses are kept in memory: a reason"
-    assert (state.keep_house(), state.is_on_disk) == (1, False)
+    state = AwaitedFile(open_file, "a reason", clock)
+    with pytest.raises(StateUnread, match="a reason"):
+        add(state, "a")
+    assert state.trouble == "responses are not stored: a reason"
+    assert (state.keep_house(), state.is_on_disk, state.totals.num_objects) == (1, False, 0)
     clock.now += 1
     assert (state.keep_house(), state.is_on_disk) == (2, False)
-    assert state.trouble == "responses are kept in memory: no luck"
+    assert state.trouble == "responses are not stored: no luck"
+    assert "still not stored: no luck" in caplog.text
     clock.now += 2
     assert state.keep_house() > 60
     assert (state.trouble, state.is_on_disk) == ("", True)
+    add(state, "a")
     assert find(state, "a") is not None
     assert state.totals.num_objects == 1
     state.close()
+
+
+@pytest.mark.parametrize("error", [UnusableFile("no luck"), KeyError("unexpected")])
+def test_the_delays_grow_up_to_a_bound(caplog, error):
+    def fail():
+        raise error
+
+    clock = Clock()
+    state = AwaitedFile(fail, description_of(error).removeprefix("UnusableFile: "), clock)
+    delays = []
+    for _ in range(8):
+        delays.append(state.keep_house())
+        clock.now += delays[-1]
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert caplog.text == "", "the same reason is not told again and again"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +114,7 @@ async def test_two_servers_do_not_share_a_directory(tmp_path, caplog):
         open_at(tmp_path)
     environ = {"STATE_DIRECTORY": str(tmp_path)}
     other = open_at(None, environ)
-    assert "in memory" in caplog.text
+    assert "not stored until" in caplog.text
     with pytest.raises(StateUnread, match="another server uses it"):
         await other.run(Operations.find_conversation, "t", "c")
     assert other.stats().num_failures == 0
@@ -198,47 +217,62 @@ async def test_a_disk_that_fails_stops_nobody(tmp_path, monkeypatch, caplog, pla
             open_at(tmp_path)
         return
     store = open_at(tmp_path)
-    assert "in memory" in caplog.text
+    assert "not stored until" in caplog.text
     assert "no luck" in caplog.text
-    assert store.trouble() == "responses are kept in memory: no luck"
+    assert store.trouble() == "responses are not stored: no luck"
     assert not store.stats().is_on_disk
-    await store.run(Operations.add_conversation, "t", "c", b"{}", [])
+    with pytest.raises(StateUnread, match="no luck"):
+        await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     await store.close()
 
 
 async def test_a_disk_that_can_be_had_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("fastovms.state.sqlite.database._FIRST_DELAY", 0.01)
+    monkeypatch.setattr("fastovms.state.sqlite.location._FIRST_DELAY", 0.01)
     (tmp_path / "state").symlink_to("/sys")  # nobody may write there, root neither
     store = open_at(tmp_path / "state")
-    await store.run(Operations.add_conversation, "t", "c", b"{}", [StoredItem("i", b"text")])
+    with pytest.raises(StateUnread):
+        await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     (tmp_path / "real").mkdir()
     (tmp_path / "state").unlink()
     (tmp_path / "state").symlink_to("real")
     while store.trouble():
-        assert await store.run(Operations.find_conversation, "t", "c") == b"{}"
+        with suppress(StateUnread):
+            await store.run(Operations.find_conversation, "t", "c")
     assert store.stats().is_on_disk
     await store.run(Operations.add_conversation, "t", "d", b"{}", [])
     await store.close()
     store = open_at(tmp_path / "real")
-    assert await store.run(Operations.find_item, "t", "c", "i") == b"text"
+    assert await store.run(Operations.find_conversation, "t", "c") is None
     assert await store.run(Operations.find_conversation, "t", "d") == b"{}"
     await store.close()
 
 
-async def test_a_store_takes_the_usual_directory_when_another_server_leaves_it(
+async def test_a_store_takes_systemds_directory_when_another_server_leaves_it(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("fastovms.state.sqlite.database._FIRST_DELAY", 0.01)
+    monkeypatch.setattr("fastovms.state.sqlite.location._FIRST_DELAY", 0.01)
     environ = {"STATE_DIRECTORY": str(tmp_path)}
     first, second = open_at(None, environ), open_at(None, environ)
     await first.run(Operations.add_conversation, "t", "first", b"{}", [])
-    await second.run(Operations.add_conversation, "t", "second", b"{}", [])
-    assert second.trouble() == "responses are kept in memory: another server uses it"
+    assert second.trouble() == "responses are not stored: another server uses it"
     await first.close()
     while second.trouble():
-        assert await second.run(Operations.find_conversation, "t", "second") == b"{}"
-    for id in ("first", "second"):
-        assert await second.run(Operations.find_conversation, "t", id) == b"{}"
+        with suppress(StateUnread):
+            await second.run(Operations.find_conversation, "t", "c")
+    assert await second.run(Operations.find_conversation, "t", "first") == b"{}"
+    await second.close()
+
+
+async def test_a_second_server_of_a_user_has_its_state_in_memory(tmp_path, caplog):
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    first, second = open_at(None, environ), open_at(None, environ)
+    await first.run(Operations.add_conversation, "t", "first", b"{}", [])
+    await second.run(Operations.add_conversation, "t", "second", b"{}", [])
+    assert "in memory" in caplog.text
+    assert await second.run(Operations.find_conversation, "t", "second") == b"{}"
+    assert await second.run(Operations.find_conversation, "t", "first") is None
+    assert not second.stats().is_on_disk
+    await first.close()
     await second.close()
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from fastovms.errors import StateFailed
 from tests.api.responses.conftest import ask, paused, resume
+from tests.api.responses.taking_over import running_response
 from tests.api.responses.test_background import BODY, V1, get, replayed, start, wait_for
-from tests.api.responses.test_resumption import running_response
 from tests.fakes import FakeStream
 
 

@@ -15,8 +15,8 @@ from fastovms.state.operations import Operations
 from fastovms.state.store import EventPack, ResponseKey, ResponseProgress, StoredResponse
 from tests.api.responses.conftest import ask, resume
 from tests.api.responses.events import check
+from tests.api.responses.taking_over import running_response
 from tests.api.responses.test_background import V1, V3, replayed, start, wait_for
-from tests.api.responses.test_resumption import running_response
 from tests.fakes import FakeStream
 
 

@@ -3,7 +3,7 @@ Ollama's texts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, Union
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args
 
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
@@ -21,184 +21,126 @@ from fastovms.request_fields import rows_of
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-# Parts of items
-
-
-class InputText(AnswerSchema, tag_field="type", tag="input_text", kw_only=True):
-    """A text in the model's input."""
-
-    text: str
-
-
-class InputImage(AnswerSchema, tag_field="type", tag="input_image", kw_only=True):
-    """An image in the model's input."""
-
-    detail: str | None
-    image_url: str
-
-
-class OutputText(AnswerSchema, tag_field="type", tag="output_text", kw_only=True):
-    """A text of the model."""
-
-    text: str
-    annotations: list[Any]
-    logprobs: list[TokenLogprob]
-
-
-class RefusalPart(AnswerSchema, tag_field="type", tag="refusal", kw_only=True):
-    """A refusal, as models of other servers return it."""
-
-    refusal: str
-
-
-class ReasoningText(AnswerSchema, tag_field="type", tag="reasoning_text", kw_only=True):
-    """The reasoning of the model."""
-
-    text: str
-
-
-class SummaryText(AnswerSchema, tag_field="type", tag="summary_text", kw_only=True):
-    """The reasoning of the model. OVMS has a summary here."""
-
-    text: str
-
-
-class InputFile(AnswerSchema, tag_field="type", tag="input_file", kw_only=True):
-    """A file from the client."""
-
-    detail: str | UnsetType = UNSET
-    file_data: str | UnsetType = UNSET
-    file_id: str | UnsetType = UNSET
-    file_url: str | UnsetType = UNSET
-    filename: str | UnsetType = UNSET
-
-
-ContentPart = InputText | InputImage | InputFile | OutputText | RefusalPart
-
-
-# Items
-
-
-class MessageItem(AnswerSchema, tag_field="type", tag="message", kw_only=True):
-    """A message of a user, of the model or of the system."""
-
-    id: str
-    status: ItemStatus
-    role: Literal["user", "assistant", "system", "developer"]
-    content: list[ContentPart]
-    phase: Literal["commentary", "final_answer"] | UnsetType = UNSET
-
-
-class FunctionCallItem(AnswerSchema, tag_field="type", tag="function_call", kw_only=True):
-    """A call of one of the client's functions. The arguments are JSON."""
-
-    id: str
-    status: ItemStatus
-    call_id: str
-    name: str
-    namespace: str | UnsetType = UNSET
-    arguments: str
-
-
-class FunctionCallOutputItem(
-    AnswerSchema, tag_field="type", tag="function_call_output", kw_only=True
-):
-    """The output of a function."""
-
-    id: str
-    status: ItemStatus
-    call_id: str | None
-    output: str | list[ContentPart]
-
-
-class CustomToolCallItem(AnswerSchema, tag_field="type", tag="custom_tool_call", kw_only=True):
-    """A call of one of the client's tools of free text."""
-
-    id: str
-    status: ItemStatus | UnsetType = UNSET
-    call_id: str
-    name: str
-    namespace: str | UnsetType = UNSET
-    input: str
-
-
-class CustomToolCallOutputItem(
-    AnswerSchema, tag_field="type", tag="custom_tool_call_output", kw_only=True
-):
-    """The output of a tool of free text."""
-
-    id: str
-    status: ItemStatus | UnsetType = UNSET
-    call_id: str | None
-    output: str | list[ContentPart]
-
-
-class ReasoningItem(AnswerSchema, tag_field="type", tag="reasoning", kw_only=True):
-    """The reasoning of the model."""
-
-    id: str
-    status: ItemStatus | UnsetType = UNSET
-    summary: list[SummaryText]
-    content: list[ReasoningText] | UnsetType = UNSET
-    encrypted_content: str | UnsetType = UNSET
-
-
-class CompactionItem(AnswerSchema, tag_field="type", tag="compaction", kw_only=True):
-    """A summary of the earlier conversation."""
-
-    id: str
-    encrypted_content: str
-
-
-_OWN_MEMBERS: Final[dict[str, dict[str, Any]]] = {
-    "shell_call": {"action": dict[str, Any], "environment": dict[str, Any] | None | UnsetType},
-    "shell_call_output": {"output": list[dict[str, Any]]},
-    "local_shell_call": {"action": dict[str, Any]},
-    "local_shell_call_output": {"output": str},
-    "apply_patch_call": {"operation": dict[str, str]},
-    "apply_patch_call_output": {"output": str | None | UnsetType},
-    "computer_call": {
-        "action": dict[str, Any] | None | UnsetType,
-        "actions": list[dict[str, Any]] | None | UnsetType,
-        "pending_safety_checks": list[dict[str, Any]] | UnsetType,
-    },
-    "computer_call_output": {"output": dict[str, Any]},
-    "tool_search_call": {"arguments": Any, "execution": str | UnsetType},
-    "tool_search_output": {"tools": list[dict[str, Any]]},
-}
-"""The members of items of tools that clients run, beside their ids and their status."""
-
-
-def _own_item(kind: str, members: dict[str, Any]) -> type[Struct]:
-    own = [(name, shape, UNSET) for name, shape in members.items()]
-    status = ItemStatus | Literal["failed"]
-    what = "The result of a call" if "output" in kind else "A call"
+def _tagged(kind: str, what: str, members: dict[str, Any], *, suffix: str = "") -> type[Struct]:
+    """Returns the type of an object whose `type` is `kind`. A member that may be unset has the
+    default UNSET. `what` describes the object."""
+    words = kind.removeprefix("response.").replace(".", "_").split("_")
     return defstruct(
-        "".join(word.capitalize() for word in kind.split("_")) + "Item",
-        [("id", str), ("status", status), ("call_id", str), *own],
+        "".join(map(str.capitalize, words)) + suffix,
+        [
+            (name, shape, UNSET) if UnsetType in get_args(shape) else (name, shape)
+            for name, shape in members.items()
+        ],
         bases=(AnswerSchema,),
         tag_field="type",
         tag=kind,
         kw_only=True,
-        namespace={"__doc__": f"{what} of a tool that the client runs."},
+        namespace={"__doc__": what},
     )
 
 
-if TYPE_CHECKING:
-    ConversationItem = MessageItem | FunctionCallItem | FunctionCallOutputItem
-else:
-    ConversationItem = Union[
-        (
-            MessageItem,
-            FunctionCallItem,
-            FunctionCallOutputItem,
-            CustomToolCallItem,
-            CustomToolCallOutputItem,
-            ReasoningItem,
-            CompactionItem,
-            *(_own_item(kind, members) for kind, members in _OWN_MEMBERS.items()),
-        )
-    ]
+_TEXT: Final = {"text": str}
+_MAYBE: Final = str | UnsetType
+_FILE: Final = ("detail", "file_data", "file_id", "file_url", "filename")
+
+InputText: Final[Any] = _tagged("input_text", "A text in the model's input.", _TEXT)
+InputImage: Final[Any] = _tagged(
+    "input_image", "An image in the model's input.", {"detail": str | None, "image_url": str}
+)
+OutputText: Final[Any] = _tagged(
+    "output_text",
+    "A text of the model.",
+    {**_TEXT, "annotations": list[Any], "logprobs": list[TokenLogprob]},
+)
+Refusal: Final[Any] = _tagged(
+    "refusal", "A refusal, as models of other servers return it.", {"refusal": str}, suffix="Part"
+)
+ReasoningText: Final[Any] = _tagged("reasoning_text", "The reasoning of the model.", _TEXT)
+SummaryText: Final[Any] = _tagged(
+    "summary_text", "The reasoning of the model. OVMS has a summary here.", _TEXT
+)
+InputFile: Final[Any] = _tagged(
+    "input_file", "A file from the client.", dict.fromkeys(_FILE, _MAYBE)
+)
+ContentPart: Final[Any] = InputText | InputImage | InputFile | OutputText | Refusal
+
+_CALL: Final = {"call_id": str, "name": str, "namespace": _MAYBE}
+_OUTPUT: Final = {"call_id": str | None, "output": str | list[ContentPart]}
+_STATUS: Final = {"status": ItemStatus}
+_MAYBE_STATUS: Final = {"status": ItemStatus | UnsetType}
+_OF_CLIENTS: Final = {"status": ItemStatus | Literal["failed"], "call_id": str}
+_ITEMS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "message": (
+        "A message of a user, of the model or of the system.",
+        {
+            **_STATUS,
+            "role": Literal["user", "assistant", "system", "developer"],
+            "content": list[ContentPart],
+            "phase": Literal["commentary", "final_answer"] | UnsetType,
+        },
+    ),
+    "function_call": (
+        "A call of one of the client's functions. The arguments are JSON.",
+        {**_STATUS, **_CALL, "arguments": str},
+    ),
+    "function_call_output": ("The output of a function.", {**_STATUS, **_OUTPUT}),
+    "custom_tool_call": (
+        "A call of one of the client's tools of free text.",
+        {**_MAYBE_STATUS, **_CALL, "input": str},
+    ),
+    "custom_tool_call_output": ("The output of a tool of free text.", {**_MAYBE_STATUS, **_OUTPUT}),
+    "reasoning": (
+        "The reasoning of the model.",
+        {
+            **_MAYBE_STATUS,
+            "summary": list[SummaryText],
+            "content": list[ReasoningText] | UnsetType,
+            "encrypted_content": _MAYBE,
+        },
+    ),
+    "compaction": ("A summary of the earlier conversation.", {"encrypted_content": str}),
+}
+"""The description and the members of each type of item, besides its id."""
+
+_OBJECT: Final = dict[str, Any] | UnsetType
+_OBJECTS: Final = list[dict[str, Any]] | UnsetType
+_OF_CLIENT_TOOLS: Final[dict[str, dict[str, Any]]] = {
+    "shell_call": {"action": _OBJECT, "environment": _OBJECT | None},
+    "shell_call_output": {"output": _OBJECTS},
+    "local_shell_call": {"action": _OBJECT},
+    "local_shell_call_output": {"output": _MAYBE},
+    "apply_patch_call": {"operation": dict[str, str] | UnsetType},
+    "apply_patch_call_output": {"output": _MAYBE | None},
+    "computer_call": {
+        "action": _OBJECT | None,
+        "actions": _OBJECTS | None,
+        "pending_safety_checks": _OBJECTS,
+    },
+    "computer_call_output": {"output": _OBJECT},
+    "tool_search_call": {"arguments": Any | UnsetType, "execution": _MAYBE},
+    "tool_search_output": {"tools": _OBJECTS},
+}
+"""The members of items of tools that clients run, besides their ids and their status."""
+
+
+ConversationItem: Final[Any] = Union[
+    (
+        *(
+            _tagged(kind, what, {"id": str, **members}, suffix="Item")
+            for kind, (what, members) in _ITEMS.items()
+        ),
+        *(
+            _tagged(
+                kind,
+                f"{'The result of a' if 'output' in kind else 'A'} call of a tool that the client "
+                "runs.",
+                {"id": str, **_OF_CLIENTS, **members},
+                suffix="Item",
+            )
+            for kind, members in _OF_CLIENT_TOOLS.items()
+        ),
+    )
+]
 
 
 class ItemList(ListPage[ConversationItem]):
@@ -294,6 +236,7 @@ class CompactedResponse(AnswerSchema, kw_only=True):
 
 # Events
 
+_NUMBER: Final = {"sequence_number": int}
 _Part = OutputText | ReasoningText | SummaryText
 _OF_RESPONSE: Final = {"response": ResponseObject}
 _OF_ITEM: Final = {"output_index": int, "item": ConversationItem}
@@ -332,30 +275,24 @@ _EVENTS: Final[dict[str, dict[str, Any]]] = {
 """The members of each event in addition to its type and number, by its type without `response.`."""
 
 
-class ErrorEvent(AnswerSchema, tag_field="type", tag="error", kw_only=True):
-    """The error, sent before the response fails."""
-
-    sequence_number: int
-    code: str | None
-    message: str
-    param: str | None
-
-
-def _event(kind: str, members: dict[str, Any]) -> type[Struct]:
-    name = "".join(word.capitalize() for word in kind.replace(".", "_").split("_"))
-    return defstruct(
-        f"{name}Event",
-        [("sequence_number", int), *members.items()],
-        bases=(AnswerSchema,),
-        tag_field="type",
-        tag=f"response.{kind}",
-        kw_only=True,
-        namespace={"__doc__": f"The event `response.{kind}`."},
-    )
-
-
 RESPONSE_EVENT: Final[Any] = Union[
-    (ErrorEvent, *(_event(kind, members) for kind, members in _EVENTS.items()))
+    (
+        _tagged(
+            "error",
+            "The error, sent before the response fails.",
+            {**_NUMBER, "code": str | None, "message": str, "param": str | None},
+            suffix="Event",
+        ),
+        *(
+            _tagged(
+                f"response.{kind}",
+                f"The event `response.{kind}`.",
+                {**_NUMBER, **members},
+                suffix="Event",
+            )
+            for kind, members in _EVENTS.items()
+        ),
+    )
 ]
 """Any event of a response's stream."""
 

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from functools import partial
 from io import StringIO
@@ -30,8 +30,7 @@ from docs.requests_page import request_tables
 from fastovms.api.admin import HealthRoutes, ServerStatus
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import render_error
-from fastovms.api.endpoint import Operation
+from fastovms.api.dialect import DIALECTS, render_error
 from fastovms.api.served import KnownModel, ServedModels
 from fastovms.app.loading import load_models
 from fastovms.app.routes import add_health_routes, add_model_routes
@@ -58,8 +57,7 @@ from fastovms.http.messages import Exchange, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
 from fastovms.params import SamplingFields, SamplingParams
-from fastovms.parts.openapi.document import openapi_document
-from fastovms.parts.openapi.operations import OPERATIONS, operation_name
+from fastovms.parts.openapi.document import TAGS, openapi_document
 from fastovms.parts.openapi.page import DocsRoutes, add_docs_routes
 from fastovms.parts.ovms.options import OVMS_OPTIONS
 from fastovms.parts.page.page import add_page_routes, read_page_files
@@ -155,9 +153,8 @@ def _flag_row(flag: Flag, variables: Sequence[str]) -> tuple[str, ...]:
 
 
 def endpoints_page() -> str:
-    """Every route of the router, by the sections of `OPERATIONS`."""
-    found, described = _routes()
-    sections = {**OPERATIONS, "Others": described} if described else OPERATIONS
+    """Every route of the router, by the sections of its operations."""
+    router = _router()
     parts = [
         "# Endpoints",
         _WARNING,
@@ -171,46 +168,52 @@ def endpoints_page() -> str:
         "paths with and without it are answered. [Fields](fields.md) has every "
         "field of the requests.",
     ]
-    for title, operations in sections.items():
-        rows = []
-        for route, operation in operations.items():
-            prefixes = found.pop(route, None)
-            if prefixes is None:
-                raise SystemExit(f"there is no route {route}, of which route_operations tells")
-            rows.append((f"`{route}`", _below(prefixes), operation.summary))
-        parts += [f"## {title}", _table(("Request", "Below", "What it does"), rows)]
-    if found:
-        raise SystemExit(f"route_operations has no summary of {', '.join(found)}")
+    sections: dict[str, dict[tuple[str, str, str], set[str]]] = {title: {} for title in TAGS}
+    named = {route for route in router.routes() if route[1] == "/" or not route[1].endswith("/")}
+    if unknown := sorted(named - router.operations.keys()):
+        raise SystemExit(f"routes without an operation: {unknown}")
+    for (method, pattern), operation in router.operations.items():
+        prefix, path = _split(pattern.replace(":path}", "}"))
+        row = method, path, operation.summary
+        sections[operation.section].setdefault(row, set()).add(prefix)
+    for title, rows in sections.items():
+        cells = []
+        for (method, path, summary), prefixes in rows.items():
+            below = _below(prefixes)
+            if len(prefixes) == 1:
+                path, below = prefixes.pop() + path, ""
+            cells.append((f"`{method} {path}`", below, summary))
+        if cells:
+            parts += [f"## {title}", _table(("Request", "Below", "What it does"), cells)]
     return _page(parts)
 
 
-def _routes() -> tuple[dict[str, list[str]], Mapping[str, Operation]]:
-    """The prefixes of every route, by its name in `OPERATIONS`, and the operations of routes that
-    describe themselves."""
-    router, described = _router()
-    found: dict[str, list[str]] = defaultdict(list)
-    for method, pattern in router.routes():
-        if pattern == "/" or not pattern.endswith("/"):
-            name, prefix = operation_name(method, pattern)
-            if f"{method} {pattern}" in described:
-                name, prefix = f"{method} {pattern}", ""
-            found[name].append(prefix)
-    return found, described
+def _split(path: str) -> tuple[str, str]:
+    """Returns the prefix of a dialect that a path has, if it has one, and the rest."""
+    for prefix in _PREFIXES:
+        if path.startswith(f"{prefix}/"):
+            return prefix, path.removeprefix(prefix)
+    return "", path
 
 
-def _router() -> tuple[Router, Mapping[str, Operation]]:
-    """A router with every route, and the operations of routes that describe themselves."""
+_PREFIXES: Final = sorted(
+    (prefix for dialect in DIALECTS for prefix in dialect.prefixes), key=len, reverse=True
+)
+
+
+def _router() -> Router:
+    """A router with every route."""
     router = Router()
     context = ApiContext(ServedModels([]), ApiConfig(), str, float, BodyReader())
-    described = add_model_routes(router, context)
+    add_model_routes(router, context)
     BatchService(None, FilesConfig(), BatchConfig(), float).start(router, context, int)
     add_health_routes(router, HealthRoutes(ServerStatus(), CollectorRegistry(), ""))
     add_docs_routes(router, DocsRoutes(dict))
     add_page_routes(router, read_page_files())
-    return router, described
+    return router
 
 
-def _below(prefixes: Sequence[str]) -> str:
+def _below(prefixes: Collection[str]) -> str:
     return (
         ", ".join(f"`{prefix}`" if prefix else "the root" for prefix in sorted(prefixes))
         if any(prefixes)
@@ -223,8 +226,7 @@ def _below(prefixes: Sequence[str]) -> str:
 
 def requests_page() -> str:
     """The fields of every request below `/v1` and at the root, by the types that read them."""
-    router, _ = _router()
-    document = openapi_document(router.routes(), model="name")
+    document = openapi_document(_router().operations, model="name")
     parts = [
         "# Requests",
         _WARNING,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import zlib
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import Any, Final, Literal
@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from fastovms.api.body import FairThread, one_of, wrong
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, DONE, OVMS, AnswerSchema, Dialect, error_response, frame
-from fastovms.api.endpoint import Route, endpoint
+from fastovms.api.endpoint import Operation, Route, endpoint
 from fastovms.api.served import CAPABILITIES, KnownModel, Release, ServedModels, no_hold
 from fastovms.api.typed_body import hold_model
 from fastovms.api.unread import unknown_warning
@@ -488,27 +488,43 @@ async def _transcribe(
     return None
 
 
-_PATHS: Final = {"/audio/transcriptions": False, "/audio/translations": True}
-"""The endpoints, and whether each translates."""
+_TRANSCRIPTION: Final = Operation(
+    "Transcribes speech.",
+    TranscriptObject,
+    "Audio",
+    body=TranscriptionForm,
+    body_type="multipart/form-data",
+    required=("file",),
+    events=TranscriptEvent,
+)
+_TRANSLATION: Final = replace(
+    _TRANSCRIPTION,
+    summary="Transcribes speech and translates it to English.",
+    body=TranslationForm,
+)
+_OPERATIONS: Final = {
+    "/audio/transcriptions": _TRANSCRIPTION,
+    "/audio/translations": _TRANSLATION,
+}
 
 
-def _routes(paths: Collection[str]) -> Iterator[tuple[Dialect, str, str]]:
+def _routes() -> Iterator[tuple[Dialect, str, Operation]]:
     for dialect in DIALECTS:
         for prefix in dialect.prefixes:
-            for path in paths:
-                yield dialect, f"{prefix}{path}", path
+            for path, operation in _OPERATIONS.items():
+                yield dialect, f"{prefix}{path}", operation
 
 
-ROUTES: Final = tuple(route for _, route, _ in _routes(_PATHS))
+ROUTES: Final = tuple(route for _, route, _ in _routes())
 """The patterns of routes whose bodies are forms."""
 
 
 def endpoints(context: ApiContext) -> Iterator[Route]:
     """Yields the routes of models of speech."""
     speech = Speech(context)
-    for dialect, route, path in _routes(_PATHS):
-        answer: Any = partial(speech.answer, translates=_PATHS[path])
+    for dialect, route, operation in _routes():
+        answer: Any = partial(speech.answer, translates=operation is _TRANSLATION)
         handler = UploadHandler(
             partial(speech.open_upload, dialect=dialect), endpoint(answer, dialect)
         )
-        yield Route("POST", route, handler)
+        yield Route("POST", route, handler, operation)

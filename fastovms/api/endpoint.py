@@ -74,10 +74,12 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Describes an API operation for the OpenAPI document.
+    """Describes an API operation for the OpenAPI document. Types of answers, events and lines may
+    be given by their names in `openapi.schemas`.
 
     Attributes:
         answer: the type of the 200 answer; None = every request is refused.
+        section: the title that the operation is listed under.
         media_type: the answer's media type, if not JSON.
         body: the type that reads the request's body.
         body_type: the body's media type, if not JSON.
@@ -85,13 +87,15 @@ class Operation:
         events: the type of the frames of a streamed answer; None = it never streams.
         lines: the type of the lines, if the answer is streamed as JSON lines.
         query: the types of the query's parameters.
-        examples: example bodies by title; the model's name is added to bodies with a `model` field.
-        answered: an example answer.
+        examples: example bodies by title, or the name of an entry of `openapi.examples`; the
+            model's name is added to bodies with a `model` field.
+        answered: an example answer; None = that of the entry.
         upgrades: whether the path takes WebSocket connections only.
     """
 
     summary: str
     answer: Any = None
+    section: str = "Extensions"
     media_type: str = "application/json"
     body: type | None = None
     body_type: str = "application/json"
@@ -99,7 +103,7 @@ class Operation:
     events: Any = None
     lines: Any = None
     query: Mapping[str, Any] | None = None
-    examples: Mapping[str, Example] | None = None
+    examples: Mapping[str, Example] | str | None = None
     answered: Example | None = None
     upgrades: bool = False
 
@@ -109,7 +113,7 @@ class Route(NamedTuple):
 
     Attributes:
         path: the pattern, as `Router.add` reads it.
-        operation: its OpenAPI description; None = see `openapi.operations`.
+        operation: its OpenAPI description; None = it is not described.
     """
 
     method: str
@@ -117,6 +121,13 @@ class Route(NamedTuple):
     handler: Handler
     operation: Operation | None = None
 
+
+PAGE_QUERY: Final[Mapping[str, Any]] = {
+    "limit": int,
+    "order": Literal["asc", "desc"],
+    "after": str,
+}
+"""The types of the parameters that `UrlQuery.page` reads."""
 
 _MAX_PARAMETERS: Final = 100
 _MAX_LIMIT: Final = 100

@@ -17,6 +17,8 @@ from fastovms.api.body import wrong
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import COHERE, DIALECTS, OPENAI, AnswerSchema, Dialect
 from fastovms.api.embeddings import (
+    EmbeddingList,
+    EmbeddingRequest,
     EncodingCall,
     EncodingFields,
     EncodingUsage,
@@ -38,7 +40,7 @@ from fastovms.api.embeddings import (
     together_exceeded,
     tokenize,
 )
-from fastovms.api.endpoint import Route, endpoint, json_response
+from fastovms.api.endpoint import Operation, Route, endpoint, json_response
 from fastovms.api.prompt import context_exceeded
 from fastovms.api.served import ServedEncoder
 from fastovms.encoding import EncoderText
@@ -615,6 +617,31 @@ def _side(body: ScoreRequest, name: str, max_inputs: int) -> tuple[list[str], li
     return texts, input_names(texts, name, is_list=isinstance(given, list))
 
 
+_EMBEDDINGS: Final = Operation(
+    "Makes vectors of texts, or of their tokens.",
+    EmbeddingList,
+    "Embeddings",
+    body=EmbeddingRequest,
+    required=("input",),
+    examples="embeddings",
+)
+_RERANK: Final = Operation(
+    "Sorts documents by how well they answer a query, in Cohere's form.",
+    RerankAnswer,
+    "Embeddings",
+    body=RerankRequest,
+    required=("query", "documents"),
+    examples="rerank",
+)
+_SCORE: Final = Operation(
+    "Scores how well texts go together, one with many or each with another, in vLLM's form.",
+    ScoreList,
+    "Embeddings",
+    body=ScoreRequest,
+    examples="score",
+)
+
+
 def endpoints(context: ApiContext) -> Iterator[Route]:
     """Yields the routes of embedding and ranking models."""
     embeddings, rerank, score = (
@@ -623,9 +650,9 @@ def endpoints(context: ApiContext) -> Iterator[Route]:
     )
     for dialect in DIALECTS:
         for prefix in dialect.prefixes:
-            yield Route("POST", f"{prefix}/embeddings", embeddings(dialect))
-            yield Route("POST", f"{prefix}/rerank", rerank(dialect))
-            yield Route("POST", f"{prefix}/score", score(dialect))
-    yield Route("POST", "/rerank", rerank(OPENAI))  # where vLLM has them, too
-    yield Route("POST", "/score", score(OPENAI))
-    yield Route("POST", "/v2/rerank", rerank(COHERE))
+            yield Route("POST", f"{prefix}/embeddings", embeddings(dialect), _EMBEDDINGS)
+            yield Route("POST", f"{prefix}/rerank", rerank(dialect), _RERANK)
+            yield Route("POST", f"{prefix}/score", score(dialect), _SCORE)
+    yield Route("POST", "/rerank", rerank(OPENAI), _RERANK)  # where vLLM has them, too
+    yield Route("POST", "/score", score(OPENAI), _SCORE)
+    yield Route("POST", "/v2/rerank", rerank(COHERE), _RERANK)

@@ -13,7 +13,7 @@ from fastovms.api.chat_messages import read_messages
 from fastovms.api.chat_tools import read_tools
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, OPENAI, OVMS, AnswerSchema, Dialect
-from fastovms.api.endpoint import Route, endpoint
+from fastovms.api.endpoint import Operation, Route, endpoint
 from fastovms.api.image_parts import image_tokens_unknown, images_of_request
 from fastovms.api.logprobs import TokenNames
 from fastovms.api.prompt import (
@@ -320,11 +320,40 @@ def _text(body: TokenizeRequest, model: TextServed, dialect: Dialect) -> tuple[s
     return text, "messages", adds_special_tokens(body.add_special_tokens)
 
 
+_SECTION: Final = "Tokens"
+_TOKENIZE: Final = Operation(
+    "Returns the token ids of a prompt or of messages, in vLLM's form.",
+    Tokens,
+    _SECTION,
+    body=TokenizeRequest,
+    examples="tokenize",
+)
+_OVMS_TOKENIZE: Final = Operation(
+    "Returns the token ids of one or several texts, in OVMS's form.",
+    OvmsTokens,
+    _SECTION,
+    body=OvmsTokenizeRequest,
+    required=("text",),
+    examples="tokenize in OVMS's form",
+)
+_DETOKENIZE: Final = Operation(
+    "Returns the text of token ids, in vLLM's form.",
+    DetokenizedText,
+    _SECTION,
+    body=DetokenizeRequest,
+    required=("tokens",),
+    examples="detokenize",
+)
+
+
 def endpoints(context: ApiContext) -> Iterator[Route]:
     """Yields the routes that tokenize."""
     ours, of_ovms = Tokenization(context), OvmsTokenization(context)
     for dialect in DIALECTS:
-        tokenize = of_ovms.tokenize if dialect is OVMS else ours.tokenize
+        answer, operation = ours.tokenize, _TOKENIZE
+        if dialect is OVMS:
+            answer, operation = of_ovms.tokenize, _OVMS_TOKENIZE
+        tokenize, detokenize = endpoint(answer, dialect), endpoint(ours.detokenize, dialect)
         for prefix in (*dialect.prefixes, "") if dialect is OPENAI else dialect.prefixes:
-            yield Route("POST", f"{prefix}/tokenize", endpoint(tokenize, dialect))
-            yield Route("POST", f"{prefix}/detokenize", endpoint(ours.detokenize, dialect))
+            yield Route("POST", f"{prefix}/tokenize", tokenize, operation)
+            yield Route("POST", f"{prefix}/detokenize", detokenize, _DETOKENIZE)

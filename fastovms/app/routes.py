@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from fastovms.api import audio, rerank, tokenize
 from fastovms.api.admin import (
+    CancelledWork,
     HealthRoutes,
+    ModelCard,
+    ModelList,
+    ModelMetadata,
     ModelRoutes,
     Reload,
     ServableRoutes,
+    ServerConfigStatus,
+    ServerMetadata,
+    VersionAnswer,
+    WorkList,
     WorkRoutes,
     WorkSource,
 )
-from fastovms.api.chat import ChatCompletions
-from fastovms.api.completions import Completions
+from fastovms.api.chat import ChatCompletion, ChatCompletionChunk, ChatCompletions
+from fastovms.api.completions import Completion, CompletionChunk, Completions
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import DIALECTS, OPENAI, Dialect
-from fastovms.api.endpoint import Operation, Route, endpoint
+from fastovms.api.dialect import DIALECTS, OPENAI
+from fastovms.api.endpoint import PAGE_QUERY, Nothing, Operation, Route, endpoint
+from fastovms.api.request_schemas import ChatRequest, CompletionRequest
 from fastovms.errors import ConfigurationError
 from fastovms.extensions import Extension, faults_named
 from fastovms.http.routing import Router
@@ -27,11 +36,9 @@ from fastovms.parts import decisions
 from fastovms.parts.adapters import endpoints as adapters
 from fastovms.parts.messages import endpoints as messages
 from fastovms.parts.ollama import models as ollama
+from fastovms.parts.responses import routes as responses
 from fastovms.parts.responses.background import ResponsesState
-from fastovms.parts.responses.conversations import Conversations, StoredResponses
-from fastovms.parts.responses.create import Compaction, Responses
 from fastovms.parts.responses.resumption import response_work
-from fastovms.parts.responses.socket import websocket_handler
 
 PARTS: Final = (
     tokenize.endpoints,
@@ -46,6 +53,51 @@ PARTS: Final = (
 (`extensions.ENDPOINTS`) have the same interface."""
 
 
+_COMPLETIONS: Final = Operation(
+    "Continues one or many prompts, given as text or as token ids, whole or as a stream; takes "
+    "every field of OpenAI, vLLM and OVMS.",
+    Completion,
+    "Text generation",
+    body=CompletionRequest,
+    required=("prompt",),
+    events=CompletionChunk,
+    examples="completions",
+)
+_CHATS: Final = Operation(
+    "Answers messages through the model's template, whole or as a stream; with tools, reasoning "
+    "and structured answers.",
+    ChatCompletion,
+    "Text generation",
+    body=ChatRequest,
+    required=("messages",),
+    events=ChatCompletionChunk,
+    examples="chats",
+)
+_model_operation = partial(Operation, section="Models")
+_LIST: Final = _model_operation(
+    "Lists the models, below `/v1` with their `max_model_len`.", ModelList, examples="models"
+)
+_GET: Final = _model_operation("Describes one model as the list does.", ModelCard)
+_LOAD: Final = _model_operation(
+    "Loads a model, for operators, and answers when it is in memory.", ModelCard
+)
+_UNLOAD: Final = _model_operation(
+    "Unloads a model when the requests on it have ended, for operators.", ModelCard
+)
+_KIND: Final = {"kind": Literal["request", "response", "batch"], "key": str}
+_WORK: Final = _model_operation(
+    "Lists, for operators, the requests, background responses and batches of all API keys that "
+    "have not ended. `kind` and `key` in the query narrow the list.",
+    WorkList,
+    query={**_KIND, **PAGE_QUERY},
+)
+_CANCEL: Final = _model_operation(
+    "Cancels, for operators, a request, a background response or a batch of any API key.",
+    CancelledWork,
+    query=_KIND,
+)
+
+
 def add_model_routes(
     router: Router,
     context: ApiContext,
@@ -53,10 +105,9 @@ def add_model_routes(
     reload: Reload | None = None,
     work: Sequence[WorkSource] = (),
     extensions: Iterable[Extension] = (),
-) -> Mapping[str, Operation]:
-    """Adds the routes that need the models, and returns the OpenAPI descriptions of routes that
-    have one, by method and path. Raises ConfigurationError if an extension fails, or adds a route
-    that exists.
+) -> None:
+    """Adds the routes that need the models. Raises ConfigurationError if an extension fails, or
+    adds a route that exists.
 
     Args:
         state: the stored responses; None = responses are not stored.
@@ -70,24 +121,26 @@ def add_model_routes(
         listing = ModelRoutes(models, dialect)
         # Programs ask for the models at the root, too, to find out what kind of server it is.
         for prefix in (*dialect.prefixes, "") if dialect is OPENAI else dialect.prefixes:
-            router.add("GET", f"{prefix}/models", listing.list)
-            router.add("GET", f"{prefix}/models/{{id:path}}", listing.get)
+            router.add("GET", f"{prefix}/models", listing.list, _LIST)
+            router.add("GET", f"{prefix}/models/{{id:path}}", listing.get, _GET)
+        load, unload = endpoint(listing.load, dialect), endpoint(listing.unload, dialect)
         for prefix in dialect.prefixes:
-            for path, handler in (("load", listing.load), ("unload", listing.unload)):
-                router.add(
-                    "POST", f"{prefix}/models/{{id:path}}/{path}", endpoint(handler, dialect)
-                )
-            router.add("POST", f"{prefix}/completions", endpoint(completions, dialect))
-            router.add("POST", f"{prefix}/chat/completions", endpoint(chat, dialect))
-        _add_response_routes(router, context, state, dialect)
+            router.add("POST", f"{prefix}/models/{{id:path}}/load", load, _LOAD)
+            router.add("POST", f"{prefix}/models/{{id:path}}/unload", unload, _UNLOAD)
+            answer = endpoint(completions, dialect)
+            router.add("POST", f"{prefix}/completions", answer, _COMPLETIONS)
+            router.add("POST", f"{prefix}/chat/completions", endpoint(chat, dialect), _CHATS)
+    for route in responses.endpoints(context, state):
+        router.add(*route)
     _add_servable_routes(router, ServableRoutes(models, reload))
-    responses = () if state is None else (partial(response_work, state),)
-    of_operators = WorkRoutes((*work, *responses))
-    router.add("GET", "/v1/work", endpoint(of_operators.show, OPENAI))
-    router.add("POST", "/v1/work/{id}/cancel", endpoint(of_operators.cancel, OPENAI))
-    added = [route for endpoints in PARTS for route in endpoints(context)]
-    for route in added:
-        router.add(route.method, route.path, route.handler)
+    of_responses = () if state is None else (partial(response_work, state),)
+    of_operators = WorkRoutes((*work, *of_responses))
+    cancel = endpoint(of_operators.cancel, OPENAI)
+    router.add("GET", "/v1/work", endpoint(of_operators.show, OPENAI), _WORK)
+    router.add("POST", "/v1/work/{id}/cancel", cancel, _CANCEL)
+    for endpoints in PARTS:
+        for route in endpoints(context):
+            router.add(*route)
     for entry, function in extensions:
         with faults_named(entry):
             for route in function(context):
@@ -95,68 +148,67 @@ def add_model_routes(
                     raise ConfigurationError(f"a route must be a Route, not {route!r}")
                 if (route.method, route.path) in router.routes():
                     raise ConfigurationError(f"{route.method} {route.path} exists already")
-                router.add(route.method, route.path, route.handler)
-                added.append(route)
-    described = {f"{route.method} {route.path}": route.operation for route in added}
-    return {name: operation for name, operation in described.items() if operation is not None}
-
-
-def _add_response_routes(
-    router: Router, context: ApiContext, state: ResponsesState | None, dialect: Dialect
-) -> None:
-    responses = Responses(context, state)
-    stored = StoredResponses(state)
-    conversations = Conversations(context, state)
-    item = "/conversations/{id}/items/{item_id}"
-    handlers = (
-        ("POST", "/responses", responses.create),
-        ("POST", "/responses/input_tokens", responses.count_input),
-        ("POST", "/responses/compact", Compaction(context, state)),
-        ("GET", "/responses/{id}", stored.get),
-        ("DELETE", "/responses/{id}", stored.delete),
-        ("POST", "/responses/{id}/cancel", stored.cancel),
-        ("GET", "/responses/{id}/input_items", stored.list_input),
-        ("POST", "/conversations", conversations.create),
-        ("GET", "/conversations", conversations.list),
-        ("GET", "/conversations/{id}", conversations.get),
-        ("POST", "/conversations/{id}", conversations.update),
-        ("DELETE", "/conversations/{id}", conversations.delete),
-        ("POST", "/conversations/{id}/items", conversations.add_items),
-        ("GET", "/conversations/{id}/items", conversations.list_items),
-        ("GET", item, conversations.get_item),
-        ("DELETE", item, conversations.delete_item),
-    )
-    for prefix in dialect.prefixes:
-        for method, path, handler in handlers:
-            router.add(method, f"{prefix}{path}", endpoint(handler, dialect))
-        socket = websocket_handler(endpoint(responses.create, dialect), context.bodies)
-        router.add("GET", f"{prefix}/responses", socket)
+                router.add(*route)
 
 
 def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
-    router.add("GET", "/v1/config", servables.config)
-    router.add("POST", "/v1/config/reload", servables.reload)
+    status = _model_operation(
+        "Returns the status of every model, as OVMS does.", ServerConfigStatus
+    )
+    reload = _model_operation(
+        "Reads the list of models of `--config-path` again, and returns the same status: 201 where "
+        "something has changed, 412 where the list or a model is at fault. It is for operators.",
+        ServerConfigStatus,
+    )
+    router.add("GET", "/v1/config", servables.config, status)
+    router.add("POST", "/v1/config/reload", servables.reload, reload)
+    ready = _model_operation(
+        "Answers 200 when the model can be asked, 503 when it is not in memory or has failed. The "
+        "only version is 1.",
+        Nothing,
+    )
+    infer = _model_operation("Refuses tensors, which a language model does not take.", body=dict)
+    metadata = _model_operation(
+        "Returns KServe's metadata of a model. The only version is 1.", ModelMetadata
+    )
     # The longer patterns first: a model's name may have slashes.
-    for path in ("/v2/models/{name:path}/versions/{version}", "/v2/models/{name:path}"):
-        router.add("GET", f"{path}/ready", servables.ready)
-        router.add("POST", f"{path}/infer", servables.infer)
-    for path in ("/v2/models/{name:path}/versions/{version}", "/v2/models/{name:path}"):
-        router.add("GET", path, servables.metadata)
+    paths = ("/v2/models/{name:path}/versions/{version}", "/v2/models/{name:path}")
+    for path in paths:
+        router.add("GET", f"{path}/ready", servables.ready, ready)
+        router.add("POST", f"{path}/infer", servables.infer, infer)
+    for path in paths:
+        router.add("GET", path, servables.metadata, metadata)
 
 
 def add_health_routes(router: Router, health: HealthRoutes) -> None:
     """Adds the health routes, which answer at any time."""
-    probes = (
-        ("GET", "/health", health.health),
-        ("GET", "/ping", health.health),
-        ("POST", "/ping", health.health),
-        ("GET", "/ready", health.ready),
-        ("GET", "/v2/health/ready", health.ready),
-        ("GET", "/v2/health/live", health.live),
+    operation = partial(Operation, section="Health and monitoring")
+    healthy = operation(
+        "Answers 200, or 503 while models load and after an engine has failed.", Nothing
     )
-    for method, path, answer in probes:
-        for slash in ("", "/"):  # which vLLM redirects to the path without it
-            router.add(method, path + slash, answer)
-    router.add("GET", "/version", health.version)
-    router.add("GET", "/v2", health.server)
-    router.add("GET", "/metrics", health.metrics)
+    ready = operation(
+        "Answers as `/health` does, and 503 too once the server is about to shut down.", Nothing
+    )
+    live = operation("Answers 200 for as long as the process answers at all.", Nothing)
+    probes = (
+        ("GET", "/health", health.health, healthy),
+        ("GET", "/ping", health.health, healthy),
+        ("POST", "/ping", health.health, healthy),
+        ("GET", "/ready", health.ready, ready),
+        ("GET", "/v2/health/ready", health.ready, ready),
+        ("GET", "/v2/health/live", health.live, live),
+    )
+    for method, path, answer, described in probes:
+        router.add(method, path, answer, described)
+        router.add(method, f"{path}/", answer)  # which vLLM redirects to the path without it
+    version = operation("Returns the version of the server.", VersionAnswer)
+    server = operation("Returns the server's name and version in KServe's form.", ServerMetadata)
+    metrics = operation(
+        "Returns Prometheus metrics: all, or those that `name[]` names.",
+        str,
+        media_type="text/plain",
+        query={"name[]": list[str]},
+    )
+    router.add("GET", "/version", health.version, version)
+    router.add("GET", "/v2", health.server, server)
+    router.add("GET", "/metrics", health.metrics, metrics)

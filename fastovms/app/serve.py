@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +25,7 @@ from fastovms.api.admin import HealthRoutes, ServerStatus, StartWait, WorkItem
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
-from fastovms.api.endpoint import ApiPaths, Operation
+from fastovms.api.endpoint import ApiPaths
 from fastovms.api.served import ServedModels
 from fastovms.app.catalog import ModelFinder
 from fastovms.app.compiling import CompileAhead
@@ -511,13 +511,11 @@ async def _run(
             keeper = _lease_keeper(state, context, lambda: guard.tenants)
             keeper.start()
         work = (batches.work, partial(_request_work, server, time.time))
-        described = add_model_routes(router, context, state, reload, work, extensions)
+        add_model_routes(router, context, state, reload, work, extensions)
         num_others = lambda: server.num_requests + runs.num_running  # noqa: E731
         batches.start(router, context, num_others, guard.tenants)
         if config.security.enable_docs:
-            describe = partial(
-                _describe, config, router, models, described, needs_key=guard.needs_key
-            )
+            describe = partial(_describe, config, router, models, needs_key=guard.needs_key)
             add_docs_routes(router, DocsRoutes(describe))
         router.more_to_come = False
 
@@ -681,12 +679,7 @@ def _documents(config: ServerConfig, files: Kept[FileStore]) -> Documents:
 
 
 def _describe(
-    config: ServerConfig,
-    router: Router,
-    models: ServedModels,
-    extensions: Mapping[str, Operation],
-    *,
-    needs_key: bool,
+    config: ServerConfig, router: Router, models: ServedModels, *, needs_key: bool
 ) -> dict[str, object]:
     """Returns the OpenAPI document. If a key is required, it does not reveal model names."""
     # Imported here because the schemas take a tenth of a second and are seldom asked for.
@@ -694,11 +687,10 @@ def _describe(
 
     known = models.known
     return openapi_document(
-        router.routes(),
+        router.operations,
         model="MODEL" if needs_key or not known else known[0].name,
         root_path=config.http.root_path,
         needs_key=needs_key,
-        extensions=extensions,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from fastovms.http.messages import Check, ErrorRenderer, Handler, HeaderPairs, Request, Response
@@ -61,6 +61,7 @@ class Router:
     """Routes by pattern. Fixed paths come before patterns, patterns in the order of `add`.
 
     Attributes:
+        operations: the descriptions of routes, by method and pattern.
         more_to_come: whether routes are still being added, so that an unknown path may become
             known.
         pending: answers a POST to an unknown path while more routes are to come; None = answered
@@ -68,21 +69,25 @@ class Router:
     """
 
     def __init__(self) -> None:
+        self.operations: dict[tuple[str, str], Any] = {}
         self.more_to_come = False
         self.pending: Handler | None = None
         self._fixed: dict[str, dict[str, Match]] = {}
         self._patterns: list[tuple[_Pattern, dict[str, Handler]]] = []
 
-    def add(self, method: str, pattern: str, handler: Handler) -> None:
+    def add(self, method: str, pattern: str, handler: Handler, operation: Any = None) -> None:
         """Registers a handler; GET serves HEAD too.
 
         Args:
             pattern: "/v1/models", "/v1/models/{id}" or "/v1/models/{id:path}". A `{id}` is one
                 segment of the path, a `{id:path}` one or more. Segments are percent-decoded after
                 splitting (RFC 3986 2.4), so either may hold a slash that came as %2F.
+            operation: describes the route to documents; None = it is not described.
         """
         if not pattern.startswith("/"):
             raise ValueError(f"route {pattern!r} must start with '/'")
+        if operation is not None:
+            self.operations[method, pattern] = operation
         methods = (method, "HEAD") if method == "GET" else (method,)
         if "{" not in pattern:
             fixed = self._fixed.setdefault(pattern, {})

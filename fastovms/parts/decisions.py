@@ -25,7 +25,7 @@ from fastovms.api.chat_messages import ChatMessages
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import OPENAI, AnswerSchema, Dialect
-from fastovms.api.endpoint import Route, endpoint, warning_headers
+from fastovms.api.endpoint import Operation, Route, endpoint, warning_headers
 from fastovms.api.fields import Queueing, queueing
 from fastovms.api.prompt import (
     PromptEncoder,
@@ -602,6 +602,16 @@ class Decisions:
         return _Decided(model, masses, readings)
 
 
+_DECIDE: Final = Operation(
+    "Answers typed questions about an input with probabilities, in OpenAI's form.",
+    Decision,
+    "Decisions",
+    body=DecisionsRequest,
+    required=("input", "questions"),
+    examples="decisions",
+)
+
+
 def endpoints(context: ApiContext) -> Iterator[Route]:
     """Yields the routes of decisions."""
-    yield Route("POST", "/v1/decisions", endpoint(Decisions(context).decide, OPENAI))
+    yield Route("POST", "/v1/decisions", endpoint(Decisions(context).decide, OPENAI), _DECIDE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import jsonschema_rs
@@ -12,33 +11,37 @@ import orjson
 from fastovms.api.dialect import dialect_of
 from fastovms.api.endpoint import Nothing, Operation
 from fastovms.http.messages import Response
-from fastovms.parts.openapi.document import openapi_document
-from fastovms.parts.openapi.operations import OPERATIONS, operation_name
+from fastovms.http.routing import Router
+from fastovms.parts.openapi.document import named, openapi_document
 
-_ALL = {name: found for operations in OPERATIONS.values() for name, found in operations.items()}
-
-
-def operation_of(method: str, pattern: str) -> Operation:
-    return _ALL[operation_name(method, pattern.rstrip("/"))[0]]
+_VALIDATORS: dict[tuple[str, str], jsonschema_rs.Validator] = {}
 
 
-@cache
-def _body_validator(method: str, pattern: str) -> jsonschema_rs.Validator:
-    document = openapi_document([(method, pattern)], model="fake")
-    [methods] = document["paths"].values()
-    body = methods[method.lower()]["requestBody"]["content"]["application/json"]
-    return jsonschema_rs.validator_for({**body["schema"], "components": document["components"]})
+def _body_validator(name: tuple[str, str], operation: Operation) -> jsonschema_rs.Validator:
+    if name not in _VALIDATORS:
+        document = openapi_document({name: operation}, model="fake")
+        [methods] = document["paths"].values()
+        [described] = methods.values()
+        schema = described["requestBody"]["content"]["application/json"]["schema"]
+        components = {**schema, "components": document["components"]}
+        _VALIDATORS[name] = jsonschema_rs.validator_for(components)
+    return _VALIDATORS[name]
 
 
-def check_taken(method: str, pattern: str, body: object) -> None:
+def operation_of(router: Router, method: str, pattern: str) -> Operation:
+    return router.operations[method, pattern.rstrip("/")]
+
+
+def check_taken(router: Router, method: str, pattern: str, body: object) -> None:
     """Fails if a body that was taken is none of those that are described."""
-    if isinstance(body, dict) and operation_of(method, pattern).body is not None:
-        _body_validator(method, pattern).validate(body)
+    operation = operation_of(router, method, pattern)
+    if isinstance(body, dict) and operation.body is not None:
+        _body_validator((method, pattern), operation).validate(body)
 
 
-def check_answer(method: str, pattern: str, response: Response) -> None:
+def check_answer(router: Router, method: str, pattern: str, response: Response) -> None:
     """Fails if the answer is another than the one that is described."""
-    operation = operation_of(method, pattern)
+    operation = operation_of(router, method, pattern)
     if response.status != 200:
         dialect = dialect_of(pattern)
         read(response.body, dialect.error_form.kind)
@@ -54,21 +57,21 @@ def check_answer(method: str, pattern: str, response: Response) -> None:
         assert response.content_type.startswith(operation.media_type)
 
 
-def check_events(method: str, pattern: str, events: list[Any]) -> None:
+def check_events(router: Router, method: str, pattern: str, events: list[Any]) -> None:
     """Fails if one of a stream's events is another than those that are described."""
     error = dialect_of(pattern).error_form.kind
     for event in events:
         if event == "[DONE]":
             continue
         is_error = set(event) == {"error"} or (event.get("type") == "error" and "error" in event)
-        operation = operation_of(method, pattern)
+        operation = operation_of(router, method, pattern)
         read(orjson.dumps(event), error if is_error else operation.events or operation.lines)
 
 
 def read(body: bytes, kind: Any) -> None:
     assert kind is not None, f"an answer that is not described: {body[:200]!r}"
     try:
-        decoded = msgspec.json.decode(body, type=kind)
+        decoded = msgspec.json.decode(body, type=named(kind))
     except msgspec.ValidationError as error:
         raise AssertionError(f"{error}: {body[:2000]!r}") from None
     # A member with a default, which is always sent, may be missing for the decoder.

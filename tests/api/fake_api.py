@@ -62,7 +62,7 @@ class Api:
             tracer=tracer,
             read_files=None if documents is None else documents.read,
         )
-        self.described = add_model_routes(self.router, self.context, state)
+        add_model_routes(self.router, self.context, state)
         self.status = ServerStatus.serving(models)
         add_health_routes(self.router, HealthRoutes(self.status, self.registry, "1.2.3"))
 
@@ -92,12 +92,14 @@ class Api:
         answer = match.handler(request)
         response = await answer if inspect.isawaitable(answer) else answer
         if response is None or response.status == 200:
-            check_taken(method, match.pattern, body)
+            check_taken(self.router, method, match.pattern, body)
         if response is not None:
-            check_answer(method, match.pattern, response)
+            check_answer(self.router, method, match.pattern, response)
         elif stream is not None and stream.closed:
-            has_lines = operation_of(method, match.pattern).lines is not None
-            check_events(method, match.pattern, stream.lines if has_lines else stream.events)
+            has_lines = operation_of(self.router, method, match.pattern).lines is not None
+            check_events(
+                self.router, method, match.pattern, stream.lines if has_lines else stream.events
+            )
         return response
 
     async def post(self, path: str, body: object) -> tuple[int, dict]:

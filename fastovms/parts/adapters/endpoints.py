@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -13,7 +14,7 @@ from fastovms.api.admin import operator_refusal
 from fastovms.api.body import show
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import OPENAI, Dialect
-from fastovms.api.endpoint import Route, endpoint
+from fastovms.api.endpoint import Operation, Route, endpoint
 from fastovms.api.served import KnownModel, ServedModel, no_hold
 from fastovms.api.unread import Members
 from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField, ModelNotFound
@@ -187,8 +188,24 @@ def _done(text: str) -> Response:
     return Response(200, text.encode(), "text/plain; charset=utf-8")
 
 
+_LOAD: Final = Operation(
+    "Loads an adapter (LoRA), for operators, and answers when requests may name it.",
+    str,
+    "Models",
+    media_type="text/plain",
+    body=LoadAdapterRequest,
+    required=("lora_name", "lora_path"),
+)
+_UNLOAD: Final = replace(
+    _LOAD,
+    summary="Unloads an adapter when the requests with it have ended, for operators.",
+    body=UnloadAdapterRequest,
+    required=("lora_name",),
+)
+
+
 def endpoints(context: ApiContext) -> Iterator[Route]:
     """Yields the routes for adapters."""
     routes = AdapterRoutes(context)
-    yield Route("POST", "/v1/load_lora_adapter", endpoint(routes.load, OPENAI))
-    yield Route("POST", "/v1/unload_lora_adapter", endpoint(routes.unload, OPENAI))
+    yield Route("POST", "/v1/load_lora_adapter", endpoint(routes.load, OPENAI), _LOAD)
+    yield Route("POST", "/v1/unload_lora_adapter", endpoint(routes.unload, OPENAI), _UNLOAD)

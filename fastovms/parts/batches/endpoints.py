@@ -22,8 +22,10 @@ from fastovms.api.dialect import (
     render_error,
 )
 from fastovms.api.endpoint import (
+    PAGE_QUERY,
     ApiHandler,
     ListPage,
+    Operation,
     UrlQuery,
     endpoint,
     json_response,
@@ -33,9 +35,18 @@ from fastovms.api.endpoint import (
 from fastovms.api.served import ServedModels
 from fastovms.api.unread import Members
 from fastovms.errors import InvalidField, NotFound, RequestError, StateFailed
-from fastovms.http.messages import BodySink, Request, Response, UploadHandler
+from fastovms.http.messages import BodySink, Handler, Request, Response, UploadHandler
 from fastovms.http.routing import Match, Router
-from fastovms.parts.batches.files import BATCH_AGE, Files, Kept, seconds_of
+from fastovms.parts.batches.files import (
+    BATCH_AGE,
+    DeletedFile,
+    FileForm,
+    FileList,
+    FileObject,
+    Files,
+    Kept,
+    seconds_of,
+)
 from fastovms.parts.batches.input import InputRules
 from fastovms.parts.batches.records import BatchError, BatchRecord, BatchStatus
 from fastovms.parts.batches.runner import BatchRunner
@@ -331,22 +342,58 @@ UPLOAD_ROUTES: Final = tuple(
 def add_batch_routes(router: Router, files: Files, batches: Batches) -> None:
     """Adds the routes of files and batches. Batch lines are answered by the routes already added
     for models."""
-    handlers = (
-        ("GET", "/files", files.list),
-        ("GET", "/files/{id}", files.get),
-        ("DELETE", "/files/{id}", files.delete),
-        ("GET", "/files/{id}/content", files.content),
-        ("POST", "/batches", batches.create),
-        ("GET", "/batches", batches.list),
-        ("GET", "/batches/{id}", batches.get),
-        ("POST", "/batches/{id}/cancel", batches.cancel),
+
+    def add(name: str, handler: ApiHandler, summary: str, answer: Any, **more: Any) -> None:
+        method, _, path = name.partition(" ")
+        section = "Batches" if path.startswith("/batches") else "Files"
+        operation = Operation(summary, answer, section, **more)
+        for dialect in DIALECTS:
+            for prefix in dialect.prefixes:
+                answering: Handler = endpoint(_of_openai(handler), dialect)
+                if more.get("body") is FileForm:
+                    answering = UploadHandler(_opener(files, dialect), endpoint(handler, dialect))
+                router.add(method, f"{prefix}{path}", answering, operation)
+
+    add(
+        "POST /files",
+        files.create,
+        "Takes a file, which is written to the disk as it comes: `file`, `purpose`, and "
+        "`expires_after[anchor]` and `expires_after[seconds]` if it is to expire.",
+        FileObject,
+        body=FileForm,
+        body_type="multipart/form-data",
     )
-    for dialect in DIALECTS:
-        upload = UploadHandler(_opener(files, dialect), endpoint(files.create, dialect))
-        for prefix in dialect.prefixes:
-            router.add("POST", f"{prefix}/files", upload)
-            for method, path, handler in handlers:
-                router.add(method, f"{prefix}{path}", endpoint(_of_openai(handler), dialect))
+    listed = {**PAGE_QUERY, "purpose": str}
+    add("GET /files", files.list, "Lists the files, the newest first.", FileList, query=listed)
+    add("GET /files/{id}", files.get, "Describes a file.", FileObject)
+    add(
+        "DELETE /files/{id}",
+        files.delete,
+        "Deletes a file, unless a batch that has not ended reads it.",
+        DeletedFile,
+    )
+    add(
+        "GET /files/{id}/content",
+        files.content,
+        "Returns the content of a file, or the `Range` of it.",
+        str,
+        media_type="application/octet-stream",
+    )
+    add(
+        "POST /batches",
+        batches.create,
+        "Runs the requests in a file of JSON lines, behind all others, and leaves the answers in "
+        "another one.",
+        BatchObject,
+        body=BatchRequest,
+        required=("input_file_id", "endpoint", "completion_window"),
+        examples="batches",
+    )
+    summary = "Lists the batches, the newest first."
+    add("GET /batches", batches.list, summary, BatchList, query=PAGE_QUERY)
+    add("GET /batches/{id}", batches.get, "Tells how far a batch has come.", BatchObject)
+    summary = "Has a batch end with what is done by then."
+    add("POST /batches/{id}/cancel", batches.cancel, summary, BatchObject)
 
 
 def _opener(files: Files, dialect: Dialect) -> Callable[[Request], BodySink | Response]:

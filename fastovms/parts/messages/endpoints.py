@@ -26,7 +26,7 @@ from fastovms.api.dialect import (
     frame,
     last_frames,
 )
-from fastovms.api.endpoint import Route, endpoint, json_response, warning_headers
+from fastovms.api.endpoint import Operation, Route, endpoint, json_response, warning_headers
 from fastovms.api.fields import TokenBudget, token_budget
 from fastovms.api.generate import SampleDelta, TextGeneration, Usage
 from fastovms.api.image_parts import images_of_request
@@ -643,8 +643,29 @@ def _drop(delta: SampleDelta) -> None:
     """Takes an unused token."""
 
 
+_CREATE: Final = Operation(
+    "Answers messages in Anthropic's form, whole or as a stream; with tools, thinking and "
+    "structured answers.",
+    MessageAnswer,
+    "Messages",
+    body=MessagesRequest,
+    required=("messages", "max_tokens"),
+    events=MESSAGE_EVENT,
+    examples="messages",
+)
+_COUNT: Final = Operation(
+    "Counts the tokens that the request's prompt would have.",
+    CountedTokens,
+    "Messages",
+    body=CountTokensRequest,
+    required=("messages",),
+    examples="tokens of messages",
+)
+
+
 def endpoints(context: ApiContext) -> Iterator[Route]:
     """Yields the routes of Anthropic's Messages API."""
     messages = Messages(context)
-    yield Route("POST", "/v1/messages", endpoint(messages.create, ANTHROPIC))
-    yield Route("POST", "/v1/messages/count_tokens", endpoint(messages.count_tokens, ANTHROPIC))
+    count = endpoint(messages.count_tokens, ANTHROPIC)
+    yield Route("POST", "/v1/messages", endpoint(messages.create, ANTHROPIC), _CREATE)
+    yield Route("POST", "/v1/messages/count_tokens", count, _COUNT)

@@ -28,15 +28,28 @@ from fastovms.api.embeddings import (
     encoding_call,
     input_names,
 )
-from fastovms.api.endpoint import Route, endpoint, json_response, warning_headers
+from fastovms.api.endpoint import (
+    ApiHandler,
+    Operation,
+    Route,
+    endpoint,
+    json_response,
+    warning_headers,
+)
 from fastovms.api.request_schemas import ModelField
 from fastovms.api.served import KnownModel, ServedEncoder, ServedModel
 from fastovms.api.typed_body import hold_model, read_named
 from fastovms.errors import InvalidField, ModelNotFound, RequestError
-from fastovms.http.messages import Request, Response
+from fastovms.http.messages import Handler, Request, Response
 from fastovms.params import ModelInfo, SamplingDefaults, Task
 from fastovms.parts.ollama.generation import JSON_LINES, OllamaGeneration, nanoseconds, timestamp
-from fastovms.parts.ollama.request import OllamaNamed, OllamaOptions, option_values
+from fastovms.parts.ollama.request import (
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    OllamaNamed,
+    OllamaOptions,
+    option_values,
+)
 from fastovms.parts.several_models.model_pool import departure
 from fastovms.request_fields import rows_by_name
 from fastovms.telemetry.tracing import GenerationKind
@@ -433,20 +446,81 @@ def endpoints(context: ApiContext) -> Iterator[Route]:
         OllamaModels(context),
         OllamaEmbed(context),
     )
-    yield Route("GET", "/api/version", models.version)
-    yield Route("GET", "/api/tags", models.tags)
-    yield Route("GET", "/api/ps", models.ps)
-    for method, path, handler in (
-        ("POST", "chat", generation.chat),
-        ("POST", "generate", generation.generate),
-        ("POST", "embed", encoding.embed),
-        ("POST", "embeddings", encoding.embeddings),
-        ("POST", "show", models.show),
-        ("POST", "pull", models.pull),
-        ("POST", "push", models.refuse),
-        ("POST", "create", models.refuse),
-        ("POST", "copy", models.refuse),
-        ("DELETE", "delete", models.refuse),
-        ("POST", "blobs/{digest}", models.refuse),
-    ):
-        yield Route(method, f"/api/{path}", endpoint(handler, OLLAMA))
+
+    def route(name: str, handler: Handler, summary: str, answer: Any = None, **more: Any) -> Route:
+        method, _, path = name.partition(" ")
+        return Route(method, f"/api/{path}", handler, Operation(summary, answer, "Ollama", **more))
+
+    def dialect(handler: ApiHandler) -> Handler:
+        return endpoint(handler, OLLAMA)
+
+    yield route(
+        "GET version",
+        models.version,
+        "Returns the version of Ollama whose API this is.",
+        OllamaVersion,
+        examples="Ollama's version",
+    )
+    yield route(
+        "GET tags",
+        models.tags,
+        "Lists the models, under all of their names.",
+        OllamaModelList,
+        examples="Ollama's models",
+    )
+    yield route("GET ps", models.ps, "Lists the models in memory.", OllamaModelList)
+    yield route(
+        "POST chat",
+        dialect(generation.chat),
+        "Answers messages as Ollama does: as lines of JSON, or whole where `stream` is false.",
+        "OllamaChatAnswer",
+        body=OllamaChatRequest,
+        lines="OllamaChatAnswer",
+        examples="Ollama's chat",
+    )
+    yield route(
+        "POST generate",
+        dialect(generation.generate),
+        "Answers a prompt as Ollama does, or continues it where `raw` is true.",
+        "OllamaGenerateAnswer",
+        body=OllamaGenerateRequest,
+        lines="OllamaGenerateAnswer",
+        examples="Ollama's texts",
+    )
+    yield route(
+        "POST embed",
+        dialect(encoding.embed),
+        "Returns a vector for each text, as Ollama does.",
+        OllamaVectors,
+        body=OllamaEmbedRequest,
+    )
+    yield route(
+        "POST embeddings",
+        dialect(encoding.embeddings),
+        "Returns the vector of one prompt, for older clients of Ollama.",
+        OllamaVector,
+        body=OllamaEmbeddingsRequest,
+    )
+    yield route(
+        "POST show",
+        dialect(models.show),
+        "Describes one model: its template, its context and what it can do.",
+        OllamaModelCard,
+        body=OllamaNamed,
+        examples="Ollama's model",
+    )
+    yield route(
+        "POST pull",
+        dialect(models.pull),
+        "Says of a model that is served that it is there: none is fetched.",
+        OllamaStatus,
+        body=OllamaNamed,
+        lines=OllamaStatus,
+        examples="Ollama's download",
+    )
+    refuse = dialect(models.refuse)
+    yield route("POST push", refuse, "Refuses to send models elsewhere.")
+    yield route("POST create", refuse, "Refuses to make models.")
+    yield route("POST copy", refuse, "Refuses to copy models.")
+    yield route("DELETE delete", refuse, "Refuses to delete models.")
+    yield route("POST blobs/{digest}", refuse, "Refuses files of models.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +12,8 @@ from fastovms import __version__
 from fastovms.api.admin import DOCS_PATHS, HEALTH_PATHS
 from fastovms.api.dialect import OPENAI, Dialect, dialect_of
 from fastovms.api.endpoint import Nothing, Operation
-from fastovms.parts.openapi.operations import OPERATIONS, operation_name
+from fastovms.parts.openapi import schemas
+from fastovms.parts.openapi.examples import EXAMPLES, Answer, Requests
 from fastovms.request_fields import Range, Row, rows_of
 
 Json = dict[str, Any]
@@ -115,36 +116,50 @@ _WITH_HEADERS: Final[Mapping[int, str]] = {
 }
 
 
+TAGS: Final = (
+    "Text generation",
+    "Messages",
+    "Responses",
+    "Conversations",
+    "Embeddings",
+    "Audio",
+    "Decisions",
+    "Files",
+    "Batches",
+    "Tokens",
+    "Models",
+    "Ollama",
+    "Health and monitoring",
+    "Documentation",
+    "The page",
+    "Extensions",
+)
+"""The sections of the page, in order. Others follow."""
+
+
 def openapi_document(
-    routes: Iterable[tuple[str, str]],
+    operations: Mapping[tuple[str, str], Operation],
     *,
     model: str,
     root_path: str = "",
     needs_key: bool = False,
-    extensions: Mapping[str, Operation] | None = None,
 ) -> Json:
     """Returns the OpenAPI document.
 
     Args:
-        routes: the method and pattern of each route.
+        operations: the described routes, by method and pattern.
         model: the model's name in examples.
         root_path: the prefix of every path at a proxy.
         needs_key: whether clients must have a key.
-        extensions: operations of other packages, by method and path.
     """
-    sections = {**OPERATIONS, "Extensions": extensions} if extensions else OPERATIONS
     components = _Components()
     paths: dict[str, Json] = {}
-    for method, pattern in routes:
+    for (method, pattern), operation in operations.items():
         path = pattern.replace(":path}", "}")
-        if path.endswith("/") and path != "/":
-            continue  # the same probe
-        name, _ = operation_name(method, pattern)
-        for section, operations in sections.items():
-            operation = operations.get(name) or operations.get(f"{method} {path}")
-            if operation is not None:
-                described = _operation(path, operation, method, model, components)
-                paths.setdefault(path, {})[method.lower()] = {"tags": [section], **described}
+        described = _operation(path, operation, method, model, components)
+        paths.setdefault(path, {})[method.lower()] = {"tags": [operation.section], **described}
+    used = {operation.section for operation in operations.values()}
+    sections = [*filter(used.__contains__, TAGS), *sorted(used.difference(TAGS))]
     _link(paths)
     document: Json = {
         "openapi": "3.1.1",
@@ -184,7 +199,8 @@ class _Components:
         self._known: dict[Any, Json] = {}
 
     def schema(self, kind: Any) -> Json:
-        """Returns the schema of a type."""
+        """Returns the schema of a type, or of the type with this name in `schemas`."""
+        kind = named(kind)
         if kind not in self._known:
             self._known[kind], components = _schemas(kind)
             for component in components.values():
@@ -221,6 +237,18 @@ class _Components:
                 refusal["headers"] = {header: {"schema": {"type": "string"}}}
             self.responses[name] = refusal
         return _reference("responses", name)
+
+
+def named(kind: Any) -> Any:
+    """Returns a type that is given as itself, or by its name in `schemas`."""
+    return getattr(schemas, kind) if isinstance(kind, str) else kind
+
+
+def examples(operation: Operation) -> tuple[Requests, Answer | None]:
+    """Returns the example bodies of an operation, by title, and its example answer."""
+    if isinstance(operation.examples, str):
+        return EXAMPLES[operation.examples]
+    return operation.examples or {}, operation.answered
 
 
 def _reference(section: str, name: str) -> Json:
@@ -272,11 +300,11 @@ def _operation(
         described["security"] = []
     if operation.body is not None:
         content: Json = {"schema": components.body(operation, dialect)}
-        if operation.examples is not None:
+        if bodies := examples(operation)[0]:
             has_model = "model" in getattr(operation.body, "__struct_fields__", ())
             content["examples"] = {
                 name: {"value": {"model": model, **body} if has_model else body}
-                for name, body in operation.examples.items()
+                for name, body in bodies.items()
             }
         described["requestBody"] = {
             "required": True,
@@ -295,8 +323,8 @@ def _success(operation: Operation, components: _Components) -> Json:
     if operation.answer is Nothing:
         return {"200": {"description": "Yes."}}
     answer: Json = {"schema": components.schema(operation.answer)}
-    if operation.answered is not None:
-        answer["example"] = operation.answered
+    if (answered := examples(operation)[1]) is not None:
+        answer["example"] = answered
     content = {operation.media_type: answer}
     if operation.events is not None:
         content["text/event-stream"] = {"schema": _event(components.schema(operation.events))}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+Requests = Mapping[str, Mapping[str, Any]]
+Answer = Mapping[str, Any]
+
 _QUESTION: Final = "What is the capital of France?"
 _ANSWER: Final = "The capital of France is Paris."
 _WEATHER: Final = {
@@ -17,21 +20,21 @@ _CAPITAL: Final = {
     "properties": {"country": {"type": "string"}, "capital": {"type": "string"}},
     "required": ["country", "capital"],
 }
-USER: Final = {"role": "user", "content": _QUESTION}
+_USER: Final = {"role": "user", "content": _QUESTION}
 _MODEL: Final = "qwen3"
 _CREATED: Final = 1767225600
 _FINGERPRINT: Final = "fastovms-0.2.0"
 
-COMPLETIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+_COMPLETIONS: Final[Requests] = {
     "A prompt": {"prompt": "Once upon a time", "max_tokens": 20},
     "Several prompts": {"prompt": ["Once upon", "Long ago"], "max_tokens": 5, "temperature": 0},
     "A stream": {"prompt": "Once upon a time", "max_tokens": 5, "stream": True,
                  "stream_options": {"include_usage": True}},
 }  # fmt: skip
 
-CHATS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "A question": {"messages": [USER], "max_tokens": 20, "temperature": 0},
-    "A stream": {"messages": [USER], "max_tokens": 10, "stream": True},
+_CHATS: Final[Requests] = {
+    "A question": {"messages": [_USER], "max_tokens": 20, "temperature": 0},
+    "A stream": {"messages": [_USER], "max_tokens": 10, "stream": True},
     "A tool": {
         "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
         "tools": [
@@ -47,7 +50,7 @@ CHATS: Final[Mapping[str, Mapping[str, Any]]] = {
         "max_tokens": 50,
     },
     "A structured answer": {
-        "messages": [USER],
+        "messages": [_USER],
         "response_format": {
             "type": "json_schema",
             "json_schema": {"name": "capital", "schema": _CAPITAL},
@@ -56,9 +59,9 @@ CHATS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }
 
-MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "A question": {"messages": [USER], "max_tokens": 20, "temperature": 0},
-    "A stream": {"messages": [USER], "max_tokens": 10, "stream": True},
+_MESSAGES: Final[Requests] = {
+    "A question": {"messages": [_USER], "max_tokens": 20, "temperature": 0},
+    "A stream": {"messages": [_USER], "max_tokens": 10, "stream": True},
     "A tool": {
         "system": "Be brief.",
         "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
@@ -72,13 +75,13 @@ MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
         "max_tokens": 50,
     },
     "A structured answer": {
-        "messages": [USER],
+        "messages": [_USER],
         "output_config": {"format": {"type": "json_schema", "schema": _CAPITAL}},
         "max_tokens": 50,
     },
 }
 
-MESSAGE: Final[Mapping[str, Any]] = {
+_MESSAGE: Final[Answer] = {
     "id": "msg_0e8b7f6c5d4a39281706f5e4d3c2b1a0",
     "type": "message",
     "role": "assistant",
@@ -101,7 +104,7 @@ MESSAGE: Final[Mapping[str, Any]] = {
     },
 }
 
-RESPONSES: Final[Mapping[str, Mapping[str, Any]]] = {
+_RESPONSES: Final[Requests] = {
     "A question": {"input": _QUESTION, "max_output_tokens": 20},
     "A stream": {"input": _QUESTION, "max_output_tokens": 10, "stream": True},
     "A tool": {
@@ -118,7 +121,7 @@ RESPONSES: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }  # fmt: skip
 
-ITEM: Final = {
+_ITEM: Final = {
     "type": "message",
     "role": "user",
     "content": [{"type": "input_text", "text": _QUESTION}],
@@ -131,7 +134,7 @@ _USAGE: Final = {
     "prompt_tokens_details": {"cached_tokens": 0},
 }
 
-COMPLETION: Final = {
+_COMPLETION: Final[Answer] = {
     "id": "cmpl-1",
     "object": "text_completion",
     "created": _CREATED,
@@ -149,7 +152,7 @@ COMPLETION: Final = {
     "usage": _USAGE,
 }
 
-CHAT_COMPLETION: Final = {
+_CHAT_COMPLETION: Final[Answer] = {
     "id": "chatcmpl-1",
     "object": "chat.completion",
     "created": _CREATED,
@@ -167,7 +170,7 @@ CHAT_COMPLETION: Final = {
     "usage": _USAGE,
 }
 
-RESPONSE: Final = {
+_RESPONSE: Final[Answer] = {
     "id": "resp_1",
     "object": "response",
     "created_at": _CREATED,
@@ -220,14 +223,14 @@ RESPONSE: Final = {
     "user": None,
 }
 
-CONVERSATION: Final = {
+_CONVERSATION: Final[Answer] = {
     "id": "conv_1",
     "object": "conversation",
     "created_at": _CREATED,
     "metadata": {"topic": "a"},
 }
 
-MODEL_LIST: Final = {
+_MODEL_LIST: Final[Answer] = {
     "object": "list",
     "data": [
         {
@@ -243,3 +246,136 @@ MODEL_LIST: Final = {
         }
     ],
 }
+
+_TIME: Final = "2026-01-01T00:00:00.000000Z"
+_FEW: Final = {"num_predict": 10, "temperature": 0}
+_ENDED: Final[Answer] = {
+    "model": _MODEL,
+    "created_at": _TIME,
+    "done": True,
+    "done_reason": "stop",
+    "total_duration": 65000000,
+    "load_duration": 0,
+    "prompt_eval_count": 18,
+    "prompt_eval_duration": 46290902,
+    "eval_count": 14,
+    "eval_duration": 8652559,
+}
+_DETAILS: Final = {
+    "parent_model": "",
+    "format": "openvino",
+    "family": "qwen3",
+    "families": ["qwen3"],
+    "parameter_size": "",
+    "quantization_level": "",
+}
+
+EXAMPLES: Final[Mapping[str, tuple[Requests, Answer | None]]] = {
+    "completions": (_COMPLETIONS, _COMPLETION),
+    "chats": (_CHATS, _CHAT_COMPLETION),
+    "messages": (_MESSAGES, _MESSAGE),
+    "tokens of messages": ({"A question": {"messages": [_USER]}}, {"input_tokens": 17}),
+    "responses": (_RESPONSES, _RESPONSE),
+    "tokens of a response": (
+        {"A question": {"input": _QUESTION}},
+        {"object": "response.input_tokens", "input_tokens": 17},
+    ),
+    "compaction": ({"A question": {"input": _QUESTION}}, None),
+    "conversations": (
+        {"With a first item": {"items": [_ITEM], "metadata": {"topic": "a"}}},
+        _CONVERSATION,
+    ),
+    "conversation": ({}, _CONVERSATION),
+    "metadata of a conversation": ({"A topic": {"metadata": {"topic": "a"}}}, None),
+    "items": ({"A message": {"items": [_ITEM]}}, None),
+    "embeddings": ({"Two texts": {"input": ["Once upon a time", "The end"]}}, None),
+    "rerank": (
+        {"Two documents": {"query": "hello", "documents": ["welcome", "farewell"]}},
+        None,
+    ),
+    "score": ({"One with two": {"text_1": "hello", "text_2": ["welcome", "farewell"]}}, None),
+    "decisions": (
+        {
+            "A predicate and a choice": {
+                "input": "My card was charged twice for one order.",
+                "questions": [
+                    {"type": "predicate", "instructions": "The customer is angry."},
+                    {
+                        "type": "choice",
+                        "name": "team",
+                        "instructions": "Which team should handle this?",
+                        "choices": [{"value": "billing"}, {"value": "shipping"}],
+                    },
+                ],
+            }
+        },
+        None,
+    ),
+    "batches": (
+        {
+            "Chats": {
+                "input_file_id": "file-0123456789abcdef0123456789abcdef",
+                "endpoint": "/v1/chat/completions",
+                "completion_window": "24h",
+            }
+        },
+        None,
+    ),
+    "tokenize": (
+        {"A text": {"prompt": "Once upon a time"}},
+        {"count": 3, "max_model_len": 1024, "tokens": [1, 403, 378], "token_strs": None},
+    ),
+    "tokenize in OVMS's form": (
+        {"A text": {"text": "Once upon a time"}},
+        {"tokens": [1, 403, 378]},
+    ),
+    "detokenize": (
+        {"Some tokens": {"tokens": [5, 6, 7]}},
+        {"prompt": "Once upon a time"},
+    ),
+    "models": ({}, _MODEL_LIST),
+    "Ollama's version": ({}, {"version": "0.12.11"}),
+    "Ollama's models": (
+        {},
+        {
+            "models": [
+                {
+                    "name": _MODEL,
+                    "model": _MODEL,
+                    "modified_at": _TIME,
+                    "size": 1200000000,
+                    "digest": "394bae754f45ea10a380ee9ec602294536a9d76dbbd16d6519429bb8ae0471d9",
+                    "details": _DETAILS,
+                }
+            ]
+        },
+    ),
+    "Ollama's chat": (
+        {
+            "A question": {"messages": [_USER], "stream": False, "options": _FEW},
+            "A stream": {"messages": [_USER], "options": _FEW},
+        },
+        {**_ENDED, "message": {"role": "assistant", "content": _ANSWER}},
+    ),
+    "Ollama's texts": (
+        {
+            "A question": {"prompt": "What is 1 + 1?", "stream": False, "options": _FEW},
+            "A text to continue": {"prompt": "Once", "raw": True, "options": _FEW},
+        },
+        {**_ENDED, "response": "2", "context": [1, 316, 209]},
+    ),
+    "Ollama's model": (
+        {"A model": {}},
+        {
+            "modelfile": "FROM qwen3\n",
+            "parameters": "temperature                    0.6",
+            "template": "{%- for message in messages %}...",
+            "details": _DETAILS,
+            "model_info": {"general.architecture": "qwen3", "qwen3.context_length": 40960},
+            "capabilities": ["completion", "tools", "thinking"],
+            "modified_at": _TIME,
+        },
+    ),
+    "Ollama's download": ({"A model": {"stream": False}}, {"status": "success"}),
+}
+"""Bodies of requests by title, and an answer, by the names that operations refer to."""

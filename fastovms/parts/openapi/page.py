@@ -7,12 +7,14 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
 from typing import Any, Final
 
 import orjson
 
 from fastovms.api.admin import DOCS_PATHS
+from fastovms.api.endpoint import Operation
 from fastovms.http.messages import HeaderPairs, Request, Response
 from fastovms.http.routing import Router
 
@@ -47,8 +49,11 @@ class DocsRoutes:
 def add_docs_routes(router: Router, docs: DocsRoutes) -> None:
     """Adds the routes of `DOCS_PATHS`."""
     document, page = DOCS_PATHS
-    router.add("GET", document, docs.document)
-    router.add("GET", page, docs.page)
+    operation = partial(Operation, section="Documentation")
+    of_document = operation("Returns this description, as OpenAPI 3.1.", dict)
+    of_page = operation("Shows it to people, without a network.", str, media_type="text/html")
+    router.add("GET", document, docs.document, of_document)
+    router.add("GET", page, docs.page, of_page)
 
 
 def _policy(html: str) -> HeaderPairs:

@@ -12,6 +12,7 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 from fastovms.api.dialect import render_error
+from fastovms.api.endpoint import Operation
 from fastovms.http.messages import HeaderPairs, Request, Response
 from fastovms.http.routing import Router
 from fastovms.parts.page.bundle import bundle_modules, bundle_styles
@@ -168,8 +169,20 @@ class PageRoutes:
 def add_page_routes(router: Router, files: PageFiles) -> None:
     """Adds the page and its files."""
     routes = PageRoutes(files)
-    router.add("GET", "/", routes.index)
-    router.add("GET", f"/{FOLDER}/{{version}}/{{name:path}}", routes.file)
+    index = Operation(
+        "Answers with a page that chats and shows the engine live.",
+        str,
+        "The page",
+        media_type="text/html",
+    )
+    file = Operation(
+        "Answers with a file of that page: a module, a style, a picture.",
+        str,
+        "The page",
+        media_type="text/javascript",
+    )
+    router.add("GET", "/", routes.index, index)
+    router.add("GET", f"/{FOLDER}/{{version}}/{{name:path}}", routes.file, file)
 
 
 def _answer(request: Request, file: PageFile, caching: str) -> Response:

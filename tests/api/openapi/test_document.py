@@ -21,8 +21,8 @@ from fastovms.api.dialect import OPENAI, OVMS, dialect_of
 from fastovms.api.request_schemas import CompletionRequest
 from fastovms.http.messages import Request
 from fastovms.http.routing import Match, Router
-from fastovms.parts.openapi.document import body_schema, openapi_document
-from fastovms.parts.openapi.operations import OPERATIONS
+from fastovms.parts.openapi.document import body_schema, examples, named, openapi_document
+from fastovms.parts.openapi.examples import EXAMPLES
 from fastovms.parts.openapi.page import DocsRoutes, add_docs_routes
 from tests.api.chat_models import chat_model
 from tests.api.encoder_api import EncoderApi, served_encoder
@@ -103,14 +103,10 @@ def routes(make_api) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def document(make_api, routes) -> dict[str, Any]:
+def document(make_api) -> dict[str, Any]:
     """As clients get it."""
     made = openapi_document(
-        routes,
-        model="fake",
-        root_path="/llm",
-        needs_key=True,
-        extensions=make_api().described,
+        make_api().router.operations, model="fake", root_path="/llm", needs_key=True
     )
     return orjson.loads(orjson.dumps(made))
 
@@ -234,26 +230,24 @@ def test_what_is_always_sent_is_required_in_an_answer(document):
     assert "document" not in schemas["RerankResult"]["required"]
 
 
-def test_where_the_server_is_and_what_it_needs(document, routes):
+def test_where_the_server_is_and_what_it_needs(document, make_api):
     assert document["servers"] == [{"url": "/llm"}]
     assert document["security"] == [{"key": []}]
     assert document["paths"]["/health"]["get"]["security"] == []
     assert "security" not in document["paths"]["/v1/models"]["get"]
-    plain = openapi_document(routes, model="fake")
+    plain = openapi_document(make_api().router.operations, model="fake")
     assert plain["servers"] == [{"url": "/"}]
     assert "security" not in plain
 
 
-def test_examples_of_answers_are_such_answers():
-    answered = [
-        (operation.answered, operation.answer)
-        for found in OPERATIONS.values()
-        for operation in found.values()
-        if operation.answered is not None
-    ]
-    assert len(answered) > 5
-    for example, kind in answered:
-        msgspec.json.decode(orjson.dumps(example), type=kind)
+def test_examples_of_answers_are_such_answers(make_api):
+    used = set()
+    for operation in make_api().router.operations.values():
+        used.add(operation.examples)
+        _, answered = examples(operation)
+        if answered is not None:
+            msgspec.json.decode(orjson.dumps(answered), type=named(operation.answer))
+    assert used - {None} | {"batches"} == {*EXAMPLES}
 
 
 @pytest.mark.slow
@@ -282,12 +276,11 @@ async def test_examples_of_requests_are_answered(document, make_api, make_state)
     encoder_api.close()
 
 
-def test_examples_of_conversations_are_read():
-    for found in OPERATIONS.values():
-        for operation in found.values():
-            for example in (operation.examples or {}).values():
-                assert operation.body is not None
-                decode(orjson.dumps(example), operation.body)
+def test_examples_of_requests_are_read(make_api):
+    for operation in make_api().router.operations.values():
+        for example in examples(operation)[0].values():
+            assert operation.body is not None
+            decode(orjson.dumps(example), operation.body)
 
 
 # The page loads nothing from elsewhere, and the document is made once.

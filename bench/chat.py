@@ -27,7 +27,7 @@ from fastovms.api.rendering import load_chat
 from fastovms.api.served import ChatModel, ServedModel, ServedModels
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats
-from fastovms.config import DEMO_MODEL, ApiConfig, ChatConfig
+from fastovms.config import ApiConfig, ChatConfig
 from fastovms.http.messages import HeaderPairs, Request, Stream, StreamHead
 from fastovms.params import (
     FinishReason,
@@ -37,6 +37,7 @@ from fastovms.params import (
     ModelInfo,
     SamplingParams,
 )
+from fastovms.server_config import DEMO_MODEL
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.tokenizer import Tokenizer
 

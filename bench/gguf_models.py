@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from bench.encoder_models import CLS, PAD, SEP, UNKNOWN, vocabulary
 from bench.random_models.encoder_graph import ENCODER_SHAPES, EncoderShape
 from bench.random_models.shapes import SHAPES, Shape
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 
 TYPES: Final = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0}
 """Of the matrices."""

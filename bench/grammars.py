@@ -15,11 +15,11 @@ from itertools import count
 from typing import Final
 
 from bench.common.report import machine, table
-from fastovms.config import DEMO_MODEL
 from fastovms.errors import BackendError, Overloaded, RequestError
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import Grammar, GrammarKind
 from fastovms.parts.grammars.trials import GuardedGrammars, guard_compiler
+from fastovms.server_config import DEMO_MODEL
 
 _TOKENIZER: Final = DEMO_MODEL / "tokenizer.json"
 _NUM_RUNS: Final = 100

@@ -21,7 +21,7 @@ import openai
 
 from bench.common.process import server_process
 from bench.common.report import machine, median, table
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 
 NUM_CHATS = 50
 AT_ONCE = 200

@@ -21,7 +21,7 @@ from bench.random_models.draft_head_graph import DraftHeadGraph
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES, Shape
 from bench.random_models.weights import WEIGHT_FORMATS, WeightFormat
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 
 TOKENIZER_FILES = (
     "openvino_tokenizer.xml",

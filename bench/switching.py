@@ -27,7 +27,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from bench.endurance.server import ServerUnderTest, server_under_test
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 
 _TIMEOUT: Final = 600.0
 _MAX_GROWTH: Final = 100.0

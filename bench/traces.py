@@ -23,8 +23,8 @@ import uvloop
 from bench.common.process import ServerProcess, server_process
 from bench.common.report import machine, median, ratio, table
 from bench.common.streams import completion, run_streams
-from fastovms.config import DEMO_MODEL
 from fastovms.parts.client.http_client import Target
+from fastovms.server_config import DEMO_MODEL
 
 NULL_SERVER = ("-m", "bench.null_engine.null_server")
 DEMO_SERVER = ("-m", "fastovms", "serve", "--cache-size", "0.5", "--access-log", "off")

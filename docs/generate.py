@@ -43,15 +43,7 @@ from fastovms.cli.flags import FLAGS, GROUPS
 from fastovms.cli.foreign_flags import ALIASES
 from fastovms.cli.main import parse
 from fastovms.cli.server_commands import BENCH_GROUPS, CHAT_FLAGS
-from fastovms.config import (
-    ApiConfig,
-    BatchConfig,
-    ConfigField,
-    FilesConfig,
-    HttpConfig,
-    MediaConfig,
-    ResidencyConfig,
-)
+from fastovms.config import ApiConfig, HttpConfig
 from fastovms.http.access_log import HttpMetrics
 from fastovms.http.messages import Exchange, Request
 from fastovms.http.routing import Dispatcher, Router
@@ -64,6 +56,13 @@ from fastovms.parts.page.page import add_page_routes, read_page_files
 from fastovms.parts.several_models.model_pool import ModelCollector, ModelPool
 from fastovms.parts.several_models.residency import Residency
 from fastovms.request_fields import Row, rows_by_name, rows_of
+from fastovms.server_config import (
+    BatchConfig,
+    ConfigField,
+    FilesConfig,
+    MediaConfig,
+    ResidencyConfig,
+)
 from fastovms.service.export import OvmsMetrics
 from fastovms.service.watch import ChildCollector, LoopWatch
 from fastovms.state.state_store import StateCollector
@@ -143,7 +142,7 @@ def _flag_table(
 
 
 def _flag_row(flag: Flag, variables: Sequence[str]) -> tuple[str, ...]:
-    name = f"`{flag.name} {flag.metavar}`" if flag.metavar else f"`{flag.name}`"
+    name = f"`{flag.name} {flag.kind.metavar}`" if flag.kind.metavar else f"`{flag.name}`"
     default = f"`{flag.shown_default}`" if flag.shown_default else ""
     also = f"; environment: {', '.join(variables)}" if variables else ""
     return name, default, f"{flag.help}{also}"

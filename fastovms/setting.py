@@ -1,4 +1,5 @@
-"""The types of settings: how a text is read, and how a default is shown."""
+"""Declares settings: a field of a section of the configuration with its default, its flag and its
+help, and the kinds of values."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ import math
 import re
 import reprlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from fastovms.params import MAX_ADAPTER_NAME, MAX_ADAPTER_PATH, fault_of_text
@@ -306,3 +308,103 @@ def adapters(value: str) -> dict[str, Path]:
         if found.setdefault(name, Path(location)) != Path(location):
             raise argparse.ArgumentTypeError(f"has {name} twice")
     return found
+
+
+class Kind(NamedTuple):
+    """How the values of a setting are written.
+
+    Attributes:
+        metavar: stands for the value in the help.
+        parse: reads the value; None = a switch, with a `--no-` form.
+        show: formats the default for the help.
+    """
+
+    metavar: str
+    parse: Callable[[str], object] | None
+    show: Callable[[Any], str] = show_number
+
+
+SWITCH: Final = Kind("", None)
+SIZE: Final = Kind("SIZE", size, show_size)
+TIME: Final = Kind("TIME", duration, show_duration)
+SOME_TIME: Final = Kind("TIME", some_duration, show_duration)
+DIR: Final = Kind("DIR", path)
+FILE: Final = Kind("FILE", path)
+TEXT: Final = Kind("TEXT", str)
+JSON: Final = Kind("JSON", json_object)
+ROOT_PATH: Final = Kind("PATH", root_path)
+
+
+def texts(metavar: str) -> Kind:
+    """Returns the texts that are not empty."""
+    return Kind(metavar, text)
+
+
+def integers(low: int, high: int | None = None, metavar: str = "N") -> Kind:
+    return Kind(metavar, integer(low, high))
+
+
+def counts(low: int, high: int | None = None) -> Kind:
+    """Returns the integers whose units the help shows, too."""
+    return Kind("N", count(low, high), show_count)
+
+
+@dataclass(frozen=True)
+class SettingFlag:
+    """A command-line flag for a setting.
+
+    Attributes:
+        help: what it does. The help shows the setting's default after it, unless the text has one.
+        name: "" = the setting's name, with dashes.
+        group: title in the help of this flag and of the section's following ones; "" = as before.
+        after: the flag that it follows in the help; "" = the one before in the section.
+        common: whether `--help` shows it; `--help-all` shows every flag.
+        repeats: whether it may be given several times; the setting is a tuple.
+        merges: whether it takes several values, and may be given several times. Each value is a
+            mapping, as the setting is.
+        member: the key that it sets in a setting that is a mapping; "" = it sets the whole setting.
+        variable: the variable of the environment that sets it, too; "" = none.
+    """
+
+    kind: Kind
+    help: str
+    name: str = ""
+    group: str = ""
+    after: str = ""
+    common: bool = False
+    repeats: bool = False
+    merges: bool = False
+    member: str = ""
+    variable: str = ""
+
+
+FLAGS: Final = "flags"
+"""The key of a field's flags in its metadata."""
+
+_Value = TypeVar("_Value")
+
+
+def setting(
+    default: _Value,
+    kind: Kind,
+    help: str,
+    *further: SettingFlag,
+    flag: str = "",
+    secret: bool = False,
+    **options: Any,
+) -> _Value:
+    """Declares a field of a section, which is a frozen dataclass, and its flag.
+
+    Args:
+        further: more flags for it.
+        flag: the name of its flag, if it differs from the field's.
+        secret: whether the value is left out where the section is shown.
+        options: further attributes of `SettingFlag`.
+    """
+    metadata = {FLAGS: (SettingFlag(kind, help, flag, **options), *further)}
+    declared: Any
+    if isinstance(default, dict):
+        declared = field(default_factory=dict, metadata=metadata)
+    else:
+        declared = field(default=default, repr=not secret, metadata=metadata)
+    return declared  # type: ignore[no-any-return]

@@ -17,10 +17,10 @@ from fastovms.api.served import ServedModel, ServedModels
 from fastovms.app import serve as app
 from fastovms.backends.paged.backend import PagedBackend
 from fastovms.cli import main as cli
-from fastovms.config import MediaConfig, ModelConfig
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.row_functions import load_kernels
 from fastovms.params import ModelInfo
+from fastovms.server_config import MediaConfig, ModelConfig
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.tokenizer import Tokenizer
 from tests.engine.fake_model import FakeModel

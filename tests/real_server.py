@@ -17,7 +17,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.server_process import wait_until_refused
 
 NAME = DEMO_MODEL.name

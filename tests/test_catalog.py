@@ -21,15 +21,9 @@ from fastovms.app.catalog import (
     with_names,
 )
 from fastovms.backends.model_files import fingerprint_of
-from fastovms.config import (
-    EngineConfig,
-    ModelConfig,
-    ModelFiles,
-    ModelSource,
-    RepositoryConfig,
-    Settings,
-)
+from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError
+from fastovms.server_config import ModelConfig, ModelFiles, ModelSource, RepositoryConfig, Settings
 from tests.fake_hub import FakeHub, running
 
 # What is kept of a pull.

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.test_dropin import Started, started
 
 REQUEST = {"model": "m", "prompt": "Once upon a time"}

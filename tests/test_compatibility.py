@@ -32,7 +32,7 @@ def rows(page: str) -> Iterator[tuple[list[str], str]]:
 @pytest.mark.parametrize("page", ["from-ovms.md", "from-vllm.md"])
 def test_flags(page):
     known = OF_MODELS | {flag.name for flag in FLAGS}
-    known |= {f"--no-{flag.name[2:]}" for flag in FLAGS if flag.parse is None}
+    known |= {f"--no-{flag.name[2:]}" for flag in FLAGS if flag.kind.parse is None}
     unused = {flag.name for flag in FOREIGN_FLAGS}
     known |= {flag.name for flag in FOREIGN_FLAGS if flag.settings} | {"--config"}
     count = 0

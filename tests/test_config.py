@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import (
+from fastovms.config import EngineConfig, HttpConfig
+from fastovms.server_config import (
     ENGINE,
     FILES,
     HTTP,
     SOURCE,
     ConfigField,
-    EngineConfig,
     Fields,
-    HttpConfig,
     ModelConfig,
     ModelFiles,
     ModelSource,

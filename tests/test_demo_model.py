@@ -12,7 +12,7 @@ import openvino_genai as genai
 import pytest
 
 from demo.corpus import draw, held_out, training_samples
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 
 MODEL = DEMO_MODEL
 FILES = {

@@ -18,7 +18,7 @@ import openai
 import pytest
 
 from fastovms.cli.main import main
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.ovms.test_graph import write as write_graph
 
 PROMPT = "Once upon a time"

@@ -11,7 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.real_server import Server, is_idle, server
 
 __all__ = ["server"]

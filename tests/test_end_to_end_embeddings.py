@@ -13,7 +13,7 @@ import openai
 import openvino_genai
 import pytest
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.encoder_models import encoder_dir
 from tests.real_server import PROMPT, start_server, stop_server
 

@@ -8,7 +8,7 @@ import numpy as np
 import openvino_genai as genai
 import pytest
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.real_server import PROMPT, start_server, stop_server
 from tests.speech_models import encoded, sound, wav, whisper_dir
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fastovms.config import FilesConfig
 from fastovms.errors import ConfigurationError, RequestError, StateUnread
 from fastovms.parts.batches.store import FileRecord, FileStore, RecordFolder
+from fastovms.server_config import FilesConfig
 from fastovms.system.threads import DiskThreads
 
 # Records are there whole or not at all.

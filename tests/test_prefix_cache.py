@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fastovms.config import PrefixCacheConfig
 from fastovms.parts.prefix_cache import directory as prefix_cache
 from fastovms.parts.prefix_cache.directory import (
     HEAD_SIZE,
@@ -29,6 +28,7 @@ from fastovms.parts.prefix_cache.directory import (
     read_contents_by_model,
     write_block,
 )
+from fastovms.server_config import PrefixCacheConfig
 
 
 def test_it_is_listed_and_erased_by_model_while_a_server_uses_it(tmp_path: Path) -> None:

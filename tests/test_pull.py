@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.fake_hub import FakeHub, files_of, model_files_of, running
 
 ID = "org/demo"

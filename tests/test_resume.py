@@ -10,7 +10,7 @@ from typing import Any
 import openai
 from openai.types.responses import Response
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.real_server import NAME, start_server, stop_server
 
 SCHEMA = {

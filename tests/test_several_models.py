@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from fastovms.cli.main import main
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 
 
 @pytest.fixture(scope="module")

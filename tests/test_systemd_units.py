@@ -14,7 +14,8 @@ import pytest
 from fastovms.app.catalog import model_root
 from fastovms.cli.flags import add_flags, read_flags
 from fastovms.cli.foreign_flags import normalize
-from fastovms.config import HttpConfig, ServiceConfig
+from fastovms.config import HttpConfig
+from fastovms.server_config import ServiceConfig
 from fastovms.state.sqlite.location import default_directory
 from fastovms.system.disk import cache_root
 

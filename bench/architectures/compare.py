@@ -15,9 +15,10 @@ from fastovms.app.choice import compile_backend
 from fastovms.backend import GenerationBackend
 from fastovms.backends.model_files import read_model_info
 from fastovms.backends.paged.backend import PagedBackend
-from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.server_config import DEMO_MODEL
 from fastovms.system.disk import DiskCache
 
 MAX_LOGPROB_DIFFERENCE: Final = 1e-3

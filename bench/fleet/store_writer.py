@@ -14,7 +14,7 @@ from uuid import uuid4
 import uvloop
 
 from fastovms.app.state_opening import open_store
-from fastovms.config import StateConfig
+from fastovms.server_config import StateConfig
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import StoredItem, StoredResponse

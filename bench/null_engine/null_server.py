@@ -15,7 +15,7 @@ from fastovms.api.served import ServedModel, ServedModels
 from fastovms.app.serve import ServerConfig, run
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats, EngineCounters
-from fastovms.config import DEMO_MODEL, ChatConfig, HttpConfig, ServiceConfig, StateConfig
+from fastovms.config import ChatConfig, HttpConfig
 from fastovms.errors import InvalidField
 from fastovms.params import (
     FinishReason,
@@ -25,6 +25,7 @@ from fastovms.params import (
     ModelInfo,
     SamplingParams,
 )
+from fastovms.server_config import DEMO_MODEL, ServiceConfig, StateConfig
 from fastovms.service.log_writer import LineWriter
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.tokenizer import Tokenizer

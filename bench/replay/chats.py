@@ -9,9 +9,10 @@ from pathlib import Path
 
 from bench.replay.session import Session, Turn
 from bench.replay.vocabulary import Vocabulary
-from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import load_model
 from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.server_config import DEMO_MODEL
 from fastovms.text.tokenizer import Tokenizer
 from tests.engine.engines import full_engine
 

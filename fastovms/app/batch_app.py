@@ -23,7 +23,6 @@ from fastovms.api.context import ApiContext
 from fastovms.api.served import ServedModels
 from fastovms.app.routes import add_model_routes
 from fastovms.app.supply import ModelSupply
-from fastovms.config import BatchConfig
 from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
 from fastovms.http.routing import Router
 from fastovms.parts.batches.endpoints import BatchEndpoints, refuse_line
@@ -31,6 +30,7 @@ from fastovms.parts.batches.input import CheckedInput, InputChecker, InputRules,
 from fastovms.parts.batches.records import ResultLog, cause_of_end, open_output
 from fastovms.parts.batches.runner import Ask, LineCaller, LineRunner
 from fastovms.parts.client.http_client import cancelled_by
+from fastovms.server_config import BatchConfig
 from fastovms.service.watch import EngineWatch
 from fastovms.system.processor_time import ProcessorTime
 from fastovms.system.threads import DiskThreads, in_daemon_thread

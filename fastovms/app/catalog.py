@@ -13,19 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fastovms.config import (
-    ChatConfig,
-    EncoderConfig,
-    EngineConfig,
-    ModelConfig,
-    ModelFiles,
-    ModelLimits,
-    ModelSource,
-    RepositoryConfig,
-    Settings,
-)
+from fastovms.config import ChatConfig, EncoderConfig, EngineConfig, ModelLimits
 from fastovms.errors import ConfigurationError
 from fastovms.parts.ovms.graph import GRAPH_FILE, read_graph, read_plugin_config
+from fastovms.server_config import ModelConfig, ModelFiles, ModelSource, RepositoryConfig, Settings
 from fastovms.system.disk import NOWHERE, read_file, user_directory
 
 logger = logging.getLogger(__name__)

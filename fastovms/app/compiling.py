@@ -28,7 +28,7 @@ from fastovms.backends.model_files import (
     read_speech_info,
 )
 from fastovms.backends.model_task import find_task
-from fastovms.config import EngineConfig, ModelConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import (
     AUTO,
     GIB,
@@ -42,6 +42,7 @@ from fastovms.engine.model.devices import (
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import NotStored, find_gguf, model_directory
 from fastovms.params import ModelInfo, Task
+from fastovms.server_config import ModelConfig
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.system.memory import make_binding_tables, memory_left, memory_limit
 

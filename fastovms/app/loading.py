@@ -39,7 +39,7 @@ from fastovms.backends.model_task import read_optional, takes_images
 from fastovms.backends.paged.backend import PagedBackend
 from fastovms.backends.processes import ChildProcess
 from fastovms.backends.speech_backend import load_whisper
-from fastovms.config import EngineConfig, MediaConfig, ModelConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.model.cache_precision import check_cpu_cache
 from fastovms.engine.model.compilation import check_exact
 from fastovms.engine.model.devices import (
@@ -55,6 +55,7 @@ from fastovms.parts.drafts.files import check_draft_files
 from fastovms.parts.media.image_decoder import ImageDecoder
 from fastovms.parts.media.loader import ImageLoader
 from fastovms.parts.prefix_cache.engine import PrefixDirectory
+from fastovms.server_config import MediaConfig, ModelConfig
 from fastovms.system.disk import DiskCache
 from fastovms.system.memory import make_binding_tables
 from fastovms.telemetry.metrics import GenerationMetrics

@@ -35,26 +35,7 @@ from fastovms.app.paged import TunedCores
 from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.app.state_opening import open_store
 from fastovms.app.supply import ModelSupply, ReadList, settle_memory
-from fastovms.config import (
-    HTTP,
-    MEDIA,
-    PREFIX_CACHE,
-    RESIDENCY,
-    STATE,
-    UPLOADS,
-    ApiConfig,
-    BatchConfig,
-    FilesConfig,
-    HttpConfig,
-    MediaConfig,
-    ModelSource,
-    PrefixCacheConfig,
-    RepositoryConfig,
-    ResidencyConfig,
-    SecurityConfig,
-    ServiceConfig,
-    StateConfig,
-)
+from fastovms.config import ApiConfig, HttpConfig
 from fastovms.engine.model.devices import format_size
 from fastovms.errors import ConfigurationError
 from fastovms.extensions import ENDPOINTS, load_extensions
@@ -86,6 +67,24 @@ from fastovms.parts.prefix_cache.directory import open_block_directory
 from fastovms.parts.responses.background import BackgroundRuns, ResponsesState
 from fastovms.parts.responses.resumption import LeaseKeeper, Resumer, RunRestorer
 from fastovms.parts.several_models.model_pool import ModelCollector
+from fastovms.server_config import (
+    HTTP,
+    MEDIA,
+    PREFIX_CACHE,
+    RESIDENCY,
+    STATE,
+    UPLOADS,
+    BatchConfig,
+    FilesConfig,
+    MediaConfig,
+    ModelSource,
+    PrefixCacheConfig,
+    RepositoryConfig,
+    ResidencyConfig,
+    SecurityConfig,
+    ServiceConfig,
+    StateConfig,
+)
 from fastovms.service.export import OvmsMetrics, span_tracer
 from fastovms.service.lifecycle import Guard, Lifecycle, LifecycleHooks, cors_policy, gates_for
 from fastovms.service.log_writer import LineWriter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fastovms.config import StateConfig
 from fastovms.parts.postgres.server_address import extra_needed
+from fastovms.server_config import StateConfig
 from fastovms.state.database import StateBounds
 from fastovms.state.sqlite.location import open_location
 from fastovms.state.state_store import StateStore

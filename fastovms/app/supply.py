@@ -19,7 +19,6 @@ from fastovms.app.compiling import read_info, task_of, weights_size
 from fastovms.app.loading import check_models
 from fastovms.app.paged import TunedCores
 from fastovms.backends.model_files import fingerprint_of
-from fastovms.config import ModelConfig, ModelSource, ResidencyConfig
 from fastovms.engine.model.devices import FREE_MEMORY_SHARE, GIB, available_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf
@@ -28,6 +27,7 @@ from fastovms.parts.prefix_cache.directory import BlockDirectory
 from fastovms.parts.prefix_cache.engine import PrefixDirectory
 from fastovms.parts.several_models.model_pool import ModelPlan, ModelPool
 from fastovms.parts.several_models.residency import Residency
+from fastovms.server_config import ModelConfig, ModelSource, ResidencyConfig
 from fastovms.service.lifecycle import FileWatch
 from fastovms.system.memory import find_trim
 from fastovms.system.threads import in_daemon_thread

@@ -16,15 +16,6 @@ from fastovms.app.catalog import ModelFinder
 from fastovms.backends.model_task import find_task
 from fastovms.cli.flags import ENGINE_GROUP, FLAGS, HUB_GROUP, add_flags, read_flags
 from fastovms.cli.foreign_flags import given_flags
-from fastovms.config import (
-    ENCODER,
-    ENGINE,
-    MODEL_SECTIONS,
-    ConfigField,
-    ModelSource,
-    RepositoryConfig,
-    Settings,
-)
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
 from fastovms.parts.ovms.config_list import config_file, path_from, read_json, write_file
@@ -39,6 +30,15 @@ from fastovms.parts.ovms.graph import (
 from fastovms.parts.ovms.options import OVMS_OPTIONS, Choice, Integer, Kind
 from fastovms.parts.ovms.textproto import quote
 from fastovms.parts.prefix_cache.directory import FOLDER, erase, read_contents_by_model
+from fastovms.server_config import (
+    ENCODER,
+    ENGINE,
+    MODEL_SECTIONS,
+    ConfigField,
+    ModelSource,
+    RepositoryConfig,
+    Settings,
+)
 from fastovms.setting import path, text
 from fastovms.state.sqlite.location import default_directory
 

@@ -26,10 +26,10 @@ from fastovms.cli.foreign_flags import (
     unused_flags,
 )
 from fastovms.cli.foreign_tables import VLLM_FLAGS, VLLM_NAMES, VLLM_REFUSED
-from fastovms.config import SOURCE, ConfigField, Settings
 from fastovms.errors import ConfigurationError
 from fastovms.http.gates import KEY_VARIABLES
 from fastovms.parts.ovms.options import OVMS_OPTIONS
+from fastovms.server_config import SOURCE, ConfigField, Settings
 from fastovms.setting import text
 
 CONFIG_FILE: Final = "VLLM_CONFIG_FILE"
@@ -56,7 +56,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "OPENAI_RESPONSE_ROLE": "--response-role",
     "SERVED_MODEL_NAME": "--served-model-name",
     "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "--served-model-name",
-    "FASTOVMS_STATE_URL": "--state-url",
+    **{flag.variable: flag.name for flag in FLAGS if flag.variable},
 }
 """The flags that variables set, by the variable. If two set the same value, the later one
 counts."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from fastovms.config import ConfigField, Settings
 from fastovms.errors import ConfigurationError
 from fastovms.parts.ovms.options import Choice, Integer, Kind
-from fastovms.setting import choice, integer, json_object, name_of, path, show_number, text
+from fastovms.server_config import ConfigField, Settings
+from fastovms.setting import FLAGS, SettingFlag, choice, integer, json_object, name_of, path, text
 
 
 def reader_of(kind: Kind) -> Callable[[str], object]:
@@ -53,42 +53,21 @@ def media_limits(value: str) -> object:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """A command-line flag for a configuration field, whose default applies.
+@dataclass(frozen=True, kw_only=True)
+class Flag(SettingFlag):
+    """A command-line flag and the field that it sets."""
 
-    Attributes:
-        parse: reads the value; None = a switch, with a `--no-` form.
-        show: formats the default for the help.
-        shows_default: False if the help text describes the default itself.
-        repeats: whether it may be given several times; the field is a tuple.
-        common: whether `--help` shows it; `--help-all` shows every flag.
-        merges: whether it takes several values, and may be given several times. Each value is a
-            mapping, as the field is.
-        member: the key that it sets in a mapping field; "" = it sets the whole field.
-    """
-
-    name: str
     field: ConfigField
-    metavar: str
-    parse: Callable[[str], object] | None
-    help: str
-    show: Callable[[object], str] = show_number
-    shows_default: bool = True
-    repeats: bool = False
-    common: bool = False
-    merges: bool = False
-    member: str = ""
 
     @property
     def shown_default(self) -> str:
         """The default in words; "" = not shown."""
         default = self.field.default
-        if not self.shows_default or default is None:
+        if default in (None, "", (), {}) or "(default: " in self.help:
             return ""
-        if self.parse is None:
+        if self.kind.parse is None:
             return "yes" if default else "no"
-        return self.show(default)
+        return self.kind.show(default)
 
     @property
     def dest(self) -> str:
@@ -103,10 +82,10 @@ class Flag:
             "default": argparse.SUPPRESS,
             "help": argparse.SUPPRESS if hidden else text,
         }
-        if self.parse is None:
+        if self.kind.parse is None:
             options["action"] = argparse.BooleanOptionalAction
         else:
-            options |= {"metavar": self.metavar, "type": self.parse}
+            options |= {"metavar": self.kind.metavar, "type": self.kind.parse}
             if self.repeats:
                 options["action"] = "append"
             if self.merges:
@@ -131,6 +110,32 @@ class Flag:
             if merged.setdefault(key, value) != value:
                 raise ConfigurationError(f"{self.name} has {key} twice: {merged[key]} and {value}")
         return merged
+
+
+def flags_of(section: type[Any]) -> list[Flag]:
+    """Returns the flags that the fields of a section declare."""
+    found: list[Flag] = []
+    group = ""
+    for known in fields(section):
+        for declared in known.metadata.get(FLAGS, ()):
+            group = declared.group or group
+            name = declared.name or f"--{known.name.replace('_', '-')}"
+            given = {**vars(declared), "name": name, "group": group}
+            found.append(Flag(**given, field=ConfigField(section, known.name)))
+    return found
+
+
+def groups_of(
+    titles: Iterable[str], sections: Iterable[type[Any]]
+) -> Mapping[str, tuple[Flag, ...]]:
+    """Returns the flags of sections by the titles of their groups, in the order of the help."""
+    groups: dict[str, list[Flag]] = {title: [] for title in titles}
+    flags = [flag for section in sections for flag in flags_of(section)]
+    for flag in sorted(flags, key=lambda flag: bool(flag.after)):
+        group = groups[flag.group]
+        names = [known.name for known in group]
+        group.insert(names.index(flag.after) + 1 if flag.after else len(group), flag)
+    return {title: tuple(group) for title, group in groups.items()}
 
 
 def settings_of(flags: Iterable[Flag], arguments: argparse.Namespace) -> Settings:

@@ -19,9 +19,9 @@ from fastovms.cli.foreign_tables import (
     SHORT_NAMES,
     on_off,
 )
-from fastovms.config import Settings
 from fastovms.errors import ConfigurationError
 from fastovms.parts.ovms.options import OVMS_OPTIONS
+from fastovms.server_config import Settings
 from fastovms.setting import path
 
 _PREFIX: Final = "unused "
@@ -169,7 +169,7 @@ _FIRST_WORDS: Final = (*COMMANDS, "-h", "--help", "--version")
 
 SWITCHES: Final = frozenset(
     [
-        *(flag.name for flag in FLAGS if flag.parse is None),
+        *(flag.name for flag in FLAGS if flag.kind.parse is None),
         *(flag.name for flag in FOREIGN_FLAGS if flag.parse is None),
         *REFUSED_SWITCHES,
         *(name for name in ALIASES.values() if name.startswith(_NO)),

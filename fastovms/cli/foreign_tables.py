@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fastovms.cli.flag import media_limits, reader_of
-from fastovms.config import CHAT, ENCODER, ENGINE, FILES, SERVICE, ConfigField
 from fastovms.parts.ovms.options import (
     ALWAYS_IN_PARTS,
     LOG_FLAGS,
@@ -23,6 +22,7 @@ from fastovms.parts.ovms.options import (
     OVMS_OPTIONS,
     STEP_TOKENS,
 )
+from fastovms.server_config import CHAT, ENCODER, ENGINE, FILES, SERVICE, ConfigField
 from fastovms.setting import choice, integer, json_object, number, text
 
 

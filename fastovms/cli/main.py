@@ -78,18 +78,21 @@ from fastovms.cli.server_commands import (
     run_chat,
     run_state,
 )
-from fastovms.config import (
+from fastovms.config import ApiConfig, EngineConfig, HttpConfig
+from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
+from fastovms.extensions import COMMANDS as COMMAND_GROUP
+from fastovms.extensions import Extension, faults_named, load_extensions
+from fastovms.parts.client.http_client import RequestFailed
+from fastovms.parts.ovms.config_list import config_file, read_config_list
+from fastovms.server_config import (
     ENCODER,
     ENGINE,
     MODEL_SECTIONS,
     SERVICE,
     SOURCE,
-    ApiConfig,
     BatchConfig,
     ConfigField,
-    EngineConfig,
     FilesConfig,
-    HttpConfig,
     MediaConfig,
     ModelSource,
     PrefixCacheConfig,
@@ -100,11 +103,6 @@ from fastovms.config import (
     Settings,
     StateConfig,
 )
-from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
-from fastovms.extensions import COMMANDS as COMMAND_GROUP
-from fastovms.extensions import Extension, faults_named, load_extensions
-from fastovms.parts.client.http_client import RequestFailed
-from fastovms.parts.ovms.config_list import config_file, read_config_list
 from fastovms.service.log_writer import LineWriter
 from fastovms.setting import path, text
 from fastovms.system.memory import share_heap

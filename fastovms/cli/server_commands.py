@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,25 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 from fastovms.app.catalog import ModelFinder
 from fastovms.cli.commands import wants_colour
-from fastovms.cli.flag import Flag, settings_of
-from fastovms.config import ConfigField, Fields, RepositoryConfig, Settings
+from fastovms.cli.flag import Flag, flags_of, groups_of, settings_of
 from fastovms.parts.client.terminal import TerminalConfig
 from fastovms.parts.load_test.config import (
-    BACKENDS,
-    DATA_SETS,
-    LATENCIES,
     DataConfig,
     LoadConfig,
     ReportConfig,
 )
+from fastovms.server_config import ConfigField, Fields, RepositoryConfig, Settings
 from fastovms.setting import (
-    integer,
-    json_object,
-    name_of,
-    number,
     path,
-    show_duration,
-    some_duration,
     text,
 )
 
@@ -57,17 +47,7 @@ def client_settings(
 
 TERMINAL: Final = Fields(TerminalConfig)
 
-CHAT_FLAGS: Final = (
-    Flag("--model", TERMINAL.model, "NAME", text,
-         "name of the model in requests (default: the server's first model)",
-         shows_default=False),
-    Flag("--system", TERMINAL.system, "TEXT", text, "system message of the chat",
-         shows_default=False),
-    Flag("--api-key", TERMINAL.api_key, "KEY", text,
-         "API key of the server (default: the environment variable OPENAI_API_KEY)",
-         shows_default=False),
-    Flag("--insecure", TERMINAL.insecure, "", None, "accept any TLS certificate of the server"),
-)  # fmt: skip
+CHAT_FLAGS: Final = flags_of(TerminalConfig)
 
 
 def add_chat(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> None:
@@ -108,154 +88,11 @@ def run_chat(arguments: argparse.Namespace, settings: Settings) -> int:
     )
 
 
-DATA: Final = Fields(DataConfig)
 LOAD: Final = Fields(LoadConfig)
-REPORT: Final = Fields(ReportConfig)
 
-_GOODPUT: Final = ("ttft", "tpot", "e2el")
-
-
-def _rate(value: str) -> float:
-    return math.inf if value == "inf" else number("requests a second, or inf", positive=True)(value)
-
-
-def _ratio(value: str) -> float:
-    parsed = number("shares")(value)
-    if parsed >= 1:
-        raise argparse.ArgumentTypeError(f"must be 0 or more and less than 1, not {value!r}")
-    return parsed
-
-
-def _header(value: str) -> tuple[str, str]:
-    name, separator, content = value.partition("=")
-    if not separator or not name.isascii() or not name.strip() or "\n" in value:
-        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {value!r}")
-    return name.strip(), content.strip()
-
-
-def _listed(read: Callable[[str], object]) -> Callable[[str], tuple[object, ...]]:
-    def parse(value: str) -> tuple[object, ...]:
-        return tuple(read(item.strip()) for item in value.split(","))
-
-    return parse
-
-
-def _percentile(value: str) -> float:
-    parsed = number("percent")(value)
-    if parsed > 100:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 100, not {value!r}")
-    return parsed
-
-
-def _goodput(value: str) -> Mapping[str, float]:
-    limits = {}
-    for item in value.split(","):
-        name, _, limit = item.partition(":")
-        limits[name_of(*_GOODPUT)(name.strip())] = number("milliseconds")(limit)
-    return limits
-
-
-def _show_list(value: object) -> str:
-    assert isinstance(value, tuple)
-    return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
-
-
-LOAD_FLAGS: Final = (
-    Flag("--backend", LOAD.backend, "API", name_of(*BACKENDS),
-         "API that requests use: openai = /completions, openai-chat = /chat/completions"),
-    Flag("--endpoint", LOAD.endpoint, "PATH", text,
-         "path of requests on the server (default: the path of URL and of --backend)",
-         shows_default=False),
-    Flag("--model", LOAD.model, "NAME", text,
-         "name of the model in requests (default: the server's first model)",
-         shows_default=False),
-    Flag("--api-key", LOAD.api_key, "KEY", text,
-         "API key of the server (default: the environment variable OPENAI_API_KEY)",
-         shows_default=False),
-    Flag("--header", LOAD.headers, "NAME=VALUE", _header,
-         "further HTTP header of every request; may be given several times", shows_default=False,
-         repeats=True),
-    Flag("--insecure", LOAD.insecure, "", None, "accept any TLS certificate of the server"),
-    Flag("--num-prompts", LOAD.num_prompts, "N", integer(1), "number of requests in one round"),
-    Flag("--num-warmups", LOAD.num_warmups, "N", integer(0),
-         "number of requests before the measurement, which are not counted"),
-    Flag("--request-rate", LOAD.request_rate, "RATE", _rate,
-         "number of requests a second, at random intervals; inf = all at once"),
-    Flag("--burstiness", LOAD.burstiness, "SHAPE", number("shapes", positive=True),
-         "shape of the gamma distribution of the intervals of requests: 1 = a Poisson process, "
-         "less = bursts, more = even intervals"),
-    Flag("--max-concurrency", LOAD.max_concurrency, "N", integer(1),
-         "number of requests that run at the same time; more wait (default: no limit)",
-         shows_default=False),
-    Flag("--request-timeout", LOAD.request_timeout, "TIME", some_duration,
-         "time after which a request counts as failed", show_duration),
-    Flag("--seed", LOAD.seed, "N", integer(0), "seed of the random prompts and intervals"),
-    Flag("--ignore-eos", LOAD.ignore_eos, "", None,
-         "generate every answer to its full length; this server and vLLM support it"),
-    Flag("--temperature", LOAD.temperature, "T", number("degrees"),
-         "sampling temperature of every request (default: the server's)", shows_default=False),
-    Flag("--extra-body", LOAD.extra_body, "JSON", json_object,
-         "further fields of every request body", shows_default=False),
-)  # fmt: skip
-
-DATA_FLAGS: Final = (
-    Flag("--dataset-name", DATA.dataset_name, "NAME", name_of(*DATA_SETS),
-         f"source of the prompts: {', '.join(DATA_SETS)}"),
-    Flag("--dataset-path", DATA.dataset_path, "FILE", text,
-         "file of the data set sharegpt (JSON) or custom (JSON lines with prompt and "
-         "output_tokens)",
-         shows_default=False),
-    Flag("--random-input-len", DATA.random_input_len, "TOKENS", integer(1),
-         "length of random prompts"),
-    Flag("--random-output-len", DATA.random_output_len, "TOKENS", integer(1),
-         "length of the answers to random prompts"),
-    Flag("--random-range-ratio", DATA.random_range_ratio, "SHARE", _ratio,
-         "share by which the lengths of random prompts and answers vary, up and down"),
-    Flag("--prefix-repetition-prefix-len", DATA.prefix_repetition_prefix_len, "TOKENS", integer(1),
-         "length of the prefixes that prompts of the data set prefix_repetition share"),
-    Flag("--prefix-repetition-suffix-len", DATA.prefix_repetition_suffix_len, "TOKENS", integer(1),
-         "length of the differing part of each prompt of the data set prefix_repetition"),
-    Flag("--prefix-repetition-num-prefixes", DATA.prefix_repetition_num_prefixes, "N", integer(1),
-         "number of prefixes of the data set prefix_repetition"),
-    Flag("--prefix-repetition-output-len", DATA.prefix_repetition_output_len, "TOKENS", integer(1),
-         "length of the answers of the data set prefix_repetition"),
-    Flag("--output-len", DATA.output_len, "TOKENS", integer(1),
-         "length of the answers to prompts from a file (default: as in the file)",
-         shows_default=False),
-)  # fmt: skip
-
-REPORT_FLAGS: Final = (
-    Flag("--compare", REPORT.compare, "URL2", text,
-         "base URL of a second server, which gets the same load in turn; the ratios of paired "
-         "rounds are printed",
-         shows_default=False),
-    Flag("--rounds", LOAD.rounds, "N", integer(1), "number of rounds per server with --compare"),
-    Flag("--percentile-metrics", LOAD.percentile_metrics, "NAMES", _listed(name_of(*LATENCIES)),
-         "latencies to report, separated by commas", _show_list),
-    Flag("--metric-percentiles", LOAD.metric_percentiles, "PERCENT", _listed(_percentile),
-         "percentiles of the latencies to report, separated by commas", _show_list),
-    Flag("--goodput", LOAD.goodput, "LIMITS", _goodput,
-         "report the requests a second that are within limits in milliseconds, such as "
-         "ttft:500,tpot:50,e2el:10000", shows_default=False),
-    Flag("--json", REPORT.json, "", None, "print the results as JSON instead of text"),
-    Flag("--save-result", REPORT.save_result, "", None,
-         "write the results as JSON to a file named after the time"),
-    Flag("--result-filename", REPORT.result_filename, "FILE", path,
-         "write the results as JSON to this file", shows_default=False),
-    Flag("--save-detailed", REPORT.save_detailed, "", None,
-         "write the results as JSON, with the figures of every request"),
-    Flag("--html", REPORT.html, "FILE", path,
-         "write an HTML page with plots, which needs no network to read; needs the extra plots",
-         shows_default=False),
-    Flag("--svg", REPORT.svg, "FILE", path, "write the plots to an SVG file", shows_default=False),
-    Flag("--disable-tqdm", REPORT.disable_tqdm, "", None, "show no progress bar"),
-)  # fmt: skip
-
-BENCH_GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
-    "load": LOAD_FLAGS,
-    "data sets": DATA_FLAGS,
-    "report": REPORT_FLAGS,
-}
+BENCH_GROUPS: Final = groups_of(
+    ("load", "data sets", "report"), (LoadConfig, DataConfig, ReportConfig)
+)
 
 
 def add_bench(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> None:

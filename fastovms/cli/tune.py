@@ -14,7 +14,7 @@ from typing import Final
 from fastovms.app.catalog import ModelFinder
 from fastovms.app.compiling import task_of
 from fastovms.app.loading import check_models
-from fastovms.config import EngineConfig, ModelSource, RepositoryConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import MemoryReader
 from fastovms.engine.model.paging import MAX_ACTIVATION_GROUP
 from fastovms.errors import ConfigurationError
@@ -23,6 +23,7 @@ from fastovms.params import SamplingParams, Task
 from fastovms.parts.tuning.idle import TuningReport, compare_all, measure_all
 from fastovms.parts.tuning.measurement import DECODES, PREFILLS, Times
 from fastovms.parts.tuning.quality import Quality
+from fastovms.server_config import ModelSource, RepositoryConfig
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.text.tokenizer import Tokenizer
 

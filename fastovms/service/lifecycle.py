@@ -18,7 +18,7 @@ from fastovms.api.admin import DOCS_PATHS, HEALTH_PATHS, ServerPhase, ServerStat
 from fastovms.api.dialect import render_error
 from fastovms.api.served import ServedModels
 from fastovms.backend import Backend
-from fastovms.config import HttpConfig, SecurityConfig, ServiceConfig
+from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.http.gates import (
     ApiKeys,
@@ -31,6 +31,7 @@ from fastovms.http.gates import (
 from fastovms.http.listeners import Notifier
 from fastovms.http.messages import Caller, Check, Request, Response
 from fastovms.http.server import HttpServer
+from fastovms.server_config import SecurityConfig, ServiceConfig
 from fastovms.service.watch import EngineWatch, ThroughputLog
 from fastovms.system.processor_time import ProcessorTime
 from fastovms.system.threads import LastWaits, in_daemon_thread

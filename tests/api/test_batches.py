@@ -12,7 +12,6 @@ from msgspec import structs
 from openai.types import Batch
 
 from fastovms.app.serve import BatchService
-from fastovms.config import BatchConfig, FilesConfig
 from fastovms.errors import MalformedBody
 from fastovms.http.messages import UploadHandler
 from fastovms.http.routing import Match
@@ -20,6 +19,7 @@ from fastovms.params import LOWEST_PRIORITY, Task
 from fastovms.parts.batches.endpoints import UPLOAD_ROUTES, BatchRequest, batch_object
 from fastovms.parts.batches.records import BatchError
 from fastovms.parts.batches.store import FileRecord
+from fastovms.server_config import BatchConfig, FilesConfig
 from tests.api.documented_values import of_files_and_batches
 from tests.api.encoder_api import EncoderApi, served_encoder
 from tests.batches.test_records import new_record

@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
-from fastovms.config import MediaConfig
 from fastovms.errors import NotFound, StateFailed
 from fastovms.parts.media import files as api_documents
 from fastovms.parts.media.documents import read_pdf
 from fastovms.parts.media.files import Documents
+from fastovms.server_config import MediaConfig
 from tests.api.chat_models import chat_model, prompt_of
 from tests.fakes import FakeStream, model_info
 from tests.media.pdf_files import pdf_file

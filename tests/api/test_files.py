@@ -19,7 +19,7 @@ from openai.types import FileObject
 from fastovms.api.body import BodyReader
 from fastovms.api.dialect import OPENAI, render_error
 from fastovms.api.uploads import FormReader, UploadSink
-from fastovms.config import FilesConfig, HttpConfig
+from fastovms.config import HttpConfig
 from fastovms.errors import InvalidField, NotFound, RequestError, StateFailed
 from fastovms.http.gates import JsonOnly
 from fastovms.http.messages import Headers, Request
@@ -40,6 +40,7 @@ from fastovms.parts.batches.files import (
     send_content,
 )
 from fastovms.parts.batches.store import FileRecord, FileStore
+from fastovms.server_config import FilesConfig
 from fastovms.system.threads import DiskThreads
 from tests.api.documented_values import of_files_and_batches
 from tests.api.forms import BOUNDARY, CONTENT_TYPE, form, part

@@ -10,7 +10,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fastovms.api.served import KnownModel, ModelState, ServedModel, ServedModels
-from fastovms.config import ModelConfig, ResidencyConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField
 from fastovms.http.messages import Caller
 from fastovms.parts.several_models.model_pool import (
@@ -22,6 +21,7 @@ from fastovms.parts.several_models.model_pool import (
     unloads,
 )
 from fastovms.parts.several_models.residency import Residency
+from fastovms.server_config import ModelConfig, ResidencyConfig
 from fastovms.telemetry.metrics import FinishedRequest, GenerationMetrics, render
 from tests.fakes import ByteTokenizer, FakeBackend, make_request, model_info
 

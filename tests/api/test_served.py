@@ -16,12 +16,13 @@ from fastovms.api.admin import ModelRoutes
 from fastovms.api.dialect import OLLAMA, OPENAI, model_not_found
 from fastovms.api.rendering import load_chat
 from fastovms.api.served import KnownModel, ModelState, ServedModels, no_hold
-from fastovms.config import DEMO_MODEL, ChatConfig, MediaConfig, ResidencyConfig
+from fastovms.config import ChatConfig
 from fastovms.errors import ConfigurationError, FieldFault, ModelNotFound, Overloaded
 from fastovms.params import ModelInfo, Refusal, Task
 from fastovms.parts.media.decode import PixelBound
 from fastovms.parts.media.loader import ImageLoader
 from fastovms.parts.several_models.residency import Move, MoveKind, Residency
+from fastovms.server_config import DEMO_MODEL, MediaConfig, ResidencyConfig
 from fastovms.text.template import ChatTemplate
 from tests.api.chat_models import MESSAGES, chat_model
 from tests.api.encoder_api import served_encoder

@@ -18,10 +18,11 @@ from fastovms.app.compiling import (
     weights_size,
 )
 from fastovms.app.loading import check_models, load_models
-from fastovms.config import DEMO_MODEL, EngineConfig, MediaConfig, ModelConfig
+from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import NotStored
 from fastovms.params import SamplingDefaults, Task
+from fastovms.server_config import DEMO_MODEL, MediaConfig, ModelConfig
 from tests.fakes import FakeBackend, model_info
 
 

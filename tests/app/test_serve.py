@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from fastovms.app.serve import BatchService, ServerConfig, _access_log, check_sizes
-from fastovms.config import (
+from fastovms.config import HttpConfig
+from fastovms.errors import ConfigurationError
+from fastovms.server_config import (
     BatchConfig,
     FilesConfig,
-    HttpConfig,
     MediaConfig,
     PrefixCacheConfig,
     ResidencyConfig,
     ServiceConfig,
     StateConfig,
 )
-from fastovms.errors import ConfigurationError
 from fastovms.service.log_writer import LineWriter
 from tests.api.conftest import make_api
 

@@ -24,10 +24,11 @@ from fastovms.api.served import ServedModels
 from fastovms.app.compiling import weights_size
 from fastovms.app.supply import ModelSupply, find_each, plan_models
 from fastovms.cli.main import main
-from fastovms.config import DEMO_MODEL, EngineConfig, ModelConfig, ModelSource, ResidencyConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import GIB
 from fastovms.errors import ConfigurationError
 from fastovms.parts.several_models.model_pool import ModelChanges, ModelPlan
+from fastovms.server_config import DEMO_MODEL, ModelConfig, ModelSource, ResidencyConfig
 from tests.encoder_models import encoder_dir
 
 # What is known of models before they are loaded, and what of a list can be served.

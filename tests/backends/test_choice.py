@@ -12,11 +12,11 @@ from bench.models import write_draft_head
 from bench.random_models.shapes import SHAPES
 from fastovms.app import choice
 from fastovms.app import paged as paged_backend
-from fastovms.config import DEMO_MODEL
 from fastovms.engine.model.paging import TransformedGraph
 from fastovms.errors import ConfigurationError
 from fastovms.parts.genai import backend as genai_backend
 from fastovms.parts.genai.backend import GenaiBackend
+from fastovms.server_config import DEMO_MODEL
 from tests.backends.genai.test_real import far_off, load, running
 from tests.paths import TINY_VLM
 

@@ -16,10 +16,10 @@ from fastovms.backends.encoder_model import (
     pooled,
     read_encoder,
 )
-from fastovms.config import DEMO_MODEL
 from fastovms.encoding import EncoderInfo, EncoderText, Pooling
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
+from fastovms.server_config import DEMO_MODEL
 from tests.encoder_models import encoder_dir
 
 

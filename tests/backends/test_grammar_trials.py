@@ -13,7 +13,6 @@ from multiprocessing.connection import Pipe
 import pytest
 
 from fastovms.backends.processes import ChildProcess
-from fastovms.config import DEMO_MODEL
 from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.grammar.state import CompiledGrammar, UnusableGrammar
@@ -30,6 +29,7 @@ from fastovms.parts.grammars.trials import (
     digest_of,
     guard_compiler,
 )
+from fastovms.server_config import DEMO_MODEL
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
 # Refusals are remembered, within bounds.

@@ -14,10 +14,10 @@ from fastovms.backends.model_task import (
     read_json,
     read_optional,
 )
-from fastovms.config import DEMO_MODEL
 from fastovms.encoding import Pooling
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
+from fastovms.server_config import DEMO_MODEL
 
 
 @pytest.mark.parametrize(

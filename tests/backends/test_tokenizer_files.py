@@ -12,7 +12,7 @@ import openvino_genai
 import pytest
 
 from fastovms.backends.model_files import read_model_info
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from fastovms.text.template import DEFAULT, find_templates, special_tokens
 
 Change = Callable[[Path], object]

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from fastovms.config import BatchConfig
 from fastovms.errors import Overloaded, RequestError
 from fastovms.parts.batches.records import BatchRecord, BatchStatus
 from fastovms.parts.batches.runner import BatchRunner
+from fastovms.server_config import BatchConfig
 from tests.batches.test_records import new_record
 from tests.batches.test_runner import Server
 

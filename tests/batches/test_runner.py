@@ -10,7 +10,6 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from fastovms.config import FilesConfig
 from fastovms.http.messages import Request, Response
 from fastovms.http.routing import Router
 from fastovms.params import LOWEST_PRIORITY
@@ -37,6 +36,7 @@ from fastovms.parts.batches.runner import (
     LineRunner,
 )
 from fastovms.parts.batches.store import FileRecord, FileStore
+from fastovms.server_config import FilesConfig
 from fastovms.system.threads import DiskThreads
 from tests.batches.test_records import new_record
 

@@ -6,7 +6,8 @@ import pytest
 
 from bench.chat import seconds_a_token, shapes
 from fastovms.api.rendering import load_chat
-from fastovms.config import DEMO_MODEL, ChatConfig
+from fastovms.config import ChatConfig
+from fastovms.server_config import DEMO_MODEL
 from fastovms.text.tokenizer import Tokenizer
 
 NUM_WORDS = 48

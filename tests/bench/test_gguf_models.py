@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 from bench.gguf_models import TYPES, main, write_decoder, write_encoder
 from bench.random_models.encoder_graph import ENCODER_SHAPES
 from bench.random_models.shapes import SHAPES
-from fastovms.config import DEMO_MODEL
 from fastovms.gguf.graph import build_decoder
 from fastovms.gguf.reader import read_gguf, read_hyperparameters
 from fastovms.gguf.tokenizer import TokenizerFields, make_tokenizer_json
+from fastovms.server_config import DEMO_MODEL
 
 TINY = replace(SHAPES["tiny"], vocab_size=1600)
 TOKENIZER = DEMO_MODEL / "tokenizer.json"

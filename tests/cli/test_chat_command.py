@@ -5,9 +5,9 @@ import pytest
 from fastovms.app.catalog import ModelFinder
 from fastovms.cli.main import parse
 from fastovms.cli.server_commands import CHAT_FLAGS, TERMINAL, run_chat
-from fastovms.config import Settings
 from fastovms.parts.client import terminal
 from fastovms.parts.client.terminal import TerminalConfig
+from fastovms.server_config import Settings
 
 
 @pytest.fixture

@@ -11,8 +11,16 @@ import pytest
 
 from fastovms.app.catalog import ModelFinder, Repository
 from fastovms.cli.main import main
-from fastovms.config import CHAT, DEMO_MODEL, ENCODER, ENGINE, FILES, ModelSource, RepositoryConfig
 from fastovms.parts.ovms.graph import read_graph
+from fastovms.server_config import (
+    CHAT,
+    DEMO_MODEL,
+    ENCODER,
+    ENGINE,
+    FILES,
+    ModelSource,
+    RepositoryConfig,
+)
 from tests.encoder_models import encoder_dir
 
 CONFIGURE = "--configure --model_path m --task text_generation"

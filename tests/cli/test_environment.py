@@ -14,7 +14,8 @@ from fastovms.cli.environment import (
     read_config_file,
     read_environment,
 )
-from fastovms.config import (
+from fastovms.errors import ConfigurationError
+from fastovms.server_config import (
     CHAT,
     ENGINE,
     FILES,
@@ -25,7 +26,6 @@ from fastovms.config import (
     SOURCE,
     STATE,
 )
-from fastovms.errors import ConfigurationError
 
 # The flags of vLLM 0.27.1 that variables of Runpod's worker set, as the worker lists them
 # (worker-vllm of 2026-08-20): switches, flags with a value, and those that vLLM has removed.

@@ -11,9 +11,9 @@ import pytest
 from fastovms import setting
 from fastovms.cli import flag as cli_flag
 from fastovms.cli.flag import Flag
-from fastovms.config import ENGINE, HTTP, SECURITY, Settings
 from fastovms.parts.ovms.options import Integer
-from fastovms.setting import show_size
+from fastovms.server_config import ENGINE, HTTP, SECURITY, Settings
+from fastovms.setting import SIZE, SWITCH, TEXT, Kind, show_size
 from tests.adapters import BAD_NAMES
 from tests.cli.test_flags import parse
 
@@ -157,10 +157,10 @@ def test_counts_are_shown_as_they_are_read(number, shown):
 # A flag in the help, on a command line, and in the settings.
 
 
-PORT = Flag("--p", HTTP.port, "N", int, "100% a port")
-CACHING = Flag("--caching", ENGINE.enable_prefix_caching, "", None, "caches")
-KEYS = Flag("--key", SECURITY.api_keys, "K", str, "a key", repeats=True, shows_default=False)
-MEMBER = Flag("--kv", ENGINE.plugin_config, "T", str, "type", member="KV", shows_default=False)
+PORT = Flag(Kind("N", int), "100% a port", "--p", field=HTTP.port)
+CACHING = Flag(SWITCH, "caches", "--caching", field=ENGINE.enable_prefix_caching)
+KEYS = Flag(TEXT, "a key", "--key", repeats=True, field=SECURITY.api_keys)
+MEMBER = Flag(TEXT, "type", "--kv", member="KV", field=ENGINE.plugin_config)
 
 
 def parser(*flags: Flag) -> argparse.ArgumentParser:
@@ -191,11 +191,9 @@ def test_what_it_sets(flag, line, settings) -> None:
         (PORT, "8000"),
         (CACHING, "yes"),
         (KEYS, ""),
-        (
-            Flag("--m", HTTP.max_body, "N", int, "", show=show_size),
-            show_size(HTTP.max_body.default),
-        ),
-        (Flag("--d", ENGINE.draft_model, "D", str, ""), ""),
+        (Flag(SIZE, "", "--m", field=HTTP.max_body), show_size(HTTP.max_body.default)),
+        (Flag(TEXT, "", "--d", field=ENGINE.draft_model), ""),
+        (Flag(TEXT, "a device (default: any)", "--d", field=ENGINE.device), ""),
     ],
 )
 def test_its_default_in_words(flag, shown) -> None:

@@ -7,21 +7,20 @@ import pytest
 
 from fastovms.cli.flags import FLAGS, add_flags, read_flags
 from fastovms.cli.foreign_flags import add_foreign_flags, normalize
-from fastovms.config import (
+from fastovms.config import EngineConfig, HttpConfig
+from fastovms.errors import ConfigurationError
+from fastovms.server_config import (
     CHAT,
     ENGINE,
     HTTP,
     MODEL_SECTIONS,
     SECURITY,
     SERVICE,
-    EngineConfig,
     Fields,
-    HttpConfig,
     SecurityConfig,
     ServiceConfig,
     Settings,
 )
-from fastovms.errors import ConfigurationError
 from fastovms.text.reasoning import REASONING_FORMAT_ALIASES
 from fastovms.text.tools import TOOL_FORMAT_ALIASES
 
@@ -54,9 +53,9 @@ def test_defaults_can_be_written_as_flags(flag):
     """Defaults pass their own parsers."""
     default = flag.field.default
     is_whole = not flag.repeats and not flag.merges and not flag.member
-    if flag.parse is not None and default not in (None, ()) and is_whole:
-        shown = "{}" if default == {} else flag.show(default)
-        assert flag.parse(shown) == default
+    if flag.kind.parse is not None and default not in (None, ()) and is_whole:
+        shown = "{}" if default == {} else flag.kind.show(default)
+        assert flag.kind.parse(shown) == default
 
 
 @pytest.mark.parametrize(
@@ -139,7 +138,7 @@ def test_addresses(arguments, host, port, listen):
 def test_vllms_names_of_parsers_are_names_of_ours(field, aliases):
     [flag] = [flag for flag in FLAGS if flag.field == field]
     for alias, name in aliases.items():
-        assert flag.parse(alias) == flag.parse(name) == name
+        assert flag.kind.parse(alias) == flag.kind.parse(name) == name
 
 
 CACHE_OF_U8 = ["--plugin-config", '{"KV_CACHE_PRECISION": "u8"}']

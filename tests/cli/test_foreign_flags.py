@@ -22,20 +22,19 @@ from fastovms.cli.foreign_tables import (
     SHORT_NAMES,
 )
 from fastovms.cli.main import add_serving_arguments, parse
-from fastovms.config import (
+from fastovms.config import ApiConfig, HttpConfig
+from fastovms.errors import ConfigurationError
+from fastovms.server_config import (
     CHAT,
     ENCODER,
     ENGINE,
     FILES,
     MODEL_SECTIONS,
-    ApiConfig,
-    HttpConfig,
     MediaConfig,
     RepositoryConfig,
     SecurityConfig,
     ServiceConfig,
 )
-from fastovms.errors import ConfigurationError
 from tests.cli.test_flags import arguments_of
 
 # Command lines of other servers, in this one's spelling.

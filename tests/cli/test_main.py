@@ -33,18 +33,16 @@ from fastovms.cli.main import (
     run_batch,
     server_config,
 )
-from fastovms.config import (
+from fastovms.config import ChatConfig, EngineConfig, ModelLimits
+from fastovms.errors import ConfigurationError
+from fastovms.server_config import (
     DEMO_MODEL,
     ENGINE,
-    ChatConfig,
-    EngineConfig,
     ModelConfig,
-    ModelLimits,
     ModelSource,
     RepositoryConfig,
     ServiceConfig,
 )
-from fastovms.errors import ConfigurationError
 from tests.ovms.test_graph import write as write_graph
 
 

@@ -15,17 +15,14 @@ from fastovms.cli.main import main, parse
 from fastovms.cli.server_commands import (
     BENCH_GROUPS,
     CHAT_FLAGS,
-    DATA,
-    LOAD,
-    REPORT,
     TERMINAL,
     client_settings,
     run_bench,
 )
-from fastovms.config import Settings, StateConfig
 from fastovms.parts.client.terminal import TerminalConfig
 from fastovms.parts.load_test import command
 from fastovms.parts.load_test.config import DataConfig, LoadConfig, ReportConfig
+from fastovms.server_config import Fields, Settings, StateConfig
 from fastovms.state.operations import Operations
 from fastovms.state.store import EventPack, ResponseProgress, StoredItem, StoredResponse
 from tests.state.conftest import postgres, postgres_server, test_database
@@ -66,7 +63,8 @@ def test_defaults_are_those_of_the_configuration(calls: list[tuple[object, ...]]
 
 def test_every_field_has_a_flag() -> None:
     fields = {flag.field for flags in BENCH_GROUPS.values() for flag in flags}
-    assert fields == {*vars(LOAD).values(), *vars(DATA).values(), *vars(REPORT).values()}
+    sections = (LoadConfig, DataConfig, ReportConfig)
+    assert fields == {field for section in sections for field in vars(Fields(section)).values()}
 
 
 def test_values(calls: list[tuple[object, ...]]) -> None:

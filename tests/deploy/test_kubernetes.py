@@ -18,8 +18,8 @@ from fastovms.backend_stats import BackendStats
 from fastovms.cli.environment import IGNORED, VARIABLES, read_environment
 from fastovms.cli.flags import read_flags
 from fastovms.cli.main import parse
-from fastovms.config import (
-    HttpConfig,
+from fastovms.config import HttpConfig
+from fastovms.server_config import (
     RepositoryConfig,
     SecurityConfig,
     ServiceConfig,

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from deploy.observability.dashboard import dashboard
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.deploy.alert_cases import ALERTS, CASES, OBSERVABILITY, rules, unit_tests
 from tests.encoder_models import encoder_dir
 from tests.paths import ROOT

@@ -13,17 +13,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.app.catalog import ModelFinder
-from fastovms.config import (
-    DEMO_MODEL,
-    EncoderConfig,
-    EngineConfig,
-    HttpConfig,
-    ModelConfig,
-    ModelSource,
-    RepositoryConfig,
-    Settings,
-    StateConfig,
-)
+from fastovms.config import EncoderConfig, EngineConfig, HttpConfig
 from fastovms.engine.model.devices import GIB, DeviceFacts, DeviceKind
 from fastovms.errors import ConfigurationError
 from fastovms.parts.doctor.examination import (
@@ -52,6 +42,14 @@ from fastovms.parts.doctor.facts import (
     SecretFacts,
     WeightTraffic,
     read_machine,
+)
+from fastovms.server_config import (
+    DEMO_MODEL,
+    ModelConfig,
+    ModelSource,
+    RepositoryConfig,
+    Settings,
+    StateConfig,
 )
 from tests.encoder_models import encoder_dir
 

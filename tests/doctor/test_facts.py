@@ -13,14 +13,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from fastovms.config import (
-    DEMO_MODEL,
-    EngineConfig,
-    HttpConfig,
-    ModelConfig,
-    SecurityConfig,
-    StateConfig,
-)
+from fastovms.config import EngineConfig, HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.parts.doctor.facts import (
     InstallationFacts,
@@ -30,6 +23,7 @@ from fastovms.parts.doctor.facts import (
     read_model,
     read_traffic,
 )
+from fastovms.server_config import DEMO_MODEL, ModelConfig, SecurityConfig, StateConfig
 from fastovms.system.disk import DiskCache
 from tests.fake_cgroup import write_cgroup2
 

@@ -11,7 +11,7 @@ import openvino as ov
 import openvino_genai
 import pytest
 
-from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
@@ -23,6 +23,7 @@ from fastovms.params import (
     GenerationRequest,
     SamplingParams,
 )
+from fastovms.server_config import DEMO_MODEL
 from tests.engine.engines import full_engine
 from tests.engine.reference import EXACT
 

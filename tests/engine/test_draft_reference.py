@@ -11,12 +11,13 @@ import pytest
 
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
-from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import SamplingParams
 from fastovms.parts.drafts.draft_model import DraftModel
+from fastovms.server_config import DEMO_MODEL
 from tests.engine.engines import full_engine
 from tests.engine.test_reference import EXACT, run, tokens
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.errors import ConfigurationError
 from fastovms.params import SamplingParams
+from fastovms.server_config import DEMO_MODEL
 from tests.engine.engines import full_engine
 from tests.engine.reference import EXACT, run, run_reference, tokens
 

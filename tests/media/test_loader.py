@@ -26,12 +26,12 @@ from fastovms.api.image_parts import (
     renumbered,
     without_tags,
 )
-from fastovms.config import MediaConfig
 from fastovms.errors import ConfigurationError, InvalidField, Overloaded
 from fastovms.params import Image
 from fastovms.parts.media.decode import PixelBound, decode_image
 from fastovms.parts.media.fetch import Fetcher, decode_data_url
 from fastovms.parts.media.loader import ImageLoader, LocalFiles, MemoryBudget
+from fastovms.server_config import MediaConfig
 from tests.media.pictures import BLUE, RED, encode, png
 
 # The memory of decoded images: taken before, given back with the last reference.

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from fastovms.cli.commands import add_model, list_models, remove_model
-from fastovms.config import EngineConfig, ModelSource, ServiceConfig, Settings
+from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError
 from fastovms.parts.ovms.config_list import path_from, read_config_list, read_json, write_file
+from fastovms.server_config import ModelSource, ServiceConfig, Settings
 
 # Files of configurations: how they name paths, and that each is an old one or a new one.
 

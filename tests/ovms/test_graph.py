@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import CHAT, ENCODER, ENGINE, FILES, LIMITS
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
 from fastovms.parts.ovms.graph import (
@@ -16,6 +15,7 @@ from fastovms.parts.ovms.graph import (
     read_graph,
     read_plugin_config,
 )
+from fastovms.server_config import CHAT, ENCODER, ENGINE, FILES, LIMITS
 
 
 @pytest.mark.parametrize("name", CALCULATORS)

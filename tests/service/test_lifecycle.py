@@ -15,9 +15,10 @@ import pytest
 
 from fastovms.api.admin import DOCS_PATHS, HEALTH_PATHS, ServerPhase, ServerStatus
 from fastovms.api.served import ServedModel, ServedModels
-from fastovms.config import HttpConfig, SecurityConfig, ServiceConfig
+from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.http.messages import Headers, Request
+from fastovms.server_config import SecurityConfig, ServiceConfig
 from fastovms.service import lifecycle
 from fastovms.service.lifecycle import (
     FileWatch,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fastovms.config import ModelConfig, ModelSource
 from fastovms.errors import ConfigurationError
+from fastovms.server_config import ModelConfig, ModelSource
 from tests.simulation.prompt_cache import STATE_DIR
 from tests.simulation.tls import CERTIFICATES
 

@@ -33,14 +33,7 @@ from fastovms.app.supply import ModelSupply
 from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.paged import backend
 from fastovms.backends.paged.backend import BackendParts, PagedBackend, SharedCores
-from fastovms.config import (
-    EncoderConfig,
-    EngineConfig,
-    ModelConfig,
-    PrefixCacheConfig,
-    ResidencyConfig,
-    StateConfig,
-)
+from fastovms.config import EncoderConfig, EngineConfig
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.http import listeners, wire
 from fastovms.http.listeners import BoundSockets, Listener, TlsCredentials
@@ -56,6 +49,7 @@ from fastovms.parts.prefix_cache.stored_prefixes import PrefixFiles
 from fastovms.parts.responses import socket
 from fastovms.parts.responses.background import BackgroundRuns
 from fastovms.parts.several_models.model_pool import ModelPlan
+from fastovms.server_config import ModelConfig, PrefixCacheConfig, ResidencyConfig, StateConfig
 from fastovms.service import lifecycle
 from fastovms.state.database import Operation, OperationOutcome, StateBounds
 from fastovms.state.operations import Operations

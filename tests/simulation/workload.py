@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fastovms.app.serve import ServerConfig
-from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceConfig, StateConfig
+from fastovms.config import EngineConfig, HttpConfig
+from fastovms.server_config import SecurityConfig, ServiceConfig, StateConfig
 from tests.simulation.disk import DISK_FAULTS
 from tests.simulation.model import MODEL_FAULTS, Pace, continue_greedily
 from tests.simulation.network import FAST, Line

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from fastovms.app.state_opening import open_store
-from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError
+from fastovms.server_config import StateConfig
 
 
 def test_nothing_is_kept():

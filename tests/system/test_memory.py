@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.app import loading
-from fastovms.config import DEMO_MODEL, MediaConfig, ModelConfig
+from fastovms.server_config import DEMO_MODEL, MediaConfig, ModelConfig
 from fastovms.system import memory
 from fastovms.system.memory import (
     child_memory,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.config import DEMO_MODEL
 from fastovms.errors import ConfigurationError
+from fastovms.server_config import DEMO_MODEL
 from fastovms.text.output import check_formats, kept_tags
 from fastovms.text.reasoning import REASONING_FORMATS, detect_reasoning_format
 from fastovms.text.tools import TOOL_FORMATS, detect_tool_format

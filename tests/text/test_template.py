@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import DEMO_MODEL
 from fastovms.errors import ConfigurationError, InvalidField, RequestError
+from fastovms.server_config import DEMO_MODEL
 from fastovms.text.sandbox import Limits
 from fastovms.text.template import ChatTemplate, find_templates, special_tokens
 

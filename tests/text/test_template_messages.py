@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from fastovms.text.template import ChatTemplate
 from fastovms.text.template_messages import ONE_BY_ONE, OUTCOMES, TemplateForm, adapt
 from tests.paths import TEMPLATES

@@ -11,8 +11,8 @@ import numpy as np
 import openvino_genai
 import pytest
 
-from fastovms.config import DEMO_MODEL
 from fastovms.errors import ConfigurationError, RequestError
+from fastovms.server_config import DEMO_MODEL
 from fastovms.text.detokenizer import TableDetokenizer, slices
 from fastovms.text.tokenizer import (
     DecodeBatch,

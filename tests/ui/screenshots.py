@@ -15,7 +15,7 @@ from typing import Any, Final
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.paths import ROOT
 from tests.ui.browser import UiServer, Window, find_chromium, ui_server, window
 

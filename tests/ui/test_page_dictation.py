@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.speech_models import sound, wav, whisper_dir
 from tests.ui.browser import UiServer, ui_server, window
 

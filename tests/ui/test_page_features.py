@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.media.pdf_files import pdf_file
 from tests.ui.browser import DEADLINE, UiServer, ui_server, window
 

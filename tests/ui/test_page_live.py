@@ -7,7 +7,7 @@ import threading
 
 from playwright.sync_api import Browser, expect
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.encoder_models import encoder_dir
 from tests.ui.browser import UiServer, Window, ui_server, window
 

@@ -17,12 +17,12 @@ import numpy as np
 
 from bench.endurance.body_attack.hostile_grammars import HostileGrammars
 from fastovms.backends.processes import connect_to_parent
-from fastovms.config import DEMO_MODEL
 from fastovms.errors import Overloaded
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.grammar.state import UnusableGrammar
 from fastovms.params import Grammar
 from fastovms.parts.grammars.trials import TOO_MUCH, TOO_SLOW, guard_compiler
+from fastovms.server_config import DEMO_MODEL
 
 _TOKENIZER: Final = DEMO_MODEL / "tokenizer.json"
 _END: Final = 0

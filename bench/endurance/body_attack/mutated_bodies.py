@@ -26,7 +26,7 @@ from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
 from bench.endurance.tally import Budget, Tally, spend_after_warm_up, work_through
 from bench.figures.command import Command
 from bench.figures.figure import Figure
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 
 _HOST: Final = "127.0.0.1"
 _DEADLINE: Final = 5.0

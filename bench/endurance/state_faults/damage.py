@@ -19,8 +19,8 @@ from bench.endurance.state_faults.simulated_disk import MEMORY
 from bench.endurance.state_faults.state_workload import Client, Kept, Step, find
 from bench.figures.figure import Figure
 from fastovms.app.state_opening import open_store
-from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
+from fastovms.server_config import StateConfig
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 

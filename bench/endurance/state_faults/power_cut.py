@@ -22,7 +22,7 @@ from bench.endurance.state_faults.simulated_disk import LOSSES, MEMORY, Simulate
 from bench.endurance.state_faults.sqlite_vfs import FileChange, watched_files
 from bench.endurance.state_faults.state_workload import Client, Contents, Step, find
 from fastovms.app.state_opening import open_store
-from fastovms.config import StateConfig
+from fastovms.server_config import StateConfig
 from fastovms.state.database import StateBounds
 from fastovms.state.sqlite.database import Database
 from fastovms.state.state_store import StateStore

@@ -24,7 +24,6 @@ from typing import Final
 
 import msgspec
 
-from fastovms.config import BatchConfig
 from fastovms.errors import InvalidField, NotFound, Overloaded, RequestError
 from fastovms.fair_queue import Shares
 from fastovms.http.messages import Caller, Headers, Request, Response
@@ -48,6 +47,7 @@ from fastovms.parts.batches.records import (
     too_many_ends,
 )
 from fastovms.parts.batches.store import BATCH_OUTPUT, FileRecord, FileStore, RecordFolder
+from fastovms.server_config import BatchConfig
 from fastovms.system.disk import private_directory
 from fastovms.system.threads import DiskThreads, run_to_end
 

@@ -13,9 +13,9 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from fastovms.config import FilesConfig
 from fastovms.errors import ConfigurationError, RequestError, StateUnread
 from fastovms.fair_queue import Shares
+from fastovms.server_config import FilesConfig
 from fastovms.system.clock import ExpiryRounds
 from fastovms.system.disk import lock_file, open_file, private_directory, read_file
 from fastovms.system.threads import DiskThreads, run_to_end

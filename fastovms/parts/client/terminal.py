@@ -35,23 +35,21 @@ from fastovms.parts.client.http_client import (
     read_event,
 )
 from fastovms.request_fields import rows_of
+from fastovms.setting import SWITCH, setting, texts
 
 
 @dataclass(frozen=True, slots=True)
 class TerminalConfig:
-    """The initial settings of a chat; its commands change most of them.
+    """The initial settings of a chat; its commands change most of them."""
 
-    Attributes:
-        model: the requested model; None = the first one that the server lists.
-        api_key: None = none.
-        insecure: accept any certificate.
-        system: the first message; None = no system message.
-    """
-
-    model: str | None = None
-    api_key: str | None = None
-    insecure: bool = False
-    system: str | None = None
+    # fmt: off
+    model: str | None = setting(None, texts("NAME"),
+        "name of the model in requests (default: the server's first model)")
+    system: str | None = setting(None, texts("TEXT"), "system message of the chat")
+    api_key: str | None = setting(None, texts("KEY"),
+        "API key of the server (default: the environment variable OPENAI_API_KEY)")
+    insecure: bool = setting(False, SWITCH, "accept any TLS certificate of the server")
+    # fmt: on
 
 
 _END_TIMEOUT: Final = 10.0

@@ -17,15 +17,7 @@ import openvino as ov
 
 from fastovms.backends.model_files import read_encoder_info
 from fastovms.backends.model_task import find_pooling, find_task, weights_file
-from fastovms.config import (
-    EngineConfig,
-    HttpConfig,
-    ModelConfig,
-    ModelSource,
-    SecurityConfig,
-    Settings,
-    StateConfig,
-)
+from fastovms.config import EngineConfig, HttpConfig
 from fastovms.engine.model.devices import (
     AUTO,
     GIB,
@@ -49,6 +41,7 @@ from fastovms.parts.doctor.facts import (
     read_machine,
     read_model,
 )
+from fastovms.server_config import ModelConfig, ModelSource, SecurityConfig, Settings, StateConfig
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.text.template_messages import OUTCOMES
 

@@ -20,7 +20,7 @@ import openvino as ov
 from fastovms.api.rendering import load_chat
 from fastovms.backends.model_files import read_model_info
 from fastovms.backends.model_task import graph_file, takes_images
-from fastovms.config import EngineConfig, HttpConfig, ModelConfig, SecurityConfig, StateConfig
+from fastovms.config import EngineConfig, HttpConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, ExportedModel
 from fastovms.engine.model.devices import (
     AUTO,
@@ -33,6 +33,7 @@ from fastovms.errors import FastovmsError, UnsupportedModel
 from fastovms.http.listeners import TcpAddress, parse_address
 from fastovms.parts.tuning import measurement as tuning
 from fastovms.parts.tuning.idle import find_kept, read_files
+from fastovms.server_config import ModelConfig, SecurityConfig, StateConfig
 from fastovms.state.sqlite.database import IN_MEMORY
 from fastovms.state.sqlite.location import default_directory
 from fastovms.system.disk import DiskCache, cache_root, nearest_existing

@@ -17,11 +17,11 @@ from typing import Any, Final
 import openvino_genai as genai
 
 from fastovms.backends.processes import connect_to_parent, limit_time
-from fastovms.config import DEMO_MODEL
 from fastovms.engine.model.devices import reason_of
 from fastovms.params import Grammar
 from fastovms.parts.genai.generation_config import structured_output
 from fastovms.parts.grammars.trials import Verdict
+from fastovms.server_config import DEMO_MODEL
 
 _WHOSE: Final = "by the compiler of the genai backend, which runs this model"
 _PLACE: Final = re.compile(r"^\[[0-9:]+\] \S+?:[0-9]+: ")

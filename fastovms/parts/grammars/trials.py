@@ -26,12 +26,12 @@ from fastovms.backend_stats import GrammarStats
 from fastovms.backends.engine_thread import start_thread
 from fastovms.backends.paged.backend import Grammars
 from fastovms.backends.processes import ChildProcess, fate
-from fastovms.config import DEMO_MODEL
 from fastovms.errors import BackendUnavailable, Overloaded
 from fastovms.fair_queue import FairQueue
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.grammar.state import UnusableGrammar
 from fastovms.params import Grammar, ModelInfo
+from fastovms.server_config import DEMO_MODEL
 
 logger = logging.getLogger(__name__)
 

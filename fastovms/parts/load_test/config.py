@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
+
+from fastovms.setting import (
+    FILE,
+    JSON,
+    SOME_TIME,
+    SWITCH,
+    Kind,
+    integers,
+    name_of,
+    number,
+    setting,
+    texts,
+)
 
 
 def arrival_times(
@@ -31,9 +45,6 @@ def arrival_times(
     return [time * scale for time in times]
 
 
-# Declares what a load test does. Each default stands here and nowhere else.
-
-
 BACKENDS: Final[Mapping[str, str]] = {"openai": "/completions", "openai-chat": "/chat/completions"}
 """The path of each API that is asked."""
 
@@ -42,83 +53,131 @@ LATENCIES: Final = ("ttft", "tpot", "itl", "e2el")
 """Time to the first token, time per output token, inter-token latency, end-to-end latency."""
 
 
+_TOKENS: Final = integers(1, metavar="TOKENS")
+_GOODPUT: Final = ("ttft", "tpot", "e2el")
+
+
+def _rate(value: str) -> float:
+    return math.inf if value == "inf" else number("requests a second, or inf", positive=True)(value)
+
+
+def _ratio(value: str) -> float:
+    parsed = number("shares")(value)
+    if parsed >= 1:
+        raise argparse.ArgumentTypeError(f"must be 0 or more and less than 1, not {value!r}")
+    return parsed
+
+
+def _header(value: str) -> tuple[str, str]:
+    name, separator, content = value.partition("=")
+    if not separator or not name.isascii() or not name.strip() or "\n" in value:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {value!r}")
+    return name.strip(), content.strip()
+
+
+def _listed(read: Callable[[str], object]) -> Callable[[str], tuple[object, ...]]:
+    def parse(value: str) -> tuple[object, ...]:
+        return tuple(read(item.strip()) for item in value.split(","))
+
+    return parse
+
+
+def _percentile(value: str) -> float:
+    parsed = number("percent")(value)
+    if parsed > 100:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 100, not {value!r}")
+    return parsed
+
+
+def _goodput(value: str) -> Mapping[str, float]:
+    limits = {}
+    for item in value.split(","):
+        name, _, limit = item.partition(":")
+        limits[name_of(*_GOODPUT)(name.strip())] = number("milliseconds")(limit)
+    return limits
+
+
+def _show_list(value: object) -> str:
+    assert isinstance(value, tuple)
+    return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
+
+
 @dataclass(frozen=True, slots=True)
 class LoadConfig:
-    """The load, and the contents of the report. Names are those of `vllm bench serve`.
+    """The load, and the contents of the report. Names are those of `vllm bench serve`."""
 
-    Attributes:
-        backend: the API, one of `BACKENDS`.
-        endpoint: path of the requests on the server; None = the URL's path and the backend's.
-        model: None = the first that the server lists.
-        api_key: None = none.
-        headers: additional headers of every request.
-        insecure: accept any certificate.
-        num_prompts: requests of one round.
-        num_warmups: requests before the first round, which are not counted.
-        request_rate: requests a second; infinite = all at once.
-        burstiness: the shape of the gamma distribution of the intervals: 1 = a Poisson process,
-            less = bursts, more = evenly.
-        max_concurrency: requests that run at the same time; further ones wait; None = unlimited.
-        request_timeout: seconds after which a request is cancelled.
-        seed: seed of prompts and intervals; each round derives its own.
-        ignore_eos: generate every answer to its full length.
-        temperature: None = the server's default.
-        extra_body: additional fields of every request.
-        rounds: number of rounds when two servers are compared, with new random prompts in each.
-        percentile_metrics: the latencies to report, of `LATENCIES`.
-        metric_percentiles: the percentiles to report.
-        goodput: the limits of a good request in milliseconds, by latency.
-    """
-
-    backend: str = "openai"
-    endpoint: str | None = None
-    model: str | None = None
-    api_key: str | None = None
-    headers: tuple[tuple[str, str], ...] = ()
-    insecure: bool = False
-    num_prompts: int = 100
-    num_warmups: int = 1
-    request_rate: float = float("inf")
-    burstiness: float = 1.0
-    max_concurrency: int | None = None
-    request_timeout: float = 600.0
-    seed: int = 0
-    ignore_eos: bool = False
-    temperature: float | None = None
-    extra_body: Mapping[str, object] = field(default_factory=dict)
-    rounds: int = 5
-    percentile_metrics: tuple[str, ...] = LATENCIES
-    metric_percentiles: tuple[float, ...] = (90.0, 99.0)
-    goodput: Mapping[str, float] = field(default_factory=dict)
+    # fmt: off
+    backend: str = setting("openai", Kind("API", name_of(*BACKENDS)),
+        "API that requests use: openai = /completions, openai-chat = /chat/completions",
+        group="load")
+    endpoint: str | None = setting(None, texts("PATH"),
+        "path of requests on the server (default: the path of URL and of --backend)")
+    model: str | None = setting(None, texts("NAME"),
+        "name of the model in requests (default: the server's first model)")
+    api_key: str | None = setting(None, texts("KEY"),
+        "API key of the server (default: the environment variable OPENAI_API_KEY)")
+    headers: tuple[tuple[str, str], ...] = setting((), Kind("NAME=VALUE", _header),
+        "further HTTP header of every request; may be given several times", flag="--header",
+        repeats=True)
+    insecure: bool = setting(False, SWITCH, "accept any TLS certificate of the server")
+    num_prompts: int = setting(100, integers(1), "number of requests in one round")
+    num_warmups: int = setting(1, integers(0),
+        "number of requests before the measurement, which are not counted")
+    request_rate: float = setting(math.inf, Kind("RATE", _rate),
+        "number of requests a second, at random intervals; inf = all at once")
+    burstiness: float = setting(1.0, Kind("SHAPE", number("shapes", positive=True)),
+        "shape of the gamma distribution of the intervals of requests: 1 = a Poisson process, "
+        "less = bursts, more = even intervals")
+    max_concurrency: int | None = setting(None, integers(1),
+        "number of requests that run at the same time; more wait (default: no limit)")
+    request_timeout: float = setting(600.0, SOME_TIME,
+        "time after which a request counts as failed")
+    seed: int = setting(0, integers(0), "seed of the random prompts and intervals")
+    ignore_eos: bool = setting(False, SWITCH,
+        "generate every answer to its full length; this server and vLLM support it")
+    temperature: float | None = setting(None, Kind("T", number("degrees")),
+        "sampling temperature of every request (default: the server's)")
+    extra_body: Mapping[str, object] = setting({}, JSON, "further fields of every request body")
+    rounds: int = setting(5, integers(1), "number of rounds per server with --compare",
+        group="report", after="--compare")
+    percentile_metrics: tuple[str, ...] = setting(LATENCIES,
+        Kind("NAMES", _listed(name_of(*LATENCIES)), _show_list),
+        "latencies to report, separated by commas", after="--rounds")
+    metric_percentiles: tuple[float, ...] = setting((90.0, 99.0),
+        Kind("PERCENT", _listed(_percentile), _show_list),
+        "percentiles of the latencies to report, separated by commas",
+        after="--percentile-metrics")
+    goodput: Mapping[str, float] = setting({}, Kind("LIMITS", _goodput),
+        "report the requests a second that are within limits in milliseconds, such as "
+        "ttft:500,tpot:50,e2el:10000", after="--metric-percentiles")
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
 class DataConfig:
-    """The requests of a load test. Lengths in tokens.
+    """The requests of a load test. Lengths in tokens."""
 
-    Attributes:
-        dataset_name: one of `DATA_SETS`.
-        dataset_path: the file of a data set that has one.
-        random_input_len, random_output_len: lengths in the data set "random".
-        random_range_ratio: lengths vary uniformly within ± this fraction.
-        prefix_repetition_prefix_len, prefix_repetition_suffix_len: of the data set
-            "prefix_repetition", whose prompts begin with one of a few prefixes.
-        prefix_repetition_num_prefixes: how many prefixes there are.
-        prefix_repetition_output_len: answer length of that data set.
-        output_len: answer length for data sets from files; None = the file's lengths, or
-            `DEFAULT_OUTPUT_LEN`.
-    """
-
-    dataset_name: str = "random"
-    dataset_path: str | None = None
-    random_input_len: int = 256
-    random_output_len: int = 128
-    random_range_ratio: float = 0.0
-    prefix_repetition_prefix_len: int = 256
-    prefix_repetition_suffix_len: int = 256
-    prefix_repetition_num_prefixes: int = 10
-    prefix_repetition_output_len: int = 128
-    output_len: int | None = None
+    # fmt: off
+    dataset_name: str = setting("random", Kind("NAME", name_of(*DATA_SETS)),
+        f"source of the prompts: {', '.join(DATA_SETS)}", group="data sets")
+    dataset_path: str | None = setting(None, texts("FILE"),
+        "file of the data set sharegpt (JSON) or custom (JSON lines with prompt and "
+        "output_tokens)")
+    random_input_len: int = setting(256, _TOKENS, "length of random prompts")
+    random_output_len: int = setting(128, _TOKENS, "length of the answers to random prompts")
+    random_range_ratio: float = setting(0.0, Kind("SHARE", _ratio),
+        "share by which the lengths of random prompts and answers vary, up and down")
+    prefix_repetition_prefix_len: int = setting(256, _TOKENS,
+        "length of the prefixes that prompts of the data set prefix_repetition share")
+    prefix_repetition_suffix_len: int = setting(256, _TOKENS,
+        "length of the differing part of each prompt of the data set prefix_repetition")
+    prefix_repetition_num_prefixes: int = setting(10, integers(1),
+        "number of prefixes of the data set prefix_repetition")
+    prefix_repetition_output_len: int = setting(128, _TOKENS,
+        "length of the answers of the data set prefix_repetition")
+    output_len: int | None = setting(None, _TOKENS,
+        "length of the answers to prompts from a file (default: as in the file)")
+    # fmt: on
 
 
 DEFAULT_OUTPUT_LEN: Final = 256
@@ -127,24 +186,20 @@ DEFAULT_OUTPUT_LEN: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class ReportConfig:
-    """The reports of a load test, and their files.
+    """The reports of a load test, and their files."""
 
-    Attributes:
-        compare: URL of a second server, which gets the same load in turn; None = no comparison.
-        json: print JSON in place of the text.
-        result_filename: file for that JSON; None = `save_result` names one.
-        save_result: save the JSON in a file named after the time.
-        save_detailed: the JSON has the figures of every request.
-        html: file for a page with plots.
-        svg: file for the plots alone.
-        disable_tqdm: show no progress.
-    """
-
-    compare: str | None = None
-    json: bool = False
-    result_filename: Path | None = None
-    save_result: bool = False
-    save_detailed: bool = False
-    html: Path | None = None
-    svg: Path | None = None
-    disable_tqdm: bool = False
+    # fmt: off
+    compare: str | None = setting(None, texts("URL2"),
+        "base URL of a second server, which gets the same load in turn; the ratios of paired "
+        "rounds are printed", group="report")
+    json: bool = setting(False, SWITCH, "print the results as JSON instead of text")
+    save_result: bool = setting(False, SWITCH,
+        "write the results as JSON to a file named after the time")
+    result_filename: Path | None = setting(None, FILE, "write the results as JSON to this file")
+    save_detailed: bool = setting(False, SWITCH,
+        "write the results as JSON, with the figures of every request")
+    html: Path | None = setting(None, FILE,
+        "write an HTML page with plots, which needs no network to read; needs the extra plots")
+    svg: Path | None = setting(None, FILE, "write the plots to an SVG file")
+    disable_tqdm: bool = setting(False, SWITCH, "show no progress bar")
+    # fmt: on

@@ -17,11 +17,11 @@ from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from fastovms.api.image_parts import ImageInput, ImageSource, too_many_images
-from fastovms.config import MediaConfig
 from fastovms.errors import ConfigurationError, InvalidField, Overloaded, shortage_of
 from fastovms.params import Image, ModelInfo
 from fastovms.parts.media.decode import Decode, PixelBound, decode_image, is_available
 from fastovms.parts.media.fetch import Fetcher, decode_data_url, too_large
+from fastovms.server_config import MediaConfig
 from fastovms.text.tokenizer import Tokenizer
 
 

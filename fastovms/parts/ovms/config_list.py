@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from fastovms.config import ENGINE, ConfigField, ModelSource, ServiceConfig, Settings
 from fastovms.errors import ConfigurationError
 from fastovms.parts.ovms.graph import GRAPH_FILE, parse_plugin_config
 from fastovms.parts.ovms.options import OVMS_OPTIONS
+from fastovms.server_config import ENGINE, ConfigField, ModelSource, ServiceConfig, Settings
 
 logger = logging.getLogger(__name__)
 

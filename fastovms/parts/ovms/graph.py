@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from fastovms.config import ENCODER, ENGINE, FILES, ConfigField, Settings
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
 from fastovms.parts.ovms.options import OVMS_OPTIONS, Choice, Group, Integer, Kind, OvmsOption
 from fastovms.parts.ovms.textproto import Field, Message, SyntaxFault, Word, parse
+from fastovms.server_config import ENCODER, ENGINE, FILES, ConfigField, Settings
 
 
 @dataclass(frozen=True, slots=True)

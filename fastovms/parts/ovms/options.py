@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fastovms.config import (
+from fastovms.server_config import (
     CHAT,
     ENCODER,
     ENGINE,

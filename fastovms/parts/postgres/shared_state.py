@@ -11,11 +11,11 @@ from typing import Final
 
 import psycopg
 
-from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError
 from fastovms.parts.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.parts.postgres.schema import CHANNEL, OtherVersion
 from fastovms.parts.postgres.server_address import ServerAddress, may_have_password, read_address
+from fastovms.server_config import StateConfig
 from fastovms.state.database import StateBounds, Unreachable
 from fastovms.state.running_responses import Replica
 from fastovms.state.state_store import StateStore

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.config import PrefixCacheConfig
+from fastovms.server_config import PrefixCacheConfig
 from fastovms.system.disk import lock_file, open_file, private_directory, read_file
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,6 @@ from prometheus_client.registry import Collector
 
 from fastovms.api.body import show
 from fastovms.api.served import AnyServed, KnownModel, ModelState, Release, ServedModels
-from fastovms.config import ModelConfig
 from fastovms.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -30,6 +29,7 @@ from fastovms.errors import (
 from fastovms.fair_queue import Shares
 from fastovms.http.messages import Request
 from fastovms.parts.several_models.residency import Move, MoveKind, Residency
+from fastovms.server_config import ModelConfig
 
 logger = logging.getLogger(__name__)
 

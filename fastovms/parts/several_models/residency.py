@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from fastovms.api.served import ModelState
-from fastovms.config import ResidencyConfig
+from fastovms.server_config import ResidencyConfig
 
 _PATIENCE: Final = 5.0
 """Seconds that a request waits for a model to become idle. Then one that is in use is chosen to

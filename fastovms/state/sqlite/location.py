@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateUnread, description_of
+from fastovms.server_config import StateConfig
 from fastovms.state.database import Operation, OperationOutcome, StateBounds
 from fastovms.state.sqlite.database import IN_MEMORY, Database, UnusableFile
 from fastovms.state.state_store import StateDatabase

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fastovms.config import MediaConfig
 from fastovms.params import Refusal
 from fastovms.parts.media.loader import ImageLoader
+from fastovms.server_config import MediaConfig
 from tests.api.chat_models import chat_model, prompt_of
 from tests.api.responses.conftest import ask
 from tests.fakes import FakeStream, model_info

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
-from fastovms.config import MediaConfig
 from fastovms.errors import Overloaded, StateFailed
 from fastovms.params import LOWEST_PRIORITY
 from fastovms.parts.media.files import Documents
+from fastovms.server_config import MediaConfig
 from fastovms.state.operations import Operations
 from fastovms.state.store import (
     ResponseKey,

@@ -16,7 +16,7 @@ from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.model_files import NotComparable, read_model_info
 from fastovms.backends.processes import ChildProcess, receive, send
 from fastovms.backends.worker_messages import EncodingImages, WorkerFailed
-from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.errors import InvalidField
 from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams, TextPrompt
 from fastovms.parts.genai import backend as pipeline_check
@@ -27,6 +27,7 @@ from fastovms.parts.genai.backend import (
     pipeline_comparison,
 )
 from fastovms.parts.grammars.trials import Trial, Verdict
+from fastovms.server_config import DEMO_MODEL
 from tests.backends.genai.fake_pipeline import ThreadPeer
 from tests.backends.listener import Listener
 from tests.backends.test_grammar_trials import FakeProcess

@@ -11,7 +11,7 @@ import pytest
 from openvino import opset13 as ops
 
 from fastovms.backends.model_files import MAX_DIFFERENCE, NotComparable
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.backends.genai.test_backend import difference
 
 

@@ -12,7 +12,7 @@ import openvino_genai as genai
 import pytest
 
 from fastovms.backends.model_files import read_model_info
-from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError
 from fastovms.params import FinishReason, GenerationRequest, SamplingParams
 from fastovms.parts.genai import pipeline as pipeline_module
@@ -23,6 +23,7 @@ from fastovms.parts.genai.one_request import (
 )
 from fastovms.parts.genai.pipeline import CacheCapacity
 from fastovms.parts.genai.worker import PipelineEngine
+from fastovms.server_config import DEMO_MODEL
 
 
 class FakeTokenizer:

@@ -17,7 +17,7 @@ from fastovms.app.choice import compile_backend
 from fastovms.backend import GenerationBackend
 from fastovms.backends.model_files import Comparison, read_model_info
 from fastovms.backends.paged.backend import PagedBackend
-from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError, InvalidField
 from fastovms.params import (
     BeamSearch,
@@ -30,6 +30,7 @@ from fastovms.params import (
     TextPrompt,
 )
 from fastovms.parts.genai.backend import GenaiBackend
+from fastovms.server_config import DEMO_MODEL
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.text.tokenizer import Tokenizer
 from tests.backends.listener import Listener, idle

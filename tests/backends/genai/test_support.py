@@ -11,7 +11,7 @@ import openvino_genai as genai
 import pytest
 from msgspec.structs import replace
 
-from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.errors import FieldFault, InvalidField, RequestError
 from fastovms.grammar_tree import (
     ANY_TEXT,
@@ -62,6 +62,7 @@ from fastovms.parts.genai.support import (
 )
 from fastovms.parts.genai.xgrammar.json_rules import json_rules
 from fastovms.request_fields import rows_of
+from fastovms.server_config import DEMO_MODEL
 from fastovms.text.headed_messages import HeadedMessages
 from fastovms.text.output import answer_grammar, call_grammar
 from fastovms.text.parameters import Tool

@@ -24,11 +24,12 @@ from fastovms.backends.paged.backend import (
     SharedCores,
     reserve_cache,
 )
-from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import ExportedModel
 from fastovms.engine.model.kv_cache import States
 from fastovms.errors import ConfigurationError, EngineFailed, RequestError
 from fastovms.params import FinishReason, Grammar, GrammarKind, ModelInfo
+from fastovms.server_config import DEMO_MODEL
 from tests.backends.listener import Listener, idle, request
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
 

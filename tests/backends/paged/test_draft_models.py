@@ -20,7 +20,7 @@ from bench.random_models.shapes import SHAPES, Shape
 from bench.random_models.weights import Node
 from fastovms.app.paged import load_paged
 from fastovms.backends.model_files import read_model_info
-from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.paging import read_paged_graph
 from fastovms.engine.step_costs import StepCosts
@@ -35,6 +35,7 @@ from fastovms.parts.drafts.files import (
     load_draft_model,
     read_draft_files,
 )
+from fastovms.server_config import DEMO_MODEL
 
 LFM2 = Path(__file__).parents[2] / "models" / "architectures" / "lfm2"
 

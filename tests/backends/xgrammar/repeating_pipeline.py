@@ -14,7 +14,7 @@ import openvino_genai as genai
 from openvino import opset15 as op
 from openvino.op.util import Variable, VariableInfo
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from fastovms.text.tokenizer import Tokenizer
 
 LENGTH = 256

@@ -15,12 +15,12 @@ import openvino_genai as genai
 import pytest
 from llguidance import LLMatcher
 
-from fastovms.config import DEMO_MODEL
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.grammar.finite_schema import Schema
 from fastovms.params import Grammar, GrammarKind
 from fastovms.parts.genai.xgrammar.json_rules import integers, json_rules, numbers, text_of_length
 from fastovms.parts.genai.xgrammar.text_rules import CHARACTERS, CannotWrite, rest_of_string
+from fastovms.server_config import DEMO_MODEL
 from tests.backends.xgrammar.repeating_pipeline import LENGTH, RepeatingPipeline
 
 # Expressions of numbers, against the numbers themselves.

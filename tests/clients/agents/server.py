@@ -21,11 +21,12 @@ from fastovms.api import context, typed_body
 from fastovms.api.served import ChatModel, ServedModel, ServedModels
 from fastovms.app import serve as app
 from fastovms.cli import main as cli
-from fastovms.config import ChatConfig, MediaConfig, ModelConfig
+from fastovms.config import ChatConfig
 from fastovms.http.messages import Request
 from fastovms.params import GenerationRequest
 from fastovms.parts.responses import create
 from fastovms.parts.responses.socket import _Session
+from fastovms.server_config import MediaConfig, ModelConfig
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.reasoning import detect_reasoning_format
 from fastovms.text.template import ChatTemplate

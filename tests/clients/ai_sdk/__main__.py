@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.encoder_models import encoder_dir
 from tests.real_server import start_server, stop_server
 

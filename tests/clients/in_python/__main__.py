@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from tests.encoder_models import encoder_dir
 from tests.real_server import NAME, start_server, stop_server
 

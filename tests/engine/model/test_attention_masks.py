@@ -14,7 +14,6 @@ from openvino import opset13 as ops
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from fastovms.backends.model_files import MIN_EXACT_LEN
-from fastovms.config import DEMO_MODEL
 from fastovms.engine.model.attention_masks import (
     LayerAttention,
     ModelAttention,
@@ -23,6 +22,7 @@ from fastovms.engine.model.attention_masks import (
     attentions_of,
 )
 from fastovms.engine.model.paging import read_paged_graph, read_transformed
+from fastovms.server_config import DEMO_MODEL
 from tests.paths import TINY_VLM
 
 

@@ -10,12 +10,12 @@ import psycopg
 import pytest
 
 from fastovms.app.state_opening import open_store
-from fastovms.config import StateConfig
 from fastovms.errors import StateFailed
 from fastovms.parts.postgres import database as database_link
 from fastovms.parts.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.parts.postgres.schema import open_session
 from fastovms.parts.postgres.server_address import ServerAddress
+from fastovms.server_config import StateConfig
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import StoredItem, StoredResponse

@@ -16,9 +16,9 @@ import psycopg
 import pytest
 
 from fastovms.app.state_opening import open_store
-from fastovms.config import StateConfig
 from fastovms.parts.postgres.database import PostgresDatabase
 from fastovms.parts.postgres.server_address import ServerAddress
+from fastovms.server_config import StateConfig
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import Page, StoredItem, StoredResponse

@@ -10,12 +10,12 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from fastovms.app.state_opening import open_store
-from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.parts.postgres import shared_state
 from fastovms.parts.postgres.schema import CHANNEL, open_session
 from fastovms.parts.postgres.server_address import ServerAddress
 from fastovms.parts.postgres.shared_state import NotificationListener
+from fastovms.server_config import StateConfig
 from fastovms.state.operations import Operations
 from fastovms.state.store import EventPack, ResponseProgress, StoredResponse
 from tests.postgres_server import PostgresServer

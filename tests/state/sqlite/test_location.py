@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fastovms.app.state_opening import open_store
-from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed, StateUnread, description_of
+from fastovms.server_config import StateConfig
 from fastovms.state.database import StateBounds
 from fastovms.state.operations import Operations
 from fastovms.state.sqlite import location

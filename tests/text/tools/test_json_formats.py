@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.config import DEMO_MODEL
+from fastovms.server_config import DEMO_MODEL
 from fastovms.text.output import call_grammar, output_parser
 from fastovms.text.reasoning import REASONING_FORMATS
 from fastovms.text.scanning import CallBegin, Content, Piece

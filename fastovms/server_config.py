@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+from urllib.parse import urlsplit
 
 from fastovms.config import (
     ApiConfig,
@@ -28,13 +30,11 @@ from fastovms.setting import (
     choice,
     count,
     counts,
-    http_url,
     integers,
     names,
     path,
-    postgres_url,
     setting,
-    size_or_none,
+    size,
     texts,
 )
 
@@ -42,6 +42,31 @@ _LOG_LEVELS: Final = ("trace", "debug", "info", "warning", "error")
 
 DEMO_MODEL: Final = Path(__file__).parent / "demo_model"
 """The directory of the model that comes with the package."""
+
+
+def postgres_url(value: str) -> str:
+    """Reads the URL of a PostgreSQL database. Errors do not repeat it, because it may have a
+    password."""
+    if not value.startswith(("postgresql://", "postgres://")):
+        raise argparse.ArgumentTypeError("must begin with postgresql://")
+    return value
+
+
+def http_url(value: str) -> str:
+    """Reads an address such as http://collector:4318/v1/traces."""
+    try:
+        parts = urlsplit(value)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port, or of an IPv6 address
+        is_one = False
+    if not is_one:
+        raise argparse.ArgumentTypeError(f"must be an http:// or https:// address, not {value!r}")
+    return value
+
+
+def size_or_none(value: str) -> int:
+    """Parses a number of bytes like `size`; 0 is allowed too."""
+    return 0 if value == "0" else size(value)
 
 
 @dataclass(frozen=True, slots=True)

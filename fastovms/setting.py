@@ -14,7 +14,6 @@ from fractions import Fraction
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 from fastovms.params import MAX_ADAPTER_NAME, MAX_ADAPTER_PATH, fault_of_text
 
@@ -70,31 +69,11 @@ def path(value: str) -> Path:
     return Path(text(value))
 
 
-def postgres_url(value: str) -> str:
-    """Reads the URL of a PostgreSQL database. Errors do not repeat it, because it may have a
-    password."""
-    if not value.startswith(("postgresql://", "postgres://")):
-        raise argparse.ArgumentTypeError("must begin with postgresql://")
-    return value
-
-
 def root_path(value: str) -> str:
     """Reads a path prefix, without the slash at its end; "/" = none."""
     if not re.fullmatch(r"(/[^/?#\s]+)*/?", value, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be a path that begins with /, not {value!r}")
     return value.rstrip("/")
-
-
-def http_url(value: str) -> str:
-    """Reads an address such as http://collector:4318/v1/traces."""
-    try:
-        parts = urlsplit(value)
-        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port, or of an IPv6 address
-        is_one = False
-    if not is_one:
-        raise argparse.ArgumentTypeError(f"must be an http:// or https:// address, not {value!r}")
-    return value
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -141,11 +120,6 @@ def size(value: str) -> int:
             f"must be a number of bytes above 0, such as 65536, 64K or 1G, not {value!r}"
         )
     return parsed
-
-
-def size_or_none(value: str) -> int:
-    """Parses a number of bytes like `size`; 0 is allowed too."""
-    return 0 if value == "0" else size(value)
 
 
 def duration(value: str) -> float:

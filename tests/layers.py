@@ -8,6 +8,7 @@ RANKS = (
     {"errors", "params"},
     {"encoding", "gguf", "grammar", "setting", "text"},
     {"config"},
+    {"server_config"},
     {"backend", "extensions", "fair_queue", "media", "state", "telemetry"},
     {"engine", "http"},
     {"backends"},

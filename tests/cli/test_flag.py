@@ -12,7 +12,7 @@ from fastovms import setting
 from fastovms.cli import flag as cli_flag
 from fastovms.cli.flag import Flag
 from fastovms.parts.ovms.options import Integer
-from fastovms.server_config import ENGINE, HTTP, SECURITY, Settings
+from fastovms.server_config import ENGINE, HTTP, SECURITY, Settings, http_url
 from fastovms.setting import SIZE, SWITCH, TEXT, Kind, show_size
 from tests.adapters import BAD_NAMES
 from tests.cli.test_flags import parse
@@ -95,7 +95,7 @@ def test_wrong_values(arguments, message):
         (setting.names, " a ,b", "a,b"),
         (setting.networks, "10.0.0.0/8, ::1,*", "10.0.0.0/8,::1,*"),
         (setting.mode, "0660", 0o660),
-        (setting.http_url, "https://[::1]:4318/v1/traces", "https://[::1]:4318/v1/traces"),
+        (http_url, "https://[::1]:4318/v1/traces", "https://[::1]:4318/v1/traces"),
         (setting.template, "{% if x %}", "{% if x %}"),
         (setting.template, "a.jinja", Path("a.jinja")),
         (cli_flag.boolean, "ON", True),

@@ -7,53 +7,61 @@ import os
 import threading
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from fastovms.errors import ConfigurationError, RequestError, StateUnread
-from fastovms.parts.batches.store import FileRecord, FileStore, RecordFolder
+from fastovms.parts.batches.store import FileRecord, FileStore, OwnedRecord, Records
 from fastovms.server_config import FilesConfig
 from fastovms.system.threads import DiskThreads
 
 # Records are there whole or not at all.
 
 
-class Note(msgspec.Struct):
+class Note(OwnedRecord, kw_only=True):
     text: str
 
 
+def note(id: str, text: str, created_at: int = 0) -> Note:
+    return Note(id=id, tenant="t", created_at=created_at, text=text)
+
+
 def test_records_outlive_the_process(tmp_path) -> None:
-    folder = RecordFolder(tmp_path / "notes", Note)
-    folder.write("a", Note("1"))
-    folder.write("b", Note("2"))
-    folder.write("a", Note("3"))
+    folder = Records(tmp_path / "notes", Note)
+    folder.write("a", note("a", "1"))
+    folder.write("b", note("b", "2"))
+    folder.write("c", note("c", "2", created_at=-1))
+    folder.write("a", note("a", "3"))
     folder.delete("b")
     folder.delete("b")
-    assert list(RecordFolder(tmp_path / "notes", Note).read_all()) == [Note("3")]
+    again = Records(tmp_path / "notes", Note)
+    assert again.of("t") == [note("c", "2", created_at=-1), note("a", "3")]
+    assert again.find("t", "a") == note("a", "3")
+    assert again.find("other", "a") is None
+    assert again.of("other") == []
     assert (tmp_path / "notes" / "a.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_one_that_is_damaged_is_passed_over(tmp_path, caplog) -> None:
-    folder = RecordFolder(tmp_path, Note)
-    folder.write("a", Note("1"))
+    Records(tmp_path, Note).write("a", note("a", "1"))
     (tmp_path / "b.json").write_text("{")
     (tmp_path / "c.new").write_text("half of")
-    assert list(folder.read_all()) == [Note("1")]
-    assert folder.ids() == {"a", "b"}
+    folder = Records(tmp_path, Note)
+    assert folder.known == {"a": note("a", "1")}
+    assert folder.unread == {"b"}
     assert "/b.json: " in caplog.text
 
 
 def test_a_disk_that_fails_leaves_the_old_one(tmp_path, monkeypatch) -> None:
-    folder = RecordFolder(tmp_path, Note)
-    folder.write("a", Note("1"))
+    folder = Records(tmp_path, Note)
+    folder.write("a", note("a", "1"))
 
     def fail(descriptor: int) -> None:
         raise OSError("broken")
 
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="broken"):
-        folder.write("a", Note("2"))
-    assert list(folder.read_all()) == [Note("1")]
+        folder.write("a", note("a", "2"))
+    assert Records(tmp_path, Note).of("t") == [note("a", "1")]
     folder.delete("a")
     assert not list(tmp_path.iterdir())
 

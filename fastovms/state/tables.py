@@ -166,26 +166,8 @@ class ItemTable:
     def page(self, key: int, page: Page) -> ItemPage:
         """Returns a page of the items that were input. Raises UnknownCursor if `page.after` is not
         the id of an item."""
-        # After the last of several items of one id, so that a list of pages has an end.
-        order, comparison, last = ("", ">", "max") if page.ascending else ("DESC", "<", "min")
-        start = ""
-        values: list[object] = [key, ItemOrigin.INPUT.value]
-        if page.after is not None:
-            cursor = self._execute(
-                f"SELECT {last}(position) FROM items WHERE object = ? AND side = ? AND id = ?",
-                (*values, page.after),
-            ).fetchone()[0]
-            if cursor is None:
-                raise UnknownCursor(page.after)
-            start = f"AND position {comparison} ?"
-            values.append(cursor)
-        rows = self._execute(
-            f"SELECT id, body FROM items WHERE object = ? AND side = ? {start} "
-            f"ORDER BY position {order} LIMIT ?",
-            (*values, page.limit + 1),
-        ).fetchall()
-        items = list(map(_item, rows))
-        return ItemPage(items[: page.limit], has_more=len(items) > page.limit)
+        values = (key, ItemOrigin.INPUT.value)
+        return _page(self._execute, "items", "position", "object = ? AND side = ?", values, page)
 
     def find_all(self, tenant: str, item_ids: Sequence[str]) -> dict[str, bytes]:
         """Returns the newest item of each id in any object of the tenant."""
@@ -203,6 +185,34 @@ class ItemTable:
             )
             found |= {id: unseal(body) for id, body in rows if body is not None}
         return found
+
+
+def _page(
+    execute: Callable[..., SqlCursor],
+    table: str,
+    order: str,
+    condition: str,
+    values: Sequence[object],
+    page: Page,
+) -> ItemPage:
+    """Returns a page of the rows of a table that satisfy a condition, in the order of a column.
+    Raises UnknownCursor if `page.after` is not the id of such a row."""
+    # After the last of several rows of one id, so that a list of pages has an end.
+    direction, comparison, last = ("", ">", "max") if page.ascending else ("DESC", "<", "min")
+    if page.after is not None:
+        [start] = execute(
+            f"SELECT {last}({order}) FROM {table} WHERE {condition} AND id = ?",
+            (*values, page.after),
+        ).fetchone()
+        if start is None:
+            raise UnknownCursor(page.after)
+        condition, values = f"{condition} AND {order} {comparison} ?", (*values, start)
+    rows = execute(
+        f"SELECT id, body FROM {table} WHERE {condition} ORDER BY {order} {direction} LIMIT ?",
+        (*values, page.limit + 1),
+    ).fetchall()
+    items = list(map(_item, rows[: page.limit]))
+    return ItemPage(items, has_more=len(rows) > page.limit)
 
 
 def _item(row: tuple[str, bytes]) -> StoredItem:
@@ -345,22 +355,9 @@ class Tables:
     def page(self, tenant: str, kind: ObjectKind, page: Page) -> ItemPage:
         """Returns a page of objects without their items, in the order in which they were added.
         Raises UnknownCursor if `page.after` is not the id of an object."""
-        order, comparison = ("", ">") if page.ascending else ("DESC", "<")
-        start = ""
-        values: list[object] = [tenant, kind]
-        if page.after is not None:
-            cursor = self.find(tenant, kind, page.after, "key")
-            if cursor is None:
-                raise UnknownCursor(page.after)
-            start = f"AND key {comparison} ?"
-            values += cursor
-        rows = self._execute(
-            f"SELECT id, body FROM objects WHERE tenant = ? AND kind = ? {start} "
-            f"ORDER BY key {order} LIMIT ?",
-            (*values, page.limit + 1),
-        ).fetchall()
-        found = [StoredItem(id, unseal(body)) for id, body in rows[: page.limit]]
-        return ItemPage(found, has_more=len(rows) > page.limit)
+        return _page(
+            self._execute, "objects", "key", "tenant = ? AND kind = ?", (tenant, kind), page
+        )
 
     def insert(
         self,

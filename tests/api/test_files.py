@@ -583,7 +583,7 @@ async def test_a_client_that_leaves_at_the_end_leaves_nothing(
         while site.server.num_connections:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         go.set()
-        while site.server.num_requests or site.store._records:  # noqa: ASYNC110
+        while site.server.num_requests or len(site.store):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     await site.server.close()
     await site.store.threads.close()

@@ -96,10 +96,10 @@ class SlowDisk:
         self.may_write = threading.Event()
         self.writes = asyncio.Event()
         self.deleted: list[str] = []
-        self._write = runner._folder.write
+        self._write = runner._records.write
         self._loop = asyncio.get_running_loop()
-        monkeypatch.setattr(runner._folder, "write", self.write)
-        monkeypatch.setattr(runner._folder, "delete", self.delete)
+        monkeypatch.setattr(runner._records, "write", self.write)
+        monkeypatch.setattr(runner._records, "delete", self.delete)
 
     def write(self, id: str, record: BatchRecord) -> None:
         self._loop.call_soon_threadsafe(self.writes.set)

@@ -401,14 +401,14 @@ FAULTS: Final = (
     Fault(
         "a batch is found by every tenant",
         "fastovms.parts.batches.runner",
-        "return record if record is not None and record.tenant == tenant else None",
-        "return record",
+        "return self._records.find(tenant, id)",
+        "return self._records.known.get(id)",
     ),
     Fault(
         "a file is found by every tenant",
         "fastovms.parts.batches.store",
-        "is_found = record is not None and record.tenant == tenant and",
-        "is_found = record is not None and",
+        "record = self._records.find(tenant, id)",
+        "record = self._records.known.get(id)",
     ),
     Fault(
         "lines of a batch that are done run again after a restart",

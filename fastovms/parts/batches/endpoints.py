@@ -226,7 +226,7 @@ class Batches:
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
         page = UrlQuery(request).page()
-        records = [*self._kept.part.list(request.caller.tenant)]
+        records = self._kept.part.list(request.caller.tenant)
         return json_response(list_page(records, page, batch_object))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:

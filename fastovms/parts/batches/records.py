@@ -19,7 +19,7 @@ import orjson
 
 from fastovms.errors import ConfigurationError, FastovmsError
 from fastovms.json_types import on_one_line
-from fastovms.parts.batches.store import FileStore
+from fastovms.parts.batches.store import FileStore, OwnedRecord
 from fastovms.system.disk import lock_file, open_file
 from fastovms.system.threads import DiskThreads
 
@@ -462,12 +462,10 @@ class BatchError(msgspec.Struct, frozen=True):
     line: int | None = None
 
 
-class BatchRecord(msgspec.Struct, kw_only=True):
-    """A batch. Times are Unix times; None = not reached yet.
+class BatchRecord(OwnedRecord, kw_only=True):
+    """The record of a batch. Times are Unix times; None = not reached yet.
 
     Attributes:
-        tenant: the key that it belongs to; "" without keys.
-        owner: the key or address that it counts for; "" = the tenant.
         output_age: seconds after which its files expire.
         output_id, error_id: the ids of its output files, which are made only if they have lines.
         num_lines: the number of its last line, known after validation.
@@ -476,12 +474,9 @@ class BatchRecord(msgspec.Struct, kw_only=True):
             `num_done`.
     """
 
-    id: str
-    tenant: str
     endpoint: str
     input_file_id: str
     completion_window: str
-    created_at: int
     expires_at: int
     output_id: str
     error_id: str
@@ -490,7 +485,7 @@ class BatchRecord(msgspec.Struct, kw_only=True):
     status: BatchStatus = BatchStatus.VALIDATING
     outcome: BatchStatus = BatchStatus.COMPLETED
     model: str | None = None
-    errors: list[BatchError] = []
+    errors: list[BatchError] = msgspec.field(default_factory=list)
     num_lines: int = 0
     total: int = 0
     completed: int = 0
@@ -507,16 +502,10 @@ class BatchRecord(msgspec.Struct, kw_only=True):
     cancelled_at: int | None = None
     num_idle_starts: int = 0
     num_done: int = 0
-    owner: str = ""
 
     @property
     def has_ended(self) -> bool:
         return self.status in ENDED
-
-    @property
-    def shared_by(self) -> str:
-        """The owner that the batch counts for."""
-        return self.owner or self.tenant
 
     @property
     def key(self) -> str:

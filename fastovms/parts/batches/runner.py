@@ -46,7 +46,7 @@ from fastovms.parts.batches.records import (
     read_lines,
     too_many_ends,
 )
-from fastovms.parts.batches.store import BATCH_OUTPUT, FileRecord, FileStore, RecordFolder
+from fastovms.parts.batches.store import BATCH_OUTPUT, FileRecord, FileStore, Records
 from fastovms.server_config import BatchConfig
 from fastovms.system.disk import private_directory
 from fastovms.system.threads import DiskThreads, run_to_end
@@ -556,11 +556,10 @@ class BatchRunner:
 
     def __init__(self, directory: Path, config: BatchConfig, parts: BatchParts) -> None:
         self._config = config
-        self._folder = RecordFolder(directory / "records", BatchRecord)
+        self._records = Records(directory / "records", BatchRecord)
         self._work = directory / "work"
         private_directory(self._work)
         self._parts = parts
-        self._records = {record.id: record for record in self._folder.read_all()}
         self._runs: dict[str, BatchRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping: set[str] = set()
@@ -597,7 +596,7 @@ class BatchRunner:
 
     def unfinished(self) -> Sequence[BatchRecord]:
         """Returns the unfinished batches of all tenants, oldest first."""
-        found = [record for record in self._records.values() if not record.has_ended]
+        found = [record for record in self._records.known.values() if not record.has_ended]
         return sorted(found, key=lambda record: record.created_at)
 
     def is_held(self, record: BatchRecord) -> bool:
@@ -621,14 +620,11 @@ class BatchRunner:
         return len(self._runs)
 
     def find(self, tenant: str, id: str) -> BatchRecord | None:
-        self._folder.check_read(id)
-        record = self._records.get(id)
-        return record if record is not None and record.tenant == tenant else None
+        return self._records.find(tenant, id)
 
-    def list(self, tenant: str) -> Iterator[BatchRecord]:
-        """Yields a tenant's batches, the oldest first."""
-        found = [record for record in self._records.values() if record.tenant == tenant]
-        return iter(sorted(found, key=lambda record: (record.created_at, record.id)))
+    def list(self, tenant: str) -> Sequence[BatchRecord]:
+        """Returns a tenant's batches, the oldest first."""
+        return self._records.of(tenant)
 
     def check_room(self, owner: str) -> None:
         """Raises Overloaded if the owner has reached its limit of unfinished batches."""
@@ -655,7 +651,7 @@ class BatchRunner:
         files.pin(record.input_file_id)
         try:
             await self._save(record)
-            self._records[record.id] = record
+            self._records.known[record.id] = record
             if not self._is_closed:
                 self._drive(record)
         finally:
@@ -699,21 +695,21 @@ class BatchRunner:
 
     async def _write(self, record: BatchRecord) -> None:
         async with self._saving:  # of two writes of one record, the later one must stay
-            await self._parts.files.threads.run(self._folder.write, record.id, record)
+            await self._parts.files.threads.run(self._records.write, record.id, record)
 
     def _forget_oldest(self) -> None:
         """Deletes ended batches beyond the limit, the oldest of the owner with the most."""
         ended = defaultdict[str, deque[BatchRecord]](deque)
-        for record in sorted(self._records.values(), key=lambda record: record.created_at):
+        for record in sorted(self._records.known.values(), key=lambda record: record.created_at):
             if record.has_ended:
                 ended[record.shared_by].append(record)
         for _ in range(sum(map(len, ended.values())) - self._config.max_kept):
             record = max(ended.values(), key=len).popleft()
-            del self._records[record.id]
+            del self._records.known[record.id]
             self._parts.files.threads.begin(self._erase, record.id)
 
     def _erase(self, id: str) -> None:
         try:
-            self._folder.delete(id)
+            self._records.delete(id)
         except OSError as error:
             logger.error("batches: cannot delete the record of %s: %s", id, error)

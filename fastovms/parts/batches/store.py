@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -29,67 +29,81 @@ PURPOSES: Final = ("assistants", "batch", "evals", "fine-tune", "user_data", "vi
 BATCH_OUTPUT: Final = "batch_output"
 
 
-class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a file.
+class OwnedRecord(msgspec.Struct, kw_only=True):
+    """The record of a file or a batch.
 
     Attributes:
         tenant: the key that it belongs to; "" without keys.
         owner: the key or address that it counts for; "" = the tenant.
-        name: the client's name for it; not used as a path.
-        size: in bytes.
-        created_at, expires_at: Unix times; None = it does not expire.
+        created_at: a Unix time.
     """
 
     id: str
     tenant: str
-    name: str
-    purpose: str
-    size: int
     created_at: int
-    expires_at: int | None = None
     owner: str = ""
 
     @property
     def shared_by(self) -> str:
-        """The owner that the file counts for."""
+        """The owner that it counts for."""
         return self.owner or self.tenant
+
+
+class FileRecord(OwnedRecord, kw_only=True):
+    """The record of a file, which does not change.
+
+    Attributes:
+        name: the client's name for it; not used as a path.
+        size: in bytes.
+        expires_at: a Unix time; None = it does not expire.
+    """
+
+    name: str
+    purpose: str
+    size: int
+    expires_at: int | None = None
 
 
 _SUFFIX: Final = ".json"
 
-Record = TypeVar("Record", bound=msgspec.Struct)
+Record = TypeVar("Record", bound=OwnedRecord)
 
 
-class RecordFolder(Generic[Record]):
-    """A directory with one file per record, by id. Its methods block, so call them in a thread.
+class Records(Generic[Record]):
+    """The records of one kind, in memory and in one file each. Its constructor and the methods that
+    change files block, so call them in a thread. A file that cannot be read is kept, and logged.
 
     Args:
         directory: created if missing.
+
+    Attributes:
+        known: the records by id, which its user changes.
+        unread: the ids of records that cannot be read.
     """
 
     def __init__(self, directory: Path, kind: type[Record]) -> None:
         self._directory = directory
-        self._kind = kind
-        self._unread: set[str] = set()
+        self.known: dict[str, Record] = {}
+        self.unread: set[str] = set()
         private_directory(directory)
-
-    def read_all(self) -> Iterator[Record]:
-        """Yields every record. An unreadable record is skipped and logged."""
-        for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
+        for path in sorted(directory.glob(f"*{_SUFFIX}")):
             try:
-                yield msgspec.json.decode(read_file(path), type=self._kind)
+                self.known[path.stem] = msgspec.json.decode(read_file(path), type=kind)
             except (OSError, msgspec.DecodeError) as error:
-                self._unread.add(path.stem)
+                self.unread.add(path.stem)
                 logger.error("cannot read the record %s: %s", path, error)
 
-    def check_read(self, id: str) -> None:
-        """Raises StateUnread if there is a record that `read_all` could not read."""
-        if id in self._unread:
+    def find(self, tenant: str, id: str) -> Record | None:
+        """Returns a tenant's record. Raises StateUnread if the record cannot be read."""
+        if id in self.unread:
             raise StateUnread(f"the record of {id} cannot be read")
+        record = self.known.get(id)
+        return record if record is not None and record.tenant == tenant else None
 
-    def ids(self) -> set[str]:
-        """Returns the ids of all records, including those that cannot be read."""
-        return {path.stem for path in self._directory.glob(f"*{_SUFFIX}")}
+    def of(self, tenant: str) -> list[Record]:
+        """Returns a tenant's records, the oldest first."""
+        found = [record for record in self.known.values() if record.tenant == tenant]
+        return sorted(found, key=lambda record: (record.created_at, record.id))
 
     def write(self, id: str, record: Record) -> None:
         """Writes or replaces a record. Raises OSError; an old record is then unchanged."""
@@ -100,14 +114,14 @@ class RecordFolder(Generic[Record]):
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-        self._unread.discard(id)
+        self.unread.discard(id)
         sync_directory(self._directory)
 
     def delete(self, id: str) -> None:
         """Deletes a record, including the rest of a failed write."""
         path = self._path(id)
         path.unlink(missing_ok=True)
-        self._unread.discard(id)
+        self.unread.discard(id)
         _draft(path).unlink(missing_ok=True)
 
     def _path(self, id: str) -> Path:
@@ -165,7 +179,6 @@ class FileStore:
         self._clock = clock
         self._contents = directory / "contents"
         self._partial = directory / "partial"
-        self._records: dict[str, FileRecord] = {}
         self._pins: Counter[str] = Counter()
         limit = config.max_files_size
         self.files = Shares.of_places(config.max_files)
@@ -177,7 +190,7 @@ class FileStore:
                 private_directory(folder)
             self._lock = lock_file(directory / "lock")
             try:
-                self._folder = RecordFolder(directory / "records", FileRecord)
+                self._records = Records(directory / "records", FileRecord)
                 self._load()
             except BaseException:
                 os.close(self._lock)
@@ -192,12 +205,13 @@ class FileStore:
         """Reads the records, and deletes unfinished files of earlier processes. A content whose
         record is unreadable is kept, because it is complete."""
         contents = {path.name: path for path in self._contents.iterdir()}
-        for record in self._folder.read_all():
-            if record.id in contents:
+        for id, record in list(self._records.known.items()):
+            if id in contents:
                 self._book(record)
             else:
-                self._folder.delete(record.id)
-        hidden = (self._folder.ids() & contents.keys()) - self._records.keys()
+                del self._records.known[id]
+                self._records.delete(id)
+        hidden = self._records.unread & contents.keys()
         num_hidden = sum(contents[id].stat().st_size for id in hidden)
         self.bytes.hold(_HIDDEN, num_hidden)
         if hidden:
@@ -207,13 +221,13 @@ class FileStore:
                 len(hidden),
                 num_hidden,
             )
-        for id in contents.keys() - self._records.keys() - hidden:
+        for id in contents.keys() - self._records.known.keys() - hidden:
             contents[id].unlink()
         for path in self._partial.iterdir():
             path.unlink()
 
     def _book(self, record: FileRecord) -> None:
-        self._records[record.id] = record
+        self._records.known[record.id] = record
         self.files.hold(record.shared_by)
         self.bytes.hold(record.shared_by, record.size)
         self._next_expiry = min(self._next_expiry, _expiry(record))
@@ -224,7 +238,7 @@ class FileStore:
     # What there is
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._records.known)
 
     @property
     def num_bytes(self) -> int:
@@ -234,20 +248,13 @@ class FileStore:
 
     def find(self, tenant: str, id: str) -> FileRecord | None:
         self.drop_expired()
-        self._folder.check_read(id)
-        record = self._records.get(id)
-        is_found = record is not None and record.tenant == tenant and not self._has_expired(record)
-        return record if is_found else None
+        record = self._records.find(tenant, id)
+        return None if record is None or self._has_expired(record) else record
 
-    def list(self, tenant: str) -> Iterator[FileRecord]:
-        """Yields a tenant's files, the oldest first."""
+    def list(self, tenant: str) -> Sequence[FileRecord]:
+        """Returns a tenant's files, the oldest first."""
         self.drop_expired()
-        found = [
-            record
-            for record in self._records.values()
-            if record.tenant == tenant and not self._has_expired(record)
-        ]
-        return iter(sorted(found, key=lambda record: (record.created_at, record.id)))
+        return [one for one in self._records.of(tenant) if not self._has_expired(one)]
 
     def path_of(self, id: str) -> Path:
         return self._contents / id
@@ -281,7 +288,7 @@ class FileStore:
         try:
             # The record first: a content without one would be deleted at the next start, and a
             # record without content is forgotten then.
-            self._folder.write(record.id, record)
+            self._records.write(record.id, record)
             partial.replace(content)
             is_moved = True
             sync_directory(self._contents)
@@ -289,7 +296,7 @@ class FileStore:
             with suppress(OSError):
                 if is_moved:
                     content.replace(partial)
-                self._folder.delete(record.id)
+                self._records.delete(record.id)
             raise
 
     # Deletion
@@ -302,8 +309,8 @@ class FileStore:
         self._pins[id] -= 1
         if not self._pins[id]:
             del self._pins[id]
-            if id in self._records:
-                self._next_expiry = min(self._next_expiry, _expiry(self._records[id]))
+            if id in self._records.known:
+                self._next_expiry = min(self._next_expiry, _expiry(self._records.known[id]))
 
     async def delete(self, tenant: str, id: str) -> bool:
         """Deletes a file, and returns whether there was one.
@@ -330,12 +337,12 @@ class FileStore:
 
     def drop(self, id: str) -> None:
         """Deletes a file, if there is one, without waiting for the disk."""
-        if id in self._records:
+        if id in self._records.known:
             self._forget(id)
             self.threads.begin(self._erase_or_tell, id)
 
     def _forget(self, id: str) -> None:
-        record = self._records.pop(id)
+        record = self._records.known.pop(id)
         self.files.give_back(record.shared_by)
         self.bytes.give_back(record.shared_by, record.size)
 
@@ -343,7 +350,7 @@ class FileStore:
         # The content first: a disk that refuses has changed nothing then, and a record without
         # content is forgotten at the next start.
         self.path_of(id).unlink(missing_ok=True)
-        self._folder.delete(id)
+        self._records.delete(id)
 
     def _erase_or_tell(self, id: str) -> None:
         try:
@@ -360,14 +367,14 @@ class FileStore:
         now = self._clock()
         if now < self._next_expiry or self._rounds.seconds_left(now):
             return
-        expired = sorted(filter(self._has_expired, self._records.values()), key=_expiry)
-        allowed = self._rounds.allowed(len(self._records), now)
+        expired = sorted(filter(self._has_expired, self._records.known.values()), key=_expiry)
+        allowed = self._rounds.allowed(len(self), now)
         for record in expired[:allowed]:
             self.drop(record.id)
         is_behind = len(expired) > allowed
         self._rounds.spend(len(expired[:allowed]), is_behind=lambda: is_behind)
         self._next_expiry = min(
-            (_expiry(record) for id, record in self._records.items() if id not in self._pins),
+            (_expiry(record) for id, record in self._records.known.items() if id not in self._pins),
             default=_NEVER,
         )
 
@@ -376,8 +383,8 @@ class FileStore:
 
     def check(self) -> None:
         """Asserts that the books balance."""
-        assert self.files.used == len(self._records)
-        assert self.bytes.used >= sum(record.size for record in self._records.values())
+        assert self.files.used == len(self)
+        assert self.bytes.used >= sum(record.size for record in self._records.known.values())
         self.files.check()
         self.bytes.check()
 

@@ -17,10 +17,10 @@ from fastovms.backends.template_renderer import TemplateRenderer
 from fastovms.config import ChatConfig
 from fastovms.errors import ConfigurationError
 from fastovms.system.disk import DiskCache
+from fastovms.text.budget import FULL, Budget, Limits, NeedsProcess
 from fastovms.text.output import check_formats
 from fastovms.text.reasoning import REASONING_FORMATS, detect_reasoning_format
-from fastovms.text.sandbox import FULL, Budget, Limits, NeedsProcess
-from fastovms.text.template import ChatTemplate
+from fastovms.text.template_files import load_template
 from fastovms.text.tools import PLAIN_JSON, TOOL_FORMATS, detect_tool_format
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class TemplateRuns:
             return work()
 
     def _outside(self, work: Callable[[], Result]) -> Result:
-        with self._budget.of(FULL, outside=self._process):
+        with self._budget.of(FULL, outside=self._process.render):
             return work()
 
 
@@ -86,7 +86,7 @@ def load_chat(model_dir: Path, config: ChatConfig, cache: DiskCache | None = Non
     incompatible. `cache` stores the results of template analysis; None = not stored."""
     missing = "has no chat template"
     try:
-        template = ChatTemplate.load(
+        template = load_template(
             model_dir,
             config.chat_template,
             content_format=config.chat_template_content_format,

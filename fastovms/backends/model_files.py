@@ -36,7 +36,7 @@ from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo, SamplingDefaults, WeightCount
 from fastovms.request_fields import rows_of
 from fastovms.system.disk import DiskCache, file_identity, key_of
-from fastovms.text.template import end_token_ids
+from fastovms.text.template_files import end_token_ids
 
 logger = logging.getLogger(__name__)
 

@@ -22,14 +22,8 @@ from jinja2 import Template, TemplateError
 
 from fastovms.backends.processes import connect_to_parent, limit_time, set_soft_limit
 from fastovms.backends.template_renderer import MAX_MEMORY, Answer, Asked, too_much
-from fastovms.text.sandbox import (
-    Budget,
-    LimitExceeded,
-    Limits,
-    Malformed,
-    Sandbox,
-    make_environment,
-)
+from fastovms.text.budget import Budget, LimitExceeded, Limits, Malformed
+from fastovms.text.sandbox import Sandbox, make_environment
 
 _MAX_GROWTH: Final = 128 * 2**20
 """The bytes that the process may have grown by before another takes its place."""

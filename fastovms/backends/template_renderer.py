@@ -10,7 +10,7 @@ from jinja2 import TemplateError
 
 from fastovms.backends.processes import ChildProcess
 from fastovms.errors import BackendUnavailable
-from fastovms.text.sandbox import FULL, Budget, LimitExceeded, Limits
+from fastovms.text.budget import FULL, Budget, LimitExceeded, Limits
 
 MAX_MEMORY: Final = 2**30
 """Bytes of address space that the process may have beyond what it has when it is ready."""
@@ -53,7 +53,7 @@ class TemplateRenderer:
         self._is_closed = False
 
     def render(self, source: str, variables: Mapping[str, Any], budget: Budget) -> str:
-        """Renders a template; see `fastovms.text.sandbox.OutsideRenderer`. Raises
+        """Renders a template; see `fastovms.text.budget.OutsideRenderer`. Raises
         BackendUnavailable if no process can be started, or the server is shutting down."""
         limits = Limits(budget.passes, budget.chars, budget.seconds)
         if limits.seconds <= 0:

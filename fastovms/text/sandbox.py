@@ -6,17 +6,14 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial, update_wrapper
-from threading import local
 from types import BuiltinMethodType, MethodType
-from typing import Any, Final, NamedTuple, NoReturn, Protocol, cast
+from typing import Any, Final, NoReturn, cast
 
 from jinja2 import Template, TemplateError, nodes
 from jinja2.compiler import CodeGenerator, Frame
-from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import (
@@ -28,23 +25,7 @@ from jinja2.sandbox import (
 from jinja2.utils import Namespace
 from markupsafe import Markup
 
-
-class Limits(NamedTuple):
-    """The limits of all renderings of one request.
-
-    Attributes:
-        passes: through loops, macros and blocks; long work of one operation counts as several.
-        chars: of all texts that are made; eight for each item of a list.
-        seconds: of CPU time, in a process for templates.
-    """
-
-    passes: int
-    chars: int
-    seconds: float = 0.0
-
-
-FULL: Final = Limits(10_000_000, 1_000_000_000, 5.0)
-"""Some templates look at every message for each of them."""
+from fastovms.text.budget import Budget, LimitExceeded
 
 MAX_LENGTH: Final = 64 * 1024 * 1024
 """The maximum number of characters of a text, the prompt among them."""
@@ -74,75 +55,6 @@ _NODES_A_PASS: Final = 256
 
 _ESCAPED: Final = 6
 """Characters that one may become when it is escaped."""
-
-
-class LimitExceeded(SecurityError):
-    """A template exceeds a limit. The text goes with "the template", such as "makes ..."."""
-
-
-class NeedsProcess(Exception):
-    """A rendering takes more than it may here, or its template is a client's. Work that renders
-    must run again in a process for templates."""
-
-
-class Malformed(TemplateError):
-    """A template cannot be compiled."""
-
-
-class OutsideRenderer(Protocol):
-    """Renders templates in another process."""
-
-    def render(self, source: str, variables: Mapping[str, Any], budget: Budget) -> str:
-        """Renders a template, and takes what that costs from the budget. Raises Malformed if the
-        template cannot be compiled; LimitExceeded if the rendering exceeds a limit; TemplateError
-        if the template refuses the variables."""
-
-
-class Budget(local):
-    """What may still be spent by the renderings of one request. Each thread has its own.
-
-    Attributes:
-        outside: renders in another process; None = templates are rendered here.
-    """
-
-    def __init__(self) -> None:
-        self.passes = self.chars = 0
-        self.seconds = 0.0
-        self.outside: OutsideRenderer | None = None
-        self._is_set = self._is_small = False
-
-    @contextmanager
-    def of(
-        self, limits: Limits, *, outside: OutsideRenderer | None = None, is_small: bool = False
-    ) -> Iterator[None]:
-        """Sets the limits for the duration of the context, unless an outer context has done so.
-        `is_small` says whether more may be spent in a process for templates."""
-        if self._is_set:
-            yield
-            return
-        self.passes, self.chars, self.seconds = limits
-        self.outside, self._is_set, self._is_small = outside, True, is_small
-        try:
-            yield
-        finally:
-            self.outside, self._is_set = None, False
-            self.passes = self.chars = 0
-
-    def spend(self, passes: int, chars: int) -> None:
-        """Spends a part of the budget. Raises NeedsProcess if it takes more than may be spent here;
-        LimitExceeded if it takes more than a request may have rendered."""
-        self.passes -= passes
-        self.chars -= chars
-        if self.passes < 0 or self.chars < 0:
-            self.refuse(chars)
-
-    def refuse(self, chars: int = 0) -> NoReturn:
-        """Raises the error for a budget that is spent."""
-        if self._is_small and chars <= FULL.chars:
-            raise NeedsProcess
-        if self.passes < 0:
-            raise LimitExceeded(f"takes more than {FULL.passes} operations")
-        raise LimitExceeded(f"makes more than {FULL.chars} characters of text")
 
 
 class _Generator(CodeGenerator):
@@ -183,9 +95,6 @@ _BOUND: Final = (BuiltinMethodType, MethodType)
 _CHANGES: dict[type[Any], tuple[str, ...]] = {list: ("append", "pop"), dict: ("update",)}
 """Methods by which templates change values."""
 
-CHANGES = re.compile(r"\.(?:append|pop|update)\b")
-"""Finds such a method in a template's source."""
-
 _MANY_DIGITS: Final = re.compile(r"\d{5}")
 _DIGITS: Final = re.compile(r"\d+")
 _STARRED: Final = re.compile(r"%[^a-zA-Z%]*\*")
@@ -193,7 +102,7 @@ _STARRED: Final = re.compile(r"%[^a-zA-Z%]*\*")
 
 class Sandbox(ImmutableSandboxedEnvironment):
     """A Jinja environment for untrusted templates: no access to Python internals, and a budget of
-    work and memory. Templates may change lists and objects with the methods in `CHANGES`, so copy
+    work and memory. Templates may change lists and objects with the methods in `_CHANGES`, so copy
     shared values before rendering. Templates of one environment may be rendered in several
     threads."""
 

@@ -1,213 +1,41 @@
-"""Chat templates: found in a model's files, checked, rendered in a sandbox."""
+"""Renders chat templates."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
-from xml.etree import ElementTree
 
-import msgspec
-import openvino_genai
-
-from fastovms.errors import ConfigurationError, FastovmsError, InvalidField, RequestError
-from fastovms.system.disk import DiskCache, key_of
-from fastovms.text.sandbox import (
-    CHANGES,
+from fastovms.errors import FastovmsError, InvalidField, RequestError
+from fastovms.text.budget import (
     FULL,
     Budget,
     LimitExceeded,
-    Limits,
     Malformed,
     NeedsProcess,
-    Sandbox,
-    make_environment,
 )
 from fastovms.text.template_messages import (
     AS_TEXT,
     STRICT,
-    TRIED_TOOL,
     USER,
     FoundForm,
     Message,
     TemplateForm,
     WriteCall,
     adapt,
-    find_form,
     nearest_effort,
     place_of,
 )
 
-DEFAULT: Final = "default"
-TOOL_USE: Final = "tool_use"
-
-_SPECIAL_TOKENS: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-_END_TOKENS: Final = ("eos_token", "eot_token")
-_TOKENIZER_XML: Final = "openvino_tokenizer.xml"
-
-
-def find_templates(model_dir: Path) -> dict[str, str]:
-    """Returns the sources by name, including `DEFAULT` if there is one. Searches like transformers,
-    then in openvino_tokenizer.xml, like OpenVINO GenAI. Separate template files take precedence
-    over JSON files. Raises ConfigurationError if a file is broken."""
-    templates = _named(_runtime_info(model_dir).get("chat_template"))
-    # A processor's template is that of a model with images; the tokenizer's goes before it.
-    for name in ("processor_config.json", "chat_template.json", "tokenizer_config.json"):
-        templates |= _named(read_json(model_dir / name).get("chat_template"))
-    if (path := model_dir / "chat_template.jinja").is_file():
-        templates[DEFAULT] = read_text(path)
-    for path in sorted((model_dir / "additional_chat_templates").glob("*.jinja")):
-        templates[path.stem] = read_text(path)
-    return templates
-
-
-def _named(value: object) -> dict[str, str]:
-    """Returns sources by name. `chat_template` is one source, or named ones: a list of objects, or
-    an object."""
-    if isinstance(value, str):
-        return {DEFAULT: value}
-    if isinstance(value, list):
-        objects = [item for item in value if isinstance(item, dict)]
-        items = [(item.get("name"), item.get("template")) for item in objects]
-    elif isinstance(value, dict):
-        items = list(value.items())
-    else:
-        return {}
-    return {str(name): source for name, source in items if isinstance(source, str)}
-
-
-def special_tokens(model_dir: Path) -> dict[str, Any]:
-    """Returns the values of `bos_token` and the other tokens in templates: tokenizer_config.json
-    takes precedence over special_tokens_map.json, and that over the ids in
-    openvino_tokenizer.xml."""
-    found: dict[str, Any] = {}
-    info = _runtime_info(model_dir)
-    ids = {kind: _id(info, f"{kind}_token_id") for kind in _SPECIAL_TOKENS}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        config = read_json(model_dir / name)
-        for kind in _SPECIAL_TOKENS:
-            token = _token(config.get(f"{kind}_token"))
-            if token is not None:
-                found[f"{kind}_token"] = token
-        extra = config.get("extra_special_tokens")
-        if isinstance(extra, dict):
-            found |= {key: _token(value) for key, value in extra.items() if _token(value)}
-        more = config.get("additional_special_tokens")
-        if isinstance(more, list):
-            found["additional_special_tokens"] = [t for t in map(_token, more) if t]
-    missing = {kind: i for kind, i in ids.items() if i is not None and f"{kind}_token" not in found}
-    if missing:
-        texts = {i: text for text, i in _token_ids(model_dir, ids=missing.values()).items()}
-        found |= {f"{kind}_token": texts[i] for kind, i in missing.items() if i in texts}
-    return found
-
-
-def end_token_ids(model_dir: Path) -> frozenset[int]:
-    """Returns the ids of the tokens that the tokenizer's files name as the end of a text or of a
-    turn. Raises ConfigurationError if a file is broken."""
-    texts: set[str] = set()
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        config = read_json(model_dir / name)
-        texts.update(text for key in _END_TOKENS if (text := _token(config.get(key))))
-    token_ids = _token_ids(model_dir, texts=texts) if texts else {}
-    found = {token_ids[text] for text in texts if text in token_ids}
-    of_graph = _id(_runtime_info(model_dir), "eos_token_id")
-    return frozenset(found if of_graph is None else found | {of_graph})
-
-
-def _token_ids(
-    model_dir: Path, texts: Collection[str] = (), ids: Collection[int] = ()
-) -> Mapping[str, int]:
-    """Returns token ids by text, including the wanted ones if a file has them. Large files are read
-    only if the small ones lack some."""
-
-    def is_complete() -> bool:
-        return found.keys() >= set(texts) and set(found.values()) >= set(ids)
-
-    added = read_json(model_dir / "tokenizer_config.json").get("added_tokens_decoder")
-    pairs = added.items() if isinstance(added, dict) else ()
-    found = {text: int(id) for id, token in pairs if (text := _token(token)) and id.isdecimal()}
-    if not is_complete():
-        tokenizer = read_json(model_dir / "tokenizer.json")
-        for token in tokenizer.get("added_tokens") or ():
-            found[str(token.get("content"))] = int(token.get("id", -1))
-    if not is_complete() and (model_dir / _TOKENIZER_XML).is_file():
-        try:
-            vocab = openvino_genai.Tokenizer(model_dir).get_vocab()
-        except RuntimeError as error:
-            raise ConfigurationError(f"{model_dir}: the tokenizer cannot be loaded") from error
-        found = {text.decode(errors="replace"): id for text, id in vocab.items()} | found
-    return found
-
-
-def _runtime_info(model_dir: Path) -> Mapping[str, str]:
-    """Returns the members of `rt_info` in openvino_tokenizer.xml. Empty for a broken file, which is
-    refused when the tokenizer is loaded."""
-    path = model_dir / _TOKENIZER_XML
-    if not path.is_file():
-        return {}
-    try:
-        members = ElementTree.parse(path).getroot().find("rt_info")
-    except (ElementTree.ParseError, OSError):
-        return {}
-    return {} if members is None else {each.tag: each.get("value", "") for each in members}
-
-
-def _id(info: Mapping[str, str], name: str) -> int | None:
-    value = info.get(name, "")
-    return int(value) if value.isdecimal() else None
-
-
-def _token(value: object) -> str | None:
-    """Returns a token's text. The value is the text or an object that contains it."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
-
-
-def read_text(path: Path) -> str:
-    """Reads a file of UTF-8. Raises ConfigurationError if the file cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
-
-
-def read_json(path: Path) -> Mapping[str, Any]:
-    """Reads a JSON object; an empty one if the file does not exist. Raises ConfigurationError if
-    the file cannot be read or holds no object."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(read_text(path))
-    except ValueError as error:
-        raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"{path} must be a JSON object")
-    return value
-
-
 _MAX_REASON: Final = 300
 """Characters that are repeated of what a template says: it may repeat a whole message."""
 
-_MAX_REPLACED: Final = 8
-"""Templates of requests whose forms are kept in memory."""
-
-_MAX_SOURCE: Final = 256 * 1024
-"""Characters of a template of a request: several times as many as those of models have."""
-
-_PROBES: Final = Limits(1_000_000, 64_000_000)
-"""The limits of the renderings by which the form of a model's template is found."""
-
-_FORMS_VERSION: Final = 1
-"""Changes with the rows of the matrix and the members of the form."""
-
-_FORMS_FILE: Final = "forms.json"
+CHANGES: Final = re.compile(r"\.(?:append|pop|update)\b")
+"""Finds a method in a template's source by which it changes values."""
 
 _RESERVED: Final = {"messages", "tools", "documents", "add_generation_prompt"}
 _EFFORT: Final = "reasoning_effort"
@@ -241,41 +69,28 @@ class ChatTemplate:
 
     def __init__(
         self,
-        templates: Mapping[str, str],
+        plain: PreparedTemplate,
+        with_tools: PreparedTemplate,
+        forms: Sequence[FoundForm],
         tokens: Mapping[str, Any],
+        budget: Budget,
+        replaced: Callable[[str], ChatTemplate],
         *,
-        content_format: str = "auto",
-        now: Callable[[], datetime] = datetime.now,
-        cache: DiskCache | None = None,
-        budget: Budget | None = None,
         is_foreign: bool = False,
     ) -> None:
-        """Raises ConfigurationError if a template is malformed.
-
+        """
         Args:
-            templates: sources by name; at least one.
+            forms: of the templates without and with tools.
             tokens: the values of `bos_token` and other special tokens.
-            content_format: the form of the content of messages: "string", or "openai" for a list of
-                parts; "auto" = by the template.
-            now: returns the local time.
-            cache: stores the forms of templates on disk; None = not stored.
-            budget: None = a budget of its own.
             is_foreign: whether the template comes from a request.
         """
-        self.budget = budget or Budget()
+        self.source, self.tool_source = plain.source, with_tools.source
+        self.budget = budget
+        self.replaced = replaced
+        self._plain, self._with_tools = plain, with_tools
+        self._plain_form, self._tool_form = forms
+        self._tokens = tokens
         self._is_foreign = is_foreign
-        self._tokens = dict(tokens)
-        self._content_format = content_format
-        self._now = now
-        self.source = templates.get(DEFAULT) or next(iter(templates.values()))
-        self.tool_source = templates.get(TOOL_USE) or self.source
-        environment = None if is_foreign else make_environment(self.budget, now)
-        prepare = partial(_Prepared, environment, self.budget, tokens=self._tokens, now=now)
-        self._plain = self._with_tools = prepare(self.source)
-        if self.tool_source != self.source:
-            self._with_tools = prepare(self.tool_source)
-        self._plain_form, self._tool_form = self._found(cache or DiskCache(None))
-        self.replaced = lru_cache(_MAX_REPLACED)(self._replaced)
 
     @property
     def matrix(self) -> Mapping[str, str]:
@@ -297,66 +112,6 @@ class ChatTemplate:
     def has_system_turn(self) -> bool:
         """Whether the template supports system messages."""
         return self._plain_form.form.leading != USER
-
-    @classmethod
-    def load(
-        cls,
-        model_dir: Path,
-        override: Path | str | None = None,
-        *,
-        content_format: str = "auto",
-        now: Callable[[], datetime] = datetime.now,
-        cache: DiskCache | None = None,
-    ) -> ChatTemplate | None:
-        """Returns the model's templates, or `override`, a file or a template itself; None if the
-        model has none. Raises ConfigurationError if a file is broken or a template malformed."""
-        templates = find_templates(model_dir)
-        if override is not None:
-            source = override if isinstance(override, str) else read_text(override)
-            templates = {DEFAULT: source}
-        if not any(templates.values()):
-            return None
-        tokens = special_tokens(model_dir)
-        return cls(templates, tokens, content_format=content_format, now=now, cache=cache)
-
-    def _replaced(self, source: str) -> ChatTemplate:
-        if len(source) > _MAX_SOURCE:
-            raise RequestError(
-                f"chat_template must have at most {_MAX_SOURCE} characters, not {len(source)}",
-                param="chat_template",
-            )
-        return ChatTemplate(
-            {DEFAULT: source},
-            self._tokens,
-            content_format=self._content_format,
-            now=self._now,
-            budget=self.budget,
-            is_foreign=True,
-        )
-
-    def _found(self, cache: DiskCache) -> Sequence[FoundForm]:
-        """Returns the forms of the templates without and with tools, from the cache if possible."""
-        key = key_of(_FORMS_VERSION, self.source, self.tool_source, self._tokens)
-        entry = cache.find("template", key)
-        if entry is not None:
-            try:
-                data = (entry / _FORMS_FILE).read_bytes()
-                found = msgspec.json.decode(data, type=tuple[FoundForm, FoundForm])
-            except (OSError, msgspec.DecodeError):
-                cache.discard(entry)
-                entry = None
-        if entry is None:
-            with self.budget.of(_PROBES):
-                found = (
-                    find_form(self.source, self._plain.render, ()),
-                    find_form(self.tool_source, self._with_tools.render, (TRIED_TOOL,)),
-                )
-            data = json.dumps([asdict(form) for form in found]).encode()
-            cache.put("template", key, lambda entry: _write(entry / _FORMS_FILE, data))
-        if self._content_format == "auto":
-            return found
-        has_parts = self._content_format == "openai"
-        return [replace(f, form=replace(f.form, content_parts=has_parts)) for f in found]
 
     def render(
         self,
@@ -451,33 +206,30 @@ class ChatTemplate:
         }
 
 
-class _Prepared:
+class PreparedTemplate:
     """A template, ready to be rendered."""
 
     def __init__(
         self,
-        environment: Sandbox | None,
-        budget: Budget,
         source: str,
+        compiled: Callable[[Mapping[str, Any]], str] | None,
+        budget: Budget,
         *,
         tokens: Mapping[str, Any],
         now: Callable[[], datetime],
     ) -> None:
         """
         Args:
-            environment: None = the template is only rendered in another process.
+            compiled: renders the template, given its variables; None = it is only rendered in
+                another process.
         """
-        self._environment = environment
+        self.source = source
+        self._compiled = compiled
         self._budget = budget
-        self._source = source
         self._tokens = tokens
         self._now = now
         self._changes = CHANGES.search(source) is not None
         self._is_firefunction = "functools[" in source
-        try:
-            self._template = None if environment is None else environment.from_string(source)
-        except Exception as error:  # whatever a compiler raises
-            raise ConfigurationError(f"the chat template is malformed: {error}") from error
 
     def render(
         self, messages: Sequence[Message], form: TemplateForm, variables: Mapping[str, Any]
@@ -497,10 +249,10 @@ class _Prepared:
         try:
             if outside is not None:
                 plain = {**every, "messages": [dict(message) for message in messages]}
-                return outside.render(self._source, plain, self._budget)
-            if self._environment is None or self._template is None:
+                return outside(self.source, plain, self._budget)
+            if self._compiled is None:
                 raise NeedsProcess
-            return self._environment.render(self._template, every)
+            return self._compiled(every)
         except (MemoryError, NeedsProcess, FastovmsError):
             raise  # without memory the request is refused, whatever its template is
         except (LimitExceeded, Malformed) as error:
@@ -554,10 +306,6 @@ def _placed(
             low = middle + 1
     place = place_of(messages[low], low) if messages else "messages"
     return InvalidField(f"the chat template cannot render {place}: {fault.reason}", param=place)
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
 
 
 def _with_tag(

@@ -7,7 +7,7 @@ from typing import Any
 from fastovms.api.served import ChatModel
 from fastovms.config import ChatConfig
 from fastovms.text.reasoning import REASONING_FORMATS
-from fastovms.text.template import ChatTemplate
+from fastovms.text.template_files import make_template
 from fastovms.text.tools import TOOL_FORMATS
 
 SOURCE = """
@@ -28,7 +28,7 @@ SOURCE = """
 {%- if opened %}<think>{% endif %}"""
 """Short, and showing everything that a template gets: `u:Hello;>`."""
 
-TEMPLATE = ChatTemplate({"default": SOURCE}, {"bos_token": "<s>"})
+TEMPLATE = make_template({"default": SOURCE}, {"bos_token": "<s>"})
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 

@@ -20,7 +20,7 @@ from fastovms.api.served import ChatModel
 from fastovms.config import ChatConfig
 from fastovms.params import GenerationRequest
 from fastovms.text.reasoning import detect_reasoning_format
-from fastovms.text.template import ChatTemplate
+from fastovms.text.template_files import make_template
 from fastovms.text.told_tools import written_call
 from fastovms.text.tools import PLAIN_JSON, TOOL_FORMATS, detect_tool_format
 from tests.fakes import FakeStream, model_info
@@ -44,7 +44,7 @@ template has no turns for."""
 
 def chat_model(name: str) -> ChatModel:
     source = (TEMPLATES / f"{name}.jinja").read_text()
-    template = ChatTemplate({"default": source}, {"bos_token": "<s>", "eos_token": "</s>"})
+    template = make_template({"default": source}, {"bos_token": "<s>", "eos_token": "</s>"})
     tools = detect_tool_format(source) or TOOL_FORMATS[PLAIN_JSON]
     return ChatModel(template, tools, detect_reasoning_format(source), ChatConfig())
 

@@ -9,7 +9,7 @@ import pytest
 from fastovms.api.answer import ShownPieces
 from fastovms.api.rendering import TemplateRuns
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Reasoning
-from fastovms.text.template import ChatTemplate
+from fastovms.text.template_files import make_template
 from tests.api.chat_models import MESSAGES, TEMPLATE, chat_model, prompt_of, tool
 from tests.api.chats import BODY, V1, V3, make
 
@@ -105,7 +105,7 @@ async def test_templates_of_requests(make):
 
 async def test_template_that_takes_much_is_rendered_in_a_process(make):
     source = "{% for i in range(200) %}{% for m in messages %}{% endfor %}{% endfor %}done"
-    template = ChatTemplate({"default": source}, {})
+    template = make_template({"default": source}, {})
     runs = TemplateRuns(template.budget)
     api = make(chat=replace(chat_model(), template=template, run=runs.run))
     few, many = [{"role": "user", "content": "a"}] * 10, [{"role": "user", "content": "a"}] * 1900

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from fastovms.api.served import ChatModel
-from fastovms.text.template import ChatTemplate
+from fastovms.text.template_files import make_template
 from fastovms.text.tools import TOOL_FORMATS
 from tests.api.chat_models import MESSAGES, call_text, prompt_of, tool, tool_choice
 from tests.api.chats import BODY, V1, join, make
@@ -40,7 +40,7 @@ RESULTS = [
 
 
 def model(source: str = SOURCE, name: str = "json") -> ChatModel:
-    return ChatModel(ChatTemplate({"default": source}, {}), TOOL_FORMATS[name])
+    return ChatModel(make_template({"default": source}, {}), TOOL_FORMATS[name])
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ async def test_results_are_told_as_the_users(make, name, told):
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_model_that_makes_no_calls_says_so(make, streamed, caplog):
-    chat = ChatModel(ChatTemplate({"default": SOURCE}, {}))
+    chat = ChatModel(make_template({"default": SOURCE}, {}))
     stream = FakeStream()
     with caplog.at_level(logging.WARNING):
         response = await make(NOW, chat=chat).call(

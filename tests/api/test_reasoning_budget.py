@@ -11,11 +11,12 @@ from fastovms.config import ChatConfig
 from fastovms.errors import FieldFault
 from fastovms.text.reasoning import REASONING_FORMATS
 from fastovms.text.template import ChatTemplate
+from fastovms.text.template_files import make_template
 from fastovms.text.tools import TOOL_FORMATS
 from tests.api.chat_models import MESSAGES, SOURCE, chat_model, tool
 from tests.fakes import model_info
 
-PLAIN = ChatTemplate({"default": SOURCE.replace("reasoning_effort", "nothing")}, {})
+PLAIN = make_template({"default": SOURCE.replace("reasoning_effort", "nothing")}, {})
 CHAT = ("/v1/chat/completions", {"messages": MESSAGES})
 OVMS = ("/v3/chat/completions", {"messages": MESSAGES})
 RESPONSES = ("/v1/responses", {"input": "Hi", "store": False})

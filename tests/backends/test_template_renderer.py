@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 from fastovms.backends import template_renderer
 from fastovms.backends.template_renderer import TemplateRenderer
 from fastovms.errors import BackendUnavailable
-from fastovms.text.sandbox import FULL, Budget, LimitExceeded, Limits, Malformed
+from fastovms.text.budget import FULL, Budget, LimitExceeded, Limits, Malformed
 
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 MEMORY = (

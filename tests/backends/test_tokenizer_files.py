@@ -13,7 +13,7 @@ import pytest
 
 from fastovms.backends.model_files import read_model_info
 from fastovms.server_config import DEMO_MODEL
-from fastovms.text.template import DEFAULT, find_templates, special_tokens
+from fastovms.text.template_files import DEFAULT, find_templates, special_tokens
 
 Change = Callable[[Path], object]
 END, TEXT_END, START = 2, 0, 1

@@ -8,14 +8,8 @@ from typing import Any
 import pytest
 from jinja2 import TemplateError
 
-from fastovms.text.sandbox import (
-    FULL,
-    Budget,
-    LimitExceeded,
-    Limits,
-    NeedsProcess,
-    make_environment,
-)
+from fastovms.text.budget import FULL, Budget, LimitExceeded, Limits, NeedsProcess
+from fastovms.text.sandbox import make_environment
 
 SMALL = Limits(20_000, 2_000_000)
 

@@ -10,8 +10,14 @@ import pytest
 
 from fastovms.errors import ConfigurationError, InvalidField, RequestError
 from fastovms.server_config import DEMO_MODEL
-from fastovms.text.sandbox import Limits
-from fastovms.text.template import ChatTemplate, find_templates, special_tokens
+from fastovms.text.budget import Limits
+from fastovms.text.template import ChatTemplate
+from fastovms.text.template_files import (
+    find_templates,
+    load_template,
+    make_template,
+    special_tokens,
+)
 
 # Where models keep their templates.
 
@@ -92,13 +98,13 @@ def test_special_tokens(tmp_path):
 def test_broken_files(tmp_path, files, reason):
     write(tmp_path, files)
     with pytest.raises(ConfigurationError, match=reason):
-        ChatTemplate.load(tmp_path)
+        load_template(tmp_path)
 
 
 def test_a_file_that_is_no_text(tmp_path):
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(ConfigurationError, match="cannot be read"):
-        ChatTemplate.load(tmp_path)
+        load_template(tmp_path)
 
 
 # Rendering chats.
@@ -109,11 +115,11 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 def template(source: str, **tokens: str) -> ChatTemplate:
-    return ChatTemplate({"default": source}, tokens, now=lambda: NOW)
+    return make_template({"default": source}, tokens, now=lambda: NOW)
 
 
 def test_the_demo_model_has_one():
-    chat_template = ChatTemplate.load(DEMO_MODEL)
+    chat_template = load_template(DEMO_MODEL)
     assert chat_template is not None
     assert chat_template.render(HELLO) == (
         "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
@@ -121,10 +127,10 @@ def test_the_demo_model_has_one():
 
 
 def test_a_model_without_a_template(tmp_path):
-    assert ChatTemplate.load(tmp_path) is None
+    assert load_template(tmp_path) is None
     override = tmp_path / "other.jinja"
     override.write_text("{{ messages[0].content }}!")
-    chat_template = ChatTemplate.load(tmp_path, override)
+    chat_template = load_template(tmp_path, override)
     assert chat_template is not None
     assert chat_template.render(HELLO) == "hello!"
 
@@ -141,7 +147,7 @@ def test_named_templates_and_tokens(tmp_path):
             }
         )
     )
-    chat_template = ChatTemplate.load(tmp_path)
+    chat_template = load_template(tmp_path)
     assert chat_template is not None
     assert chat_template.render(HELLO) == "<s>plain"
     assert chat_template.render(HELLO, tools=[{}, {}]) == "2 tools"
@@ -224,7 +230,7 @@ def test_what_a_template_says_is_repeated_in_part_only():
     ],
 )
 def test_what_a_template_refuses(source, reason, monkeypatch):
-    monkeypatch.setattr("fastovms.text.template_messages._MAX_SECONDS", 0.1)
+    monkeypatch.setattr("fastovms.text.template_forms._MAX_SECONDS", 0.1)
     with pytest.raises(RequestError, match="the chat template cannot render") as error:
         template(source).render(HELLO)
     assert reason in error.value.message

@@ -10,7 +10,9 @@ import pytest
 
 from fastovms.server_config import DEMO_MODEL
 from fastovms.text.template import ChatTemplate
-from fastovms.text.template_messages import ONE_BY_ONE, OUTCOMES, TemplateForm, adapt
+from fastovms.text.template_files import load_template, make_template
+from fastovms.text.template_forms import OUTCOMES
+from fastovms.text.template_messages import ONE_BY_ONE, TemplateForm, adapt
 from tests.paths import TEMPLATES
 
 TEMPLATE_NAMES = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
@@ -34,7 +36,9 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "
 
 def load(name: str, content_format: str = "auto") -> ChatTemplate:
     source = (TEMPLATES / f"{name}.jinja").read_text()
-    return ChatTemplate({"default": source}, TOKENS, content_format=content_format, now=lambda: NOW)
+    return make_template(
+        {"default": source}, TOKENS, content_format=content_format, now=lambda: NOW
+    )
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama3", "mistral", "gptoss", "gemma3", "deepseek"])
@@ -125,7 +129,7 @@ def test_every_history_of_the_matrix_is_shown(name):
 
 
 def test_every_history_of_the_matrix_is_shown_by_the_demo_model():
-    template = ChatTemplate.load(DEMO_MODEL)
+    template = load_template(DEMO_MODEL)
     assert template is not None
     assert set(template.matrix.values()) <= set(OUTCOMES)
 
@@ -239,7 +243,7 @@ def test_tools_go_into_the_system_message_where_they_are_read_there(system):
         "{% if 'tools' in message %}{{ '<|tool|>' + message['tools'] + '<|/tool|>' }}{% endif %}"
         "{% endfor %}"
     )
-    template = ChatTemplate({"default": source}, TOKENS)
+    template = make_template({"default": source}, TOKENS)
     tools = '<|tool|>[{"name": "add", "parameters": {"type": "object"}}]<|/tool|>'
     content = "".join(message["content"] for message in system)
     assert (

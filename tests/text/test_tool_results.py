@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fastovms.text.template import ChatTemplate
+from fastovms.text.template_files import make_template
 from fastovms.text.template_messages import AS_TEXT, ONE_BY_ONE, TemplateForm, adapt
 from fastovms.text.tool_results import NO_RESULT, Message, fault_of_results
 
@@ -34,7 +34,7 @@ def result(call_id: str | None, text: str | None = None) -> Message:
 
 
 def shown(messages: Sequence[Message]) -> str:
-    return ChatTemplate({"default": PLAIN}, {}).render(list(messages))
+    return make_template({"default": PLAIN}, {}).render(list(messages))
 
 
 CASES = {

@@ -43,7 +43,7 @@ from fastovms.parts.doctor.facts import (
 )
 from fastovms.server_config import ModelConfig, ModelSource, SecurityConfig, Settings, StateConfig
 from fastovms.system.disk import DiskCache, cache_root
-from fastovms.text.template_messages import OUTCOMES
+from fastovms.text.template_forms import OUTCOMES
 
 
 class Level(StrEnum):

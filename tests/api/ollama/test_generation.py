@@ -20,7 +20,7 @@ from fastovms.http.messages import Caller
 from fastovms.http.routing import Router
 from fastovms.parts.ollama.generation import AnswerCollector, nanoseconds, timestamp
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd
-from fastovms.text.template import ChatTemplate
+from fastovms.text.template_files import make_template
 from tests.api.chat_models import BROKEN, MESSAGES, call_text, chat_model, prompt_of, tool
 from tests.api.ollama.ollama_requests import (
     ASKED,
@@ -231,7 +231,7 @@ async def test_refusals(make, path, body, message):
 
 async def test_tools_and_thoughts_of_models_that_have_none(make):
     chat = chat_model()
-    bare = type(chat)(ChatTemplate({"default": "{{ messages[0].content }}"}, {}))
+    bare = type(chat)(make_template({"default": "{{ messages[0].content }}"}, {}))
     error = await refused(make(chat=bare), CHAT, {**ASKED, "tools": [tool()]})
     assert error == 'tools: "fake" does not support tools'
     error = await refused(make(chat=bare), CHAT, {**ASKED, "think": True})

@@ -29,7 +29,7 @@ from fastovms.parts.responses.socket import _Session
 from fastovms.server_config import MediaConfig, ModelConfig
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.reasoning import detect_reasoning_format
-from fastovms.text.template import ChatTemplate
+from fastovms.text.template_files import make_template
 from fastovms.text.told_tools import written_call
 from fastovms.text.tools import PLAIN_JSON, detect_tool_format
 from tests.fakes import ByteTokenizer, FakeBackend, model_info
@@ -95,7 +95,7 @@ def _parameters(function: dict[str, Any]) -> dict[str, Any]:
 
 def chat_model() -> ChatModel:
     source = (TEMPLATES / "qwen3.jinja").read_text()
-    template = ChatTemplate({"default": source}, {"bos_token": "<s>", "eos_token": "</s>"})
+    template = make_template({"default": source}, {"bos_token": "<s>", "eos_token": "</s>"})
     return ChatModel(
         template, detect_tool_format(source), detect_reasoning_format(source), ChatConfig()
     )

@@ -22,13 +22,13 @@ from bench.encoder_models import write_encoder
 from bench.random_models.encoder_graph import ENCODER_SHAPES
 from bench.random_models.random_texts import make_texts
 from fastovms.app.paged import TunedCores, compile_paged
-from fastovms.backends.encoder_backend import ThreadedEncoder, load_encoder
 from fastovms.backends.model_files import read_encoder_info, read_model_info
 from fastovms.backends.paged.backend import PagedBackend
 from fastovms.config import EncoderConfig, EngineConfig
-from fastovms.encoding import EncoderText
 from fastovms.engine.model.devices import available_memory
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.parts.embeddings.encoder import EncoderText
+from fastovms.parts.embeddings.encoder_backend import ThreadedEncoder, load_encoder
 from fastovms.setting import integer
 from fastovms.text.tokenizer import TextEncoder
 

@@ -23,13 +23,13 @@ from bench.common.report import machine, ratio
 from bench.embeddings import NUM_CHATS, Chats
 from fastovms.app.paged import TunedCores, compile_paged
 from fastovms.backends.model_files import read_model_info, read_speech_info
-from fastovms.backends.speech_backend import WhisperBackend, load_whisper
 from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import available_memory
 from fastovms.gguf.model_directory import model_directory
-from fastovms.media.audio import decode_audio
+from fastovms.parts.speech.audio import decode_audio
+from fastovms.parts.speech.speech_backend import WhisperBackend, load_whisper
+from fastovms.parts.speech.transcript import SAMPLE_RATE, Samples, SpeechParams
 from fastovms.setting import integer
-from fastovms.speech import SAMPLE_RATE, Samples, SpeechParams
 from fastovms.system.disk import DiskCache
 
 _WHO = ("The teacher", "My old friend", "A young doctor", "The river", "Nobody in the village")

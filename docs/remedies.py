@@ -169,7 +169,7 @@ SECTIONS: Final[Sequence[Section]] = (
     ),
     Section(
         "Embedding models and rerankers",
-        ("backends/encoder_",),
+        ("parts/embeddings",),
         "The export is not one that gives vectors or scores. Export it with "
         "`--task feature-extraction` or `--task text-classification`: see "
         "[Embeddings](embeddings.md#which-models).",

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fastovms.backend_stats import BackendStats
-from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText
 from fastovms.params import GenerationOutput, GenerationRequest, Grammar, ModelInfo, SamplingParams
-from fastovms.speech import Audio, OnText, SpeechInfo, SpeechParams, Transcript
+from fastovms.parts.embeddings.encoder import EncodedTexts, EncoderInfo, EncoderText
+from fastovms.parts.speech.transcript import Audio, OnText, SpeechInfo, SpeechParams, Transcript
 
 OutputCallback = Callable[[GenerationOutput], None]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.speech_models import write_tiny
-from fastovms.speech import SAMPLE_RATE
+from fastovms.parts.speech.transcript import SAMPLE_RATE
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="fastovms-speech-")
 atexit.register(_FOLDER.cleanup)

@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from fastovms.api.audio import ServedSpeech
 from fastovms.api.body import FairThread
 from fastovms.api.rendering import load_chat
 from fastovms.api.served import AnyServed, ChatModel, ServedEncoder, ServedModel, ServedModels
@@ -32,13 +31,10 @@ from fastovms.app.compiling import (
 from fastovms.app.paged import TunedCores
 from fastovms.backend import GenerationBackend
 from fastovms.backend_stats import BackendStats
-from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
-from fastovms.backends.encoder_backend import load_encoder
 from fastovms.backends.engine_thread import ComputeTurn
 from fastovms.backends.model_task import read_optional, takes_images
 from fastovms.backends.paged.backend import PagedBackend
 from fastovms.backends.processes import ChildProcess
-from fastovms.backends.speech_backend import load_whisper
 from fastovms.config import EngineConfig
 from fastovms.engine.model.cache_precision import check_cpu_cache
 from fastovms.engine.model.compilation import check_exact
@@ -49,12 +45,16 @@ from fastovms.engine.model.devices import (
 )
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf, is_converted
-from fastovms.media import audio
 from fastovms.params import ModelInfo, Task
 from fastovms.parts.drafts.files import check_draft_files
+from fastovms.parts.embeddings.encoder_backend import load_encoder
 from fastovms.parts.media.image_decoder import ImageDecoder
 from fastovms.parts.media.loader import ImageLoader
 from fastovms.parts.prefix_cache.engine import PrefixDirectory
+from fastovms.parts.speech import audio
+from fastovms.parts.speech.audio_decoder import AudioDecoder, DecodedAudio
+from fastovms.parts.speech.endpoints import ServedSpeech
+from fastovms.parts.speech.speech_backend import load_whisper
 from fastovms.server_config import MediaConfig, ModelConfig
 from fastovms.system.disk import DiskCache
 from fastovms.system.memory import make_binding_tables
@@ -242,7 +242,7 @@ def _speech(
     closes.append(decoding.close)
     decoder = None
     if audio.is_available():
-        decoder = AudioDecoder(lambda: ChildProcess("fastovms.backends.audio_process"))
+        decoder = AudioDecoder(lambda: ChildProcess("fastovms.parts.speech.audio_process"))
         closes.append(decoder.close)
     else:
         logger.warning("audio will be refused: install fastovms with the extra speech")

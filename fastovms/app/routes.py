@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, Literal
 
-from fastovms.api import audio, rerank, tokenize
+from fastovms.api import tokenize
 from fastovms.api.admin import (
     CancelledWork,
     HealthRoutes,
@@ -34,11 +34,13 @@ from fastovms.extensions import Extension, faults_named
 from fastovms.http.routing import Router
 from fastovms.parts import decisions
 from fastovms.parts.adapters import endpoints as adapters
+from fastovms.parts.embeddings import rerank
 from fastovms.parts.messages import endpoints as messages
 from fastovms.parts.ollama import models as ollama
 from fastovms.parts.responses import routes as responses
 from fastovms.parts.responses.background import ResponsesState
 from fastovms.parts.responses.resumption import response_work
+from fastovms.parts.speech import endpoints as audio
 
 PARTS: Final = (
     tokenize.endpoints,

@@ -20,7 +20,6 @@ import uvloop
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from fastovms import __version__
-from fastovms.api import audio
 from fastovms.api.admin import HealthRoutes, ServerStatus, StartWait, WorkItem
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
@@ -67,6 +66,7 @@ from fastovms.parts.prefix_cache.directory import open_block_directory
 from fastovms.parts.responses.background import BackgroundRuns, ResponsesState
 from fastovms.parts.responses.resumption import LeaseKeeper, Resumer, RunRestorer
 from fastovms.parts.several_models.model_pool import ModelCollector
+from fastovms.parts.speech import endpoints as audio
 from fastovms.server_config import (
     HTTP,
     MEDIA,

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from fastovms.encoding import Pooling
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
+from fastovms.parts.embeddings.encoder import Pooling
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from fastovms.api.served import ServedEncoder, ServedModels
 from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.backend_stats import BackendStats
 from fastovms.config import ApiConfig, EncoderConfig
-from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText
 from fastovms.http.routing import Router
 from fastovms.params import ModelInfo, Task
+from fastovms.parts.embeddings.encoder import EncodedTexts, EncoderInfo, EncoderText
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.telemetry.tracing import Tracer
 from fastovms.text.tokenizer import PairTemplate

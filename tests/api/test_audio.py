@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/audio.py`: real forms over real connections to a fake model, and the
+"""Tests of `fastovms/parts/speech/endpoints.py`: real forms over real connections to a fake model, and the
 process that decodes."""
 
 from __future__ import annotations
@@ -15,21 +15,29 @@ import openai
 import pytest
 from openai.types.audio import TranscriptionVerbose
 
-from fastovms.api import audio
-from fastovms.api.audio import ServedSpeech
 from fastovms.api.body import BodyReader, FairThread
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
 from fastovms.api.served import ServedModels
 from fastovms.backend_stats import BackendStats
-from fastovms.backends.audio_decoder import AudioDecoder
 from fastovms.backends.processes import ChildProcess
 from fastovms.config import ApiConfig, HttpConfig
 from fastovms.errors import EngineFailed, Overloaded
 from fastovms.http.gates import JsonOnly
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
-from fastovms.speech import Audio, OnText, Segment, SpeechInfo, SpeechParams, Transcript, Word
+from fastovms.parts.speech import endpoints as audio
+from fastovms.parts.speech.audio_decoder import AudioDecoder
+from fastovms.parts.speech.endpoints import ServedSpeech
+from fastovms.parts.speech.transcript import (
+    Audio,
+    OnText,
+    Segment,
+    SpeechInfo,
+    SpeechParams,
+    Transcript,
+    Word,
+)
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.fakes import model_info
 from tests.speech_models import encoded, sound, wav
@@ -104,7 +112,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def decoder():
-    decoder = AudioDecoder(lambda: ChildProcess("fastovms.backends.audio_process"))
+    decoder = AudioDecoder(lambda: ChildProcess("fastovms.parts.speech.audio_process"))
     yield decoder
     decoder.close()
 

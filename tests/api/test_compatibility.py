@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fastovms.api.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
 from fastovms.api.request_schemas import ChatRequest, CompletionRequest, GenerationFields
 from fastovms.params import Task
+from fastovms.parts.embeddings.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
 from fastovms.parts.messages.request import CountTokensRequest, MessagesRequest
 from fastovms.parts.ollama.models import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from fastovms.parts.ollama.request import (

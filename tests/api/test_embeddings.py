@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/embeddings.py`."""
+"""Tests of `fastovms/parts/embeddings/embeddings.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import base64
 import numpy as np
 import pytest
 
-from fastovms.api.embeddings import (
+from fastovms.errors import InvalidField, Overloaded, RequestError
+from fastovms.params import Task
+from fastovms.parts.embeddings.embeddings import (
     EmbeddingOptions,
     EmbeddingRequest,
     EncodingCall,
@@ -20,9 +22,7 @@ from fastovms.api.embeddings import (
     read_limit,
     tokenize,
 )
-from fastovms.encoding import EncoderText
-from fastovms.errors import InvalidField, Overloaded, RequestError
-from fastovms.params import Task
+from fastovms.parts.embeddings.encoder import EncoderText
 from fastovms.telemetry.tracing import EncodingFormat, GenerationKind
 from tests.api.encoder_api import CLS, SEP, served_encoder
 from tests.api.fake_tracer import FakeTracer

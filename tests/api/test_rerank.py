@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/rerank.py`."""
+"""Tests of `fastovms/parts/embeddings/rerank.py`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import numpy as np
 import orjson
 import pytest
 
-from fastovms.api import rerank
-from fastovms.api.embeddings import EncodingCall, RerankRequest
-from fastovms.api.rerank import (
+from fastovms.errors import InvalidField, Overloaded
+from fastovms.params import Task
+from fastovms.parts.embeddings import rerank
+from fastovms.parts.embeddings.embeddings import EncodingCall, RerankRequest
+from fastovms.parts.embeddings.rerank import (
     Pair,
     PairOptions,
     PairTexts,
@@ -21,8 +23,6 @@ from fastovms.api.rerank import (
     read_pair_options,
     score_pairs,
 )
-from fastovms.errors import InvalidField, Overloaded
-from fastovms.params import Task
 from fastovms.text.tokenizer import PairTemplate
 from tests.api.encoder_api import CLS, PAIR, SEP, served_encoder
 from tests.fakes import model_info

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/backends/encoder_backend.py`."""
+"""Tests of `fastovms/parts/embeddings/encoder_backend.py`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ import numpy as np
 import openvino_genai
 import pytest
 
-from fastovms.backends.encoder_backend import SliceCosts, TextQueue, ThreadedEncoder, load_encoder
 from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
 from fastovms.backends.model_files import read_encoder_info
 from fastovms.config import EncoderConfig, EngineConfig
-from fastovms.encoding import EncoderInfo, EncoderText
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, Overloaded
 from fastovms.params import Task
+from fastovms.parts.embeddings.encoder import EncoderInfo, EncoderText
+from fastovms.parts.embeddings.encoder_backend import (
+    SliceCosts,
+    TextQueue,
+    ThreadedEncoder,
+    load_encoder,
+)
 from fastovms.server_config import DEMO_MODEL
 from tests.encoder_models import encoder_dir
 from tests.fakes import model_info

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/backends/encoder_model.py`."""
+"""Tests of `fastovms/parts/embeddings/encoder_model.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from fastovms.backends.encoder_model import (
+from fastovms.errors import ConfigurationError
+from fastovms.params import Task
+from fastovms.parts.embeddings.encoder import EncoderInfo, EncoderText, Pooling
+from fastovms.parts.embeddings.encoder_model import (
     CARRIED,
     EncoderModel,
     cut,
@@ -16,9 +19,6 @@ from fastovms.backends.encoder_model import (
     pooled,
     read_encoder,
 )
-from fastovms.encoding import EncoderInfo, EncoderText, Pooling
-from fastovms.errors import ConfigurationError
-from fastovms.params import Task
 from fastovms.server_config import DEMO_MODEL
 from tests.encoder_models import encoder_dir
 

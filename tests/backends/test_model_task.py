@@ -14,9 +14,9 @@ from fastovms.backends.model_task import (
     read_json,
     read_optional,
 )
-from fastovms.encoding import Pooling
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
+from fastovms.parts.embeddings.encoder import Pooling
 from fastovms.server_config import DEMO_MODEL
 
 

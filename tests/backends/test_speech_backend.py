@@ -1,4 +1,4 @@
-"""Tests of `fastovms/backends/speech_backend.py`, over the process of a tiny model."""
+"""Tests of `fastovms/parts/speech/speech_backend.py`, over the process of a tiny model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ import pytest
 
 from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
 from fastovms.backends.model_files import read_speech_info
-from fastovms.backends.speech_backend import WhisperBackend, load_whisper, next_window
 from fastovms.config import EngineConfig
 from fastovms.errors import (
     BackendUnavailable,
@@ -27,7 +26,8 @@ from fastovms.errors import (
     EngineFailed,
     Overloaded,
 )
-from fastovms.speech import SAMPLE_RATE, Samples, Segment, SpeechParams, Transcript
+from fastovms.parts.speech.speech_backend import WhisperBackend, load_whisper, next_window
+from fastovms.parts.speech.transcript import SAMPLE_RATE, Samples, Segment, SpeechParams, Transcript
 from tests.speech_models import sound, whisper_dir
 
 SHORT = sound(3.0)

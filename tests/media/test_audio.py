@@ -1,4 +1,4 @@
-"""Tests of `fastovms/media/audio.py`."""
+"""Tests of `fastovms/parts/speech/audio.py`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fastovms.errors import InvalidField, Overloaded
-from fastovms.media.audio import decode_audio
-from fastovms.speech import SAMPLE_RATE
+from fastovms.parts.speech.audio import decode_audio
+from fastovms.parts.speech.transcript import SAMPLE_RATE
 from tests.speech_models import encoded, sound, wav
 
 SOUND = sound(2.0)

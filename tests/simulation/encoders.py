@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from fastovms.api.body import FairThread
 from fastovms.api.served import ServedEncoder
-from fastovms.backends.encoder_backend import QueuedText, ThreadedEncoder
-from fastovms.backends.encoder_model import EncoderBatch, EncoderModel
 from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
 from fastovms.backends.job_thread import JobThread
 from fastovms.config import EncoderConfig
-from fastovms.encoding import EncoderInfo
 from fastovms.params import Task
+from fastovms.parts.embeddings.encoder import EncoderInfo
+from fastovms.parts.embeddings.encoder_backend import QueuedText, ThreadedEncoder
+from fastovms.parts.embeddings.encoder_model import EncoderBatch, EncoderModel
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.encoder_api import PAIR, SEP, ByteTexts
 from tests.simulation.model import HANG_SECONDS, NAN, STALL, STALL_SECONDS, Pace, model_info

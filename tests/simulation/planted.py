@@ -36,8 +36,8 @@ _SUPPLY: Final = "fastovms.app.supply"
 _POOL: Final = "fastovms.parts.several_models.model_pool"
 _RESIDENCY: Final = "fastovms.parts.several_models.residency"
 _JOBS: Final = "fastovms.backends.job_thread"
-_ENCODER: Final = "fastovms.backends.encoder_backend"
-_SPEECH: Final = "fastovms.backends.speech_backend"
+_ENCODER: Final = "fastovms.parts.embeddings.encoder_backend"
+_SPEECH: Final = "fastovms.parts.speech.speech_backend"
 
 
 class Fault(NamedTuple):
@@ -688,7 +688,7 @@ FAULTS: Final = (
     ),
     Fault(
         "the last part of a document decides its score",
-        "fastovms.api.rerank",
+        "fastovms.parts.embeddings.rerank",
         "    np.maximum.at(scores, owners, _relevance(rows, "
         "uses_activation=options.uses_activation))",
         "    scores[owners] = _relevance(rows, uses_activation=options.uses_activation)",

@@ -23,7 +23,6 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from fastovms.api.audio import ServedSpeech
 from fastovms.api.served import AnyServed, KnownModel, ServedEncoder, ServedModel, ServedModels
 from fastovms.app import loading, serve, supply
 from fastovms.app.paged import engine_extensions
@@ -49,6 +48,7 @@ from fastovms.parts.prefix_cache.stored_prefixes import PrefixFiles
 from fastovms.parts.responses import socket
 from fastovms.parts.responses.background import BackgroundRuns
 from fastovms.parts.several_models.model_pool import ModelPlan
+from fastovms.parts.speech.endpoints import ServedSpeech
 from fastovms.server_config import ModelConfig, PrefixCacheConfig, ResidencyConfig, StateConfig
 from fastovms.service import lifecycle
 from fastovms.state.database import Operation, OperationOutcome, StateBounds

@@ -14,19 +14,25 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from fastovms.api import audio
-from fastovms.api.audio import ServedSpeech
 from fastovms.api.body import FairThread
-from fastovms.backends import speech_backend
-from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.backends.engine_thread import ComputeTurn
 from fastovms.backends.processes import ChildProcess
-from fastovms.backends.speech_backend import WhisperBackend
-from fastovms.backends.speech_messages import ReadWindow, WindowText
 from fastovms.backends.worker_messages import WorkerFailed
 from fastovms.errors import InvalidField
-from fastovms.media.audio import OnPiece
-from fastovms.speech import WINDOW_SECONDS, Samples, Segment, SpeechInfo, SpeechParams
+from fastovms.parts.speech import endpoints as audio
+from fastovms.parts.speech import speech_backend
+from fastovms.parts.speech.audio import OnPiece
+from fastovms.parts.speech.audio_decoder import AudioDecoder, DecodedAudio
+from fastovms.parts.speech.endpoints import ServedSpeech
+from fastovms.parts.speech.speech_backend import WhisperBackend
+from fastovms.parts.speech.speech_messages import ReadWindow, WindowText
+from fastovms.parts.speech.transcript import (
+    WINDOW_SECONDS,
+    Samples,
+    Segment,
+    SpeechInfo,
+    SpeechParams,
+)
 from fastovms.system.disk import UnnamedFile
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.simulation.encoders import jobs_kept

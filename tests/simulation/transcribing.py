@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from fastovms.speech import Samples, SpeechParams
+from fastovms.parts.speech.transcript import Samples, SpeechParams
 from tests.simulation.client import Answer, render
 from tests.simulation.network import FAST, Line
 from tests.simulation.speech import (

@@ -12,11 +12,11 @@ import msgspec
 from bench.endurance.body_attack.api_values import FIELDS, GRAMMAR_FIELDS, value_of
 from bench.endurance.body_attack.body_mutations import any_json, change, change_text, encode
 from fastovms.api.dialect import DIALECTS, OVMS
-from fastovms.api.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
 from fastovms.api.request_schemas import ChatRequest, CompletionRequest
 from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
 from fastovms.parts.adapters.endpoints import LoadAdapterRequest, UnloadAdapterRequest
 from fastovms.parts.decisions import DecisionsRequest
+from fastovms.parts.embeddings.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
 from fastovms.parts.messages.request import CountTokensRequest, MessagesRequest
 from fastovms.parts.ollama.models import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from fastovms.parts.ollama.request import OllamaChatRequest, OllamaGenerateRequest

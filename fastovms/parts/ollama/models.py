@@ -17,17 +17,6 @@ from msgspec.structs import replace
 from fastovms.api import offload
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import OLLAMA, AnswerSchema, Dialect, or_unset
-from fastovms.api.embeddings import (
-    EmbeddingOptions,
-    Embeddings,
-    EncodingCall,
-    TextLimit,
-    default_limit,
-    embed,
-    encode_vectors,
-    encoding_call,
-    input_names,
-)
 from fastovms.api.endpoint import (
     ApiHandler,
     Operation,
@@ -42,6 +31,17 @@ from fastovms.api.typed_body import hold_model, read_named
 from fastovms.errors import InvalidField, ModelNotFound, RequestError
 from fastovms.http.messages import Handler, Request, Response
 from fastovms.params import ModelInfo, SamplingDefaults, Task
+from fastovms.parts.embeddings.embeddings import (
+    EmbeddingOptions,
+    Embeddings,
+    EncodingCall,
+    TextLimit,
+    default_limit,
+    embed,
+    encode_vectors,
+    encoding_call,
+    input_names,
+)
 from fastovms.parts.ollama.generation import JSON_LINES, OllamaGeneration, nanoseconds, timestamp
 from fastovms.parts.ollama.request import (
     OllamaChatRequest,

@@ -23,13 +23,19 @@ from fastovms.api.typed_body import hold_model
 from fastovms.api.unread import unknown_warning
 from fastovms.api.uploads import FormReader, Uploads, UploadSink, read_form
 from fastovms.backend import SpeechBackend
-from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.errors import InvalidField, Overloaded, RequestError
 from fastovms.fair_queue import Shares
 from fastovms.http.messages import BodySink, Request, Response, Stream, UploadHandler
-from fastovms.media.audio import AUDIO
 from fastovms.params import ModelInfo, Task
-from fastovms.speech import SAMPLE_RATE, SpeechInfo, SpeechParams, Transcript, language_code
+from fastovms.parts.speech.audio import AUDIO
+from fastovms.parts.speech.audio_decoder import AudioDecoder, DecodedAudio
+from fastovms.parts.speech.transcript import (
+    SAMPLE_RATE,
+    SpeechInfo,
+    SpeechParams,
+    Transcript,
+    language_code,
+)
 from fastovms.system.disk import UnnamedFile
 from fastovms.system.threads import DiskThreads
 from fastovms.telemetry.metrics import FinishedRequest, GenerationMetrics

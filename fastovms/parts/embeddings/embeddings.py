@@ -26,10 +26,10 @@ from fastovms.api.request_schemas import ModelField, Priority, Truncation
 from fastovms.api.served import ServedEncoder
 from fastovms.api.typed_body import read_encoder_body
 from fastovms.api.unread import Members, known
-from fastovms.encoding import EncodedTexts, EncoderText
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request, Response
 from fastovms.params import ModelInfo, Task
+from fastovms.parts.embeddings.encoder import EncodedTexts, EncoderText
 from fastovms.request_fields import ranges_of
 from fastovms.telemetry.metrics import FinishedRequest
 from fastovms.telemetry.tracing import (

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from fastovms.errors import InvalidField
-from fastovms.speech import SAMPLE_RATE
+from fastovms.parts.speech.transcript import SAMPLE_RATE
 
 AUDIO: Final = "file"
 """The field of a request with the audio."""

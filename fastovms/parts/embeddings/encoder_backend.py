@@ -23,15 +23,15 @@ from fastovms.backend_stats import (
     EncoderCounters,
     Histogram,
 )
-from fastovms.backends.encoder_model import EncoderModel, num_rows, read_encoder
 from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
 from fastovms.backends.job_thread import Job, JobThread
 from fastovms.backends.model_task import find_pooling, find_task, graph_file
 from fastovms.config import EncoderConfig, EngineConfig
-from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText, Pooling
 from fastovms.errors import ConfigurationError, EngineFailed, Overloaded
 from fastovms.fair_queue import Shares
 from fastovms.params import ModelInfo, Task
+from fastovms.parts.embeddings.encoder import EncodedTexts, EncoderInfo, EncoderText, Pooling
+from fastovms.parts.embeddings.encoder_model import EncoderModel, num_rows, read_encoder
 from fastovms.text.tokenizer import TextEncoder
 
 logger = logging.getLogger(__name__)

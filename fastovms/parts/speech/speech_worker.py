@@ -1,5 +1,5 @@
 """The process that runs `openvino_genai.WhisperPipeline`, one window of audio at a time: `python -m
-fastovms.backends.speech_worker DESCRIPTOR PARENT_PID`."""
+fastovms.parts.speech.speech_worker DESCRIPTOR PARENT_PID`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import openvino_genai as genai
 
 from fastovms.backends.dies_with_parent import die_with_parent
 from fastovms.backends.processes import connect_to_parent, receive, send
-from fastovms.backends.speech_messages import LoadSpeech, ReadWindow, WindowText
 from fastovms.backends.worker_messages import WorkerFailed
 from fastovms.engine.model.devices import reason_of
-from fastovms.speech import SAMPLE_RATE, WINDOW_SECONDS, Segment, SpeechInfo, Word
+from fastovms.parts.speech.speech_messages import LoadSpeech, ReadWindow, WindowText
+from fastovms.parts.speech.transcript import SAMPLE_RATE, WINDOW_SECONDS, Segment, SpeechInfo, Word
 from fastovms.system.memory import find_trim
 from fastovms.telemetry.log_format import log_handler, start_log
 

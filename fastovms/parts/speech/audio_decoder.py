@@ -11,8 +11,8 @@ import numpy as np
 
 from fastovms.backends.media_processes import TIMEOUT, MediaProcesses
 from fastovms.backends.processes import ChildProcess
-from fastovms.media.audio import AUDIO, OnPiece
-from fastovms.speech import Samples
+from fastovms.parts.speech.audio import AUDIO, OnPiece
+from fastovms.parts.speech.transcript import Samples
 from fastovms.system.disk import UnnamedFile
 
 
@@ -54,7 +54,7 @@ class AudioDecoder(MediaProcesses):
         super().__init__("audio", start, max_processes=1, timeout=timeout)
 
     def decode(self, source: UnnamedFile, max_seconds: int, on_piece: OnPiece) -> DecodedAudio:
-        """Decodes the audio in a file as `fastovms.media.audio.decode_audio` does. Raises as `run`
+        """Decodes the audio in a file as `fastovms.parts.speech.audio.decode_audio` does. Raises as `run`
         does, or what `on_piece` raises."""
         return self.run(AUDIO, lambda peer: self._ask(peer, source, max_seconds, on_piece))
 

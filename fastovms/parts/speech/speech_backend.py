@@ -19,13 +19,13 @@ import numpy as np
 from fastovms.backends.engine_thread import MAX_SLICE, ComputeTurn
 from fastovms.backends.job_thread import Job, JobThread
 from fastovms.backends.processes import ChildProcess, receive, send
-from fastovms.backends.speech_messages import LoadSpeech, ReadWindow, WindowText
 from fastovms.backends.worker_messages import WorkerFailed
 from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.fair_queue import FairQueue
 from fastovms.params import ModelInfo
-from fastovms.speech import (
+from fastovms.parts.speech.speech_messages import LoadSpeech, ReadWindow, WindowText
+from fastovms.parts.speech.transcript import (
     SAMPLE_RATE,
     WINDOW_SECONDS,
     Audio,
@@ -323,7 +323,7 @@ def _tell(job: _Job, text: str) -> None:
 def start_process(load: LoadSpeech) -> tuple[ChildProcess, SpeechInfo]:
     """Starts a process and waits until it has loaded the model; takes seconds. Raises
     ConfigurationError if the model cannot be loaded."""
-    process = ChildProcess("fastovms.backends.speech_worker", str(os.getpid()))
+    process = ChildProcess("fastovms.parts.speech.speech_worker", str(os.getpid()))
     answer: Any
     try:
         send(process.connection, load)

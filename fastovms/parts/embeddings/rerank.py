@@ -16,7 +16,13 @@ from fastovms.api import offload
 from fastovms.api.body import wrong
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import COHERE, DIALECTS, OPENAI, AnswerSchema, Dialect
-from fastovms.api.embeddings import (
+from fastovms.api.endpoint import Operation, Route, endpoint, json_response
+from fastovms.api.prompt import context_exceeded
+from fastovms.api.served import ServedEncoder
+from fastovms.errors import InvalidField
+from fastovms.http.messages import Request, Response
+from fastovms.params import ModelInfo, Task
+from fastovms.parts.embeddings.embeddings import (
     EmbeddingList,
     EmbeddingRequest,
     EncodingCall,
@@ -40,13 +46,7 @@ from fastovms.api.embeddings import (
     together_exceeded,
     tokenize,
 )
-from fastovms.api.endpoint import Operation, Route, endpoint, json_response
-from fastovms.api.prompt import context_exceeded
-from fastovms.api.served import ServedEncoder
-from fastovms.encoding import EncoderText
-from fastovms.errors import InvalidField
-from fastovms.http.messages import Request, Response
-from fastovms.params import ModelInfo, Task
+from fastovms.parts.embeddings.encoder import EncoderText
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.tokenizer import PairTemplate, TokenIds
 

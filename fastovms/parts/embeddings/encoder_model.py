@@ -11,9 +11,9 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
-from fastovms.encoding import EncoderInfo, EncoderText, Pooling
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
+from fastovms.parts.embeddings.encoder import EncoderInfo, EncoderText, Pooling
 
 _SMALL: Final = 1024
 """Tokens of a batch beyond which the cost of a new shape is small in comparison."""

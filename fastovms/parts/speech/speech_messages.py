@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fastovms.speech import Samples, Segment, SpeechParams, Word
+from fastovms.parts.speech.transcript import Samples, Segment, SpeechParams, Word
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The process that decodes audio files: `python -m fastovms.backends.audio_process DESCRIPTOR`.
+"""The process that decodes audio files: `python -m fastovms.parts.speech.audio_process DESCRIPTOR`.
 
 FFmpeg's libraries are native code that reads untrusted bytes. A crash loses only one file.
 """
@@ -13,11 +13,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any, Final
 
-from fastovms.backends.audio_decoder import AudioFiles, AudioWritten, PieceWritten
 from fastovms.backends.media_processes import Refused
 from fastovms.backends.processes import run_media_process, set_soft_limit
 from fastovms.errors import InvalidField
-from fastovms.media.audio import decode_audio, is_available
+from fastovms.parts.speech.audio import decode_audio, is_available
+from fastovms.parts.speech.audio_decoder import AudioFiles, AudioWritten, PieceWritten
 from fastovms.system.memory import find_trim
 
 _MAX_MEMORY: Final = 2 * 2**30

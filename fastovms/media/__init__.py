@@ -1,1 +1,0 @@
-"""Audio of requests."""

@@ -22,13 +22,14 @@ from bench.encoder_models import write_encoder
 from bench.random_models.encoder_graph import ENCODER_SHAPES
 from bench.random_models.random_texts import make_texts
 from fastovms.app.paged import TunedCores, compile_paged
-from fastovms.backends.model_files import read_encoder_info, read_model_info
+from fastovms.backends.model_files import read_model_info
 from fastovms.backends.paged.backend import PagedBackend
 from fastovms.config import EncoderConfig, EngineConfig
 from fastovms.engine.model.devices import available_memory
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
 from fastovms.parts.embeddings.encoder import EncoderText
 from fastovms.parts.embeddings.encoder_backend import ThreadedEncoder, load_encoder
+from fastovms.parts.embeddings.served import read_info
 from fastovms.setting import integer
 from fastovms.text.tokenizer import TextEncoder
 
@@ -121,7 +122,7 @@ async def measure(options: argparse.Namespace, directory: Path) -> None:
     given = make_texts(options.documents, shape.vocab_size)
     query = QUERY if options.rerank else None
     cores = TunedCores.share()
-    info = read_encoder_info(directory, name=options.shape)
+    info = read_info(directory, name=options.shape)
     backend, texts = load_encoder(directory, info, EngineConfig(), EncoderConfig(), cores.turn)
     backend.start()
     # Memory is reserved, and costs are learned.

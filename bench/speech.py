@@ -22,11 +22,12 @@ import openvino_genai
 from bench.common.report import machine, ratio
 from bench.embeddings import NUM_CHATS, Chats
 from fastovms.app.paged import TunedCores, compile_paged
-from fastovms.backends.model_files import read_model_info, read_speech_info
+from fastovms.backends.model_files import read_model_info
 from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import available_memory
 from fastovms.gguf.model_directory import model_directory
 from fastovms.parts.speech.audio import decode_audio
+from fastovms.parts.speech.served import read_info
 from fastovms.parts.speech.speech_backend import WhisperBackend, load_whisper
 from fastovms.parts.speech.transcript import SAMPLE_RATE, Samples, SpeechParams
 from fastovms.setting import integer
@@ -95,7 +96,7 @@ def rate(texts: Sequence[str], said: Sequence[str]) -> float:
 
 
 async def measure(options: argparse.Namespace, scratch: Path) -> None:
-    cores, info = TunedCores.share(), read_speech_info(options.model, name="whisper")
+    cores, info = TunedCores.share(), read_info(options.model, name="whisper")
     backend = load_whisper(options.model, info, EngineConfig(), cores.turn)
     backend.start()
     pipeline = openvino_genai.WhisperPipeline(options.model, "CPU")

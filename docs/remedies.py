@@ -57,6 +57,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "backends/model_files.py",
             "app/choice.py",
             "engine/model/paging.py",
+            "parts/speech",
             "text/",
         ),
         "A file of the model's directory is missing, damaged, or of a kind that the server does "
@@ -109,6 +110,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "template tells them.",
             "detokenizer is unknown": "No action needed; streams cost more time.",
             "chat template is malformed": "Give a template that works: `--chat-template FILE`.",
+            "extra speech": "`pip install '.[speech]'` in the clone.",
         },
     ),
     Section(
@@ -180,7 +182,7 @@ SECTIONS: Final[Sequence[Section]] = (
     ),
     Section(
         "Addresses, keys and certificates",
-        ("http/", "media/", "parts/media"),
+        ("http/", "parts/media"),
         "A network flag cannot be used as given.",
         {
             "cannot listen on …: …": "“Address already in use”: another program has the port; "

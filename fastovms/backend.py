@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from fastovms.backend_stats import BackendStats
 from fastovms.params import GenerationOutput, GenerationRequest, Grammar, ModelInfo, SamplingParams
-from fastovms.parts.embeddings.encoder import EncodedTexts, EncoderInfo, EncoderText
-from fastovms.parts.speech.transcript import Audio, OnText, SpeechInfo, SpeechParams, Transcript
 
 OutputCallback = Callable[[GenerationOutput], None]
 
@@ -84,51 +82,3 @@ class GenerationBackend(Backend, Protocol):
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Ends a request, or one of its samples, at any stage; its KV-cache blocks are freed at the
         next step. Unknown and finished ids are ignored, so callers abort in `finally`."""
-
-
-class EncoderBackend(Backend, Protocol):
-    """Runs a model that makes vectors or scores of texts. Every method is called on the event
-    loop's thread."""
-
-    @property
-    def encoder(self) -> EncoderInfo: ...
-
-    async def encode(
-        self, texts: Sequence[EncoderText], client: str, priority: int = 0
-    ) -> EncodedTexts:
-        """Encodes at least one text. If the caller cancels, the remaining texts are not computed.
-
-        Args:
-            texts: none is longer than the model's context, and all ids are of its vocabulary.
-            client: the sender; clients take turns.
-            priority: lower values are served first, across all clients.
-
-        Raises:
-            Overloaded: too many requests or tokens wait already.
-            BackendUnavailable: not started or closed.
-            EngineFailed: the engine has died.
-        """
-
-
-class SpeechBackend(Backend, Protocol):
-    """Runs a model that transcribes speech. Every method is called on the event loop's thread."""
-
-    @property
-    def speech(self) -> SpeechInfo: ...
-
-    async def transcribe(
-        self, audio: Audio, params: SpeechParams, client: str, on_text: OnText
-    ) -> Transcript:
-        """Transcribes audio, window by window; clients take turns. If the caller cancels, the
-        remaining windows are not computed.
-
-        Args:
-            audio: must stay readable until the call ends.
-            client: the sender.
-            on_text: called on the loop with the pieces of the text; must not block or raise.
-
-        Raises:
-            Overloaded: too many requests wait already.
-            BackendUnavailable: not started or closed.
-            EngineFailed: the model could not compute this audio, or has died.
-        """

@@ -71,6 +71,7 @@ class ByteTokenizer:
 
     vocab_size = EOS + 1
     pad_token_id = 0
+    has_detokenizer = True
     all_token_bytes = (*(bytes([value]) for value in range(EOS)), b"<end>")
 
     def __init__(self, **named_tokens: int) -> None:

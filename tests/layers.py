@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 RANKS = (
-    {"backend_stats", "grammar_tree", "json_types", "quoting", "request_fields", "speech",
-     "system"},
+    {"backend_stats", "grammar_tree", "json_types", "quoting", "request_fields", "system"},
     {"errors", "params"},
-    {"encoding", "gguf", "grammar", "setting", "text"},
+    {"gguf", "grammar", "setting", "text"},
     {"config"},
     {"server_config"},
-    {"backend", "extensions", "fair_queue", "media", "state", "telemetry"},
+    {"backend", "extensions", "fair_queue", "state", "telemetry"},
     {"engine", "http"},
     {"backends"},
     {"api"},
@@ -39,11 +38,21 @@ MAX_CHAT_LINES = 27_200
 NEEDED_PARTS = {
     "decisions": {"responses"},
     "decode_kernels": {"adapters", "comparison", "tuning"},
-    "doctor": {"postgres", "tuning"},
+    "doctor": {"embeddings", "postgres", "tuning"},
     "genai": {"comparison", "drafts", "grammars"},
     "load_test": {"client"},
-    "ollama": {"several_models"},
-    "openapi": {"adapters", "batches", "decisions", "messages", "ollama", "responses"},
+    "ollama": {"embeddings", "several_models"},
+    "openapi": {
+        "adapters",
+        "batches",
+        "decisions",
+        "embeddings",
+        "messages",
+        "ollama",
+        "responses",
+        "speech",
+    },
+    "speech": {"media"},
     "state_transfer": {"postgres"},
 }
 """The parts that a part needs."""

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from fastovms.api import offload
-from fastovms.api.body import FairThread
 from fastovms.api.dialect import Dialect, model_not_found
 from fastovms.api.image_parts import ImageInput
-from fastovms.backend import Backend, EncoderBackend, GenerationBackend
-from fastovms.config import ChatConfig, EncoderConfig, ModelLimits
+from fastovms.backend import Backend, GenerationBackend
+from fastovms.config import ChatConfig, ModelLimits
 from fastovms.errors import BackendUnavailable, InvalidField, ModelNotFound
 from fastovms.params import Adapter, ModelInfo, Task
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.output import kept_tags
 from fastovms.text.reasoning import ReasoningFormat
 from fastovms.text.template import ChatTemplate
-from fastovms.text.tokenizer import TextEncoder, Tokenizer
+from fastovms.text.tokenizer import Tokenizer
 from fastovms.text.tools import PLAIN_JSON
 from fastovms.text.tools.tool_format import ToolFormat
 
@@ -83,23 +82,43 @@ CAPABILITIES: Final[Mapping[Task, tuple[str, ...]]] = {
 """The capabilities of a model, in the words of Ollama's `/api/show`; the last two are additions."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedEncoder:
-    """A model in memory that encodes texts.
+class TextTokens(Protocol):
+    """The tokenizer of a model, for one text at a time.
 
     Attributes:
-        tokenizing: tokenizes texts and pairs, a few at a time.
+        pad_token_id: the token that pads the texts of a batch.
+    """
+
+    pad_token_id: int
+
+    @property
+    def has_detokenizer(self) -> bool:
+        """Whether tokens can be decoded."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Raises RequestError for a text with a lone surrogate."""
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Returns the bytes of one token's text, including special tokens."""
+
+
+class AnyServed:
+    """A model in memory, of any task. Subclasses are frozen dataclasses.
+
+    Attributes:
         aliases: names that requests may use in place of the model's and which answers repeat.
         hold: holds the model in memory until released.
     """
 
-    backend: EncoderBackend
-    texts: TextEncoder
-    config: EncoderConfig
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    backend: Backend
     metrics: GenerationMetrics
-    tokenizing: FairThread[Any]
-    aliases: tuple[str, ...] = ()
-    hold: Callable[[], Release] = no_hold
+    aliases: tuple[str, ...]
+    hold: Callable[[], Release]
 
     @property
     def info(self) -> ModelInfo:
@@ -107,16 +126,16 @@ class ServedEncoder:
 
     @property
     def task(self) -> Task:
-        return self.backend.encoder.task
+        raise NotImplementedError
 
     @property
-    def joins_pairs(self) -> bool:
-        """Whether the model is a reranker that reads a pair as one joined text."""
-        is_pairless = self.texts.pair is None or self.backend.encoder.joins_pairs
-        return self.task is Task.RERANK and is_pairless
+    def tokens(self) -> TextTokens | None:
+        """The model's tokenizer; None = it takes no texts."""
+        return None
 
     @property
     def capabilities(self) -> tuple[str, ...]:
+        """The names of the model's capabilities in Ollama's `/api/show`."""
         return CAPABILITIES[self.task]
 
 
@@ -144,13 +163,11 @@ class AdapterHolder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A model in memory with its tokenizer, parsers and metrics.
+class ServedModel(AnyServed):
+    """A model in memory that generates text, with its tokenizer and parsers.
 
     Attributes:
-        aliases: names that requests may use in place of the model's and which answers repeat.
         images: None = the model does not support images.
-        hold: holds the model in memory until released.
         adapters: the model's adapters; None = adapters are not served.
     """
 
@@ -165,12 +182,7 @@ class ServedModel:
     adapters: AdapterHolder | None = None
 
     @property
-    def info(self) -> ModelInfo:
-        return self.backend.model
-
-    @property
     def capabilities(self) -> tuple[str, ...]:
-        """The names of the model's capabilities in Ollama's `/api/show`."""
         chat = self.chat
         found = {
             "completion": True,
@@ -185,36 +197,9 @@ class ServedModel:
     def task(self) -> Task:
         return Task.TEXT_GENERATION
 
-
-TextServed = ServedModel | ServedEncoder
-"""A model in memory that takes texts."""
-
-
-class AnyServed(Protocol):
-    """A model in memory, of any task."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
     @property
-    def backend(self) -> Backend: ...
-
-    @property
-    def metrics(self) -> GenerationMetrics: ...
-
-    @property
-    def aliases(self) -> tuple[str, ...]: ...
-
-    @property
-    def hold(self) -> Callable[[], Release]: ...
-
-    @property
-    def info(self) -> ModelInfo: ...
-
-    @property
-    def task(self) -> Task: ...
-
-    @property
-    def capabilities(self) -> tuple[str, ...]: ...
+    def tokens(self) -> TextTokens:
+        return self.tokenizer
 
 
 class ModelState(Enum):

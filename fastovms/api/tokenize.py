@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -25,63 +25,26 @@ from fastovms.api.prompt import (
     template_options,
 )
 from fastovms.api.request_schemas import ModelField
-from fastovms.api.served import ServedEncoder, TextServed
+from fastovms.api.served import AnyServed, ServedModel, TextTokens
 from fastovms.api.typed_body import Body, read_any_body
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.params import ModelInfo
-from fastovms.text.tokenizer import TextEncoder
 
 _MIN_LIMIT: Final = 2**20
 _CHARS_PER_TOKEN: Final = 8
 
 
-class TextTokens(Protocol):
-    """The tokenizer of a model, for one text at a time.
-
-    Attributes:
-        pad_token_id: the token that pads the texts of a batch.
-    """
-
-    pad_token_id: int
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Raises RequestError for a text with a lone surrogate."""
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Returns the bytes of one token's text, including special tokens."""
+def tokens_of(model: AnyServed) -> TextTokens:
+    """Returns the tokenizer of a model that takes texts."""
+    assert model.tokens is not None
+    return model.tokens
 
 
-class EncoderTokens:
-    """Implements `TextTokens` with the tokenizer of a model that encodes texts."""
-
-    def __init__(self, texts: TextEncoder) -> None:
-        self._texts = texts
-        self.pad_token_id = texts.pad_token_id
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        [found] = self._texts.encode([text])
-        whole = self._texts.enclosed(found) if add_special_tokens else found
-        token_ids: list[int] = whole.tolist()
-        return token_ids
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        return self._texts.decode(token_ids, skip_special_tokens=skip_special_tokens)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        return self.decode([token_id], skip_special_tokens=False).encode()
-
-
-def tokens_of(model: TextServed) -> TextTokens:
-    return EncoderTokens(model.texts) if isinstance(model, ServedEncoder) else model.tokenizer
-
-
-def check_detokenizer(model: TextServed, param: str) -> None:
+def check_detokenizer(model: AnyServed, param: str) -> None:
     """Raises InvalidField for a model that has no detokenizer. Models that generate text always
     have one."""
-    if isinstance(model, ServedEncoder) and not model.texts.has_detokenizer:
+    if not tokens_of(model).has_detokenizer:
         raise InvalidField(
             f"{param} is not available: the model {model.info.name} was exported without a "
             "detokenizer",
@@ -151,7 +114,7 @@ class OvmsTokenization:
         return Response(200, await offload.run(answer, encoding_cost(texts) + num_padded))
 
 
-def _texts(body: OvmsTokenizeRequest, model: TextServed) -> list[str]:
+def _texts(body: OvmsTokenizeRequest, model: AnyServed) -> list[str]:
     given = body.text
     if given is None:
         raise InvalidField("text is required", param="text")
@@ -268,14 +231,14 @@ class Tokenization:
                 Tokens(len(token_ids), model.info.max_model_len, token_ids, texts)
             )
 
-        if isinstance(model, ServedEncoder):
+        if not isinstance(model, ServedModel):
             return Response(200, await offload.run(answer, len(request.body)))
         data = await model.chat.rendered(request.sender, answer, len(request.body))
         return Response(200, data)
 
     async def _read(
         self, request: Request, schema: type[Body], dialect: Dialect
-    ) -> tuple[Body, TextServed]:
+    ) -> tuple[Body, AnyServed]:
         return await read_any_body(request, schema, self._models, dialect, self._bodies)
 
     async def detokenize(self, request: Request, dialect: Dialect) -> Response:
@@ -295,12 +258,12 @@ class Tokenization:
         return Response(200, await offload.run(answer, len(token_ids)))
 
 
-def _text(body: TokenizeRequest, model: TextServed, dialect: Dialect) -> tuple[str, str, bool]:
+def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[str, str, bool]:
     """Returns the text to encode, the name of its field, and whether special tokens are added to
     it."""
     if body.prompt is not None:
         return body.prompt, "prompt", body.add_special_tokens is not False
-    if isinstance(model, ServedEncoder):
+    if not isinstance(model, ServedModel):
         raise InvalidField(
             f"messages cannot be used: the model {model.info.name} is not a chat model",
             param="messages",

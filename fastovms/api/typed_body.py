@@ -10,14 +10,7 @@ import msgspec
 from fastovms.api.body import BodyReader
 from fastovms.api.dialect import Dialect
 from fastovms.api.request_schemas import GenerationFields, ModelField
-from fastovms.api.served import (
-    AnyServed,
-    KnownModel,
-    ServedEncoder,
-    ServedModel,
-    ServedModels,
-    TextServed,
-)
+from fastovms.api.served import AnyServed, KnownModel, ServedModels
 from fastovms.api.unread import Members
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request
@@ -57,7 +50,8 @@ _PURPOSES: Final = {
 """The tasks of each kind of model, for messages about a model of another kind."""
 
 
-_TEXT_TASKS: Final = tuple(task for task in Task if task is not Task.SPEECH)
+TEXT_TASKS: Final = tuple(task for task in Task if task is not Task.SPEECH)
+"""The tasks of models that take texts."""
 
 
 class _Outline(ModelField, frozen=True, kw_only=True):
@@ -66,20 +60,6 @@ class _Outline(ModelField, frozen=True, kw_only=True):
     MEMBERS: ClassVar[Members | None] = None
 
     stream: Any = None
-
-
-async def read_any_body(
-    request: Request,
-    schema: type[Body],
-    models: ServedModels,
-    dialect: Dialect,
-    reader: BodyReader,
-) -> tuple[Body, TextServed]:
-    """Returns the typed body and the model that it names like `ApiContext.read`, for a model of any
-    task about texts."""
-    body, model = await _read(request, schema, models, dialect, reader, _TEXT_TASKS)
-    assert isinstance(model, ServedModel | ServedEncoder)
-    return body, model
 
 
 async def read_named(
@@ -102,20 +82,6 @@ async def read_named(
     return body, model
 
 
-async def read_encoder_body(
-    request: Request,
-    schema: type[Body],
-    models: ServedModels,
-    dialect: Dialect,
-    reader: BodyReader,
-    tasks: Collection[Task],
-) -> tuple[Body, ServedEncoder]:
-    """Like `read_any_body`, for an encoder model. `tasks` are the allowed tasks of the model."""
-    body, model = await _read(request, schema, models, dialect, reader, tasks)
-    assert isinstance(model, ServedEncoder)
-    return body, model
-
-
 def check_task(model: KnownModel, tasks: Collection[Task]) -> None:
     """Raises InvalidField for a model whose task is not in `tasks`."""
     if model.task not in tasks:
@@ -125,14 +91,16 @@ def check_task(model: KnownModel, tasks: Collection[Task]) -> None:
         )
 
 
-async def _read(
+async def read_any_body(
     request: Request,
     schema: type[Body],
     models: ServedModels,
     dialect: Dialect,
     reader: BodyReader,
-    tasks: Collection[Task],
+    tasks: Collection[Task] = TEXT_TASKS,
 ) -> tuple[Body, AnyServed]:
+    """Returns the typed body and the model that it names like `ApiContext.read`, for a model of one
+    of the tasks."""
     body, model = await read_named(request, schema, models, dialect, reader)
     # Not every request has that field: `/tokenize` has none.
     streams = getattr(body, "stream", None) is True

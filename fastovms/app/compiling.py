@@ -7,13 +7,14 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import openvino as ov
 
@@ -23,9 +24,7 @@ from fastovms.backends.model_files import (
     fingerprint_of,
     limit_context,
     log_missing,
-    read_encoder_info,
     read_model_info,
-    read_speech_info,
 )
 from fastovms.backends.model_task import find_task
 from fastovms.config import EngineConfig
@@ -55,6 +54,19 @@ T = TypeVar("T")
 _WEIGHTS: Final = "*.bin"
 
 
+_PARTS: Final[Mapping[Task, str]] = {
+    Task.EMBEDDINGS: "fastovms.parts.embeddings.served",
+    Task.RERANK: "fastovms.parts.embeddings.served",
+    Task.SPEECH: "fastovms.parts.speech.served",
+}
+"""The modules that read and load models that do not generate text: `read_info` and `load`."""
+
+
+def part_of(task: Task) -> Any:
+    """Returns the module for models of a task other than generating text."""
+    return import_module(_PARTS[task])
+
+
 def task_of(model: ModelConfig) -> Task:
     """Returns the task of a model. Raises ConfigurationError if its graph does not fit any task."""
     if find_gguf(model.path) is not None:
@@ -66,11 +78,9 @@ def read_info(model: ModelConfig) -> ModelInfo:
     """Returns the facts from the model's files and the operator's settings. Takes milliseconds.
     Raises ConfigurationError if a file is missing or broken."""
     task = task_of(model)
-    if task is Task.SPEECH:
-        return read_speech_info(model.path, name=model.name)
     if task is not Task.TEXT_GENERATION:
-        info = read_encoder_info(model.path, name=model.name)
-        return limit_context(info, model.engine.max_model_len)
+        info: ModelInfo = part_of(task).read_info(model.path, name=model.name)
+        return info if task is Task.SPEECH else limit_context(info, model.engine.max_model_len)
     info = read_model_info(
         model.path,
         name=model.name,

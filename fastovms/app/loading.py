@@ -11,11 +11,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING
 
-from fastovms.api.body import FairThread
 from fastovms.api.rendering import load_chat
-from fastovms.api.served import AnyServed, ChatModel, ServedEncoder, ServedModel, ServedModels
+from fastovms.api.served import AnyServed, ChatModel, ServedModel, ServedModels
 from fastovms.app.compiling import (
     CompileAhead,
     as_directories,
@@ -25,12 +24,12 @@ from fastovms.app.compiling import (
     compile_model,
     identified,
     load_on_device,
+    part_of,
     read_info,
     task_of,
 )
 from fastovms.app.paged import TunedCores
 from fastovms.backend import GenerationBackend
-from fastovms.backend_stats import BackendStats
 from fastovms.backends.engine_thread import ComputeTurn
 from fastovms.backends.model_task import read_optional, takes_images
 from fastovms.backends.paged.backend import PagedBackend
@@ -38,23 +37,14 @@ from fastovms.backends.processes import ChildProcess
 from fastovms.config import EngineConfig
 from fastovms.engine.model.cache_precision import check_cpu_cache
 from fastovms.engine.model.compilation import check_exact
-from fastovms.engine.model.devices import (
-    available_memory,
-    is_gpu,
-    share_memory,
-)
+from fastovms.engine.model.devices import available_memory, is_gpu, share_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf, is_converted
-from fastovms.params import ModelInfo, Task
+from fastovms.params import Task
 from fastovms.parts.drafts.files import check_draft_files
-from fastovms.parts.embeddings.encoder_backend import load_encoder
 from fastovms.parts.media.image_decoder import ImageDecoder
 from fastovms.parts.media.loader import ImageLoader
 from fastovms.parts.prefix_cache.engine import PrefixDirectory
-from fastovms.parts.speech import audio
-from fastovms.parts.speech.audio_decoder import AudioDecoder, DecodedAudio
-from fastovms.parts.speech.endpoints import ServedSpeech
-from fastovms.parts.speech.speech_backend import load_whisper
 from fastovms.server_config import MediaConfig, ModelConfig
 from fastovms.system.disk import DiskCache
 from fastovms.system.memory import make_binding_tables
@@ -65,17 +55,6 @@ if TYPE_CHECKING:
     from fastovms.parts.adapters.table import AdapterTable
 
 logger = logging.getLogger(__name__)
-
-
-T = TypeVar("T")
-
-
-_MAX_PIECES = 1024
-"""How many pieces of a client's texts may wait to be tokenized; a request has one at a time."""
-
-
-_MAX_AUDIOS: Final = 64
-"""How many files of one client may wait to be decoded."""
 
 
 def check_models(models: Sequence[ModelConfig]) -> None:
@@ -149,17 +128,13 @@ def _load(
     check_models(models)
     start = time.perf_counter()
     make_binding_tables()
-    others: dict[str, ServedEncoder | ServedSpeech] = {}
+    others: dict[str, AnyServed] = {}
     closes: list[Callable[[], None]] = []
     for model in models:
         task = task_of(model)
-        if task is Task.SPEECH:
-            speech = partial(_speech, model, cores.turn, closes)
-            others[model.name] = load_on_device(model, speech)[1]
-        elif task is not Task.TEXT_GENERATION:
-            load = partial(_encoder, model, cores.turn)
-            encoder = others[model.name] = load_on_device(model, load)[1]
-            closes.append(encoder.tokenizing.close)
+        if task is not Task.TEXT_GENERATION:
+            load = partial(_other, model, task, cores.turn, closes)
+            others[model.name] = load_on_device(model, load)[1]
     generating = [model for model in models if model.name not in others]
     loaded = []
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
@@ -199,54 +174,18 @@ def _close_all(closes: Sequence[Callable[[], None]]) -> None:
         close()
 
 
-def _encoder(model: ModelConfig, turn: ComputeTurn, engine: EngineConfig) -> ServedEncoder:
-    model = replace(model, engine=engine)
-    begin_loading(model)
-    if model.engine.serves_adapters:
-        raise ConfigurationError(
-            f"{model.name} is an encoder, which serves no adapters: leave out --enable-lora and "
-            "--lora-modules"
-        )
-    info = identified(model)
-    backend, texts = load_encoder(model.path, info, model.engine, model.encoder, turn)
-    metrics = _metrics_without_cache(info, backend.stats, model.engine.device)
-    tokenizing: FairThread[Any] = FairThread(
-        "texts to encode", per_client=_MAX_PIECES, total=4 * _MAX_PIECES
-    )
-    return ServedEncoder(backend, texts, model.encoder, metrics, tokenizing, model.names[1:])
-
-
-def _metrics_without_cache(
-    info: ModelInfo, stats: Callable[[], BackendStats], device: str
-) -> GenerationMetrics:
-    """Returns the metrics of a model that has no KV cache."""
-    labels = {"max_model_len": str(info.max_model_len), "device": device}
-    return GenerationMetrics(info.name, stats, labels=labels, has_kv_cache=False)
-
-
-def _speech(
+def _other(
     model: ModelConfig,
+    task: Task,
     turn: ComputeTurn,
     closes: list[Callable[[], None]],
     engine: EngineConfig,
-) -> ServedSpeech:
-    """Loads a model of speech, and adds what closes its decoder to `closes`."""
+) -> AnyServed:
+    """Loads a model that does not generate text."""
     model = replace(model, engine=engine)
     begin_loading(model)
-    info = identified(model)
-    backend = load_whisper(model.path, info, model.engine, turn)
-    metrics = _metrics_without_cache(info, backend.stats, model.engine.device)
-    decoding: FairThread[DecodedAudio] = FairThread(
-        "audio files to decode", per_client=_MAX_AUDIOS, total=4 * _MAX_AUDIOS
-    )
-    closes.append(decoding.close)
-    decoder = None
-    if audio.is_available():
-        decoder = AudioDecoder(lambda: ChildProcess("fastovms.parts.speech.audio_process"))
-        closes.append(decoder.close)
-    else:
-        logger.warning("audio will be refused: install fastovms with the extra speech")
-    return ServedSpeech(backend, metrics, decoder, decoding, model.names[1:])
+    served: AnyServed = part_of(task).load(model, identified(model), turn, closes)
+    return served
 
 
 def _image_loader(config: MediaConfig) -> ImageLoader:

@@ -15,6 +15,7 @@ from fastovms.backends.engine_thread import ComputeTurn, LoopLink
 from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded
 from fastovms.fair_queue import Shares
 from fastovms.params import ModelInfo
+from fastovms.telemetry.metrics import GenerationMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,11 @@ class JobThread(Generic[JobT]):
 
     async def warmed_up(self) -> None:
         """Returns at once: loading computes the first, slow steps."""
+
+    def metrics(self, device: str) -> GenerationMetrics:
+        """Returns the metrics of the model, which has no KV cache."""
+        labels = {"max_model_len": str(self.model.max_model_len), "device": device}
+        return GenerationMetrics(self.model.name, self.stats, labels=labels, has_kv_cache=False)
 
     def _check_open(self, client: str) -> None:
         """Raises EngineFailed, BackendUnavailable or Overloaded if no job of the client can be

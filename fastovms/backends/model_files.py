@@ -18,14 +18,11 @@ import openvino as ov
 
 from fastovms import __version__
 from fastovms.backends.model_task import (
-    check_encoder_files,
     check_files,
-    check_speech_files,
     first_integer,
     graph_file,
     is_integer,
     read_json,
-    read_optional,
     takes_images,
     weights_file,
 )
@@ -337,67 +334,6 @@ def _read(entry: Path) -> float | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, float) else None
-
-
-_SHIFTED: Final = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
-"""The types of models whose positions begin after the id of the padding."""
-
-_LONGEST: Final = 10**6
-"""Lengths from which on a tokenizer's limit stands for none."""
-
-
-def read_encoder_info(model_dir: Path, *, name: str) -> ModelInfo:
-    """Returns the name and the capabilities of an encoder. Raises ConfigurationError if a file is
-    missing, broken, or lacks required information."""
-    check_encoder_files(model_dir)
-    config_path = model_dir / "config.json"
-    config = read_json(config_path)
-    text_config = config.get("text_config")
-    scopes = [config, text_config] if isinstance(text_config, dict) else [config]
-    vocab_size = first_integer(scopes, ("vocab_size",))
-    if vocab_size is None or vocab_size < 1:
-        raise ConfigurationError(f"{config_path} has no vocab_size")
-    return ModelInfo(
-        name=name,
-        created=int(weights_file(model_dir).stat().st_mtime),
-        max_model_len=_longest_text(model_dir, config, scopes),
-        vocab_size=vocab_size,
-        eos_token_ids=frozenset(),
-        config=config,
-    )
-
-
-def read_speech_info(model_dir: Path, *, name: str) -> ModelInfo:
-    """Returns the name and the context of a model of speech. Raises as `read_encoder_info` does."""
-    check_speech_files(model_dir)
-    config_path = model_dir / "config.json"
-    config = read_json(config_path)
-    sizes = [first_integer([config], (key,)) for key in ("max_target_positions", "vocab_size")]
-    longest, vocab_size = (size or 0 for size in sizes)
-    if longest < 1 or vocab_size < 1:
-        raise ConfigurationError(f"{config_path} lacks max_target_positions or vocab_size")
-    return ModelInfo(
-        name=name,
-        created=int(weights_file(model_dir).stat().st_mtime),
-        max_model_len=longest,
-        vocab_size=vocab_size,
-        eos_token_ids=frozenset(),
-        config=config,
-    )
-
-
-def _longest_text(model_dir: Path, config: Mapping[str, Any], scopes: list[dict[str, Any]]) -> int:
-    positions = first_integer(scopes, LENGTH_KEYS)
-    if positions is None or positions < 1:
-        positions = UNLIMITED
-    elif config.get("model_type") in _SHIFTED:
-        padding = config.get("pad_token_id")
-        positions -= 1 + (padding if isinstance(padding, int) else 1)
-    tokenizer = read_optional(model_dir / "tokenizer_config.json")
-    limit = tokenizer.get("model_max_length") if isinstance(tokenizer, dict) else None
-    if isinstance(limit, int) and 0 < limit < _LONGEST:
-        positions = min(positions, limit)
-    return max(1, positions)
 
 
 LENGTH_KEYS: Final = (

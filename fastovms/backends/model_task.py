@@ -1,5 +1,4 @@
-"""Checks that the files of a model are there, and finds its task (generation, embeddings,
-ranking)."""
+"""Checks that the files of a model are there, and finds its task."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ from typing import Any, Final
 
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
-from fastovms.parts.embeddings.encoder import Pooling
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -57,15 +55,6 @@ REQUIRED_FILES: Final = (
 
 DRAFT_HEAD_FILES: Final = ("openvino_model.xml", "openvino_model.bin", "config.json")
 
-ENCODER_FILES: Final = (
-    "openvino_model.xml",
-    "openvino_model.bin",
-    "openvino_tokenizer.xml",
-    "config.json",
-)
-"""Files of a model of embeddings, or of a reranker: they write no text, and often lack what others
-write it with."""
-
 VISION_FILES: Final = (
     "openvino_language_model.xml",
     "openvino_language_model.bin",
@@ -78,19 +67,6 @@ VISION_FILES: Final = (
     "config.json",
 )
 """Files of a model that takes images. Some have more."""
-
-SPEECH_FILES: Final = (
-    "openvino_encoder_model.xml",
-    "openvino_encoder_model.bin",
-    "openvino_decoder_model.xml",
-    "openvino_decoder_model.bin",
-    "openvino_tokenizer.xml",
-    "openvino_detokenizer.xml",
-    "config.json",
-    "generation_config.json",
-    "preprocessor_config.json",
-)
-"""Files of a Whisper model."""
 
 _FOREIGN_FILES: Final[Mapping[str, str]] = {
     "openvino_language_model.xml": "the language part of a larger model",
@@ -107,27 +83,17 @@ _FOREIGN_FILES: Final[Mapping[str, str]] = {
 
 def check_files(model_dir: Path) -> None:
     """Raises ConfigurationError when `model_dir` is not a directory of an exported model."""
-    _check(model_dir, VISION_FILES if takes_images(model_dir) else REQUIRED_FILES)
+    check_required(model_dir, VISION_FILES if takes_images(model_dir) else REQUIRED_FILES)
 
 
 def check_draft_head_files(model_dir: Path) -> None:
     """Raises ConfigurationError when `model_dir` is not a directory of an exported draft head. A
     head needs no tokenizer."""
-    _check(model_dir, DRAFT_HEAD_FILES)
+    check_required(model_dir, DRAFT_HEAD_FILES)
 
 
-def check_encoder_files(model_dir: Path) -> None:
-    """Raises ConfigurationError when `model_dir` is not a directory of an exported encoder."""
-    _check(model_dir, ENCODER_FILES)
-
-
-def check_speech_files(model_dir: Path) -> None:
-    """Raises ConfigurationError when `model_dir` is not a directory of an exported Whisper
-    model."""
-    _check(model_dir, SPEECH_FILES)
-
-
-def _check(model_dir: Path, required: Sequence[str]) -> None:
+def check_required(model_dir: Path, required: Sequence[str]) -> None:
+    """Raises ConfigurationError when `model_dir` has not these files of an exported model."""
     if not model_dir.is_dir():
         if model_dir.exists():
             raise ConfigurationError(
@@ -189,12 +155,6 @@ STATES: Final = ("last_hidden_state", "token_embeddings", "sentence_embedding")
 
 LOGITS: Final = "logits"
 _NAMES: Final = re.compile(rb'names="([^"]*)"')
-_MODES: Final = {
-    "pooling_mode_cls_token": Pooling.CLS,
-    "pooling_mode_mean_tokens": Pooling.MEAN,
-    "pooling_mode_lasttoken": Pooling.LAST,
-}
-_POOLING_MODULE: Final = "Pooling"
 
 
 def find_task(model_dir: Path, wanted: str = "auto") -> Task:
@@ -227,32 +187,6 @@ def find_task(model_dir: Path, wanted: str = "auto") -> Task:
             f"--task {wanted} is not possible for {model_dir}: its graph is for {found.value}"
         )
     return task
-
-
-def find_pooling(model_dir: Path, wanted: str, config: Mapping[str, Any]) -> Pooling:
-    """Returns the pooling that the operator chose, or that the model's files imply."""
-    if wanted != "auto":
-        return Pooling(wanted)
-    modules = read_optional(model_dir / "modules.json")
-    folders = ["1_Pooling"]
-    if isinstance(modules, list):
-        folders = [
-            str(module.get("path"))
-            for module in modules
-            if isinstance(module, dict) and str(module.get("type")).endswith(_POOLING_MODULE)
-        ] or folders
-    for folder in folders:
-        modes = read_optional(model_dir / folder / "config.json")
-        if isinstance(modes, dict):
-            for key, pooling in _MODES.items():
-                if modes.get(key) is True:
-                    return pooling
-    return Pooling.LAST if _is_decoder(config) else Pooling.CLS
-
-
-def _is_decoder(config: Mapping[str, Any]) -> bool:
-    names = config.get("architectures")
-    return isinstance(names, list) and any("CausalLM" in str(name) for name in names)
 
 
 def _possible(names: set[str]) -> set[Task]:

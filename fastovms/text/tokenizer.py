@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -406,7 +406,10 @@ class Tokenizer:
         vocab_size: token ids are 0 <= id < vocab_size; the model may have more logits than that.
         special_token_ids: ids that `decode` leaves out when it skips special tokens.
         pad_token_id: the token that pads the texts of a batch; 0 if the model has none.
+        has_detokenizer: whether it can decode tokens.
     """
+
+    has_detokenizer: ClassVar[bool] = True
 
     def __init__(self, tokenizer: openvino_genai.Tokenizer) -> None:
         """Raises ConfigurationError if the tokenizer cannot name its tokens."""

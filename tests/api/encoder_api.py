@@ -13,13 +13,14 @@ from prometheus_client import CollectorRegistry
 from fastovms.api.admin import HealthRoutes, ServerStatus
 from fastovms.api.body import BodyReader, FairThread
 from fastovms.api.context import ApiContext
-from fastovms.api.served import ServedEncoder, ServedModels
+from fastovms.api.served import ServedModels
 from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.backend_stats import BackendStats
 from fastovms.config import ApiConfig, EncoderConfig
 from fastovms.http.routing import Router
 from fastovms.params import ModelInfo, Task
 from fastovms.parts.embeddings.encoder import EncodedTexts, EncoderInfo, EncoderText
+from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.telemetry.tracing import Tracer
 from fastovms.text.tokenizer import PairTemplate

@@ -1,5 +1,5 @@
-"""Tests of `fastovms/parts/speech/endpoints.py`: real forms over real connections to a fake model, and the
-process that decodes."""
+"""Tests of `fastovms/parts/speech/endpoints.py`: real forms over real connections to a fake model,
+and the process that decodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
 from fastovms.parts.speech import endpoints as audio
 from fastovms.parts.speech.audio_decoder import AudioDecoder
-from fastovms.parts.speech.endpoints import ServedSpeech
+from fastovms.parts.speech.served import ServedSpeech
 from fastovms.parts.speech.transcript import (
     Audio,
     OnText,

@@ -10,18 +10,13 @@ import openvino_tokenizers  # noqa: F401 - it asks the real `ov.Core` when it is
 import pytest
 
 from fastovms.app import compiling, loading
-from fastovms.app.compiling import (
-    begin_loading,
-    compile_ahead,
-    on_device,
-    read_info,
-    weights_size,
-)
+from fastovms.app.compiling import begin_loading, compile_ahead, on_device, read_info, weights_size
 from fastovms.app.loading import check_models, load_models
 from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import NotStored
 from fastovms.params import SamplingDefaults, Task
+from fastovms.parts.embeddings import served
 from fastovms.server_config import DEMO_MODEL, MediaConfig, ModelConfig
 from tests.fakes import FakeBackend, model_info
 
@@ -136,7 +131,7 @@ def test_the_cpu_takes_over_for_an_encoder(
         raise ConfigurationError(f"{engine.device} cannot run the model: no memory")
 
     monkeypatch.setattr(loading, "task_of", lambda model: Task.EMBEDDINGS)
-    monkeypatch.setattr(loading, "load_encoder", load_encoder)
+    monkeypatch.setattr(served, "load_encoder", load_encoder)
     monkeypatch.setattr(compiling.ov, "Core", FakeCore)
     with pytest.raises(ConfigurationError, match="CPU cannot run the model"):
         load_models([model(device="AUTO")], MediaConfig())

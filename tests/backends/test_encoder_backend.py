@@ -12,7 +12,6 @@ import openvino_genai
 import pytest
 
 from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
-from fastovms.backends.model_files import read_encoder_info
 from fastovms.config import EncoderConfig, EngineConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, Overloaded
 from fastovms.params import Task
@@ -23,6 +22,7 @@ from fastovms.parts.embeddings.encoder_backend import (
     ThreadedEncoder,
     load_encoder,
 )
+from fastovms.parts.embeddings.served import read_info
 from fastovms.server_config import DEMO_MODEL
 from tests.encoder_models import encoder_dir
 from tests.fakes import model_info
@@ -359,7 +359,7 @@ POOLING = openvino_genai.TextEmbeddingPipeline.PoolingType
 
 
 async def encode(directory, config: EncoderConfig, make_texts):
-    info = read_encoder_info(directory, name="tiny")
+    info = read_info(directory, name="tiny")
     engine = EngineConfig(plugin_config=EXACT)
     backend, texts = load_encoder(directory, info, engine, config, ComputeTurn(WorkingEngines()))
     backend.start()

@@ -9,7 +9,7 @@ from openvino import opset13 as ops
 
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
-from fastovms.parts.embeddings.encoder import EncoderInfo, EncoderText, Pooling
+from fastovms.parts.embeddings.encoder import EncoderInfo, EncoderText
 from fastovms.parts.embeddings.encoder_model import (
     CARRIED,
     EncoderModel,
@@ -19,6 +19,7 @@ from fastovms.parts.embeddings.encoder_model import (
     pooled,
     read_encoder,
 )
+from fastovms.parts.embeddings.pooling import Pooling
 from fastovms.server_config import DEMO_MODEL
 from tests.encoder_models import encoder_dir
 

@@ -24,12 +24,12 @@ from fastovms.backends.model_files import (
     fit_vocabulary,
     limit_context,
     log_gaps,
-    read_encoder_info,
     read_model_info,
 )
 from fastovms.backends.model_task import REQUIRED_FILES, VISION_FILES
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo, SamplingDefaults, WeightCount
+from fastovms.parts.embeddings.served import read_info
 from fastovms.parts.grammars.trials import load_grammar_compiler
 from fastovms.system.disk import DiskCache
 from tests.backends.paged.test_backend import MODEL
@@ -342,16 +342,16 @@ def write(directory, config: dict, tokenizer: dict | None = None) -> None:
 )
 def test_lengths(tmp_path, config, tokenizer, length):
     write(tmp_path, {"vocab_size": 100, **config}, tokenizer)
-    info = read_encoder_info(tmp_path, name="a")
+    info = read_info(tmp_path, name="a")
     assert (info.name, info.vocab_size, info.max_model_len) == ("a", 100, length)
 
 
 def test_missing(tmp_path):
     with pytest.raises(ConfigurationError, match=r"it has no openvino_model\.xml"):
-        read_encoder_info(tmp_path, name="a")
+        read_info(tmp_path, name="a")
     write(tmp_path, {})
     with pytest.raises(ConfigurationError, match="has no vocab_size"):
-        read_encoder_info(tmp_path, name="a")
+        read_info(tmp_path, name="a")
 
 
 CONFIG = {"vocab_size": 100, "max_position_embeddings": 2048, "eos_token_id": 2}

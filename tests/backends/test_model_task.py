@@ -7,7 +7,6 @@ import json
 import pytest
 
 from fastovms.backends.model_task import (
-    find_pooling,
     find_task,
     first_integer,
     is_integer,
@@ -16,7 +15,7 @@ from fastovms.backends.model_task import (
 )
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
-from fastovms.parts.embeddings.encoder import Pooling
+from fastovms.parts.embeddings.pooling import Pooling, find_pooling
 from fastovms.server_config import DEMO_MODEL
 
 

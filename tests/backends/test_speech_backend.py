@@ -18,7 +18,6 @@ import openvino_genai as genai
 import pytest
 
 from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
-from fastovms.backends.model_files import read_speech_info
 from fastovms.config import EngineConfig
 from fastovms.errors import (
     BackendUnavailable,
@@ -26,6 +25,7 @@ from fastovms.errors import (
     EngineFailed,
     Overloaded,
 )
+from fastovms.parts.speech.served import read_info
 from fastovms.parts.speech.speech_backend import WhisperBackend, load_whisper, next_window
 from fastovms.parts.speech.transcript import SAMPLE_RATE, Samples, Segment, SpeechParams, Transcript
 from tests.speech_models import sound, whisper_dir
@@ -55,7 +55,7 @@ class Sound:
 
 def load(engines: WorkingEngines | None = None, **config: object) -> WhisperBackend:
     directory = whisper_dir()
-    info = read_speech_info(directory, name="whisper")
+    info = read_info(directory, name="whisper")
     turn = ComputeTurn(engines or WorkingEngines())
     return load_whisper(directory, info, EngineConfig(**config), turn)
 
@@ -251,12 +251,12 @@ def test_a_broken_model_is_refused(tmp_path) -> None:
     for path in whisper_dir().iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "openvino_decoder_model.bin").write_bytes(b"")
-    info = read_speech_info(tmp_path, name="whisper")
+    info = read_info(tmp_path, name="whisper")
     with pytest.raises(ConfigurationError, match="cannot be loaded"):
         load_whisper(tmp_path, info, EngineConfig(), ComputeTurn(WorkingEngines()))
     (tmp_path / "openvino_decoder_model.bin").unlink()
     with pytest.raises(ConfigurationError, match=r"it has no openvino_decoder_model\.bin"):
-        read_speech_info(tmp_path, name="whisper")
+        read_info(tmp_path, name="whisper")
 
 
 # How it shares the cores with engines.

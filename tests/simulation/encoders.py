@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.api.body import FairThread
-from fastovms.api.served import ServedEncoder
 from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
 from fastovms.backends.job_thread import JobThread
 from fastovms.config import EncoderConfig
@@ -22,6 +21,7 @@ from fastovms.params import Task
 from fastovms.parts.embeddings.encoder import EncoderInfo
 from fastovms.parts.embeddings.encoder_backend import QueuedText, ThreadedEncoder
 from fastovms.parts.embeddings.encoder_model import EncoderBatch, EncoderModel
+from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.encoder_api import PAIR, SEP, ByteTexts
 from tests.simulation.model import HANG_SECONDS, NAN, STALL, STALL_SECONDS, Pace, model_info

@@ -23,7 +23,7 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from fastovms.api.served import AnyServed, KnownModel, ServedEncoder, ServedModel, ServedModels
+from fastovms.api.served import AnyServed, KnownModel, ServedModel, ServedModels
 from fastovms.app import loading, serve, supply
 from fastovms.app.paged import engine_extensions
 from fastovms.app.serve import BatchService
@@ -40,6 +40,7 @@ from fastovms.http.server import HttpServer
 from fastovms.http.websocket import WebSocket
 from fastovms.params import Task
 from fastovms.parts.batches import records, store
+from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.parts.prefix_cache import directory as prefix_cache
 from fastovms.parts.prefix_cache import stored_prefixes
 from fastovms.parts.prefix_cache.directory import BlockDirectory, open_block_directory
@@ -48,7 +49,7 @@ from fastovms.parts.prefix_cache.stored_prefixes import PrefixFiles
 from fastovms.parts.responses import socket
 from fastovms.parts.responses.background import BackgroundRuns
 from fastovms.parts.several_models.model_pool import ModelPlan
-from fastovms.parts.speech.endpoints import ServedSpeech
+from fastovms.parts.speech.served import ServedSpeech
 from fastovms.server_config import ModelConfig, PrefixCacheConfig, ResidencyConfig, StateConfig
 from fastovms.service import lifecycle
 from fastovms.state.database import Operation, OperationOutcome, StateBounds

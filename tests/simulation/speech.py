@@ -23,7 +23,7 @@ from fastovms.parts.speech import endpoints as audio
 from fastovms.parts.speech import speech_backend
 from fastovms.parts.speech.audio import OnPiece
 from fastovms.parts.speech.audio_decoder import AudioDecoder, DecodedAudio
-from fastovms.parts.speech.endpoints import ServedSpeech
+from fastovms.parts.speech.served import ServedSpeech
 from fastovms.parts.speech.speech_backend import WhisperBackend
 from fastovms.parts.speech.speech_messages import ReadWindow, WindowText
 from fastovms.parts.speech.transcript import (

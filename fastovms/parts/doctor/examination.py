@@ -15,8 +15,7 @@ from typing import Final
 
 import openvino as ov
 
-from fastovms.backends.model_files import read_encoder_info
-from fastovms.backends.model_task import find_pooling, find_task, weights_file
+from fastovms.backends.model_task import find_task, weights_file
 from fastovms.config import EngineConfig, HttpConfig
 from fastovms.engine.model.devices import (
     AUTO,
@@ -41,6 +40,8 @@ from fastovms.parts.doctor.facts import (
     read_machine,
     read_model,
 )
+from fastovms.parts.embeddings.pooling import find_pooling
+from fastovms.parts.embeddings.served import read_info
 from fastovms.server_config import ModelConfig, ModelSource, SecurityConfig, Settings, StateConfig
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.text.template_forms import OUTCOMES
@@ -505,7 +506,7 @@ def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:
     task = find_task(directory, model.encoder.task)
     if task in (Task.TEXT_GENERATION, Task.SPEECH):
         return None
-    info = read_encoder_info(directory, name=model.name)
+    info = read_info(directory, name=model.name)
     pooling = None
     if task is Task.EMBEDDINGS:
         pooling = find_pooling(directory, model.encoder.pooling, info.config).value

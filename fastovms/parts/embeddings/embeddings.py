@@ -23,13 +23,13 @@ from fastovms.api.dialect import AnswerSchema, Dialect
 from fastovms.api.endpoint import check_id
 from fastovms.api.prompt import check_num_chars, check_token_range, context_exceeded
 from fastovms.api.request_schemas import ModelField, Priority, Truncation
-from fastovms.api.served import ServedEncoder
-from fastovms.api.typed_body import read_encoder_body
+from fastovms.api.typed_body import read_any_body
 from fastovms.api.unread import Members, known
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request, Response
 from fastovms.params import ModelInfo, Task
 from fastovms.parts.embeddings.encoder import EncodedTexts, EncoderText
+from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.request_fields import ranges_of
 from fastovms.telemetry.metrics import FinishedRequest
 from fastovms.telemetry.tracing import (
@@ -141,11 +141,12 @@ async def read_encoding(
 
     Raises:
         InvalidField: the priority is out of range; otherwise it has no effect here.
-        RequestError, BackendError: as `read_encoder_body` does.
+        RequestError, BackendError: as `read_any_body` does.
     """
-    body, model = await read_encoder_body(
+    body, model = await read_any_body(
         request, schema, context.models, dialect, context.bodies, tasks
     )
+    assert isinstance(model, ServedEncoder)
     value, allowed = body.priority, ranges_of(EncodingFields, dialect.name)["priority"]
     if value is not None and value not in allowed:
         raise wrong("priority", f"{allowed}", value)
@@ -200,7 +201,7 @@ class EncodingCall:
         self._started_at = self._now()
 
     async def encode(self, texts: Sequence[EncoderText]) -> NDArray[float32]:
-        """Returns a row for each text, as `EncoderBackend.encode` makes them. Call it once: it
+        """Returns a row for each text, as `ThreadedEncoder.encode` makes them. Call it once: it
         counts the request in the metrics. Raises BackendError if the texts cannot be encoded
         now."""
         num_tokens = sum(len(text.token_ids) for text in texts)

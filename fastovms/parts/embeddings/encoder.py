@@ -1,23 +1,14 @@
-"""The types that layers exchange about encoding: texts as tokens, and results."""
+"""Texts as tokens, and what an encoder computes of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.params import Task
-
-
-class Pooling(Enum):
-    """How the states of all tokens are reduced to one vector."""
-
-    CLS = "cls"
-    MEAN = "mean"
-    LAST = "last"
 
 
 class EncoderText(NamedTuple):

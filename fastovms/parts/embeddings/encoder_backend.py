@@ -25,13 +25,14 @@ from fastovms.backend_stats import (
 )
 from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
 from fastovms.backends.job_thread import Job, JobThread
-from fastovms.backends.model_task import find_pooling, find_task, graph_file
+from fastovms.backends.model_task import find_task, graph_file
 from fastovms.config import EncoderConfig, EngineConfig
 from fastovms.errors import ConfigurationError, EngineFailed, Overloaded
 from fastovms.fair_queue import Shares
 from fastovms.params import ModelInfo, Task
-from fastovms.parts.embeddings.encoder import EncodedTexts, EncoderInfo, EncoderText, Pooling
+from fastovms.parts.embeddings.encoder import EncodedTexts, EncoderInfo, EncoderText
 from fastovms.parts.embeddings.encoder_model import EncoderModel, num_rows, read_encoder
+from fastovms.parts.embeddings.pooling import Pooling, find_pooling
 from fastovms.text.tokenizer import TextEncoder
 
 logger = logging.getLogger(__name__)
@@ -208,7 +209,7 @@ class _Job(Job[EncodedTexts]):
 
 
 class ThreadedEncoder(JobThread[_Job]):
-    """Implements `EncoderBackend` over `EncoderModel`.
+    """Makes vectors or scores of texts by an `EncoderModel`.
 
     The thread batches waiting texts and runs the model's segments in slices, between which the
     engines run their steps. Texts of a cancelled request are skipped from the next slice on.
@@ -250,6 +251,18 @@ class ThreadedEncoder(JobThread[_Job]):
     async def encode(
         self, texts: Sequence[EncoderText], client: str, priority: int = 0
     ) -> EncodedTexts:
+        """Encodes at least one text. If the caller cancels, the remaining texts are not computed.
+
+        Args:
+            texts: none is longer than the model's context, and all ids are of its vocabulary.
+            client: the sender; clients take turns.
+            priority: lower values are served first, across all clients.
+
+        Raises:
+            Overloaded: too many requests or tokens wait already.
+            BackendUnavailable: not started or closed.
+            EngineFailed: the engine has died.
+        """
         self._check_open(client)
         job = _Job(texts, client, priority, self.encoder.width, self._clock())
         waiting, num_tokens = self._waiting_tokens, job.num_tokens

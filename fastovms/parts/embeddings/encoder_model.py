@@ -13,7 +13,8 @@ from openvino import opset13 as ops
 
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
-from fastovms.parts.embeddings.encoder import EncoderInfo, EncoderText, Pooling
+from fastovms.parts.embeddings.encoder import EncoderInfo, EncoderText
+from fastovms.parts.embeddings.pooling import Pooling
 
 _SMALL: Final = 1024
 """Tokens of a batch beyond which the cost of a new shape is small in comparison."""

@@ -18,7 +18,6 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import COHERE, DIALECTS, OPENAI, AnswerSchema, Dialect
 from fastovms.api.endpoint import Operation, Route, endpoint, json_response
 from fastovms.api.prompt import context_exceeded
-from fastovms.api.served import ServedEncoder
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.params import ModelInfo, Task
@@ -47,6 +46,7 @@ from fastovms.parts.embeddings.embeddings import (
     tokenize,
 )
 from fastovms.parts.embeddings.encoder import EncoderText
+from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.tokenizer import PairTemplate, TokenIds
 

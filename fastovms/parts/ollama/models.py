@@ -26,7 +26,7 @@ from fastovms.api.endpoint import (
     warning_headers,
 )
 from fastovms.api.request_schemas import ModelField
-from fastovms.api.served import KnownModel, ServedEncoder, ServedModel
+from fastovms.api.served import KnownModel, ServedModel
 from fastovms.api.typed_body import hold_model, read_named
 from fastovms.errors import InvalidField, ModelNotFound, RequestError
 from fastovms.http.messages import Handler, Request, Response
@@ -42,6 +42,7 @@ from fastovms.parts.embeddings.embeddings import (
     encoding_call,
     input_names,
 )
+from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.parts.ollama.generation import JSON_LINES, OllamaGeneration, nanoseconds, timestamp
 from fastovms.parts.ollama.request import (
     OllamaChatRequest,

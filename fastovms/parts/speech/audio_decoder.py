@@ -54,8 +54,8 @@ class AudioDecoder(MediaProcesses):
         super().__init__("audio", start, max_processes=1, timeout=timeout)
 
     def decode(self, source: UnnamedFile, max_seconds: int, on_piece: OnPiece) -> DecodedAudio:
-        """Decodes the audio in a file as `fastovms.parts.speech.audio.decode_audio` does. Raises as `run`
-        does, or what `on_piece` raises."""
+        """Decodes the audio in a file as `audio.decode_audio` does. Raises as `run` does, or
+        what `on_piece` raises."""
         return self.run(AUDIO, lambda peer: self._ask(peer, source, max_seconds, on_piece))
 
     def _ask(

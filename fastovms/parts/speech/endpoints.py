@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -14,21 +14,21 @@ from typing import Any, Final, Literal
 import orjson
 from msgspec import UNSET, UnsetType
 
-from fastovms.api.body import FairThread, one_of, wrong
+from fastovms.api.body import one_of, wrong
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, DONE, OVMS, AnswerSchema, Dialect, error_response, frame
 from fastovms.api.endpoint import Operation, Route, endpoint
-from fastovms.api.served import CAPABILITIES, KnownModel, Release, ServedModels, no_hold
+from fastovms.api.served import KnownModel, ServedModels
 from fastovms.api.typed_body import hold_model
 from fastovms.api.unread import unknown_warning
 from fastovms.api.uploads import FormReader, Uploads, UploadSink, read_form
-from fastovms.backend import SpeechBackend
 from fastovms.errors import InvalidField, Overloaded, RequestError
 from fastovms.fair_queue import Shares
 from fastovms.http.messages import BodySink, Request, Response, Stream, UploadHandler
-from fastovms.params import ModelInfo, Task
+from fastovms.params import Task
 from fastovms.parts.speech.audio import AUDIO
-from fastovms.parts.speech.audio_decoder import AudioDecoder, DecodedAudio
+from fastovms.parts.speech.audio_decoder import DecodedAudio
+from fastovms.parts.speech.served import ServedSpeech
 from fastovms.parts.speech.transcript import (
     SAMPLE_RATE,
     SpeechInfo,
@@ -38,7 +38,7 @@ from fastovms.parts.speech.transcript import (
 )
 from fastovms.system.disk import UnnamedFile
 from fastovms.system.threads import DiskThreads
-from fastovms.telemetry.metrics import FinishedRequest, GenerationMetrics
+from fastovms.telemetry.metrics import FinishedRequest
 
 FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt")
 _STREAMED: Final = ("json", "text")
@@ -56,37 +56,6 @@ _MAX_SEED: Final = 2**63
 _ROOM: Final = 8
 """How many files of the maximum size may be on the disk, and how many decoded audios of the maximum
 length. A quarter as many are left for other clients if one has filled them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedSpeech:
-    """A model in memory that transcribes speech.
-
-    Attributes:
-        decoder: decodes audio files; None = the extra `speech` is not installed.
-        decoding: runs the decoder; clients take turns.
-        aliases: names that requests may use in place of the model's.
-        hold: holds the model in memory until released.
-    """
-
-    backend: SpeechBackend
-    metrics: GenerationMetrics
-    decoder: AudioDecoder | None
-    decoding: FairThread[DecodedAudio]
-    aliases: tuple[str, ...] = ()
-    hold: Callable[[], Release] = no_hold
-
-    @property
-    def info(self) -> ModelInfo:
-        return self.backend.model
-
-    @property
-    def task(self) -> Task:
-        return Task.SPEECH
-
-    @property
-    def capabilities(self) -> tuple[str, ...]:
-        return CAPABILITIES[self.task]
 
 
 class TranslationForm(AnswerSchema, kw_only=True):

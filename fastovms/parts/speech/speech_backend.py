@@ -137,7 +137,7 @@ def _loudness(samples: Samples) -> float:
 
 
 class WhisperBackend(JobThread[_Job]):
-    """Implements `SpeechBackend` over a `speech_worker`.
+    """Transcribes speech in a `speech_worker`.
 
     While engines have work, the process runs in slices between their steps: it is stopped by
     SIGSTOP at the end of each slice and resumed at the beginning of the next, whatever it computes.
@@ -181,6 +181,19 @@ class WhisperBackend(JobThread[_Job]):
     async def transcribe(
         self, audio: Audio, params: SpeechParams, client: str, on_text: OnText
     ) -> Transcript:
+        """Transcribes audio, window by window; clients take turns. If the caller cancels, the
+        remaining windows are not computed.
+
+        Args:
+            audio: must stay readable until the call ends.
+            client: the sender.
+            on_text: called on the loop with the pieces of the text; must not block or raise.
+
+        Raises:
+            Overloaded: too many requests wait already.
+            BackendUnavailable: not started or closed.
+            EngineFailed: the model could not compute this audio, or has died.
+        """
         self._check_open(client)
         job = _Job(audio, params, client, on_text, self._clock())
         transcript: Transcript = await self._result_of(job)

@@ -1,0 +1,52 @@
+"""Finds how the states of all tokens are reduced to one vector, by the files of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from fastovms.backends.model_task import read_optional
+
+
+class Pooling(Enum):
+    """How the states of all tokens are reduced to one vector."""
+
+    CLS = "cls"
+    MEAN = "mean"
+    LAST = "last"
+
+
+_MODES: Final = {
+    "pooling_mode_cls_token": Pooling.CLS,
+    "pooling_mode_mean_tokens": Pooling.MEAN,
+    "pooling_mode_lasttoken": Pooling.LAST,
+}
+_POOLING_MODULE: Final = "Pooling"
+
+
+def find_pooling(model_dir: Path, wanted: str, config: Mapping[str, Any]) -> Pooling:
+    """Returns the pooling that the operator chose, or that the model's files imply."""
+    if wanted != "auto":
+        return Pooling(wanted)
+    modules = read_optional(model_dir / "modules.json")
+    folders = ["1_Pooling"]
+    if isinstance(modules, list):
+        folders = [
+            str(module.get("path"))
+            for module in modules
+            if isinstance(module, dict) and str(module.get("type")).endswith(_POOLING_MODULE)
+        ] or folders
+    for folder in folders:
+        modes = read_optional(model_dir / folder / "config.json")
+        if isinstance(modes, dict):
+            for key, pooling in _MODES.items():
+                if modes.get(key) is True:
+                    return pooling
+    return Pooling.LAST if _is_decoder(config) else Pooling.CLS
+
+
+def _is_decoder(config: Mapping[str, Any]) -> bool:
+    names = config.get("architectures")
+    return isinstance(names, list) and any("CausalLM" in str(name) for name in names)

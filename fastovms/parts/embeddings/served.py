@@ -1,0 +1,153 @@
+"""A served model that encodes texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fastovms.api.body import FairThread
+from fastovms.api.served import AnyServed, Release, TextTokens, no_hold
+from fastovms.backends.engine_thread import ComputeTurn
+from fastovms.backends.model_files import LENGTH_KEYS, UNLIMITED
+from fastovms.backends.model_task import (
+    check_required,
+    first_integer,
+    read_json,
+    read_optional,
+    weights_file,
+)
+from fastovms.config import EncoderConfig
+from fastovms.errors import ConfigurationError
+from fastovms.params import ModelInfo, Task
+from fastovms.parts.embeddings.encoder_backend import ThreadedEncoder, load_encoder
+from fastovms.server_config import ModelConfig
+from fastovms.telemetry.metrics import GenerationMetrics
+from fastovms.text.tokenizer import TextEncoder
+
+_MAX_PIECES = 1024
+"""How many pieces of a client's texts may wait to be tokenized; a request has one at a time."""
+
+
+ENCODER_FILES: Final = (
+    "openvino_model.xml",
+    "openvino_model.bin",
+    "openvino_tokenizer.xml",
+    "config.json",
+)
+"""Files of a model of embeddings, or of a reranker: they write no text, and often lack what others
+write it with."""
+
+
+_SHIFTED: Final = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
+"""The types of models whose positions begin after the id of the padding."""
+
+_LONGEST: Final = 10**6
+"""Lengths from which on a tokenizer's limit stands for none."""
+
+
+def read_info(model_dir: Path, *, name: str) -> ModelInfo:
+    """Returns the name and the capabilities of an encoder. Raises ConfigurationError if a file is
+    missing, broken, or lacks required information."""
+    check_required(model_dir, ENCODER_FILES)
+    config_path = model_dir / "config.json"
+    config = read_json(config_path)
+    text_config = config.get("text_config")
+    scopes = [config, text_config] if isinstance(text_config, dict) else [config]
+    vocab_size = first_integer(scopes, ("vocab_size",))
+    if vocab_size is None or vocab_size < 1:
+        raise ConfigurationError(f"{config_path} has no vocab_size")
+    return ModelInfo(
+        name=name,
+        created=int(weights_file(model_dir).stat().st_mtime),
+        max_model_len=_longest_text(model_dir, config, scopes),
+        vocab_size=vocab_size,
+        eos_token_ids=frozenset(),
+        config=config,
+    )
+
+
+def _longest_text(model_dir: Path, config: Mapping[str, Any], scopes: list[dict[str, Any]]) -> int:
+    positions = first_integer(scopes, LENGTH_KEYS)
+    if positions is None or positions < 1:
+        positions = UNLIMITED
+    elif config.get("model_type") in _SHIFTED:
+        padding = config.get("pad_token_id")
+        positions -= 1 + (padding if isinstance(padding, int) else 1)
+    tokenizer = read_optional(model_dir / "tokenizer_config.json")
+    limit = tokenizer.get("model_max_length") if isinstance(tokenizer, dict) else None
+    if isinstance(limit, int) and 0 < limit < _LONGEST:
+        positions = min(positions, limit)
+    return max(1, positions)
+
+
+class EncoderTokens:
+    """Implements `TextTokens` with the tokenizer of a model that encodes texts."""
+
+    def __init__(self, texts: TextEncoder) -> None:
+        self._texts = texts
+        self.pad_token_id = texts.pad_token_id
+        self.has_detokenizer = texts.has_detokenizer
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        [found] = self._texts.encode([text])
+        whole = self._texts.enclosed(found) if add_special_tokens else found
+        token_ids: list[int] = whole.tolist()
+        return token_ids
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return self._texts.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.decode([token_id], skip_special_tokens=False).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class ServedEncoder(AnyServed):
+    """A model in memory that encodes texts.
+
+    Attributes:
+        tokenizing: tokenizes texts and pairs, a few at a time.
+    """
+
+    backend: ThreadedEncoder
+    texts: TextEncoder
+    config: EncoderConfig
+    metrics: GenerationMetrics
+    tokenizing: FairThread[Any]
+    aliases: tuple[str, ...] = ()
+    hold: Callable[[], Release] = no_hold
+
+    @property
+    def task(self) -> Task:
+        return self.backend.encoder.task
+
+    @property
+    def tokens(self) -> TextTokens:
+        return EncoderTokens(self.texts)
+
+    @property
+    def joins_pairs(self) -> bool:
+        """Whether the model is a reranker that reads a pair as one joined text."""
+        is_pairless = self.texts.pair is None or self.backend.encoder.joins_pairs
+        return self.task is Task.RERANK and is_pairless
+
+
+def load(
+    model: ModelConfig, info: ModelInfo, turn: ComputeTurn, closes: list[Callable[[], None]]
+) -> ServedEncoder:
+    """Loads a model, and adds what ends its threads to `closes`. Raises ConfigurationError as
+    `load_encoder` does, or if adapters are asked for."""
+    if model.engine.serves_adapters:
+        raise ConfigurationError(
+            f"{model.name} is an encoder, which serves no adapters: leave out --enable-lora and "
+            "--lora-modules"
+        )
+    backend, texts = load_encoder(model.path, info, model.engine, model.encoder, turn)
+    tokenizing: FairThread[Any] = FairThread(
+        "texts to encode", per_client=_MAX_PIECES, total=4 * _MAX_PIECES
+    )
+    closes.append(tokenizing.close)
+    metrics = backend.metrics(model.engine.device)
+    return ServedEncoder(backend, texts, model.encoder, metrics, tokenizing, model.names[1:])

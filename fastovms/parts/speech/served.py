@@ -1,0 +1,101 @@
+"""A served model that transcribes speech."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fastovms.api.body import FairThread
+from fastovms.api.served import AnyServed, Release, no_hold
+from fastovms.backends.engine_thread import ComputeTurn
+from fastovms.backends.model_task import check_required, first_integer, read_json, weights_file
+from fastovms.backends.processes import ChildProcess
+from fastovms.errors import ConfigurationError
+from fastovms.params import ModelInfo, Task
+from fastovms.parts.speech.audio import is_available
+from fastovms.parts.speech.audio_decoder import AudioDecoder, DecodedAudio
+from fastovms.parts.speech.speech_backend import WhisperBackend, load_whisper
+from fastovms.server_config import ModelConfig
+from fastovms.telemetry.metrics import GenerationMetrics
+
+logger = logging.getLogger(__name__)
+
+_MAX_AUDIOS: Final = 64
+"""How many files of one client may wait to be decoded."""
+
+SPEECH_FILES: Final = (
+    "openvino_encoder_model.xml",
+    "openvino_encoder_model.bin",
+    "openvino_decoder_model.xml",
+    "openvino_decoder_model.bin",
+    "openvino_tokenizer.xml",
+    "openvino_detokenizer.xml",
+    "config.json",
+    "generation_config.json",
+    "preprocessor_config.json",
+)
+"""Files of a Whisper model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSpeech(AnyServed):
+    """A model in memory that transcribes speech.
+
+    Attributes:
+        decoder: decodes audio files; None = the extra `speech` is not installed.
+        decoding: runs the decoder; clients take turns.
+    """
+
+    backend: WhisperBackend
+    metrics: GenerationMetrics
+    decoder: AudioDecoder | None
+    decoding: FairThread[DecodedAudio]
+    aliases: tuple[str, ...] = ()
+    hold: Callable[[], Release] = no_hold
+
+    @property
+    def task(self) -> Task:
+        return Task.SPEECH
+
+
+def read_info(model_dir: Path, *, name: str) -> ModelInfo:
+    """Returns the name and the context of a model of speech. Raises
+    ConfigurationError if a file is missing, broken, or lacks required information."""
+    check_required(model_dir, SPEECH_FILES)
+    config_path = model_dir / "config.json"
+    config = read_json(config_path)
+    sizes = [first_integer([config], (key,)) for key in ("max_target_positions", "vocab_size")]
+    longest, vocab_size = (size or 0 for size in sizes)
+    if longest < 1 or vocab_size < 1:
+        raise ConfigurationError(f"{config_path} lacks max_target_positions or vocab_size")
+    return ModelInfo(
+        name=name,
+        created=int(weights_file(model_dir).stat().st_mtime),
+        max_model_len=longest,
+        vocab_size=vocab_size,
+        eos_token_ids=frozenset(),
+        config=config,
+    )
+
+
+def load(
+    model: ModelConfig, info: ModelInfo, turn: ComputeTurn, closes: list[Callable[[], None]]
+) -> ServedSpeech:
+    """Loads a model, and adds what ends its decoder to `closes`. Raises ConfigurationError as
+    `load_whisper` does."""
+    backend = load_whisper(model.path, info, model.engine, turn)
+    metrics = backend.metrics(model.engine.device)
+    decoding: FairThread[DecodedAudio] = FairThread(
+        "audio files to decode", per_client=_MAX_AUDIOS, total=4 * _MAX_AUDIOS
+    )
+    closes.append(decoding.close)
+    decoder = None
+    if is_available():
+        decoder = AudioDecoder(lambda: ChildProcess("fastovms.parts.speech.audio_process"))
+        closes.append(decoder.close)
+    else:
+        logger.warning("audio will be refused: install fastovms with the extra speech")
+    return ServedSpeech(backend, metrics, decoder, decoding, model.names[1:])

@@ -17,8 +17,8 @@ from typing import Any, Final
 from bench.common.report import machine, median, ratio, table
 from bench.random_models.encoder_graph import ENCODER_SHAPES
 from bench.random_models.random_texts import make_texts
-from fastovms.errors import ConfigurationError
-from fastovms.parts.client.http_client import HttpClient, RequestFailed, Target
+from fastovms.errors import ConfigurationError, RequestFailed
+from fastovms.parts.client.http_client import HttpClient, Target
 from fastovms.setting import integer
 
 FIRST_SIDE: Final = "server"

@@ -39,8 +39,8 @@ from bench.serving.results import (
 )
 from bench.serving.rounds import run_rounds
 from bench.serving.sides import Genai, Server, Side
-from fastovms.errors import ConfigurationError
-from fastovms.parts.client.http_client import RequestFailed, Target
+from fastovms.errors import ConfigurationError, RequestFailed
+from fastovms.parts.client.http_client import Target
 from fastovms.parts.doctor.facts import measure_bandwidth
 from fastovms.parts.load_test.report import Load
 from fastovms.setting import integer, number

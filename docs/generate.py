@@ -37,12 +37,13 @@ from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.app.serve import BatchService
 from fastovms.app.supply import OneModelLoader
 from fastovms.backend_stats import BackendStats
+from fastovms.cli.bench import BENCH_GROUPS
+from fastovms.cli.chat import CHAT_FLAGS
 from fastovms.cli.environment import CONFIG_FILE, EXTRA_ARGUMENTS, IGNORED, VARIABLES
 from fastovms.cli.flag import Flag
 from fastovms.cli.flags import FLAGS, GROUPS
 from fastovms.cli.foreign_flags import ALIASES
 from fastovms.cli.main import parse
-from fastovms.cli.server_commands import BENCH_GROUPS, CHAT_FLAGS
 from fastovms.config import ApiConfig, HttpConfig
 from fastovms.http.access_log import HttpMetrics
 from fastovms.http.messages import Exchange, Request

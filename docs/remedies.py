@@ -131,7 +131,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "app/compiling.py",
             "app/loading.py",
             "app/paged.py",
-            "cli/tune.py",
+            "cli/tuning_report.py",
             "engine/kernels",
         ),
         "The device cannot run what was asked for. `fastovms doctor MODEL` shows memory, devices "
@@ -212,6 +212,7 @@ SECTIONS: Final[Sequence[Section]] = (
         (
             "cli/",
             "app/catalog.py",
+            "parts/hub.py",
             "parts/ovms/",
             "parts/client/http_client.py",
             "service/",

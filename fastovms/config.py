@@ -166,6 +166,10 @@ class HttpConfig:
         return min(self.max_body, self.max_buffered_bodies // 2)
 
 
+KEY_VARIABLES: Final = ("API_KEY", "VLLM_API_KEY")
+"""Variables of the environment that may hold the key."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """The settings of the engine.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from fastovms.quoting import quotable
+from fastovms.quoting import one_line, quotable
 
 CONTEXT_EXCEEDED: Final = "context_length_exceeded"
 """The code of the error about what the model's context has no room for."""
@@ -135,6 +135,23 @@ class BrokenLogits(EngineFailed):
 
     def __init__(self) -> None:
         super().__init__("the model gave logits that are not numbers (NaN or infinite)")
+
+
+_MAX_REASON: Final = 300
+
+
+class RequestFailed(FastovmsError):
+    """A request to a server has failed.
+
+    Attributes:
+        kind: the category for counting, such as "HTTP 429" or "connection closed".
+        reason: the message of the server or the system, in one line.
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        self.kind = kind
+        self.reason = one_line(" ".join(reason[: 4 * _MAX_REASON].split())[:_MAX_REASON])
+        super().__init__(f"{kind}: {self.reason}" if self.reason else kind)
 
 
 _SHORTAGES: Final = {

@@ -467,24 +467,6 @@ class Adapter:
     created: int
 
 
-MAX_ADAPTER_NAME: Final = 256
-MAX_ADAPTER_PATH: Final = 4096
-"""Characters of an adapter's name and of its path, as operators give them."""
-
-
-def fault_of_text(value: str, most: int) -> str | None:
-    """Returns the rule that the name or path of an adapter breaks; None = it is valid.
-
-    Args:
-        most: the most characters.
-    """
-    if not value.strip():
-        return "must not be empty"
-    if len(value) > most or not value.isprintable():
-        return f"must be at most {most} printable characters"
-    return None
-
-
 EndsText = Callable[[int, Iterable[int]], bool]
 """Returns whether a text of this number of tokens, given from its last one backwards, is complete
 with that last token, which is part of it."""

@@ -31,3 +31,21 @@ def is_id(text: str, max_length: int) -> bool:
     """Returns whether the text has 1 to `max_length` visible ASCII characters (VCHAR of RFC 5234,
     B.1), which are valid in a header, in a line of a log and in a path."""
     return 0 < len(text) <= max_length and text.isascii() and text.isprintable() and " " not in text
+
+
+MAX_ADAPTER_NAME: Final = 256
+MAX_ADAPTER_PATH: Final = 4096
+"""Characters of an adapter's name and of its path, as operators give them."""
+
+
+def fault_of_text(value: str, most: int) -> str | None:
+    """Returns the rule that the name or path of an adapter breaks; None = it is valid.
+
+    Args:
+        most: the most characters.
+    """
+    if not value.strip():
+        return "must not be empty"
+    if len(value) > most or not value.isprintable():
+        return f"must be at most {most} printable characters"
+    return None

@@ -15,7 +15,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from fastovms.params import MAX_ADAPTER_NAME, MAX_ADAPTER_PATH, fault_of_text
+from fastovms.quoting import MAX_ADAPTER_NAME, MAX_ADAPTER_PATH, fault_of_text
 
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE: Final = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.ASCII | re.IGNORECASE)

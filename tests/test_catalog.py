@@ -10,19 +10,11 @@ from typing import Any
 
 import pytest
 
-from fastovms.app.catalog import (
-    ModelFinder,
-    PulledRevision,
-    Repository,
-    forget_pulled,
-    note_pulled,
-    parse_model,
-    read_pulled,
-    with_names,
-)
+from fastovms.app.catalog import ModelFinder, parse_model, with_names
 from fastovms.backends.model_files import fingerprint_of
 from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError
+from fastovms.parts.hub import PulledRevision, forget_pulled, note_pulled, read_pulled
 from fastovms.server_config import ModelConfig, ModelFiles, ModelSource, RepositoryConfig, Settings
 from tests.fake_hub import FakeHub, running
 
@@ -124,7 +116,7 @@ def hub() -> Iterator[FakeHub]:
 
 
 def finder(hub: FakeHub, root: Path, **config: Any) -> ModelFinder:
-    return ModelFinder(Repository(root, endpoint=hub.url), RepositoryConfig(**config))
+    return ModelFinder(root, RepositoryConfig(**config), endpoint=hub.url)
 
 
 def test_a_directory(hub, tmp_path, monkeypatch):
@@ -171,7 +163,7 @@ def test_a_draft_model_of_the_hub(hub, tmp_path):
 
 
 def test_where_one_may_not_even_look_is_the_operators_fault(tmp_path):
-    find = ModelFinder(Repository(tmp_path), RepositoryConfig())
+    find = ModelFinder(tmp_path, RepositoryConfig())
     too_long = "impossible" * 30
     with pytest.raises(ConfigurationError, match="cannot look for the model"):
         find.needs_network(ModelSource(too_long))
@@ -197,18 +189,18 @@ def test_where_one_may_not_even_look_is_the_operators_fault(tmp_path):
 def test_paths_of_this_machine_are_not_asked_of_a_hub(location, is_missing, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here/models").mkdir(parents=True)
-    finder = ModelFinder(Repository(tmp_path / "stored"), RepositoryConfig())
+    finder = ModelFinder(tmp_path / "stored", RepositoryConfig())
     assert finder.needs_network(ModelSource(location)) is is_missing
 
 
 def test_further_file_of_a_pulled_model_is_asked_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org/tiny").mkdir(parents=True)
-    finder = ModelFinder(Repository(tmp_path), RepositoryConfig())
+    finder = ModelFinder(tmp_path, RepositoryConfig())
     assert finder.needs_network(ModelSource("org/tiny/b.gguf"))
 
 
 def test_tilde_in_a_location_is_the_home_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    finder = ModelFinder(Repository(tmp_path), RepositoryConfig())
+    finder = ModelFinder(tmp_path, RepositoryConfig())
     assert finder.find(ModelSource("~/a.gguf")).path == tmp_path / "a.gguf"

@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.errors import ConfigurationError
+from fastovms.errors import ConfigurationError, RequestFailed
 from fastovms.parts.client import http_client as event_stream
 from fastovms.parts.client import http_client as http_client
 from fastovms.parts.client.http_client import (
     EventStream,
     HttpClient,
-    RequestFailed,
     Target,
     failed_with,
     first_model,

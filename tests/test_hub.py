@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.app.catalog import Repository, is_model_id, model_root
+from fastovms.app.catalog import is_model_id, model_root
 from fastovms.errors import ConfigurationError
+from fastovms.parts.hub import Repository
 from tests.fake_hub import COMMIT, FakeHub, files_of, model_files_of, running
 
 TINY = {"openvino_model.xml": b"<net/>", "openvino_model.bin": b"x" * 100, "more/notes.txt": b"hi"}

@@ -107,7 +107,6 @@ def test_the_environment_file():
     assert set(variables) == set(re.findall(r"\$(FASTOVMS_\w+)", setting(SERVICES[0], "ExecStart")))
     parser = argparse.ArgumentParser()
     add_flags(parser)
-    parser.add_argument("command")
-    line = ["serve", *shlex.split(variables["FASTOVMS_FLAGS"])]
+    line = shlex.split(variables["FASTOVMS_FLAGS"])
     flags = parser.parse_args(normalize(line))
     assert read_flags(flags).section(HttpConfig).port == 8000

@@ -22,8 +22,8 @@ import orjson
 import pytest
 import uvloop
 
-from fastovms.errors import EngineFailed
-from fastovms.parts.client.http_client import HttpClient, RequestFailed, Target
+from fastovms.errors import EngineFailed, RequestFailed
+from fastovms.parts.client.http_client import HttpClient, Target
 from fastovms.parts.client.terminal import (
     COMMANDS,
     AnswerPrinter,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.serving.load_shape import LoadShape
 from bench.serving.sides import Side
-from fastovms.parts.client.http_client import RequestFailed
+from fastovms.errors import RequestFailed
 from fastovms.parts.load_test.report import Load
 
 

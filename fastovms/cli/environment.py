@@ -15,19 +15,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from fastovms.cli.flag import reader_of
 from fastovms.cli.flags import FLAGS, add_flags, read_flags
 from fastovms.cli.foreign_flags import (
     ALIASES,
     SWITCHES,
     add_foreign_flags,
     mapped_flags,
-    normalize,
+    normalize_serve,
     unused_flags,
 )
-from fastovms.cli.foreign_tables import VLLM_FLAGS, VLLM_NAMES, VLLM_REFUSED
+from fastovms.cli.foreign_tables import VLLM_FLAGS, VLLM_NAMES, VLLM_REFUSED, reader_of
+from fastovms.config import KEY_VARIABLES
 from fastovms.errors import ConfigurationError
-from fastovms.http.gates import KEY_VARIABLES
 from fastovms.parts.ovms.options import OVMS_OPTIONS
 from fastovms.server_config import SOURCE, ConfigField, Settings
 from fastovms.setting import text
@@ -106,6 +105,21 @@ def extra_arguments(environ: Mapping[str, str]) -> list[str]:
         return shlex.split(environ.get(EXTRA_ARGUMENTS, ""))
     except ValueError as error:
         raise ConfigurationError(f"{EXTRA_ARGUMENTS} in the environment: {error}") from None
+
+
+def all_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+    """Returns the settings of a command line, of the environment, and of the file that one of them
+    names. Earlier ones override later ones. Unused names of the environment and the file are added
+    to the arguments, as `unused`. Raises ConfigurationError if one of them is wrong."""
+    variables = read_environment(environ)
+    settings, arguments.unused = variables.settings, variables.unused
+    if "config_file" in arguments:
+        path = arguments.config_file or environ.get(CONFIG_FILE, "").strip()
+        if path:
+            of_file = read_config_file(Path(path))
+            settings = of_file.settings | settings
+            arguments.unused += of_file.unused
+    return settings | mapped_flags(arguments) | read_flags(arguments)
 
 
 def read_environment(environ: Mapping[str, str]) -> Found:
@@ -217,7 +231,7 @@ class _FlagParser(argparse.ArgumentParser):
         if name not in known or flag in ("--config", "--help"):
             raise ConfigurationError(f"{source} is not a flag that a file or a variable may set")
         try:
-            return self.parse_args(normalize(["serve", *self._line(flag, value)])[1:])
+            return self.parse_args(normalize_serve(self._line(flag, value)))
         except ConfigurationError as error:
             raise ConfigurationError(f"{source} {error}") from None
 

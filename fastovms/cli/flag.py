@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Final
 
 from fastovms.errors import ConfigurationError
-from fastovms.parts.ovms.options import Choice, Integer, Kind
 from fastovms.server_config import ConfigField, Settings
-from fastovms.setting import FLAGS, SettingFlag, choice, integer, json_object, name_of, path, text
-
-
-def reader_of(kind: Kind) -> Callable[[str], object]:
-    """Returns a parser of the values of an option of OpenVINO Model Server."""
-    match kind:
-        case Integer(low, high):
-            return integer(low, high)
-        case Choice(names, ignores_case):
-            return choice(*names) if ignores_case else name_of(*names)
-    if kind is bool:
-        return boolean
-    return path if kind is Path else text
+from fastovms.setting import FLAGS, SettingFlag, json_object
 
 
 def boolean(value: str) -> bool:
@@ -158,3 +144,18 @@ def _check_member(flag: Flag, settings: Settings, given: Settings) -> None:
             f"{flag.name} {value} contradicts the {flag.member} {before} that another flag sets: "
             "give one of them"
         )
+
+
+def client_settings(
+    flags: Iterable[Flag],
+    arguments: argparse.Namespace,
+    key: ConfigField,
+    environ: Mapping[str, str],
+) -> Settings:
+    """Returns the settings from the flags, and the environment's OPENAI_API_KEY if they set no
+    key."""
+    given = settings_of(flags, arguments)
+    value = environ.get("OPENAI_API_KEY", "").strip()
+    if value and key not in given.given:
+        given |= Settings({key: value})
+    return given

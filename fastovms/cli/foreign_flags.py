@@ -1,25 +1,22 @@
 """Command lines of OVMS, vLLM, llama.cpp and Ollama: their flags in the parser, and their spelling;
-what is meant where a flag or a command is unknown."""
+what is meant where a flag is unknown."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from fastovms.cli.flags import FLAGS
 from fastovms.cli.foreign_tables import (
     FOREIGN_FLAGS,
-    OTHER_COMMANDS,
     OTHER_NAMES,
     REFUSED_FLAGS,
     REFUSED_SWITCHES,
     SHORT_NAMES,
     on_off,
 )
-from fastovms.errors import ConfigurationError
 from fastovms.parts.ovms.options import OVMS_OPTIONS
 from fastovms.server_config import Settings
 from fastovms.setting import path
@@ -148,25 +145,6 @@ _NO: Final = "--no-"
 _ANYWHERE: Final = "0.0.0.0"
 _ADDRESSES: Final = frozenset(("--host", "--rest-bind-address", "--listen", "--uds"))
 
-SERVE: Final = "serve"
-PULL: Final = "pull"
-TUNE: Final = "tune"
-RUN_BATCH: Final = "run-batch"
-BENCH: Final = "bench"
-DOCTOR: Final = "doctor"
-STATE: Final = "state"
-CACHE: Final = "cache"
-CHAT: Final = "chat"
-COMMANDS: Final = (SERVE, PULL, TUNE, RUN_BATCH, BENCH, DOCTOR, CHAT, STATE, CACHE)
-_COMMAND_LINES: Final = {
-    "version": ("--version",),
-    "list": (SERVE, "--list-models"),
-    "ls": (SERVE, "--list-models"),
-}
-"""Commands of others that are flags here."""
-_FIRST_WORDS: Final = (*COMMANDS, "-h", "--help", "--version")
-"""What a line begins with that is not one of `serve` without its name."""
-
 SWITCHES: Final = frozenset(
     [
         *(flag.name for flag in FLAGS if flag.kind.parse is None),
@@ -178,29 +156,28 @@ SWITCHES: Final = frozenset(
 )
 
 
-def normalize(argv: Sequence[str]) -> list[str]:
+def normalize_serve(line: Sequence[str]) -> list[str]:
+    """Normalizes a line of `serve`: as `normalize`, with --api-key before each of several keys."""
+    return _with_keys_apart(normalize(line))
+
+
+def normalize(line: Sequence[str], *, has_short_names: bool = True) -> list[str]:
     """Normalizes a command line: underscores become dashes (`--max_num_seqs`), other servers' names
-    become flags, and switches with a value (`--allow_credentials true`) become switches. Without a
-    command, `serve` is added.
+    become flags, and switches with a value (`--allow_credentials true`) become switches.
 
     With `--rest_port` the line is treated as OVMS's: `--port` is for gRPC, and the default address
     is every interface.
+
+    Args:
+        has_short_names: whether short flags, such as `-tp`, become long ones.
     """
-    if argv[:1] == ["help"]:
-        argv = [*argv[1:2], "--help"]
-    elif list(argv) == ["-v"]:
-        argv = ["--version"]
-    elif argv[:1] and argv[0] in _COMMAND_LINES:
-        argv = [*_COMMAND_LINES[argv[0]], *argv[1:]]
-    if not argv or argv[0] in (SERVE, RUN_BATCH) or argv[0] not in _FIRST_WORDS:
-        argv = [_long(argument) for argument in argv]
-    split = [_split(argument) for argument in argv]
+    if has_short_names:
+        line = [_long(argument) for argument in line]
+    split = [_split(argument) for argument in line]
     names = {name for name, _ in split}
     is_ovms = "--rest-port" in names
     normal: list[str] = []
-    if not split or split[0][0] not in _FIRST_WORDS:
-        normal.append(SERVE)
-    for argument, (name, value) in zip(argv, split, strict=True):
+    for argument, (name, value) in zip(line, split, strict=True):
         if not argument.startswith("--"):
             if normal and normal[-1] in SWITCHES and argument.lower() in ("true", "false"):
                 normal[-1] = _switch(normal[-1], argument)
@@ -216,8 +193,6 @@ def normalize(argv: Sequence[str]) -> list[str]:
             normal.append(_switch(name, value))
         else:
             normal.append(f"{name}={value}")
-    if normal[0] == SERVE:
-        normal = _with_keys_apart(normal)
     if is_ovms and not names & _ADDRESSES:
         normal += ["--host", _ANYWHERE]
     return normal
@@ -244,7 +219,7 @@ def _long(argument: str) -> str:
 def _with_keys_apart(line: Sequence[str]) -> list[str]:
     """Writes --api-key before each of several keys, which vLLM accepts after a single flag. If no
     model is named before, the second word may be the model and is kept."""
-    has_model = line[1:2] != [] and not line[1].startswith("-")
+    has_model = line[:1] != [] and not line[0].startswith("-")
     has_model |= any(argument.partition("=")[0] in _OF_MODELS for argument in line)
     apart: list[str] = []
     for argument in line:
@@ -257,21 +232,6 @@ def _switch(name: str, value: str) -> str:
     if value.lower() == "true":
         return name
     return f"--{name.removeprefix(_NO)}" if name.startswith(_NO) else f"{_NO}{name[2:]}"
-
-
-def check_first_word(word: str) -> None:
-    """Raises ConfigurationError if the first word of a line is neither a command nor a model."""
-    is_name = not word.startswith("-") and "/" not in word and "=" not in word
-    if not is_name or word in (*COMMANDS, *_COMMAND_LINES, "help") or Path(word).exists():
-        return
-    if word in OTHER_COMMANDS:
-        raise ConfigurationError(f"there is no command {word}: {OTHER_COMMANDS[word]}")
-    near = get_close_matches(word.lower(), COMMANDS, 1, _NEAR)
-    meant = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
-    raise ConfigurationError(
-        f"{word!r} is neither a command, a file nor a directory, and a model of a hub is "
-        f"ORG/NAME: {meant}"
-    )
 
 
 def explain_unknown(arguments: Sequence[str], known: Iterable[str]) -> str:

@@ -14,16 +14,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from fastovms.cli.flag import media_limits, reader_of
+from fastovms.cli.flag import boolean, media_limits
 from fastovms.parts.ovms.options import (
     ALWAYS_IN_PARTS,
     LOG_FLAGS,
     ONE_DEVICE,
     OVMS_OPTIONS,
     STEP_TOKENS,
+    Choice,
+    Integer,
+    Kind,
 )
 from fastovms.server_config import CHAT, ENCODER, ENGINE, FILES, SERVICE, ConfigField
-from fastovms.setting import choice, integer, json_object, number, text
+from fastovms.setting import choice, integer, json_object, name_of, number, path, text
 
 
 class ForeignFlag(NamedTuple):
@@ -85,6 +88,19 @@ _ONE_SERVER: Final = "one process answers"
 _EXPORT: Final = "the exported graph says it: export the model with it"
 _DEVICE: Final = "--device chooses the device that runs the whole model"
 _ADAPTERS: Final = "adapters are served as --lora-modules, --max-loras and --max-lora-rank say"
+
+
+def reader_of(kind: Kind) -> Callable[[str], object]:
+    """Returns a parser of the values of an option of OpenVINO Model Server."""
+    match kind:
+        case Integer(low, high):
+            return integer(low, high)
+        case Choice(names, ignores_case):
+            return choice(*names) if ignores_case else name_of(*names)
+    if kind is bool:
+        return boolean
+    return path if kind is Path else text
+
 
 OVMS_FLAGS: Final = tuple(
     ForeignFlag(

@@ -12,11 +12,10 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from fastovms.config import KEY_VARIABLES
 from fastovms.errors import ConfigurationError
 from fastovms.http.messages import Caller, ErrorRenderer, HeaderPairs, Headers, Request, Response
 
-KEY_VARIABLES: Final = ("API_KEY", "VLLM_API_KEY")
-"""Variables of the environment that may hold the key."""
 _ADMIN = "admin"
 _KEY_FIELDS = ("x-api-key",)
 """Fields that hold only a key: Anthropic's clients send it so."""

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from bench.embedding_servers import FIRST_SIDE, EmbeddingSide, read_arguments, run
-from fastovms.parts.client.http_client import RequestFailed
+from fastovms.errors import RequestFailed
 
 URL = "http://127.0.0.1:1"
 

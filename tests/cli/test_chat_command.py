@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 
 from fastovms.app.catalog import ModelFinder
-from fastovms.cli.main import parse
-from fastovms.cli.server_commands import CHAT_FLAGS, TERMINAL, run_chat
+from fastovms.cli.chat import CHAT_FLAGS, TERMINAL
+from fastovms.cli.main import main
 from fastovms.parts.client import terminal
-from fastovms.parts.client.terminal import TerminalConfig
-from fastovms.server_config import Settings
+from fastovms.parts.client.config import TerminalConfig
 
 
 @pytest.fixture
@@ -24,8 +23,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 
 
 def test_arguments(calls: list[tuple[object, ...]]) -> None:
-    assert run_chat(parse(["chat"]), Settings()) == 0
-    run_chat(parse(["chat", "--system", "Be brief.", "--model", "m", "http://a"]), Settings())
+    assert main(["chat"]) == 0
+    main(["chat", "--system", "Be brief.", "--model", "m", "http://a"])
     assert calls == [
         (None, TerminalConfig()),
         ("http://a", TerminalConfig(model="m", system="Be brief.")),
@@ -38,7 +37,7 @@ def test_model_of_a_hub_is_downloaded_before_its_server_starts(
     located: list[str] = []
     monkeypatch.setattr(ModelFinder, "locate", lambda finder, place: located.append(place))
     for place in ("http://a", "org/name/file.gguf"):
-        run_chat(parse(["chat", place]), Settings())
+        main(["chat", place])
     assert located == ["org/name/file.gguf"]
     assert [place for place, _ in calls] == ["http://a", "org/name/file.gguf"]
 
@@ -51,8 +50,8 @@ def test_the_key_of_the_environment(
     calls: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret\n")
-    run_chat(parse(["chat"]), Settings())
-    run_chat(parse(["chat", "--api-key", "other"]), Settings())
+    main(["chat"])
+    main(["chat", "--api-key", "other"])
     assert calls == [
         (None, TerminalConfig(api_key="secret")),
         (None, TerminalConfig(api_key="other")),

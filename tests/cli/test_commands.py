@@ -1,4 +1,4 @@
-"""Tests of `fastovms/cli/commands.py`."""
+"""Tests of `fastovms/cli/command.py`, `cache.py`, `doctor.py` and `ovms_modes.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastovms.cli.commands import wants_colour
+from fastovms.cli.command import wants_colour
 from fastovms.cli.main import main
 from fastovms.parts.ovms.config_list import read_config_list
 from fastovms.parts.prefix_cache.directory import BlockDirectory

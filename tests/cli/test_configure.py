@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.app.catalog import ModelFinder, Repository
+from fastovms.app.catalog import ModelFinder
 from fastovms.cli.main import main
 from fastovms.parts.ovms.graph import read_graph
 from fastovms.server_config import (
@@ -114,9 +114,7 @@ def test_the_task_follows_from_the_files(tmp_path, num_labels, task):
     assert configure(f"--configure --model_path {tmp_path / 'm'}") == 0
     given = read_graph(tmp_path / "m" / "graph.pbtxt").settings.given
     assert given[ENCODER.task] == task
-    model = ModelFinder(Repository(tmp_path), RepositoryConfig()).find(
-        ModelSource(str(tmp_path / "m"), ("a",))
-    )
+    model = ModelFinder(tmp_path, RepositoryConfig()).find(ModelSource(str(tmp_path / "m"), ("a",)))
     assert model.encoder.task == task
 
 
@@ -191,7 +189,7 @@ def test_a_model_is_served_by_its_graph(folder):
     shutil.copytree(DEMO_MODEL, "demo")
     line = "--configure --model_path demo --max_num_seqs 8 --kv_cache_precision f32"
     assert configure(line) == 0
-    finder = ModelFinder(Repository(folder / "hub"), RepositoryConfig())
+    finder = ModelFinder(folder / "hub", RepositoryConfig())
     config: Any = finder.find(ModelSource("demo"))
     assert (config.names, config.path.resolve()) == (("demo",), folder / "demo")
     assert (config.engine.max_num_seqs, config.engine.enable_prefix_caching) == (8, True)

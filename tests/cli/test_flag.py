@@ -11,6 +11,7 @@ import pytest
 from fastovms import setting
 from fastovms.cli import flag as cli_flag
 from fastovms.cli.flag import Flag
+from fastovms.cli.foreign_tables import reader_of
 from fastovms.parts.ovms.options import Integer
 from fastovms.server_config import ENGINE, HTTP, SECURITY, Settings, http_url
 from fastovms.setting import SIZE, SWITCH, TEXT, Kind, show_size
@@ -103,10 +104,10 @@ def test_wrong_values(arguments, message):
         (setting.json_object, '{"a": 1}', {"a": 1}),
         (setting.choice("a", "b", aliases={"c": "b"}), "C", "b"),
         (setting.name_of("A"), "A", "A"),
-        (cli_flag.reader_of(Integer(1, 2)), "2", 2),
-        (cli_flag.reader_of(bool), "true", True),
-        (cli_flag.reader_of(Path), "p", Path("p")),
-        (cli_flag.reader_of(str), "s", "s"),
+        (reader_of(Integer(1, 2)), "2", 2),
+        (reader_of(bool), "true", True),
+        (reader_of(Path), "p", Path("p")),
+        (reader_of(str), "s", "s"),
     ],
 )
 def test_right_values(read, text, value):
@@ -120,7 +121,7 @@ def test_right_values(read, text, value):
         (setting.json_object, "[1]", "must be a JSON object, not '[1]'"),
         (setting.json_object, "[" * 100_000, "must be a JSON object"),
         (setting.name_of("A", "B"), "a", "must be A or B, not 'a'"),
-        (cli_flag.reader_of(Integer(1, 2)), "3", "must be an integer from 1 to 2, not '3'"),
+        (reader_of(Integer(1, 2)), "3", "must be an integer from 1 to 2, not '3'"),
         (setting.path, "", "must not be empty"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.cli.flags import FLAGS, add_flags, read_flags
-from fastovms.cli.foreign_flags import add_foreign_flags, normalize
+from fastovms.cli.foreign_flags import add_foreign_flags, normalize_serve
 from fastovms.config import EngineConfig, HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.server_config import (
@@ -27,10 +27,9 @@ from fastovms.text.tools import TOOL_FORMAT_ALIASES
 
 def arguments_of(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    parser.add_argument("command")
     add_flags(parser)
     add_foreign_flags(parser)
-    return parser.parse_args(normalize(["serve", *arguments]))
+    return parser.parse_args(normalize_serve(arguments))
 
 
 def parse(*arguments: str):

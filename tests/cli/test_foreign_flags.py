@@ -7,21 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fastovms.cli.command import CommandParser
 from fastovms.cli.flags import FLAGS, read_flags
-from fastovms.cli.foreign_flags import (
-    ALIASES,
-    check_first_word,
-    mapped_flags,
-    normalize,
-    unused_flags,
-)
-from fastovms.cli.foreign_tables import (
-    FOREIGN_FLAGS,
-    OTHER_COMMANDS,
-    REFUSED_FLAGS,
-    SHORT_NAMES,
-)
-from fastovms.cli.main import add_serving_arguments, parse
+from fastovms.cli.foreign_flags import ALIASES, mapped_flags, unused_flags
+from fastovms.cli.foreign_tables import FOREIGN_FLAGS, OTHER_COMMANDS, REFUSED_FLAGS, SHORT_NAMES
+from fastovms.cli.main import COMMANDS, check_first_word, define, parse, with_command
+from fastovms.cli.serve import add_serving_arguments
 from fastovms.config import ApiConfig, HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.server_config import (
@@ -38,6 +29,16 @@ from fastovms.server_config import (
 from tests.cli.test_flags import arguments_of
 
 # Command lines of other servers, in this one's spelling.
+
+
+def normalize(line: list[str]) -> list[str]:
+    """Returns a line as it is parsed."""
+    name, *rest = with_command(line)
+    if name not in COMMANDS:
+        return [name, *rest]
+    parser = CommandParser()
+    define(name, parser)
+    return [name, *parser.normalize(rest)]
 
 
 def test_values_are_left_alone():

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/cli/main.py`."""
+"""Tests of `fastovms/cli/main.py`, `serve.py` and `run_batch.py`."""
 
 from __future__ import annotations
 
@@ -19,20 +19,14 @@ from fastovms import __version__
 from fastovms.app import batch_app, compiling
 from fastovms.app import serve as app
 from fastovms.app.batch_app import BatchPaths, OfflineParts
-from fastovms.app.catalog import ModelFinder, Repository
+from fastovms.app.catalog import ModelFinder
 from fastovms.app.serve import ServerConfig
-from fastovms.cli import main as run_batch_command
-from fastovms.cli.environment import read_environment
+from fastovms.cli import run_batch
+from fastovms.cli.command import USAGE_ERROR
+from fastovms.cli.environment import EXTRA_ARGUMENTS, read_environment
 from fastovms.cli.flags import FLAGS, read_flags
-from fastovms.cli.main import (
-    USAGE_ERROR,
-    add_serving_arguments,
-    chosen_models,
-    main,
-    parse,
-    run_batch,
-    server_config,
-)
+from fastovms.cli.main import main, parse
+from fastovms.cli.serve import add_serving_arguments, chosen_models, server_config
 from fastovms.config import ChatConfig, EngineConfig, ModelLimits
 from fastovms.errors import ConfigurationError
 from fastovms.server_config import (
@@ -76,7 +70,7 @@ def chosen(*line: str, environ: Mapping[str, str] | None = None) -> list[ModelSo
 
 
 def found(source: ModelSource) -> ModelConfig:
-    return ModelFinder(Repository(Path("/nowhere")), RepositoryConfig()).find(source)
+    return ModelFinder(Path("/nowhere"), RepositoryConfig()).find(source)
 
 
 @pytest.mark.parametrize(
@@ -283,13 +277,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     levels: list[str] = []
     monkeypatch.setattr(app, "model_supply", supply)
     monkeypatch.setattr(batch_app, "run_batch", fake)
-    monkeypatch.setattr(run_batch_command, "start_log", lambda _, level: levels.append(level))
+    monkeypatch.setattr(run_batch, "start_log", lambda _, level: levels.append(level))
     return calls
 
 
 def run(*line: str) -> int:
     arguments = parse(["run-batch", *line])
-    return run_batch(arguments, read_flags(arguments))
+    return run_batch.run(arguments, read_flags(arguments))
 
 
 PATHS = BatchPaths(Path("in"), Path("out"))
@@ -340,13 +334,12 @@ def test_wrong_words(calls: list[Call], line: list[str], fault: str) -> None:
 # Command lines are read, with what variables add to them.
 
 
-def test_extra_arguments_go_before_variables_and_behind_flags():
-    arguments = parse(
-        ["serve", "--max-num-seqs", "3"], ["--max_num_seqs", "4", "--cache-size", "1"]
-    )
+def test_extra_arguments_go_before_variables_and_behind_flags(monkeypatch):
+    monkeypatch.setenv(EXTRA_ARGUMENTS, "--max_num_seqs 4 --cache-size 1")
+    arguments = parse(["serve", "--max-num-seqs", "3"])
     settings = read_environment({"MAX_NUM_SEQS": "5"}).settings | read_flags(arguments)
     assert settings.given == {ENGINE.max_num_seqs: 3, ENGINE.cache_size: 1.0}
-    assert parse(["pull", "a/b"], ["--cache-size", "1"]).model_ids == ["a/b"]
+    assert parse(["pull", "a/b"]).model_ids == ["a/b"]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +347,7 @@ def test_extra_arguments_go_before_variables_and_behind_flags():
     [("serve m", "serve"), ("--port 1", "serve"), ("pull a/b", "pull"), ("tune m", "tune")],
 )
 def test_commands(line, command):
-    assert parse(line.split()).command == command
+    assert parse(line.split()).command.__module__ == f"fastovms.cli.{command}"
 
 
 @pytest.mark.parametrize(
@@ -522,14 +515,48 @@ def test_help_shows_ten_flags_and_help_all_shows_every_flag(capsys, line, shows_
     assert ("--help-all: models, models of a hub, network" in shown) is not shows_all
 
 
-@pytest.mark.slow
-def test_help_does_not_wait_for_openvino():
+OF_ALL = {"fastovms", "fastovms.__main__", "fastovms.cli", "fastovms.cli.command",
+          "fastovms.cli.main", "fastovms.errors", "fastovms.quoting", "fastovms.system",
+          "fastovms.system.memory"}  # fmt: skip
+"""The modules of this package that every command needs."""
+
+HEAVY = ("asyncio", "httptools", "huggingface_hub", "jinja2", "llguidance", "numba",
+         "numpy", "openvino", "prometheus_client", "sqlite3", "ssl", "uvloop", "yaml")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "own", "parts"),
+    [
+        ("--help", set(), set()),
+        ("--version", set(), set()),
+        ("bench --help", {"bench", "flag"}, {"load_test"}),
+        ("state --help", {"state", "flag"}, set()),
+        ("cache --help", {"cache", "flag"}, set()),
+        ("chat --help", {"chat", "flag"}, {"client"}),
+        ("serve --help", None, {"ovms"}),
+        ("pull --help", None, {"ovms"}),
+        ("doctor --help", None, {"ovms"}),
+        ("serve --list-models --model-repository-path .", None, {"ovms"}),
+    ],
+)
+def test_a_command_imports_what_it_needs(line, own, parts):
     code = (
-        "import sys; from fastovms.cli.main import main\n"
-        "try: main(['serve', '--help'])\n"
-        "except SystemExit: sys.exit('openvino' in sys.modules)"
+        "import json, sys; from fastovms.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print(json.dumps(list(sys.modules)))"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *line.split()], check=True, capture_output=True, text=True
+    )
+    imported = set(json.loads(done.stdout.splitlines()[-1]))
+    assert not imported & set(HEAVY)
+    assert {name.split(".")[2] for name in imported if name.startswith("fastovms.parts.")} == parts
+    if own is not None:
+        commands = {f"fastovms.cli.{name}" for name in own}
+        assert {name for name in imported if name.startswith("fastovms.cli")} <= OF_ALL | commands
+    if own == set():
+        assert {name for name in imported if name.startswith("fastovms")} <= OF_ALL
 
 
 @pytest.mark.slow
@@ -537,10 +564,10 @@ def test_help_does_not_wait_for_openvino():
 @pytest.mark.parametrize("arguments", [("serve",), ("pull", "a/b")])
 def test_a_signal_before_anything_is_served(number, arguments):
     code = (
-        "import time; from fastovms.cli import main as cli\n"
+        "import time; from fastovms.cli import main, pull, serve\n"
         "def wait(*_):\n  print('starting', flush=True)\n  time.sleep(60)\n"
-        "cli._serve, cli._pull = lambda *_: wait(), wait\n"
-        "cli.run()"
+        "serve._serve, pull.pull_models = wait, wait\n"
+        "main.run()"
     )
     command = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/cli/server_commands.py`."""
+"""Tests of `fastovms/cli/bench.py` and `state.py`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ import psycopg
 import pytest
 
 from fastovms.app.state_opening import open_store
-from fastovms.cli.main import main, parse
-from fastovms.cli.server_commands import (
-    BENCH_GROUPS,
-    CHAT_FLAGS,
-    TERMINAL,
-    client_settings,
-    run_bench,
-)
-from fastovms.parts.client.terminal import TerminalConfig
+from fastovms.cli.bench import BENCH_GROUPS
+from fastovms.cli.chat import CHAT_FLAGS, TERMINAL
+from fastovms.cli.flag import client_settings
+from fastovms.cli.main import main
+from fastovms.parts.client.config import TerminalConfig
 from fastovms.parts.load_test import command
 from fastovms.parts.load_test.config import DataConfig, LoadConfig, ReportConfig
-from fastovms.server_config import Fields, Settings, StateConfig
+from fastovms.server_config import Fields, StateConfig
 from fastovms.state.operations import Operations
 from fastovms.state.store import EventPack, ResponseProgress, StoredItem, StoredResponse
 from tests.state.conftest import postgres, postgres_server, test_database
@@ -57,7 +53,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 
 
 def test_defaults_are_those_of_the_configuration(calls: list[tuple[object, ...]]) -> None:
-    assert run_bench(parse(["bench", URL]), Settings()) == 0
+    assert main(["bench", URL]) == 0
     assert calls == [(URL, LoadConfig(), DataConfig(), ReportConfig())]
 
 
@@ -73,7 +69,7 @@ def test_values(calls: list[tuple[object, ...]]) -> None:
         "--metric_percentiles 50,99.9 --percentile-metrics ttft,itl --goodput ttft:500,e2el:3000 "
         f'--extra-body {{"top_k":1}} --random-range-ratio 0.5 --no-json {URL}'
     )
-    run_bench(parse(line.split()), Settings())
+    main(line.split())
     [(_, load, data, report)] = calls
     assert load == LoadConfig(
         backend="openai-chat",
@@ -92,8 +88,8 @@ def test_the_key_of_the_environment(
     calls: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret\n")
-    run_bench(parse(["bench", URL]), Settings())
-    run_bench(parse(["bench", "--api-key", "other", URL]), Settings())
+    main(["bench", URL])
+    main(["bench", "--api-key", "other", URL])
     assert [load.api_key for _, load, *_ in calls] == ["secret", "other"]  # type: ignore[attr-defined]
 
 
@@ -118,7 +114,7 @@ def test_wrong_flags(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        parse(["bench", *arguments, *([URL] if arguments else [])])
+        main(["bench", *arguments, *([URL] if arguments else [])])
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

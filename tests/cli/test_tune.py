@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.cli.main import main
-from fastovms.cli.tune import render
+from fastovms.cli.tuning_report import render
 from fastovms.parts.tuning.idle import TuningReport, TuningResult, measure_all
 from fastovms.parts.tuning.measurement import BUDGET_CASES, LOAD_CASES, MIN_ROUNDS
 from fastovms.parts.tuning.quality import Quality
@@ -19,14 +19,14 @@ from tests.encoder_models import encoder_dir
 @pytest.fixture(autouse=True)
 def steady_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds count, whatever else runs on the machine."""
-    monkeypatch.setattr("fastovms.cli.tune.MemoryReader", lambda: lambda: 1.0)
+    monkeypatch.setattr("fastovms.cli.tuning_report.MemoryReader", lambda: lambda: 1.0)
 
 
 @pytest.fixture
 def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A measurement is as short as it may be."""
     measure = partial(measure_all, num_rounds=MIN_ROUNDS)
-    monkeypatch.setattr("fastovms.cli.tune.measure_all", measure)
+    monkeypatch.setattr("fastovms.cli.tuning_report.measure_all", measure)
 
 
 @pytest.mark.slow

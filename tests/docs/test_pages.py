@@ -179,10 +179,9 @@ def test_the_rules_of_contributing_name_paths_and_modules_that_exist():
 
 def test_extensions_names_exceptions_that_exist():
     text = section("extensions.md", "Errors")
-    found = re.findall(
-        r"`(\w+(?:Failed|Error))`(?: and `(\w+)`|\nand `(\w+)`)? of `([\w.]+)`", text
-    )
-    assert len(found) == 3
-    for *names, module in found:
-        for name in filter(None, names):
+    found = re.findall(r"((?:`\w+`(?:,\s| and )?)+) of `([\w.]+)`", text)
+    names = [name for listed, _ in found for name in re.findall(r"\w+(?:Failed|Error)", listed)]
+    assert len(names) == 4
+    for listed, module in found:
+        for name in re.findall(r"`(\w+)`", listed):
             assert issubclass(getattr(import_module(module), name), Exception)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from fastovms.cli.main import main
-from fastovms.errors import ConfigurationError
-from fastovms.parts.client.http_client import HttpClient, RequestFailed, Target
+from fastovms.errors import ConfigurationError, RequestFailed
+from fastovms.parts.client.http_client import HttpClient, Target
 from fastovms.parts.load_test.command import (
     RANDOM_TOKEN_IDS,
     LoadedServer,

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from docs.check_site import loads_of_page
-from fastovms.errors import ConfigurationError
-from fastovms.parts.client.http_client import RequestFailed
+from fastovms.errors import ConfigurationError, RequestFailed
 from fastovms.parts.load_test.config import LATENCIES, LoadConfig
 from fastovms.parts.load_test.report import (
     Distribution,

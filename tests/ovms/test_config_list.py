@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.cli.commands import add_model, list_models, remove_model
+from fastovms.cli.ovms_modes import add_model, list_models, remove_model
 from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError
 from fastovms.parts.ovms.config_list import path_from, read_config_list, read_json, write_file

@@ -8,13 +8,8 @@ import pytest
 
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
-from fastovms.parts.ovms.graph import (
-    CALCULATORS,
-    GRAPHS,
-    parse_plugin_config,
-    read_graph,
-    read_plugin_config,
-)
+from fastovms.parts.ovms.graph import CALCULATORS, GRAPHS, read_graph
+from fastovms.parts.ovms.plugin_config import parse_plugin_config, read_plugin_config
 from fastovms.server_config import CHAT, ENCODER, ENGINE, FILES, LIMITS
 
 

@@ -19,7 +19,7 @@ from fastovms.api.served import KnownModel, ServedModel, no_hold
 from fastovms.api.unread import Members
 from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField, ModelNotFound
 from fastovms.http.messages import Request, Response
-from fastovms.params import MAX_ADAPTER_NAME, MAX_ADAPTER_PATH, fault_of_text
+from fastovms.quoting import MAX_ADAPTER_NAME, MAX_ADAPTER_PATH, fault_of_text
 
 
 class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):

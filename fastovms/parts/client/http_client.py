@@ -17,24 +17,7 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from fastovms.errors import ConfigurationError, FastovmsError
-from fastovms.quoting import one_line
-
-_MAX_REASON: Final = 300
-
-
-class RequestFailed(FastovmsError):
-    """A request to a server has failed.
-
-    Attributes:
-        kind: the category for counting, such as "HTTP 429" or "connection closed".
-        reason: the message of the server or the system, in one line.
-    """
-
-    def __init__(self, kind: str, reason: str) -> None:
-        self.kind = kind
-        self.reason = one_line(" ".join(reason[: 4 * _MAX_REASON].split())[:_MAX_REASON])
-        super().__init__(f"{kind}: {self.reason}" if self.reason else kind)
+from fastovms.errors import ConfigurationError, RequestFailed
 
 
 def failed_with(status: int, body: bytes) -> RequestFailed:

@@ -15,42 +15,25 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, TextIO
 
 import orjson
 import uvloop
 
-from fastovms.errors import ConfigurationError, EngineFailed, FastovmsError
+from fastovms.errors import ConfigurationError, EngineFailed, FastovmsError, RequestFailed
 from fastovms.params import SamplingFields
+from fastovms.parts.client.config import TerminalConfig
 from fastovms.parts.client.http_client import (
     DONE,
     CallPart,
     HttpClient,
-    RequestFailed,
     Target,
     cancelled_by,
     first_model,
     read_event,
 )
 from fastovms.request_fields import rows_of
-from fastovms.setting import SWITCH, setting, texts
-
-
-@dataclass(frozen=True, slots=True)
-class TerminalConfig:
-    """The initial settings of a chat; its commands change most of them."""
-
-    # fmt: off
-    model: str | None = setting(None, texts("NAME"),
-        "name of the model in requests (default: the server's first model)")
-    system: str | None = setting(None, texts("TEXT"), "system message of the chat")
-    api_key: str | None = setting(None, texts("KEY"),
-        "API key of the server (default: the environment variable OPENAI_API_KEY)")
-    insecure: bool = setting(False, SWITCH, "accept any TLS certificate of the server")
-    # fmt: on
-
 
 _END_TIMEOUT: Final = 10.0
 """Seconds in which the server must end, before it is killed."""

@@ -19,14 +19,8 @@ import orjson
 import uvloop
 from tqdm import tqdm
 
-from fastovms.errors import ConfigurationError
-from fastovms.parts.client.http_client import (
-    HttpClient,
-    RequestFailed,
-    Target,
-    cancelled_by,
-    first_model,
-)
+from fastovms.errors import ConfigurationError, RequestFailed
+from fastovms.parts.client.http_client import HttpClient, Target, cancelled_by, first_model
 from fastovms.parts.load_test.config import (
     BACKENDS,
     DEFAULT_OUTPUT_LEN,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from fastovms.errors import ConfigurationError
-from fastovms.parts.client.http_client import DONE, RequestFailed, read_event
+from fastovms.errors import ConfigurationError, RequestFailed
+from fastovms.parts.client.http_client import DONE, read_event
 from fastovms.parts.load_test.config import LoadConfig
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fastovms.errors import ConfigurationError
-from fastovms.parts.ovms.graph import GRAPH_FILE, parse_plugin_config
+from fastovms.parts.ovms import GRAPH_FILE
 from fastovms.parts.ovms.options import OVMS_OPTIONS
+from fastovms.parts.ovms.plugin_config import parse_plugin_config
 from fastovms.server_config import ENGINE, ConfigField, ModelSource, ServiceConfig, Settings
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
 from fastovms.parts.ovms.options import OVMS_OPTIONS, Choice, Group, Integer, Kind, OvmsOption
+from fastovms.parts.ovms.plugin_config import parse_plugin_config
 from fastovms.parts.ovms.textproto import Field, Message, SyntaxFault, Word, parse
 from fastovms.server_config import ENCODER, ENGINE, FILES, ConfigField, Settings
 
@@ -75,70 +75,6 @@ CALCULATORS: Final[Mapping[str, Calculator]] = {
         _messages("S2tCalculatorOptions"), _MODEL, {ENCODER.task: Task.SPEECH.value}
     ),
 }
-
-
-_PROMPT_LOOKUP: Final = "prompt_lookup"
-_OF_PIPELINES: Final = {
-    option.pipeline_property: option for option in OVMS_OPTIONS if option.pipeline_property
-}
-
-
-class PluginConfig(NamedTuple):
-    """The settings in the properties of a device.
-
-    Attributes:
-        properties: those for the device.
-        prompt_lookup: whether to draft from earlier text; None = not set.
-        unused: a line for each property that has no effect here.
-    """
-
-    properties: dict[str, object]
-    prompt_lookup: bool | None
-    unused: list[str]
-
-
-def parse_plugin_config(text: str) -> dict[str, object]:
-    """Reads JSON as written in a graph; "" = no properties. Raises ConfigurationError if the JSON
-    is malformed."""
-    if not text.strip():
-        return {}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"plugin_config must be a JSON object, not {text!r}")
-    return value
-
-
-def read_plugin_config(config: Mapping[str, object]) -> PluginConfig:
-    """Separates the properties for the device from the others. Raises ConfigurationError if a value
-    is invalid."""
-    properties: dict[str, object] = {}
-    unused: list[str] = []
-    for name, value in config.items():
-        option = _OF_PIPELINES.get(name)
-        if option is not None:
-            if option.unused is not None:
-                unused.append(f"plugin_config {name} is not used: {option.unused}")
-        elif isinstance(value, (str, int, float, bool)):
-            properties[name] = value
-        else:
-            raise ConfigurationError(
-                f"plugin_config {name} must be a string, a number or a boolean, not "
-                f"{json.dumps(value)}"
-            )
-    return PluginConfig(properties, _prompt_lookup(config.get(_PROMPT_LOOKUP)), unused)
-
-
-def _prompt_lookup(value: object) -> bool | None:
-    if isinstance(value, str):
-        value = {"true": True, "false": False}.get(value.lower(), value)
-    if value is None or isinstance(value, bool):
-        return value
-    raise ConfigurationError(
-        f"plugin_config {_PROMPT_LOOKUP} must be true or false, not {json.dumps(value)}"
-    )
 
 
 class GraphText(NamedTuple):
@@ -224,10 +160,6 @@ GRAPHS: Final[Mapping[Task, GraphText]] = {
 # What MediaPipe says around them about streams and their handlers is read over: there is one way
 # to run a language model here.
 
-
-GRAPH_FILE: Final = "graph.pbtxt"
-MODEL_FILES: Final = ("openvino_model.xml", "openvino_language_model.xml")
-"""The files of which one is in the directory of a model."""
 
 MAX_INTEGER: Final = 2**64 - 1
 """The largest value of an option that has no bound of its own."""

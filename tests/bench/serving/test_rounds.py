@@ -10,7 +10,7 @@ import pytest
 from bench.serving.load_shape import LoadShape, Request
 from bench.serving.rounds import Rounds, run_rounds
 from bench.serving.sides import Side
-from fastovms.parts.client.http_client import RequestFailed
+from fastovms.errors import RequestFailed
 from fastovms.parts.load_test.report import Load, Timeline
 
 SHAPE = LoadShape(2, [4], [1])

@@ -10,7 +10,8 @@ import pytest
 
 from bench.serving.load_shape import Request
 from bench.serving.sides import Genai, Server
-from fastovms.parts.client.http_client import RequestFailed, Target
+from fastovms.errors import RequestFailed
+from fastovms.parts.client.http_client import Target
 from tests.client.scripted_server import Script, scripted_server
 
 STEP = 1.0

@@ -1,0 +1,208 @@
+"""The modes of OVMS's command line other than serving: they pull and list models, and edit its
+configuration files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from fastovms.app.catalog import model_root, source_model
+from fastovms.cli.flags import FLAGS, read_flags
+from fastovms.cli.foreign_flags import unused_flags
+from fastovms.cli.pull import pull_models
+from fastovms.config import EngineConfig
+from fastovms.errors import ConfigurationError
+from fastovms.parts.ovms import GRAPH_FILE, MODEL_FILES
+from fastovms.parts.ovms.config_list import config_file, path_from, read_json, write_file
+from fastovms.server_config import (
+    ENCODER,
+    ENGINE,
+    MODEL_SECTIONS,
+    ConfigField,
+    RepositoryConfig,
+    Settings,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def run_mode(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Runs what the flags of OVMS's command line ask for in place of a server."""
+    if arguments.pull:
+        _pull(arguments, settings)
+    elif arguments.list_models:
+        _list_models(settings)
+    elif arguments.configure:
+        _configure(arguments)
+    elif arguments.add_to_config is not None:
+        _add_to_config(arguments, settings)
+    else:
+        _remove_from_config(arguments)
+
+
+def _pull(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Downloads the model and its draft model, if any, as OVMS's `--pull` does."""
+    if arguments.source_model is None:
+        raise ConfigurationError("--pull needs --source-model")
+    logging.basicConfig(level="INFO", format="%(message)s")
+    _warn_of_left_out(
+        arguments,
+        "--pull fetches files: give it to the server, or to --configure",
+        ENGINE.draft_model,
+    )
+    draft = settings.section(EngineConfig).draft_model
+    drafts = [] if draft is None or draft.exists() else [str(draft)]
+    model_id = source_model(arguments.source_model, arguments.gguf_filename)
+    pull_models([model_id, *drafts], settings.section(RepositoryConfig))
+
+
+def _list_models(settings: Settings) -> None:
+    for name in list_models(model_root(settings.section(RepositoryConfig).path, os.environ)):
+        print(name)
+
+
+def _configure(arguments: argparse.Namespace) -> None:
+    """Writes a graph file and prints its path. Environment variables are not written to it; the
+    server reads them."""
+    logging.basicConfig(level="WARNING", format="%(message)s")
+    from fastovms.cli.graph_writer import HELD_FLAGS, write_graph
+
+    graph = write_graph(arguments)
+    for line in unused_flags(arguments, used=HELD_FLAGS):
+        logger.warning("%s", line)
+    print(graph)
+
+
+def _add_to_config(arguments: argparse.Namespace, settings: Settings) -> None:
+    name = _only_name(arguments, "--add-to-config")
+    root = settings.section(RepositoryConfig).path
+    if arguments.model_path is None and root is None:
+        raise ConfigurationError("--add-to-config needs --model-path or --model-repository-path")
+    config = _edited_list(arguments, "--add-to-config", arguments.add_to_config)
+    logging.basicConfig(level="WARNING", format="%(message)s")
+    _warn_of_left_out(
+        arguments, "a list has names and places: --configure writes options into a model's graph"
+    )
+    add_model(config, name, arguments.model_path or Path(root or "", name))
+
+
+def _warn_of_left_out(arguments: argparse.Namespace, reason: str, *used: ConfigField) -> None:
+    """Warns about model flags that a command ignores, except the task, which follows from the
+    model's files."""
+    given = read_flags(arguments).only(*MODEL_SECTIONS).given
+    for flag in FLAGS:
+        if flag.field in given and flag.field not in (*used, ENCODER.task):
+            logger.warning("%s is not used: %s", flag.name, reason)
+
+
+def _remove_from_config(arguments: argparse.Namespace) -> None:
+    flag = "--remove-from-config"
+    name = _only_name(arguments, flag)
+    remove_model(_edited_list(arguments, flag, arguments.remove_from_config), name)
+
+
+def _edited_list(arguments: argparse.Namespace, flag: str, given: Path | bool) -> Path:
+    """Returns the model list to edit, named by the flag or by --config-path. `given` is the flag's
+    path, or True if it has none."""
+    beside: Path | None = arguments.config_path
+    if isinstance(given, bool):
+        if beside is None:
+            raise ConfigurationError(f"{flag} needs --config-path")
+        return beside
+    if beside is not None and _real(given) != _real(beside):
+        raise ConfigurationError(
+            f"{flag} {given} cannot be used with --config-path {beside}: these are different files"
+        )
+    return given
+
+
+def _real(config: Path) -> str:
+    return os.path.realpath(config_file(config))
+
+
+def _only_name(arguments: argparse.Namespace, flag: str) -> str:
+    if len(arguments.names) != 1:
+        raise ConfigurationError(f"{flag} needs --model-name")
+    name: str = arguments.names[0]
+    return name
+
+
+_LISTS = ("model_config_list", "mediapipe_config_list")
+_MAX_DEPTH = 3
+
+
+def list_models(root: Path) -> list[str]:
+    """Returns the names of the models below a directory. Raises ConfigurationError if the directory
+    cannot be read."""
+    if not root.is_dir():
+        raise ConfigurationError(f"there is no directory {root}")
+    return sorted(str(path.relative_to(root)) for path in _model_dirs(root, _MAX_DEPTH))
+
+
+def add_model(config: Path, name: str, base_path: Path) -> None:
+    """Adds a model to a list, or changes the one of that name. Raises ConfigurationError if the
+    list cannot be read or written.
+
+    Args:
+        base_path: relative to the working directory or, if it does not exist there, to the list's
+            directory, as paths in a list are.
+    """
+    path, root = _read(config, may_be_new=True)
+    models = [model for model in root["model_config_list"] if _name(model) != name]
+    models.append({"config": {"name": name, "base_path": _base_path(path.parent, base_path)}})
+    _write(path, {**root, "model_config_list": models})
+
+
+def remove_model(config: Path, name: str) -> None:
+    """Removes a model from a list. Raises ConfigurationError if the model is not in the list."""
+    path, root = _read(config, may_be_new=False)
+    kept: dict[str, list[Any]] = {
+        key: [model for model in root.get(key, []) if _name(model) != name]
+        for key in _LISTS
+        if key in root
+    }
+    if all(len(root[key]) == len(models) for key, models in kept.items()):
+        raise ConfigurationError(f"{path} has no model {name}")
+    _write(path, {**root, **kept})
+
+
+def _model_dirs(folder: Path, depth: int) -> list[Path]:
+    if any((folder / name).is_file() for name in (GRAPH_FILE, *MODEL_FILES)):
+        return [folder]
+    if depth == 0:
+        return []
+    inner = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    whole = [path for path in inner if path.suffix != ".partial"]
+    return [found for path in whole for found in _model_dirs(path, depth - 1)]
+
+
+def _read(config: Path, *, may_be_new: bool) -> tuple[Path, dict[str, Any]]:
+    path = config_file(config)
+    if may_be_new and not path.exists():
+        return path, {"model_config_list": []}
+    root = read_json(path)
+    if not isinstance(root, dict) or not all(
+        isinstance(root.get(key, []), list)
+        for key in ("model_config_list", "mediapipe_config_list")
+    ):
+        raise ConfigurationError(f"{path} is not a list of models")
+    return path, {"model_config_list": [], **root}
+
+
+def _base_path(folder: Path, given: Path) -> str:
+    is_of_list = not os.path.exists(given) and os.path.exists(folder / given)
+    return str(given) if is_of_list else path_from(folder, given)
+
+
+def _name(model: object) -> object:
+    """Returns the name of an entry of either list."""
+    config = model.get("config", model) if isinstance(model, dict) else None
+    return config.get("name") if isinstance(config, dict) else None
+
+
+def _write(path: Path, root: dict[str, Any]) -> None:
+    write_file(path, json.dumps(root, indent=4, ensure_ascii=False) + "\n")

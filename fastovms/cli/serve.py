@@ -1,0 +1,300 @@
+"""`fastovms serve`: the models and the settings of a line, and the server."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastovms import __version__
+from fastovms.app.catalog import ModelFinder, parse_model, source_model, with_names
+from fastovms.cli.command import CommandParser, Run, Stopped
+from fastovms.cli.environment import all_settings, extra_arguments, names_of_set
+from fastovms.cli.flags import COMMON_GROUP, GROUPS, add_flags
+from fastovms.cli.foreign_flags import MODES, add_foreign_flags, normalize_serve, unused_flags
+from fastovms.config import ApiConfig, HttpConfig
+from fastovms.errors import ConfigurationError
+from fastovms.server_config import (
+    MODEL_SECTIONS,
+    SOURCE,
+    BatchConfig,
+    FilesConfig,
+    MediaConfig,
+    ModelSource,
+    PrefixCacheConfig,
+    RepositoryConfig,
+    ResidencyConfig,
+    SecurityConfig,
+    ServiceConfig,
+    Settings,
+    StateConfig,
+)
+from fastovms.service.log_writer import LineWriter
+from fastovms.setting import path, text
+from fastovms.telemetry.log_format import level_named, log_handler, start_log
+
+if TYPE_CHECKING:
+    from fastovms.app.compiling import CompileAhead
+    from fastovms.app.serve import ServerConfig
+    from fastovms.app.supply import ReadList
+    from fastovms.http.listeners import BoundSockets
+
+logger = logging.getLogger(__name__)
+
+
+def serve(parser: CommandParser) -> Run:
+    """Adds the arguments to the parser, and returns what runs the command."""
+    parser.usage = "%(prog)s [FLAG ...] [MODEL]"
+    parser.description = (
+        "Serves models over HTTP, with the APIs of OpenAI and vLLM below /v1 and of OpenVINO Model "
+        "Server below /v3."
+    )
+    parser.epilog = (
+        "Sizes may be written as 64K, 16M or 1G, times as 90s, 15m, 2h or 30d, and large numbers "
+        "as 8k (8000) or 8K (8192). Flags of OpenVINO Model Server and vLLM are accepted: those "
+        "without an equivalent are ignored with a warning, or refused if they would change answers."
+    )
+    extra = normalize_serve(extra_arguments(os.environ))
+    parser.normalize = lambda line: [*extra, *normalize_serve(line)]
+    _add_ovms_modes(parser)
+    add_serving_arguments(parser, shows_all=parser.shows_all)
+    return _run
+
+
+def _run(arguments: argparse.Namespace) -> int | None:
+    settings = all_settings(arguments, os.environ)
+    edits = (arguments.add_to_config, arguments.remove_from_config)
+    is_mode = arguments.pull or arguments.list_models or arguments.configure
+    if is_mode or any(edit is not None for edit in edits):
+        from fastovms.cli.ovms_modes import run_mode
+
+        run_mode(arguments, settings)
+        return None
+    try:
+        _serve(arguments, settings)
+    except Stopped:  # a server ends so in order
+        return 0
+    return None
+
+
+def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
+    """Adds the modes of OVMS's command line other than serving."""
+    hidden = argparse.SUPPRESS
+    switch = argparse.BooleanOptionalAction
+    for mode in MODES:
+        parser.add_argument(mode, action=switch, default=False, help=hidden)
+    for edit in ("--add-to-config", "--remove-from-config"):
+        # With the list's path, as it was in older versions, or beside --config-path.
+        parser.add_argument(edit, type=path, nargs="?", const=True, help=hidden)
+
+
+def add_serving_arguments(parser: argparse.ArgumentParser, *, shows_all: bool) -> None:
+    """Adds the model, all flags of serve and those of other servers. `shows_all` says whether the
+    help shows all flags or only those that are used most."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        type=text,
+        help="directory of a model exported by optimum-intel, directory with a graph.pbtxt, GGUF "
+        "file, or ORG/NAME or ORG/NAME/FILE.gguf of a model on a hub, which is downloaded once "
+        "(default: the built-in demo model)",
+    )
+    parser.add_argument("--help-all", action="help", help="show the help of every flag and exit")
+    common = parser.add_argument_group(COMMON_GROUP)
+    common.add_argument(
+        "--model",
+        metavar="[NAME=]MODEL",
+        dest="models",
+        action="append",
+        type=text,
+        default=[],
+        help="model to serve, like MODEL, and the name that clients use for it; may be given "
+        "several times, to serve several models",
+    )
+    common.add_argument(
+        "--served-model-name",
+        metavar="NAME",
+        dest="names",
+        nargs="+",
+        type=text,
+        default=[],
+        help="names that clients use for the only model; responses contain the first one (default: "
+        "the name of the model's directory, or ORG/NAME)",
+    )
+    models = parser.add_argument_group("models")
+    models.add_argument(
+        "--model-name",
+        metavar="NAME",
+        dest="names",
+        nargs=1,
+        type=text,
+        default=[],
+        help="name that clients use for the only model" if shows_all else argparse.SUPPRESS,
+    )
+    models.add_argument(
+        "--config-path",
+        metavar="FILE",
+        type=path,
+        help="config.json of OpenVINO Model Server with the models to serve"
+        if shows_all
+        else argparse.SUPPRESS,
+    )
+    add_flags(parser, common=common, shows_all=shows_all)
+    add_foreign_flags(parser)
+    if not shows_all:
+        hidden = f"More flags are in --help-all: models, {', '.join(GROUPS)}."
+        parser.epilog = f"{hidden} {parser.epilog or ''}"
+    # Other words of OVMS.
+    parser.add_argument("--model-path", type=path, help=argparse.SUPPRESS)
+    parser.add_argument("--source-model", type=text, help=argparse.SUPPRESS)
+    parser.add_argument("--gguf-filename", type=text, help=argparse.SUPPRESS)
+
+
+def chosen_models(
+    arguments: argparse.Namespace, settings: Settings
+) -> tuple[list[ModelSource], Settings]:
+    """Returns the models and all settings; settings of the model list have the lowest priority.
+    Raises ConfigurationError if flags contradict each other, or the list of models is invalid."""
+    sources, of_list = _sources(arguments, settings)
+    for_all = settings.only(*MODEL_SECTIONS)
+    models = [replace(source, settings=source.settings | for_all) for source in sources]
+    return models, of_list | settings
+
+
+def _sources(
+    arguments: argparse.Namespace, settings: Settings
+) -> tuple[list[ModelSource], Settings]:
+    """Returns the models and the server settings of the model list."""
+    root = settings.section(RepositoryConfig).path
+    ways = {
+        "MODEL": arguments.model,
+        "--model": arguments.models or None,
+        "--model-path": arguments.model_path,
+        "--source-model": arguments.source_model,
+        "--config-path": arguments.config_path,
+    }
+    taken = [name for name, value in ways.items() if value is not None]
+    if len(taken) > 1:
+        raise ConfigurationError(f"{taken[0]} cannot be used with {taken[1]}")
+    of_list = Settings()
+    match taken:
+        case ["MODEL"]:
+            sources = [ModelSource(arguments.model)]
+        case ["--model"]:
+            sources = [parse_model(text) for text in arguments.models]
+        case ["--model-path"]:
+            sources = [ModelSource(_in_repository(arguments.model_path, root))]
+        case ["--source-model"]:
+            sources = [ModelSource(source_model(arguments.source_model, arguments.gguf_filename))]
+        case ["--config-path"]:
+            from fastovms.parts.ovms.config_list import read_config_list
+
+            sources, of_list = read_config_list(arguments.config_path)
+        case _:
+            sources = [_unnamed(arguments, settings, root)]
+    if arguments.names:
+        return with_names(sources, arguments.names), of_list
+    if len(sources) == 1 and not sources[0].names:
+        sources = with_names(sources, settings.section(ModelSource).names)
+    return sources, of_list
+
+
+def _unnamed(arguments: argparse.Namespace, settings: Settings, root: Path | None) -> ModelSource:
+    """Returns the model to serve if the flags name none: the environment's, or one of the
+    repository by name, as OVMS does, or the demo model."""
+    if SOURCE.location not in settings.given and root is not None and arguments.names:
+        return ModelSource(str(root / arguments.names[0]))
+    return settings.section(ModelSource)
+
+
+def _in_repository(location: Path, root: Path | None) -> str:
+    """Returns the path of a model, which may be relative to the repository."""
+    if root is not None and not location.exists() and (root / location).exists():
+        return str(root / location)
+    return str(location)
+
+
+def server_config(
+    models: Sequence[ModelSource],
+    settings: Settings,
+    model_list: Path | None = None,
+    read_models: ReadList | None = None,
+) -> ServerConfig:
+    """Returns the configuration. The first call takes some seconds, because OpenVINO is
+    imported."""
+    from fastovms.app.serve import ServerConfig
+
+    return ServerConfig(
+        tuple(models),
+        repository=settings.section(RepositoryConfig),
+        http=settings.section(HttpConfig),
+        api=settings.section(ApiConfig),
+        security=settings.section(SecurityConfig),
+        service=settings.section(ServiceConfig),
+        state=settings.section(StateConfig),
+        media=settings.section(MediaConfig),
+        prefix_cache=settings.section(PrefixCacheConfig),
+        residency=settings.section(ResidencyConfig),
+        files=settings.section(FilesConfig),
+        batches=settings.section(BatchConfig),
+        model_list=model_list,
+        read_models=read_models,
+    )
+
+
+def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
+    given, listed = settings, arguments.config_path
+    service = settings.section(ServiceConfig)
+    with closing(LineWriter(service.log_file)) as log:
+        handler = log_handler(logging.StreamHandler(log), service.log_format)
+        start_log(handler, level_named(service.log_level))
+        for line in (*unused_flags(arguments), *arguments.unused):
+            logger.warning("%s", line)
+        logger.info("fastovms %s is starting", __version__)
+        if variables := names_of_set(os.environ):
+            logger.info("settings come from variables of the environment: %s", ", ".join(variables))
+        models, settings = chosen_models(arguments, given)
+        # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
+        # not wait, nor the first line of the log.
+        ahead, sockets = _compile_ahead(models, settings)
+        with nullcontext() if sockets is None else closing(sockets):
+            from fastovms.app import serve as server
+
+            read_models = listed and (lambda: chosen_models(arguments, given)[0])
+            config = server_config(models, settings, listed and _list_file(listed), read_models)
+            server.serve(config, log, ahead, sockets)
+
+
+def _list_file(config: Path) -> Path:
+    from fastovms.parts.ovms.config_list import config_file
+
+    return config_file(config)
+
+
+def _compile_ahead(
+    models: Sequence[ModelSource], settings: Settings
+) -> tuple[CompileAhead | None, BoundSockets | None]:
+    """Begins to compile a single model while the rest of the server is imported, once the server
+    has its addresses. Returns the model and the sockets; None if there are several models, if the
+    model must be downloaded, or if it is loaded on demand. Raises ConfigurationError if an address
+    is not available."""
+    if len(models) != 1 or settings.section(ResidencyConfig).loads_on_demand:
+        return None, None
+    finder = ModelFinder.of(settings.section(RepositoryConfig), os.environ)
+    try:
+        found = finder.find_here(models[0])
+    except ConfigurationError:  # which the server reports
+        found = None
+    if found is None:
+        return None, None
+    from fastovms.app.compiling import compile_ahead
+    from fastovms.http.listeners import bind_sockets
+
+    sockets = bind_sockets(settings.section(HttpConfig), os.environ, os.getpid())
+    return compile_ahead(found), sockets

@@ -42,8 +42,8 @@ from fastovms.api.typed_body import hold_model, read_named
 from fastovms.errors import FieldFault, InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.params import GenerationRequest, SamplingParams, Task
+from fastovms.parts.responses.ids import item_ids
 from fastovms.parts.responses.input import ItemRules, read_input, to_messages
-from fastovms.parts.responses.job import item_ids
 from fastovms.telemetry.metrics import FinishedRequest
 from fastovms.text.output import opens_reasoning
 

@@ -12,7 +12,7 @@ import pytest
 from fastovms.api.client_request import ClientRequest
 from fastovms.http.messages import Caller
 from fastovms.params import LOWEST_PRIORITY, Task
-from fastovms.parts.responses.job import Asked
+from fastovms.parts.responses.run import ResponsePlan
 from tests.api.chat_models import chat_model
 from tests.api.encoder_api import served_encoder
 from tests.fakes import FakeStream, model_info
@@ -150,7 +150,7 @@ def test_every_path_that_asks_a_model_is_in_a_table(api):
     [
         (ClientRequest, ("caller", "client")),
         (Caller, ("tenant",)),
-        (Asked, ("caller", "client")),
+        (ResponsePlan, ("caller", "client")),
     ],
 )
 def test_key_has_no_default_and_no_position(record, names):

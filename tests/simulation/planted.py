@@ -20,7 +20,7 @@ _SCHEDULER: Final = "fastovms.engine.scheduler"
 _ENGINE: Final = "fastovms.engine.engine"
 _GENERATE: Final = "fastovms.api.generate"
 _PROTOCOL: Final = "fastovms.http.protocol"
-_STORED: Final = "fastovms.parts.responses.stored"
+_EVENTS: Final = "fastovms.parts.responses.events"
 _OPERATIONS: Final = "fastovms.state.operations"
 _SOCKET: Final = "fastovms.parts.responses.socket"
 _WEBSOCKET: Final = "fastovms.http.websocket"
@@ -279,13 +279,13 @@ FAULTS: Final = (
     ),
     Fault(
         "events are told before they are stored",
-        _STORED,
+        _EVENTS,
         "        self._unsent += frames\n        if self._has_ended:",
         "        self._unsent += frames\n        if True:",
     ),
     Fault(
         "events are stored without what they were made of",
-        _STORED,
+        _EVENTS,
         "        said = pack_outputs(outputs) if outputs else None",
         "        said = None",
     ),
@@ -297,7 +297,7 @@ FAULTS: Final = (
     ),
     Fault(
         "the numbers of stored events have a gap",
-        _STORED,
+        _EVENTS,
         "        self._num_kept += len(frames)",
         "        self._num_kept += len(frames) + (len(frames) > 3)",
     ),
@@ -351,7 +351,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a replay stops where more was logged meanwhile",
-        _STORED,
+        _EVENTS,
         "            loop.call_soon(send)  # others are served first",
         "            pass",
     ),
@@ -376,7 +376,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a reader of a log is not forgotten",
-        _STORED,
+        _EVENTS,
         "        log.forget(stream)",
         "        pass",
     ),

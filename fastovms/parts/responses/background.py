@@ -24,17 +24,14 @@ from fastovms.errors import (
 from fastovms.fair_queue import Shares
 from fastovms.http.messages import Request
 from fastovms.params import GenerationOutput
-from fastovms.parts.responses.job import Answering, Asked
+from fastovms.parts.responses.events import EventLog, EventWriter, replay
 from fastovms.parts.responses.output import failed, interrupted_events
-from fastovms.parts.responses.run import Run
+from fastovms.parts.responses.run import Answering, ResponsePlan, Run
 from fastovms.parts.responses.stored import (
-    EventLog,
-    EventWriter,
     found,
     from_record,
     id_is_taken,
     previous_not_found,
-    replay,
     to_record,
 )
 from fastovms.state.operations import Operations
@@ -75,14 +72,14 @@ class BackgroundRun(Run):
 
     def __init__(
         self,
-        asked: Asked,
+        plan: ResponsePlan,
         answering: Answering,
         input: Sequence[StoredItem],
         store: StateStore,
         log: EventLog | None = None,
         ahead: Sequence[GenerationOutput] = (),
     ) -> None:
-        super().__init__(asked, answering)
+        super().__init__(plan, answering)
         self.log = EventLog() if log is None else log
         self._is_kept = log is not None
         if self._is_kept:
@@ -101,18 +98,18 @@ class BackgroundRun(Run):
 
     @property
     def key(self) -> ResponseKey:
-        return ResponseKey(self._asked.caller.tenant, self.id)
+        return ResponseKey(self._plan.caller.tenant, self.id)
 
     @property
     def owner(self) -> str:
-        return self._asked.client
+        return self._plan.client
 
     @property
     def id(self) -> str:
         return self._run.form.id
 
     def summary(self) -> tuple[str, str, int]:
-        """Returns the model, the status, and when the response was asked for."""
+        """Returns the model, the status, and when the response was plan for."""
         members = self._run.form.members
         return str(members["model"]), str(self._run.status.name), int(members["created_at"])
 
@@ -318,7 +315,7 @@ class BackgroundRun(Run):
         Returns:
             Whether the response was still owned by this replica.
         """
-        conversation_id = self._asked.fields.conversation_id
+        conversation_id = self._plan.fields.conversation_id
         loop = asyncio.get_running_loop()
         gives_up_at = loop.time() + (0.0 if self._store.lease is None else _PATIENCE)
         while True:

@@ -17,20 +17,18 @@ from fastovms.api.endpoint import ListPage, json_response, read_metadata
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request, Response
 from fastovms.parts.responses.background import ResponsesState, stream_kept
-from fastovms.parts.responses.create import with_affinity
+from fastovms.parts.responses.events import EventLog, replay
+from fastovms.parts.responses.history import item_cost
+from fastovms.parts.responses.ids import item_ids, with_affinity
 from fastovms.parts.responses.input import ItemRules, distinct, read_items
-from fastovms.parts.responses.job import item_ids
 from fastovms.parts.responses.request import ConversationRequest, ConversationUpdate, ItemsRequest
 from fastovms.parts.responses.resumption import cancel_anywhere
 from fastovms.parts.responses.stored import (
-    EventLog,
     Query,
     found,
     from_record,
-    item_cost,
     list_body,
     not_found,
-    replay,
     running_body,
     to_items,
 )

@@ -40,28 +40,14 @@ from fastovms.parts.responses.background import (
     BackgroundRuns,
     ResponsesState,
 )
-from fastovms.parts.responses.job import (
-    ANY_FILES,
-    Asked,
-    answering,
-    model_key,
-    names_of,
-    prepare_response,
-    prompt_resumption,
-    ranked,
-    read_job,
-)
+from fastovms.parts.responses.events import EventLog, unpack_outputs
+from fastovms.parts.responses.history import History, history_again, item_cost
+from fastovms.parts.responses.kept_request import ANY_FILES, model_key, prompt_resumption, read_job
 from fastovms.parts.responses.output import ResponseStatus, failed, interrupted_events
+from fastovms.parts.responses.prepare import names_of, prepare_response, ranked
 from fastovms.parts.responses.request import read_fields
-from fastovms.parts.responses.stored import (
-    EventLog,
-    History,
-    done_items,
-    history_again,
-    item_cost,
-    to_items,
-    unpack_outputs,
-)
+from fastovms.parts.responses.run import ResponsePlan, answering
+from fastovms.parts.responses.stored import done_items, to_items
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import (
@@ -165,7 +151,7 @@ class RunRestorer:
             )
             prompt = None
         prepared = await prepare_response(preparation, fields, history, prompt)
-        asked = Asked(
+        plan = ResponsePlan(
             body=job.body,
             fields=fields,
             history=history,
@@ -178,14 +164,14 @@ class RunRestorer:
         )
         resumption: Resumption | None
         if prompt is None:
-            write = partial(prompt_resumption, asked, prepared)
+            write = partial(prompt_resumption, plan, prepared)
             resumption = await offload.run(write, item_cost(history.size))
             await self._store.run(Operations.set_resumption, *key, resumption)
         else:
             resumption = Resumption(model_key(model.info.fingerprint, model.info.name), cut.job)
-        answer = answering(context, asked, prepared, {})
+        answer = answering(context, plan, prepared, {})
         background = BackgroundRun(
-            asked,
+            plan,
             answer._replace(resumption=resumption),
             cut.input,
             self._store,

@@ -9,6 +9,7 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS
 from fastovms.api.endpoint import PAGE_QUERY, ApiHandler, Operation, Route, endpoint
 from fastovms.parts.responses.background import ResponsesState
+from fastovms.parts.responses.compaction import Compaction
 from fastovms.parts.responses.conversations import (
     ConversationList,
     ConversationObject,
@@ -17,7 +18,7 @@ from fastovms.parts.responses.conversations import (
     DeletedResponse,
     StoredResponses,
 )
-from fastovms.parts.responses.create import Compaction, InputTokens, Responses
+from fastovms.parts.responses.create import InputTokens, Responses
 from fastovms.parts.responses.request import (
     ConversationRequest,
     ConversationUpdate,

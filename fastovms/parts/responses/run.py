@@ -5,34 +5,127 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import orjson
 
 from fastovms.api import offload
-from fastovms.api.answer import ClientTooSlow, DeltaSender, format_cost
+from fastovms.api.answer import ClientTooSlow, DeltaSender, Envelope, format_cost
+from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, log_fields_of
-from fastovms.api.generate import SampleDelta, TextGeneration, merged
+from fastovms.api.fields import is_streamed
+from fastovms.api.generate import BeginSpan, SampleDelta, TextGeneration, Usage, merged
 from fastovms.api.scoring import best_samples
 from fastovms.errors import InvalidField, StateFailed, TooLarge
-from fastovms.http.messages import Request, Stream
-from fastovms.parts.responses.job import Answering, Asked, ResponsesJob
+from fastovms.http.messages import Caller, Request, Stream
+from fastovms.parts.responses.forms import output_form, response_form
+from fastovms.parts.responses.history import History, item_cost
+from fastovms.parts.responses.ids import item_ids, numbered_ids
+from fastovms.parts.responses.input import Item
+from fastovms.parts.responses.output import OutputForm, ResponseRun
+from fastovms.parts.responses.prepare import ResponsesJob
+from fastovms.parts.responses.request import ResponseFields, ResponsesRequest
 from fastovms.parts.responses.socket import Turn
-from fastovms.parts.responses.stored import History, id_is_taken, item_cost, to_items, to_record
+from fastovms.parts.responses.stored import id_is_taken, to_items, to_record
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
-from fastovms.state.store import StoredItem, StoredResponse, UnknownPrevious
+from fastovms.state.store import Resumption, StoredItem, StoredResponse, UnknownPrevious
 
 logger = logging.getLogger(__name__)
+_CALL_ID_LENGTH: Final = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsePlan:
+    """A checked request for a response. Its model may not be loaded yet.
+
+    Attributes:
+        caller: the sender, with the priority that the server has set.
+        client: the key or address that shares the engine with others.
+        id_key: the key of the ids of items; see `numbered_ids`. "" = they are random.
+        first: the item that the output begins with, before the model's; None = there is none.
+    """
+
+    body: ResponsesRequest
+    fields: ResponseFields
+    history: History
+    envelope: Envelope
+    caller: Caller
+    client: str
+    id_key: str = ""
+    first: Item | None = None
+
+
+class Answering(NamedTuple):
+    """What answers a request for a response: either `generation`, or `begin` if the model must be
+    loaded first.
+
+    Attributes:
+        run: receives the deltas.
+        resumption: the data that replicas need to resume the response; None = it cannot be resumed.
+        job: None = the model must be loaded first.
+    """
+
+    run: ResponseRun
+    generation: TextGeneration | None = None
+    begin: Begin | None = None
+    resumption: Resumption | None = None
+    job: ResponsesJob | None = None
+
+
+Begin = Callable[[ExitStack], Awaitable[Answering]]
+"""Waits for the model. Returns a generation, whose context is entered on the stack, and a run that
+has made no events."""
+
+
+def answering(
+    context: ApiContext,
+    plan: ResponsePlan,
+    job: ResponsesJob,
+    log_fields: dict[str, object],
+    begin_span: BeginSpan | None = None,
+) -> Answering:
+    """Returns what answers a request whose model is loaded."""
+    generation = TextGeneration(job, log_fields, begin_span)
+    run = new_run(context, plan, job, lambda: generation.usage)
+    return Answering(run, generation, job=job)
+
+
+def new_run(
+    context: ApiContext,
+    plan: ResponsePlan,
+    job: ResponsesJob | None = None,
+    usage: Callable[[], Usage] = lambda: Usage(0, 0, 0),
+) -> ResponseRun:
+    """Returns the run of a request. Raises InvalidField if a field cannot be encoded. `job` = None:
+    the model is not loaded yet, and `ResponseRun.adopt` completes the run."""
+    fields, dialect, params = plan.fields, plan.envelope.dialect, None
+    new_id = numbered_ids(plan.id_key) if plan.id_key else context.new_id
+    new_item_id = item_ids(new_id, dialect)
+    form = OutputForm(new_id=new_item_id, new_call_id=new_id)
+    if job is not None:
+        params = job.requests[0].params
+        form = output_form(job, fields, new_item_id, lambda: f"call_{new_id()[-_CALL_ID_LENGTH:]}")
+    return ResponseRun(
+        response_form(plan.body, params, fields, plan.envelope),
+        replace(form, first=plan.first),
+        dialect,
+        usage=usage,
+        unix_time=context.unix_time,
+        tells=is_streamed(plan.body) or fields.background,
+        for_all=fields.background,
+        prewarms=fields.caching.prewarms,
+    )
 
 
 class Run(ABC):
     """One response: it waits for its model, is generated, and is stored."""
 
-    def __init__(self, asked: Asked, answering: Answering) -> None:
-        self._asked = asked
+    def __init__(self, plan: ResponsePlan, answering: Answering) -> None:
+        self._plan = plan
         self._run = answering.run
         self._generation = answering.generation
         self._begin = answering.begin
@@ -72,9 +165,9 @@ class ForegroundRun(Run):
     """
 
     def __init__(
-        self, asked: Asked, answering: Answering, request: Request, store: StateStore | None
+        self, plan: ResponsePlan, answering: Answering, request: Request, store: StateStore | None
     ) -> None:
-        super().__init__(asked, answering)
+        super().__init__(plan, answering)
         self._request = request
         self._turn: Turn | None = request.turn
         self._store = store
@@ -86,8 +179,8 @@ class ForegroundRun(Run):
         run, turn, fields, past = (
             self._run,
             self._turn,
-            self._asked.fields,
-            self._asked.history.past,
+            self._plan.fields,
+            self._plan.history.past,
         )
         if turn is not None:
             turn.may_be_cancelled = False
@@ -95,7 +188,7 @@ class ForegroundRun(Run):
         store = self._store if fields.store or conversation_id is not None else None
         if store is None and turn is None:
             return
-        given = await stored_input(self._asked.history)
+        given = await stored_input(self._plan.history)
         record = to_record(run.form, run.status, given, run.output.items)
         if turn is not None and turn.unstored.find(fields.previous_id) is not None:
             record = replace(record, input=[*past, *given], previous_id=None)
@@ -116,8 +209,8 @@ class ForegroundRun(Run):
     async def _add(
         self, store: StateStore, record: StoredResponse, conversation_id: str | None
     ) -> None:
-        tenant = self._asked.caller.tenant
-        if self._asked.fields.store:
+        tenant = self._plan.caller.tenant
+        if self._plan.fields.store:
             if not await store.run(
                 Operations.add_response, tenant, record, conversation_id=conversation_id
             ):
@@ -167,7 +260,7 @@ class StreamedRun(ForegroundRun):
 
     def __init__(
         self,
-        asked: Asked,
+        plan: ResponsePlan,
         answering: Answering,
         request: Request,
         store: StateStore | None,
@@ -175,7 +268,7 @@ class StreamedRun(ForegroundRun):
         *,
         max_pending_chars: int,
     ) -> None:
-        super().__init__(asked, answering, request, store)
+        super().__init__(plan, answering, request, store)
         self._stream = stream
         self._sender = DeltaSender(stream, self, max_pending_chars=max_pending_chars)
         self._last: SampleDelta | None = None

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from fastovms.http.messages import Response
-from fastovms.parts.responses import background, stored
+from fastovms.parts.responses import background, events
 from fastovms.parts.responses.background import BackgroundRuns, ResponsesState
 from fastovms.parts.responses.resumption import LeaseKeeper, Resumer, RunRestorer
 from tests.api.chat_models import PARAMETERS, chat_model
@@ -90,7 +90,7 @@ class Replica:
 async def make_replicas(request, make, monkeypatch):
     """Makes replicas, which renew their leases when a test tells them to. Returns them, and the
     clock of all."""
-    monkeypatch.setattr(stored, "SHARED_INTERVAL", 0.0)
+    monkeypatch.setattr(events, "SHARED_INTERVAL", 0.0)
     monkeypatch.setattr(background, "_RETRY", 0.01)
     clock = Clock()
     shared: SharedState

@@ -9,7 +9,8 @@ import pytest
 from fastovms.api.chat_messages import seal_summary, unseal_summary
 from fastovms.http.messages import Headers
 from fastovms.params import GrammarKind
-from fastovms.parts.responses.create import AFFINITY_HEADER, MAX_SUMMARY, with_affinity
+from fastovms.parts.responses.compaction import MAX_SUMMARY
+from fastovms.parts.responses.ids import AFFINITY_HEADER, with_affinity
 from fastovms.state.operations import Operations
 from tests.api.chat_models import PARAMETERS, call_text, prompt_of
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask

@@ -13,6 +13,7 @@ from fastovms.api.chat_messages import seal_summary, told_summary
 from fastovms.api.dialect import OPENAI, OVMS, Dialect
 from fastovms.api.image_parts import GivenImages, UnseenParts, image_tag
 from fastovms.errors import InvalidField
+from fastovms.parts.responses.compaction import transcript
 from fastovms.parts.responses.input import (
     CONFIGURATION,
     REFUSED,
@@ -23,7 +24,6 @@ from fastovms.parts.responses.input import (
     text_of,
     to_messages,
 )
-from fastovms.parts.responses.job import transcript
 
 # Every type of item that OpenAI's client can send is told to the model, or refused by name.
 

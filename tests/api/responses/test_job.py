@@ -1,4 +1,4 @@
-"""Tests of `fastovms/parts/responses/job.py`."""
+"""Tests of what a request for a response becomes: its prompt, its form, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,20 @@ from fastovms.api.prompt import Prompt
 from fastovms.config import ModelLimits
 from fastovms.http.messages import Caller
 from fastovms.params import SamplingDefaults
+from fastovms.parts.responses.compaction import newest, transcript
+from fastovms.parts.responses.forms import echoed_choice, echoed_tools
+from fastovms.parts.responses.history import History
+from fastovms.parts.responses.ids import item_ids, numbered_ids
 from fastovms.parts.responses.input import ItemRules, read_items
-from fastovms.parts.responses.job import (
-    Asked,
+from fastovms.parts.responses.kept_request import (
     KeptJob,
-    echoed_choice,
-    echoed_tools,
-    item_ids,
-    newest,
-    numbered_ids,
     prompt_resumption,
     read_job,
     resumption_of,
-    transcript,
     with_seed,
 )
 from fastovms.parts.responses.request import ResponsesRequest, read_fields
-from fastovms.parts.responses.stored import History
+from fastovms.parts.responses.run import ResponsePlan
 from fastovms.text.template import ChatTemplate
 from tests.api.chat_models import prompt_of
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
@@ -440,9 +437,9 @@ def kept_job(**fields) -> KeptJob:
     )
 
 
-def asked(*, client: str = "key", **fields) -> Asked:
+def asked(*, client: str = "key", **fields) -> ResponsePlan:
     body = kept_job(**fields).body
-    return Asked(
+    return ResponsePlan(
         body=body,
         fields=read_fields(body, OPENAI, keeps=True),
         history=History((), (), 0),

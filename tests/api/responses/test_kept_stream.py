@@ -10,7 +10,7 @@ import pytest
 from fastovms.api.dialect import frame
 from fastovms.errors import StateFailed
 from fastovms.parts.responses import background
-from fastovms.parts.responses.stored import pack_frames
+from fastovms.parts.responses.events import pack_frames
 from fastovms.state.operations import Operations
 from fastovms.state.store import EventPack, ResponseKey, ResponseProgress, StoredResponse
 from tests.api.responses.conftest import ask, resume

@@ -16,10 +16,7 @@ from fastovms.params import LOWEST_PRIORITY
 from fastovms.parts.media.files import Documents
 from fastovms.server_config import MediaConfig
 from fastovms.state.operations import Operations
-from fastovms.state.store import (
-    ResponseKey,
-    Resumption,
-)
+from fastovms.state.store import ResponseKey, Resumption
 from tests.api.responses.conftest import V1, Replica, ask, resume
 from tests.api.responses.taking_over import (
     Holder,

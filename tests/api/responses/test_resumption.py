@@ -13,11 +13,7 @@ from fastovms.parts.responses.background import BackgroundRun
 from fastovms.parts.responses.output import ResponseStatus, failed
 from fastovms.parts.responses.resumption import MAX_ATTEMPTS, CannotGoOn, RunRestorer
 from fastovms.state.operations import Operations
-from fastovms.state.store import (
-    CutResponse,
-    EventPack,
-    ResponseKey,
-)
+from fastovms.state.store import CutResponse, EventPack, ResponseKey
 from tests.api.responses.conftest import TOOL, V1, V3, Replica, ask, resume
 from tests.api.responses.events import check
 from tests.api.responses.taking_over import (

@@ -13,22 +13,24 @@ from hypothesis import strategies as st
 
 from fastovms.errors import NotFound, StateFailed, TooLarge
 from fastovms.params import FinishReason, GenerationOutput
-from fastovms.parts.responses import stored
+from fastovms.parts.responses import events, history
 from fastovms.parts.responses.background import ResponsesState
-from fastovms.parts.responses.output import ResponseForm, ResponseStatus
-from fastovms.parts.responses.stored import (
+from fastovms.parts.responses.events import (
     EventLog,
     EventWriter,
+    pack_frames,
+    pack_outputs,
+    unpack_outputs,
+)
+from fastovms.parts.responses.output import ResponseForm, ResponseStatus
+from fastovms.parts.responses.stored import (
     found,
     from_record,
     list_body,
     not_found,
-    pack_frames,
-    pack_outputs,
     previous_not_found,
     to_items,
     to_record,
-    unpack_outputs,
 )
 from fastovms.state.operations import Operations
 from fastovms.state.store import (
@@ -470,7 +472,7 @@ async def test_a_server_that_keeps_nothing(make):
 
 async def test_more_items_than_the_context_has_tokens_are_not_even_read(make, monkeypatch):
     read = []
-    monkeypatch.setattr(stored, "read_input", lambda given, reading: read.append(len(given)))
+    monkeypatch.setattr(history, "read_input", lambda given, reading: read.append(len(given)))
     body = {**BODY, "input": [{"role": "user", "content": "x"}] * 201}
     status, answer = await ask(make(context=200), "POST", V1, body)
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
@@ -633,8 +635,8 @@ def frames(*numbers: int) -> list[bytes]:
 async def write(monkeypatch):
     """Begins to write to a store what is added to a writer; `losses` gets a word when the response
     is lost."""
-    monkeypatch.setattr(stored, "SHARED_INTERVAL", 0.0)
-    monkeypatch.setattr(stored, "_RETRY", 0.0)
+    monkeypatch.setattr(events, "SHARED_INTERVAL", 0.0)
+    monkeypatch.setattr(events, "_RETRY", 0.0)
     tasks = []
 
     def start(log: EventLog, store: SlowStore, losses: list[str]) -> tuple[EventWriter, Task]:
@@ -747,7 +749,7 @@ async def test_writing_ends(write, outcome, expected, logged):
 
 async def test_there_is_a_pause_between_writes(write, monkeypatch):
     """It begins with the first one that has what the model has said, which is made at once."""
-    monkeypatch.setattr(stored, "SHARED_INTERVAL", 3600.0)
+    monkeypatch.setattr(events, "SHARED_INTERVAL", 3600.0)
     log, store = EventLog(), SlowStore()
     store.go_on = asyncio.Semaphore(100)
     writer, task = write(log, store, [])

@@ -8,14 +8,7 @@ import pytest
 
 from tests.api.responses.conftest import ask, paused, resume
 from tests.api.responses.events import check
-from tests.api.responses.test_background import (
-    BODY,
-    V1,
-    V3,
-    replayed,
-    start,
-    wait_for,
-)
+from tests.api.responses.test_background import BODY, V1, V3, replayed, start, wait_for
 from tests.fakes import FakeStream
 
 

@@ -4,7 +4,7 @@ from bench.null_engine.room_profile import room_shares
 
 STACKS = """\
 <module> (bench/null_server.py:173);run (fastovms/app/serve.py:88);run (runners.py:118) 5
-_step (/x/bench/null_server.py:117);encode (/x/fastovms/parts/responses/job.py:9);dumps (a.py:3) 7
+_step (/x/bench/null_server.py:117);encode (/x/fastovms/parts/responses/forms.py:9);dumps (a.py:3) 7
 run (asyncio/runners.py:118);data_received (fastovms/http/protocol.py:104) 2
 select (asyncio/events.py:8) 1
 """

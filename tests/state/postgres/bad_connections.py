@@ -26,8 +26,8 @@ from fastovms.parts.postgres.schema import TimeLimits
 from fastovms.parts.postgres.server_address import ServerAddress
 from fastovms.parts.postgres.shared_state import NotificationListener
 from fastovms.parts.responses import resumption, stored
+from fastovms.parts.responses.events import EventLog, EventWriter
 from fastovms.parts.responses.resumption import LeaseKeeper
-from fastovms.parts.responses.stored import EventLog, EventWriter
 from fastovms.state.database import StateBounds
 from fastovms.state.operations import Operations
 from fastovms.state.running_responses import Replica

@@ -1,0 +1,119 @@
+"""What is stored of a request in the background, so that another process can resume it."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+import msgspec
+import orjson
+
+from fastovms.api.prompt import Prompt
+from fastovms.parts.responses.prepare import ResponsesJob
+from fastovms.parts.responses.request import ResponsesRequest
+from fastovms.parts.responses.run import ResponsePlan
+from fastovms.state.store import Resumption
+
+_FORM: Final = 1
+"""The version of what is written. Another one is not read."""
+ANY_FILES: Final = "?"
+"""A placeholder for the fingerprint of a model whose files were not known when a response was
+queued: the model had said nothing then."""
+_SEED_BITS: Final = 32
+"""Bits of a seed, as many as every dialect takes."""
+
+
+class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that runs in the background without the parts that are stored with its response.
+
+    Attributes:
+        model: see `model_key`.
+        dialect: the name of the dialect.
+        body: the request's body without its input, with the sampling seed.
+        created: unix seconds.
+        id_key: the key of the item ids; see `numbered_ids`.
+        prompt_token_ids, prompt_text: the prompt. A second rendering might differ: templates may
+            contain the date. Empty until the model is loaded.
+        client: the address that shares the engine with others; "" = the response's key.
+        priority: the priority set by the server; None = the body's.
+        items: all items of the model's input, until the prompt is stored. Items before the
+            request, and its documents, may change or be deleted in the meantime. None = an older
+            server, which did not store them, queued the request.
+    """
+
+    form: int = _FORM
+    model: str
+    dialect: str
+    body: ResponsesRequest
+    created: int
+    id_key: str
+    prompt_token_ids: list[int]
+    prompt_text: str | None
+    client: str = ""
+    priority: int | None = None
+    items: list[msgspec.Raw] | None = None
+
+
+def resumption_of(
+    plan: ResponsePlan, model: str, *, prompt: Prompt | None = None, keeps_items: bool = False
+) -> Resumption | None:
+    """Returns the data that another replica needs to resume a request; None if the request cannot
+    be encoded, for example because of integers over 64 bits.
+
+    Args:
+        model: see `model_key`.
+        prompt: None = not rendered yet.
+        keeps_items: whether to keep all items of the model's input, because the prompt is not
+            rendered yet.
+    """
+    items = plan.history.items if keeps_items else None
+    try:
+        job = KeptJob(
+            model=model,
+            dialect=plan.envelope.dialect.name,
+            body=msgspec.structs.replace(plan.body, input=None),
+            created=plan.envelope.created,
+            id_key=plan.id_key,
+            prompt_token_ids=[] if prompt is None else list(prompt.token_ids),
+            prompt_text=None if prompt is None else prompt.text,
+            client="" if plan.client == plan.caller.tenant else plan.client,
+            priority=plan.caller.priority,
+            items=None if items is None else [msgspec.Raw(orjson.dumps(item)) for item in items],
+        )
+        return Resumption(model, msgspec.json.encode(job))
+    except (OverflowError, TypeError, UnicodeEncodeError, msgspec.MsgspecError):
+        return None
+
+
+def prompt_resumption(plan: ResponsePlan, job: ResponsesJob) -> Resumption | None:
+    """Returns the data to resume a request whose prompt is rendered; None also for requests with
+    images, or with several samples."""
+    if job.candidates.num_samples > 1 or job.chat.images:
+        return None
+    info, [prompt] = job.asked.model.info, job.prompts
+    return resumption_of(plan, model_key(info.fingerprint, info.name), prompt=prompt)
+
+
+def with_seed(body: ResponsesRequest) -> ResponsesRequest:
+    """Returns the request with a fixed sampling seed, so that a replica that resumes it draws the
+    same tokens."""
+    if body.seed is not None:
+        return body
+    return msgspec.structs.replace(body, seed=secrets.randbits(_SEED_BITS))
+
+
+def read_job(data: bytes) -> KeptJob:
+    """Decodes the job in the data of a resumption. Raises ValueError if another version of the
+    server has written it."""
+    try:
+        job = msgspec.json.decode(data, type=KeptJob)
+    except msgspec.MsgspecError as error:
+        raise ValueError("the request was written by another version of the server") from error
+    if job.form != _FORM:
+        raise ValueError(f"the form of the request is {job.form}, not {_FORM}")
+    return job
+
+
+def model_key(fingerprint: str, name: str) -> str:
+    """Returns the identity of a model. Replicas with the same identity may resume its answers."""
+    return f"{fingerprint} {name}"

@@ -86,10 +86,6 @@ class Histogram:
         return cumulative, self._sum
 
 
-# Declares what a backend counts, and as which series each number is exported: nothing else names
-# either.
-
-
 STEP_BUCKETS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
     5.0, 7.5, 10.0, 20.0, 40.0, 80.0,

@@ -385,10 +385,6 @@ class ModelConfig:
         return self.names[0]
 
 
-# Holds what an operator has set: some fields of the configuration, from several sources that
-# merge. What nobody has set has the default of `config`.
-
-
 Parameters = ParamSpec("Parameters")
 Section = TypeVar("Section")
 

@@ -25,15 +25,6 @@ from fastovms.http.messages import Request
 
 logger = logging.getLogger(__name__)
 
-# Weighs a JSON text without decoding it: how many values it has, how deep they are, and where its
-# long strings are.
-#
-# A decoder holds the GIL from its first byte to its last, whichever thread it runs in, and so
-# stops every stream for as long. What a text would cost it is weighed here beforehand, window by
-# window. The text need not be valid: the decoder refuses it at the same place at the latest at
-# which this scan goes astray.
-
-
 MAX_NESTING: Final = 100
 """The maximum number of levels of arrays and objects in a body, OVMS's limit."""
 
@@ -81,7 +72,12 @@ def nested_too_deeply() -> MalformedBody:
 
 def scan(text: bytes | mmap) -> list[Span]:
     """Returns the strings of at least `LONG_STRING` bytes, in order. Raises MalformedBody if the
-    body has more values than `MAX_WEIGHT` or more levels than `MAX_NESTING`."""
+    body has more values than `MAX_WEIGHT` or more levels than `MAX_NESTING`.
+
+    A decoder holds the GIL from its first byte to its last and stops every stream for as long. The
+    cost is therefore weighed here beforehand, window by window. The text need not be valid: the
+    decoder refuses it at the latest where this scan goes astray.
+    """
     structure = _Structure()
     spans: list[Span] = []
     is_inside = False  # whether the window begins within a string

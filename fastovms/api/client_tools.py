@@ -17,9 +17,6 @@ from fastovms.grammar.finite_schema import Schema
 from fastovms.json_types import json_type
 from fastovms.text.parameters import Tool
 
-# Schemas, and the check of values against them: those of a request, and those of the model where
-# no grammar enforces them.
-
 
 def _object(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
     return {
@@ -89,9 +86,6 @@ def _check(value: Any, schema: Schema, place: str) -> None:
     for name, inner in schema.get("properties", {}).items():
         if name in schema["required"] or value.get(name) is not None:
             _check(value.get(name), inner, f"{place}.{name}")
-
-
-# OpenAI's tools: the items of the Responses API.
 
 
 class ClientTool(NamedTuple):
@@ -363,11 +357,10 @@ def _offered(target: ToolTarget, description: Sequence[str], parameters: Schema)
     return OfferedTool(Tool(name, parameters), shown, target)
 
 
-# Anthropic's tools: calls are blocks of the type `tool_use`, so that their schemas are all.
-
-
 class _Family(NamedTuple):
     """Tools of one type of Anthropic's, but for the date at its end.
+
+    Calls are blocks of the type `tool_use`, so that their schemas are all.
 
     Attributes:
         name: the usual name of the tool.

@@ -320,13 +320,6 @@ class RequestProgress:
         )
 
 
-# Runs the one text pipeline of all endpoints: prompts to the backend, tokens to text deltas.
-#
-# The backend's outputs arrive as callbacks on the event loop and are pushed straight through
-# detokenizer, stop strings and output parser to the consumer: no queue, and no task is woken for
-# a token.
-
-
 BeginSpan = Callable[[SamplingParams], GenerationSpan | None]
 """Begins the span of a generation whose prompts have these parameters; None = it has none."""
 
@@ -347,6 +340,10 @@ class _Sample:
 
 class TextGeneration:
     """Runs the prompts of one API request.
+
+    The backend's outputs arrive as callbacks on the event loop and are pushed straight through
+    detokenizer, stop strings and output parser to the consumer: no queue, and no task is woken for
+    a token.
 
     Use as a context manager: leaving it aborts running samples.
 

@@ -172,9 +172,6 @@ async def _run_lines(
             raise
 
 
-# Models
-
-
 @asynccontextmanager
 async def _loaded(supply: ModelSupply) -> AsyncIterator[ServedModels]:
     """Yields the models that lines may use, loaded or not."""

@@ -257,9 +257,6 @@ class BatchService:
             self._store = None
 
 
-# Puts the parts of the server together, and runs it. It knows every part.
-
-
 _SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread must let another one have the GIL. At Python's 5 ms the engine
 thread may wait a tenth of a step for it."""

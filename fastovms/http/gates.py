@@ -145,19 +145,16 @@ def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-# Keeps pages from reaching this server under a name of their own (DNS rebinding).
-#
-# A page's owner can let the page's name lead to 127.0.0.1 once the page is loaded. The browser
-# then takes this server for the page's own: its requests have the right `Origin`, but the page's
-# `Host`.
-
-
 _MAX_PASSED: Final = 64
 _MAX_LENGTH: Final = 261  # a name of 255 characters (RFC 1035 2.3.4), a colon and a port
 
 
 class HostCheck:
     """A check that refuses requests whose Host is a name of another machine (DNS rebinding).
+
+    A page's owner can let the page's name lead to 127.0.0.1 once the page is loaded. The browser
+    then takes this server for the page's own: its requests have the right `Origin`, but the page's
+    `Host`.
 
     Addresses are accepted, because no name server is involved. Requests over a Unix socket and
     without Host (HTTP/1.0) are accepted too, because browsers do not send them.
@@ -223,14 +220,13 @@ def _is_ipv4(name: str) -> bool:
     return True
 
 
-# A browser sends some requests across origins without asking first: forms, `text/plain`, images.
-# Its `Origin` and `Sec-Fetch-*` fields, which no script can set, say which page they come from
-# (https://fetch.spec.whatwg.org/#origin-header, https://www.w3.org/TR/fetch-metadata/). Clients
-# that are no browsers send none of them, and nothing is checked.
-
-
 class OriginCheck:
     """A check that refuses requests of disallowed origins, including preflights.
+
+    A browser sends some requests across origins without asking first: forms, `text/plain`, images.
+    Its `Origin` and `Sec-Fetch-*` fields, which no script can set, name the page that they come
+    from (https://fetch.spec.whatwg.org/#origin-header, https://www.w3.org/TR/fetch-metadata/).
+    Other clients send none of them, and nothing is checked.
 
     Args:
         policy: decides which other origins are allowed.
@@ -287,14 +283,13 @@ def _is_followed_link(request: Request) -> bool:
     )
 
 
-# The settings are those of OpenVINO Model Server: lists separated by commas, "*" for anything.
-
-
 _PREFLIGHT_MAX_AGE = "600"  # seconds; browsers cap it between 600 and 86400
 
 
 class CorsPolicy:
     """Implements `routing.CrossOrigin`.
+
+    The settings are those of OpenVINO Model Server: lists separated by commas, "*" for anything.
 
     Args:
         origins: "*", or origins such as "https://example.org, http://localhost:3000"; "" = none.

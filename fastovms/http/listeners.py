@@ -225,12 +225,6 @@ class TlsCredentials:
             raise ConfigurationError(f"cannot use the TLS files {files}: {reason}") from None
 
 
-# Accepts connections, and bounds those of TLS that still shake hands.
-#
-# uvloop's own servers close their socket if accepting fails for lack of descriptors or memory, and
-# report a TLS connection only after its handshake.
-
-
 _ACCEPTED_AT_ONCE: Final = 8
 """The number of connections that are accepted from a queue before the loop handles other events."""
 
@@ -255,6 +249,9 @@ class _AcceptedConnection(Connection):
 
 class Acceptor:
     """Accepts connections on listening sockets until it is closed.
+
+    uvloop's own servers close their socket if accepting fails for lack of descriptors or memory,
+    and report a TLS connection only after its handshake.
 
     The number of concurrent TLS handshakes is limited: they and the connections share one limit.
     One more ends the oldest handshake, which is hardly ever a legitimate client's, since a

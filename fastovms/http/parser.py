@@ -285,13 +285,6 @@ class BodyBuffer:
         return mapping
 
 
-# Parses requests from a connection's bytes, without a socket or a clock, and refuses what is too
-# large: 413, 414, 431.
-#
-# httptools reads the grammar; sizes are bounded here, and `head` has the checks that it leaves to
-# its user.
-
-
 class RequestSink(Protocol):
     """Receives the events of a parser, in order. Each method may raise `Fault`."""
 
@@ -332,6 +325,9 @@ _INERT = httptools.HttpRequestParser(None)
 
 class RequestParser:
     """Parses the bytes of one connection and calls a sink.
+
+    It has neither a socket nor a clock. httptools reads the grammar; sizes are bounded here (413,
+    414, 431), and `head` has the checks that httptools leaves to its user.
 
     Attributes:
         phase: DONE = the rest of the input is ignored.

@@ -65,9 +65,6 @@ _TAIL: Final = 32
 """Characters before a label with which it is encoded: its tokens depend on what is before it."""
 
 
-# The request and the answer.
-
-
 class DecisionsRequest(ModelField, frozen=True, kw_only=True):
     """The body of `POST /v1/decisions`."""
 
@@ -133,9 +130,6 @@ class Decision(AnswerSchema, kw_only=True):
     answers: list[DecisionAnswer]
     model: str
     usage: DecisionUsage
-
-
-# Questions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,9 +310,6 @@ def _with_json_as_text(item: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**item, "content": content}
 
 
-# Prompts: one for each question, all alike up to the question.
-
-
 class Prompts(NamedTuple):
     """The token ids of the questions' prompts, and of each of their labels."""
 
@@ -480,9 +471,6 @@ def _followers(
     )
 
 
-# Answers.
-
-
 def _shares(mass: Sequence[float]) -> list[float] | None:
     """Returns probabilities that add up to 1; None where nothing has any."""
     total = math.fsum(mass)
@@ -517,9 +505,6 @@ def _answer(question: Question, mass: Sequence[float]) -> DecisionAnswer:
             for i, (label, share) in enumerate(zip(question.options, shares, strict=True))
         ],
     )
-
-
-# The handler.
 
 
 class _Decided(NamedTuple):

@@ -91,10 +91,6 @@ class Guard:
         return ApiKeys(keys.every, render_error, exempt, keys.admins) if keys.every else None
 
 
-# Where clients need a key, that is more than any page has. Where they need none, these checks
-# stand in for it.
-
-
 def cors_policy(config: SecurityConfig, *, needs_key: bool) -> CorsPolicy:
     origins = config.allowed_origins
     if origins is None:

@@ -64,8 +64,6 @@ def _is_near(first: float, second: float) -> bool:
 
 
 # A clock that is wrong when a server starts, or that stays wrong, makes all data too old at once.
-
-
 _SHARE: Final = 16
 _LONGEST_ROUND: Final = 60.0
 

@@ -60,17 +60,17 @@ def nearest_existing(path: Path) -> Path:
     return next((place for place in (path, *path.parents) if os.path.exists(place)), Path("/"))
 
 
-# Other users may have put links, pipes or files of their own into a directory that they could once
-# change, or that belongs to them. As in ssh, nothing in a directory of state or of a cache is
-# opened through a link, and files of strangers are refused.
-
-
 def private_directory(path: Path, *, may_be_link: bool = False) -> None:
     """Creates a directory for trusted data, or checks the existing one. If it is writable for all
     users, as a Kubernetes `emptyDir` is, that permission is removed; if that fails, a warning is
     logged. Raises OSError if the directory cannot be created, is a link, or belongs to another user
     than this one or root. `may_be_link` says whether the operator may have named a link of their
-    own or of root."""
+    own or of root.
+
+    Other users may have put links, pipes or files of their own into a directory that they could
+    once change, or that belongs to them. As in ssh, nothing in a directory of state or of a cache
+    is opened through a link, and files of other users are refused.
+    """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = path.lstat()
     user = os.geteuid()
@@ -168,14 +168,6 @@ def lock_file(path: Path) -> int:
     return lock
 
 
-# Keeps on disk what is costly to compute and may be lost, in a directory that several processes
-# share.
-#
-# An entry is a directory of its own. It is filled under another name and then renamed, so that
-# whoever finds it finds it whole; it is never changed. Nothing breaks when entries vanish or
-# cannot be written.
-
-
 MAX_SIZE: Final = 20 * 1024**3
 """The maximum number of bytes of the cache. The entries that were not used for longest go first."""
 
@@ -216,7 +208,12 @@ def file_identity(paths: Iterable[Path]) -> list[object]:
 
 
 class DiskCache:
-    """A cache that is safe between processes and threads. Without a root it is always empty."""
+    """A cache that is safe between processes and threads. Without a root it is always empty.
+
+    An entry is a directory of its own. It is filled under another name and then renamed, so that
+    every reader finds it complete; it is never changed. Entries may vanish at any time, and writing
+    may fail.
+    """
 
     def __init__(self, root: Path | None, *, max_size: int = MAX_SIZE) -> None:
         try:

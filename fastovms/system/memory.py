@@ -10,13 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-# Finds what the control groups (cgroups) of this process let it take of processors and memory.
-#
-# Both versions of cgroups are read, wherever they are mounted. A limit holds for all groups below
-# the one that has it, so the tightest of this process's own group and of those above it counts,
-# as far as a container sees them.
-
-
 _ROOT: Final = Path("/")
 
 _RESOURCES: Final = {"Max address space": "VmSize", "Max data size": "VmData"}
@@ -65,7 +58,12 @@ def memory_limit(root: Path = _ROOT) -> float:
 
 
 def _memory_limits(root: Path, kept_space: int) -> Iterator[tuple[int, int]]:
-    """Yields the limits of memory, and how much of each is used, in bytes."""
+    """Yields the limits of memory, and how much of each is used, in bytes.
+
+    Both versions of control groups are read, wherever they are mounted. A limit holds for all
+    groups below the one that has it, so the tightest of this process's own group and of those above
+    it counts, as far as a container sees them.
+    """
     for group in _groups("memory", root):
         yield from _memory_limit_of(group)
     used = named_sizes(root / "proc/self/status")
@@ -218,8 +216,6 @@ def forget_mapped(
 # of C++, and lets go of the GIL meanwhile. A second thread that asks for the table in that moment
 # waits for the variable while it holds the GIL, for which the first one waits: the whole process
 # stands still, deaf to SIGTERM (openvino 2026.4.1, seen once in some thousand starts under load).
-
-
 def make_binding_tables() -> None:
     """Initializes OpenVINO's tables of element types and dtypes. Call it before several threads use
     OpenVINO. Takes microseconds and is idempotent."""

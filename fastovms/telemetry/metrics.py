@@ -57,13 +57,6 @@ class SampleTimings(NamedTuple):
         return self.num_tokens / running if running > 0 else None
 
 
-# Declares the metrics of requests with their buckets, and exports them to Prometheus with vLLM's
-# names under the prefix `fastovms_`.
-#
-# Recording happens for every token, so the histograms are plain integers that are turned into
-# Prometheus families only when somebody scrapes. All of it runs on the event loop's thread.
-
-
 _PREFIX: Final = "fastovms_"
 _FIRST_TOKEN_BUCKETS: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
@@ -108,6 +101,9 @@ def _histogram(name: str, text: str, buckets: tuple[float, ...]) -> Series:
 
 class GenerationMetrics:
     """The counters of the requests of one model. `GenerationCollector` exports it.
+
+    Recording happens for every token, so the histograms are plain integers that become Prometheus
+    families only when they are scraped. All of it runs on the event loop's thread.
 
     Attributes:
         has_kv_cache: whether the model has a KV cache, and therefore series about it.

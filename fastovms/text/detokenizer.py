@@ -57,17 +57,15 @@ def _cut(text: str, farthest: int, nearest: int, keeps_spaces: bool) -> tuple[in
     return space, space if keeps_spaces else space + 1
 
 
-# Turns token ids into text as they come, never half a character.
-#
-# For any split of a sequence of ids, the concatenated pieces equal `Tokenizer.decode` of the
-# whole.
-
-
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Detokenizer(Protocol):
-    """The text of one sample. Made by `Tokenizer.detokenizer`."""
+    """The text of one sample. Made by `Tokenizer.detokenizer`.
+
+    A character is never cut. For any split of a sequence of ids, the concatenated pieces equal
+    `Tokenizer.decode` of the whole.
+    """
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Adds tokens and returns the text that is now final, often empty."""

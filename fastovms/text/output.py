@@ -33,12 +33,6 @@ from fastovms.text.scanning import (
 from fastovms.text.stop import StopSearch
 from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat
 
-# Turns the JSON arguments of calls to custom tools into the text that the client gets.
-#
-# The model calls such a tool as a function with one argument, a string: every format of calls has
-# those.
-
-
 INPUT: Final = "input"
 """The name of the argument."""
 
@@ -141,7 +135,11 @@ def _encodable(text: str) -> str:
 
 class CustomCallParser:
     """Implements `OutputParser` around another parser, and converts calls of custom tools. `names`
-    is the functions that represent custom tools."""
+    is the functions that represent custom tools.
+
+    The model calls such a tool as a function with one argument, a string: every format of calls has
+    those.
+    """
 
     def __init__(self, parser: OutputParser, names: Collection[str]) -> None:
         self._parser = parser

@@ -149,11 +149,6 @@ def thoughts_before_calls(
     return one_of(*opened, calls)
 
 
-# Lists the formats of reasoning, by the names that `--reasoning-parser` takes.
-#
-# Each finds what a model thinks in its text. Whether a client sees it is not decided here.
-
-
 __all__ = [
     "REASONING_FORMATS",
     "REASONING_FORMAT_ALIASES",

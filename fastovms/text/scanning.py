@@ -10,16 +10,6 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from fastovms.text.parameters import Tool
 
-# Declares the pieces of a model's answer (content, reasoning, calls), and the parser that finds
-# them.
-#
-# A parser is pushed the text as it is generated and returns pieces. Joined, they are the same
-# however the text was cut: pieces of one kind, and of one call, that follow each other are parts
-# of one text. Markup that turns out to be no well-formed call is content again, down to the last
-# character, unless a limit has cut it: then it is dropped. A call that breaks after the value of
-# its first argument has begun keeps what was sent of it; its `CallEnd` says so, and the rest is
-# content.
-
 
 class Content(NamedTuple):
     """The next piece of the answer to the user. It is never empty."""
@@ -111,16 +101,6 @@ class PlainParser:
         return []
 
 
-# Reads text that arrives in pieces as if it were all there, by generators that wait for more.
-#
-# What may have to wait for more text is a generator, to be called with `yield from`: it stops
-# where the text so far does not decide. What it has passed on or skipped is forgotten; only the
-# beginning of a tag is ever looked at twice, so that reading takes time in proportion to the
-# text.
-#
-# A tag that a limit cuts is skipped: it is neither content nor a value.
-
-
 T = TypeVar("T")
 Incremental = Generator[None, None, T]
 """A computation that yields where it needs more text, and returns a T."""
@@ -132,6 +112,11 @@ _SPACE = re.compile(r"\s*")
 
 class Scanner:
     """The unread text of an answer, and whether more will come.
+
+    A function that may have to wait for more text is a generator, to be called with `yield from`:
+    it stops where the text so far does not decide. Text that was passed on or skipped is forgotten;
+    only the beginning of a tag is ever looked at twice, so that reading takes time in proportion to
+    the text. A tag that a limit cuts is skipped: it is neither content nor a value.
 
     Attributes:
         is_ended: whether there will be no more text.
@@ -360,6 +345,12 @@ class _HeldCall(NamedTuple):
 
 class PieceCollector:
     """Collects the pieces that a parser finds.
+
+    Joined, the pieces are the same however the text was cut: pieces of one kind, and of one call,
+    that follow each other are parts of one text. Markup that is not a well-formed call is content
+    again, down to the last character, unless a limit has cut it: then it is dropped. A call that
+    breaks after the value of its first argument has begun keeps what was sent of it; its `CallEnd`
+    says so, and the rest is content.
 
     White space around tool calls and reasoning counts as markup. Content next to markup, and
     reasoning, are therefore stripped.

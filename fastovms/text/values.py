@@ -11,12 +11,6 @@ from dataclasses import dataclass, replace
 from fastovms.text.parameters import ANY_TYPE, Parameter
 from fastovms.text.scanning import Emit, Incremental, Scanner
 
-# Reads values in the notation of a model, and passes them on as JSON meanwhile.
-#
-# What has been passed on can always become valid JSON. Reading stops before the first character
-# that the notation does not have there, which is then next to be read.
-
-
 _SPACE = re.compile(r"[ \t\n\r]+")
 _WORD = re.compile(r"[-+.\w]+", re.ASCII)
 
@@ -52,7 +46,11 @@ class Notation:
 
 def copy_value(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[bool]:
     """Reads one value and emits it as JSON, strings as they arrive. Returns whether it was
-    complete."""
+    complete.
+
+    The JSON emitted so far can always be completed. Reading stops before the first character that
+    the notation does not allow there, which is then next to be read.
+    """
     closers: list[str] = []
     while True:
         if not (yield from _copy_opening(scan, emit, notation, closers)):

@@ -30,9 +30,9 @@ from fastovms.system.memory import find_trim
 if TYPE_CHECKING:
     from fastovms.engine.kernels.low_rank import PackedAdapter
 
-T = TypeVar("T")
-
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _UNLOAD_TIMEOUT: Final = 300.0
 """Seconds that an unload waits for running requests. Then it fails, and the adapter is served on.

@@ -216,11 +216,6 @@ def read_event(data: bytes) -> StreamEvent:
     return event
 
 
-# Sends requests to one server over raw transports, and reads its answers and streams.
-#
-# Every event of a stream is handed on with the time at which its bytes were read.
-
-
 OnEvent = Callable[[bytes, float], None]
 """Takes the data of an event, and when it was read, in seconds of `time.perf_counter`. It may raise
 RequestFailed, with which the request then ends."""
@@ -231,6 +226,8 @@ _MAX_BODY: Final = 64 * 1024 * 1024
 
 class HttpClient:
     """Sends requests to one server, and reuses connections whose last answer was read to its end.
+
+    Every event of a stream is passed on with the time at which its bytes were read.
 
     Args:
         headers: additional headers of every request.

@@ -634,9 +634,6 @@ def _examine_model(
     return ModelOnMachine(facts, machine, bandwidth)
 
 
-# What is written
-
-
 def render(findings: Sequence[Finding], *, in_colour: bool) -> str:
     """Returns a line for each finding, with its advice below, and a summary."""
     lines = [line for finding in findings for line in _lines(finding, in_colour=in_colour)]

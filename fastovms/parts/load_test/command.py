@@ -133,9 +133,6 @@ def _repeated_prefixes(
     return [Sample(prompt, config.prefix_repetition_output_len) for prompt in prompts]
 
 
-# Files
-
-
 def _of_file(config: DataConfig) -> Iterator[Sample]:
     if config.dataset_path is None:
         raise ConfigurationError(f"--dataset-name {config.dataset_name} needs --dataset-path")
@@ -431,9 +428,6 @@ def _raise_file_limit() -> None:
     """Raises the limit of open files to the hard limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-# What is written
 
 
 def _write(servers: Sequence[LoadedServer], config: LoadConfig, report: ReportConfig) -> bool:

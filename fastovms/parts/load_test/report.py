@@ -283,9 +283,6 @@ _TITLES: Final[Mapping[str, str]] = {
 }
 
 
-# One round
-
-
 def render(summary: LoadSummary, config: LoadConfig) -> str:
     """Returns the report of one round as text."""
     lines = [f"{' Serving Benchmark Result ':=^{_WIDTH}}"]
@@ -383,8 +380,6 @@ def details(load: Load) -> dict[str, object]:
         "errors": [None if t.failure is None else str(t.failure) for t in timelines],
     }
 
-
-# Two servers in turn
 
 _FIGURES: Final[Mapping[str, Callable[[LoadSummary], float | None]]] = {
     "request_throughput": lambda summary: summary.request_throughput,

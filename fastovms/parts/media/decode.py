@@ -45,10 +45,6 @@ def has_too_many_scans(data: bytes) -> bool:
     return False
 
 
-# Decodes image files to pixels, turns them as their EXIF says, and shrinks them to what a model
-# can use. Files of other formats, or with too many pixels, are refused.
-
-
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 _DEEP_GREY: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")

@@ -111,13 +111,6 @@ def _is_public(address: Address) -> bool:
     )
 
 
-# Fetches images from other servers, through redirects: a small HTTP client that goes only where
-# the operator lets it.
-#
-# `http.client` and its kin resolve a name when they connect, behind any check of its addresses.
-# Here the address that was checked is the one that is connected to.
-
-
 ANY_DOMAIN: Final = "all"
 
 _DOMAIN: Final = re.compile(r"[\w.-]+|\[?[0-9A-Fa-f:.]+\]?")
@@ -199,6 +192,9 @@ class SystemResolver:
 class Fetcher:
     """Fetches images within limits. Raises ConfigurationError if one of the domains is not a host
     name.
+
+    `http.client` and its kin resolve a name when they connect, after any check of its addresses.
+    Here the address that was checked is the one that is connected to.
 
     Args:
         domains: the allowed hosts; "all" = any.

@@ -24,6 +24,8 @@ from fastovms.parts.media.fetch import Fetcher, decode_data_url, too_large
 from fastovms.server_config import MediaConfig
 from fastovms.text.tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 
 class MemoryBudget:
     """Counts the bytes of images from before decoding until they are released. Thread-safe."""
@@ -119,12 +121,6 @@ def _path_of(url: str) -> str | None:
     path = unquote(parts.path)
     return path if path.startswith("/") else None
 
-
-# Loads the images of requests, as many as `--max-images`: reads or fetches them, then decodes
-# them.
-
-
-logger = logging.getLogger(__name__)
 
 _NUM_THREADS: Final = 4
 _NUM_AT_ONCE: Final = 4

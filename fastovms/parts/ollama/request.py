@@ -76,10 +76,6 @@ class AskedFields(GenerationFields, frozen=True, kw_only=True):
     system: str | None = None
 
 
-# Reads `options`: what says how a text is generated becomes fields of the other endpoints, and
-# what says how Ollama loads a model changes nothing.
-
-
 _ROWS: Final = rows_by_name(SamplingFields, "ollama")
 """The rows of the sampling parameters, by option."""
 
@@ -181,10 +177,6 @@ def _warnings(values: Mapping[str, Any], model: ModelInfo) -> list[str]:
     if window is not None and window > 0 and any(values[name] for name in _PENALTIES):
         warnings.append("options.repeat_last_n changes nothing: penalties count all of the text")
     return warnings
-
-
-# Puts the messages of Ollama's clients into the one form that templates get: with images as
-# base64 beside the text, calls without ids, and results that name their tool.
 
 
 _ANY_IMAGE: Final = "data:image/*;base64,"
@@ -295,10 +287,6 @@ def thinking_fields(think: bool | str | None, name: str, *, can_think: bool) -> 
     if isinstance(think, str):
         return TemplateFields(reasoning_effort=think)
     return TemplateFields(enable_thinking=think)
-
-
-# Holds one request of Ollama's API while it is prepared: its body, and the same in the fields
-# that the pipeline takes.
 
 
 _MAX_TOP_LOGPROBS: Final = 20

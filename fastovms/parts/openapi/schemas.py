@@ -15,9 +15,6 @@ from fastovms.params import SamplingFields
 from fastovms.parts.responses.output import ResponseUsage
 from fastovms.request_fields import rows_of
 
-# Declares the answers of the Responses API: the object, its items and the events of its stream.
-
-
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
@@ -147,9 +144,6 @@ class ItemList(ListPage[ConversationItem]):
     """A page of items."""
 
 
-# Responses
-
-
 class ResponseFailure(AnswerSchema, kw_only=True):
     """The error of a failed response."""
 
@@ -233,8 +227,6 @@ class CompactedResponse(AnswerSchema, kw_only=True):
     output: list[ConversationItem]
     usage: ResponseUsage
 
-
-# Events
 
 _NUMBER: Final = {"sequence_number": int}
 _Part = OutputText | ReasoningText | SummaryText

@@ -155,12 +155,6 @@ GRAPHS: Final[Mapping[Task, GraphText]] = {
 }
 
 
-# Reads the node options of an OpenVINO Model Server graph (graph.pbtxt), as settings.
-#
-# What MediaPipe says around them about streams and their handlers is read over: there is one way
-# to run a language model here.
-
-
 MAX_INTEGER: Final = 2**64 - 1
 """The largest value of an option that has no bound of its own."""
 

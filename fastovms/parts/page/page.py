@@ -17,9 +17,6 @@ from fastovms.http.messages import HeaderPairs, Request, Response
 from fastovms.http.routing import Router
 from fastovms.parts.page.bundle import bundle_modules, bundle_styles
 
-# Reads the files of the page from the package, and hashes and compresses them.
-
-
 FOLDER: Final = "ui"
 """The first segment of the paths of all files but the page itself."""
 

@@ -19,6 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from fastovms.backends.processes import fate
 from fastovms.errors import BackendUnavailable, ConfigurationError
 
+logger = logging.getLogger(__name__)
+
 _ADDRESSES: Final = ("--host", "--port", "--rest-port", "--rest_port", "--listen", "--uds")
 _PLUGIN_CONFIG: Final = ("--plugin-config", "--plugin_config")
 
@@ -68,8 +70,6 @@ def replica_options(args: Mapping[str, Any]) -> ReplicaOptions:
 def _flags(arguments: Sequence[str]) -> set[str]:
     return {argument.partition("=")[0] for argument in arguments}
 
-
-logger = logging.getLogger(__name__)
 
 _HOST: Final = "127.0.0.1"
 

@@ -16,8 +16,7 @@ from yarl import URL
 from fastovms.errors import BackendUnavailable
 from fastovms.parts.ray_serve.child_server import ChildServer, ReplicaOptions, queue_lengths
 
-# Passes HTTP requests on to a server and its answers back, byte for byte, as an ASGI application.
-
+logger = logging.getLogger(__name__)
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -53,7 +52,10 @@ _RETRY_AFTER: Final = b"1"
 class HttpProxy:
     """The ASGI application that forwards requests. Connections to the server are kept open, and
     bodies are streamed: it reads the next piece after `send` has returned. `url` is the server's
-    URL without a path."""
+    URL without a path.
+
+    The bytes of requests and answers are passed on unchanged.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -199,8 +201,6 @@ async def _send_unavailable(send: Send) -> None:
     await _send_head(send, 503, headers)
     await _send_body(send, body, more=False)
 
-
-logger = logging.getLogger(__name__)
 
 _FAILURE_GRACE: Final = 0.5
 """Seconds from the end of the server to that of the replica, in which the last answers reach

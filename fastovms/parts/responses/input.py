@@ -241,18 +241,15 @@ def text_of(
     return join_parts(read)
 
 
-# Checks the items of a request, and puts them into the one form that is stored, listed and told
-# to models.
-#
-# Clients send back what they were given, often without ids, statuses or annotations.
-
-
 NewId = Callable[[str], str]
 """Makes an id that begins with a prefix such as "msg"."""
 
 
 class ItemRules(NamedTuple):
-    """The options for reading items."""
+    """The options for reading items.
+
+    Clients send back the items that they were given, often without ids, statuses or annotations.
+    """
 
     dialect: Dialect
     new_id: NewId
@@ -549,9 +546,6 @@ _TYPES: Final[Mapping[str, _Type]] = {
     **{kind: _Type(row.prefix, partial(_hosted, kind=kind)) for kind, row in _HOSTED.items()},
 }
 """All types of items that are supported."""
-
-
-# Members
 
 
 def _content(

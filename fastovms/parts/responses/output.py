@@ -315,15 +315,6 @@ def _say_nothing(kind: str, members: Mapping[str, object]) -> None:
     pass
 
 
-# Builds the output items of a response from the pieces of an answer, and the events that tell of
-# each.
-#
-# Items are built one at a time: what is open is ended before the next one is added, so that
-# events nest and `output_index` never decreases. A call that is whole stays open too, until
-# something comes after it: where nothing does, as the answer was cut behind it, it is the item
-# that is not complete.
-
-
 Emit = Callable[[str, Mapping[str, object]], None]
 """Receives an event: its type without "response.", and its other members."""
 
@@ -430,6 +421,10 @@ _CUSTOM: Final = _CallKind("ctc", "custom_tool_call", "custom_tool_call_input")
 
 class OutputBuilder:
     """Builds the output of one response.
+
+    Items are built one at a time: the open one is ended before the next one is added, so that
+    events nest and `output_index` never decreases. A complete call stays open, too, until something
+    comes after it: if the answer is cut after the call, the call is the incomplete item.
 
     Attributes:
         items: the complete items.

@@ -34,8 +34,6 @@ from fastovms.text.tools.xml_calls import named_call, read_arguments
 from fastovms.text.values import read_string
 
 # {"name": "add", "arguments": {"a": 1}}
-
-
 _FENCE = "```"
 BLOCKS = ("```json\n", "```tool_call\n", "```tool_code\n")
 BEGINS = ("{", "[")
@@ -123,8 +121,6 @@ APERTUS = ToolFormat(
 
 # <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "add", "parameters": {"a":
 # 1}}]<|END_ACTION|>
-
-
 _KEYS = ("tool_name", "parameters")
 
 COMMAND_R7B = tagged_json(
@@ -141,8 +137,6 @@ COMMAND_R = tagged_json(
 
 
 # Granite 3.1 and 4 write `<tool_call>` for the tag, Granite 4 a call at a time.
-
-
 GRANITE_BEGIN = "<|tool_call|>"
 OTHER_BEGIN = "<tool_call>"
 GRANITE_END = "</tool_call>"
@@ -198,8 +192,6 @@ JAMBA = tagged_json(
 
 
 # <|python_tag|>{"name": "add", "parameters": {"a": 1}}; {"name": "now", "parameters": {}}
-
-
 LLAMA3_TAG = TAG
 
 
@@ -229,8 +221,6 @@ LLAMA3 = ToolFormat(
 # An answer that begins with `[{"` is calls too. Since version 11 of its tokenizer, and in
 # Devstral, each call has the tag: `[TOOL_CALLS]add[ARGS]{"a": 1}`, at first without `[ARGS]`.
 # Both parsers read both.
-
-
 MISTRAL_BEGIN = "[TOOL_CALLS]"
 ARGUMENTS = "[ARGS]"
 _CALL_ID = "[CALL_ID]"

@@ -37,8 +37,6 @@ from fastovms.text.tools.xml_calls import named_call, read_arguments, read_name
 #
 # <｜tool▁calls▁begin｜> <｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>
 # <｜tool▁calls▁end｜>
-
-
 DEEPSEEK_ALL_BEGIN = "<｜tool▁calls▁begin｜>"
 DEEPSEEK_ALL_END = "<｜tool▁calls▁end｜>"
 DEEPSEEK_BEGIN = "<｜tool▁call▁begin｜>"
@@ -125,8 +123,6 @@ DEEPSEEK_V31 = ToolFormat(
 
 
 # >>>all text>>>add {"a": 1}
-
-
 FUNCTIONARY_BEGIN, FUNCTIONARY_END = "<function=", "</function>"
 SIGN = ">>>"
 ALL = "all\n"
@@ -184,8 +180,6 @@ FUNCTIONARY_V32 = ToolFormat(
 #     <|start|>assistant<|channel|>final<|message|>answer<|return|>
 #
 # The recipient may stand before the channel. A commentary without one is content.
-
-
 GPTOSS_START, GPTOSS_CHANNEL, GPTOSS_MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 GPTOSS_CONSTRAIN = "<|constrain|>"
 GPTOSS_END, GPTOSS_RETURN, GPTOSS_CALL = "<|end|>", "<|return|>", "<|call|>"
@@ -258,8 +252,6 @@ GPTOSS = ToolFormat(
 
 # <|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a":
 # 1} <|tool_call_end|><|tool_calls_section_end|>
-
-
 KIMI_K2_ALL_BEGIN, KIMI_K2_ALL_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 KIMI_K2_BEGIN, KIMI_K2_END = "<|tool_call_begin|>", "<|tool_call_end|>"
 ARGUMENTS = "<|tool_call_argument_begin|>"

@@ -397,9 +397,6 @@ def read_mixed_list(
     return (yield from read_list(scan, out, opening, partial(reader, known=known)))
 
 
-# The formats.
-
-
 FUNCTIONGEMMA = braced_calls(
     "functiongemma",
     "<start_function_call>",
@@ -434,8 +431,6 @@ LFM2 = ToolFormat(
 
 
 # <function_calls> add(a=1) now() </function_calls>
-
-
 OLMO3_BEGIN = "<function_calls>"
 OLMO3_END = "</function_calls>"
 

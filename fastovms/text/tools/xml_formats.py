@@ -34,8 +34,6 @@ from fastovms.text.tools.xml_calls import (
 
 # <｜DSML｜function_calls> <｜DSML｜invoke name="add"> <｜DSML｜parameter name="a"
 # string="false">1</｜DSML｜parameter> </｜DSML｜invoke> </｜DSML｜function_calls>
-
-
 DEEPSEEK_V32_TOKEN = "｜DSML｜"
 DEEPSEEK_V32_FORM = XmlForm(
     function=(f'<{DEEPSEEK_V32_TOKEN}invoke name="', '">'),
@@ -59,8 +57,6 @@ DEEPSEEK_V32 = replace(_FOUND, tags=(DEEPSEEK_V32_TOKEN,))
 
 
 # <tool_call>add <arg_key>a</arg_key> <arg_value>1</arg_value> </tool_call>
-
-
 GLM45_BEGIN = "<tool_call>"
 GLM45_END = "</tool_call>"
 GLM45_FORM = XmlForm(
@@ -117,8 +113,6 @@ GLM45 = ToolFormat(
 
 # <tool_calls> <tool_call>add<tool_sep> <arg_key>a</arg_key> <arg_value>1</arg_value> </tool_call>
 # </tool_calls>
-
-
 HUNYUAN_V3_ALL_BEGIN = "<tool_calls>"
 HUNYUAN_V3_ALL_END = "</tool_calls>"
 HUNYUAN_V3_SEPARATOR = "<tool_sep>"
@@ -190,8 +184,6 @@ MINICPM5 = ToolFormat(
 
 # <minimax:tool_call> <invoke name="add"> <parameter name="a">1</parameter> </invoke>
 # </minimax:tool_call>
-
-
 MINIMAX_M2_FORM = XmlForm(
     function=('<invoke name="', '">'),
     function_end="</invoke>",
@@ -211,8 +203,6 @@ MINIMAX_M2 = tagged_xml(
 
 
 # <tool_call> <invoke name="add"><a>1</a><more><item>2</item></more></invoke> </tool_call>
-
-
 MINIMAX_M3_TOKEN = "]<]minimax[>["
 MINIMAX_M3_BEGIN, MINIMAX_M3_END = (
     f"{MINIMAX_M3_TOKEN}<tool_call>",
@@ -264,8 +254,6 @@ MINIMAX_M3 = ToolFormat(
 # to=self<|message|>why<|eom|> <|start|>assistant to=add<|message|><atem:function_calls>
 # <atem:invoke name="add"> <atem:parameter name="a">1</atem:parameter> </atem:invoke>
 # </atem:function_calls><|eom|> <|start|>assistant to=user<|message|>answer<|eot|>
-
-
 ONYX_START, ONYX_MESSAGE = "<|start|>", "<|message|>"
 ONYX_END_MESSAGE, ONYX_END_TURN = "<|eom|>", "<|eot|>"
 ONYX_BEGIN = "<atem:function_calls>"
@@ -344,8 +332,6 @@ ONYX = ToolFormat("onyx", tags=ONYX_TAGS, parse=ONYX_MESSAGES, grammar=onyx_gram
 #     </tool_call>
 #
 # The outer tags may be missing. Nemotron 3, Step 3.5 and MiMo write the same.
-
-
 QWEN3CODER_FORM = XmlForm(
     function=("<function=", ">"),
     function_end="</function>",
@@ -366,8 +352,6 @@ QWEN3CODER = tagged_xml(
 
 
 # <seed:tool_call> <function=add> <parameter=a>1</parameter> </function> </seed:tool_call>
-
-
 SEED_OSS_FORM = XmlForm(
     function=("<function=", ">"),
     function_end="</function>",
@@ -388,8 +372,6 @@ SEED_OSS = tagged_xml(
 # <｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="add">
 # <steptml:parameter name="a">1</steptml:parameter></steptml:invoke><｜tool_call_end｜>
 # <｜tool_calls_end｜>
-
-
 STEP3_ALL_BEGIN, STEP3_ALL_END = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
 STEP3_BEGIN, STEP3_END, STEP3_SEPARATOR = (
     "<｜tool_call_begin｜>",

@@ -166,9 +166,7 @@ _GRANITE = (
 _BY_RANK: Final = (
     FormatRow("gptoss", "named_formats.GPTOSS_REASONING", (("<|channel|>",),), ("openai_gptoss",)),
     FormatRow(
-        "onyx",
-        "xml_formats.ONYX_REASONING",
-        (("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),),
+        "onyx", "xml_formats.ONYX_REASONING", (("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),)
     ),
     # The word behind the token names the kind of channel, and some answers have none.
     think_format(
@@ -200,9 +198,7 @@ _BY_RANK: Final = (
     ),
     think_format("seed_oss", (("<seed:think>", "</seed:think>"),), marks=(("<seed:think>",),)),
     think_format(
-        "hunyuan_a13b",
-        answer=("<answer>", "</answer>"),
-        marks=(("<think>", "<answer>"),),
+        "hunyuan_a13b", answer=("<answer>", "</answer>"), marks=(("<think>", "<answer>"),)
     ),
     think_format("minicpm5", marks=(('<param name="',),)),
     think_format(

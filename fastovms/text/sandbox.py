@@ -733,9 +733,5 @@ def _to_json(
 ) -> str:
     """Returns a value as JSON, unlike Jinja's own filter, which escapes for HTML and sorts."""
     return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

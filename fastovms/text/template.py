@@ -11,13 +11,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from fastovms.errors import FastovmsError, InvalidField, RequestError
-from fastovms.text.budget import (
-    FULL,
-    Budget,
-    LimitExceeded,
-    Malformed,
-    NeedsProcess,
-)
+from fastovms.text.budget import FULL, Budget, LimitExceeded, Malformed, NeedsProcess
 from fastovms.text.template_messages import (
     AS_TEXT,
     STRICT,

@@ -172,10 +172,7 @@ _ROWS: Final = (
     Row("a call", ((_U1, _CALL, _R1), (_U1, _CALL, _R1, _A1, _U2)), _CALL_WAYS, has_arguments=True),
     Row(
         "two calls in a turn",
-        (
-            (_U1, _calls(51, 52), _R1, _R2),
-            (_U1, _calls(51, 52), _R1, _R2, _A1, _U2),
-        ),
+        ((_U1, _calls(51, 52), _R1, _R2), (_U1, _calls(51, 52), _R1, _R2, _A1, _U2)),
         ({}, {"calls": ONE_BY_ONE}, {"calls": AS_TEXT}, {"calls": AS_TEXT, "results": False}),
     ),
     Row(

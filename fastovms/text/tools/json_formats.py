@@ -161,18 +161,12 @@ GRANITE = ToolFormat(
 
 
 GRANITE_20B = tagged_json(
-    "granite_20b_fc",
-    CallTags("<function_call>", ""),
-    is_list=False,
-    line=" ",
+    "granite_20b_fc", CallTags("<function_call>", ""), is_list=False, line=" "
 )
 
 
 HERMES3 = tagged_json(
-    "hermes3",
-    CallTags("<tool_call>", "</tool_call>"),
-    is_list=False,
-    line=MAYBE_LINE_BREAK,
+    "hermes3", CallTags("<tool_call>", "</tool_call>"), is_list=False, line=MAYBE_LINE_BREAK
 )
 
 
@@ -185,10 +179,7 @@ INTERNLM = tagged_json(
 )
 
 
-JAMBA = tagged_json(
-    "jamba",
-    CallTags("<tool_calls>", "</tool_calls>"),
-)
+JAMBA = tagged_json("jamba", CallTags("<tool_calls>", "</tool_calls>"))
 
 
 # <|python_tag|>{"name": "add", "parameters": {"a": 1}}; {"name": "now", "parameters": {}}
@@ -210,12 +201,7 @@ def llama3_grammar(choice: CallChoice) -> Node:
     )
 
 
-LLAMA3 = ToolFormat(
-    "llama3",
-    tags=TAGS,
-    parse=CALLS,
-    grammar=llama3_grammar,
-)
+LLAMA3 = ToolFormat("llama3", tags=TAGS, parse=CALLS, grammar=llama3_grammar)
 
 
 # An answer that begins with `[{"` is calls too. Since version 11 of its tokenizer, and in
@@ -267,24 +253,11 @@ def named_grammar(choice: CallChoice) -> Node:
 
 MISTRAL_TAGS = (MISTRAL_BEGIN, ARGUMENTS, _CALL_ID)
 MISTRAL_CALLS = TaggedCalls((MISTRAL_BEGIN,), read_mistral, bare=(_BARE,))
-MISTRAL = ToolFormat(
-    "mistral",
-    tags=MISTRAL_TAGS,
-    parse=MISTRAL_CALLS,
-    grammar=list_grammar,
-)
-DEVSTRAL = ToolFormat(
-    "devstral",
-    tags=MISTRAL_TAGS,
-    parse=MISTRAL_CALLS,
-    grammar=named_grammar,
-)
+MISTRAL = ToolFormat("mistral", tags=MISTRAL_TAGS, parse=MISTRAL_CALLS, grammar=list_grammar)
+DEVSTRAL = ToolFormat("devstral", tags=MISTRAL_TAGS, parse=MISTRAL_CALLS, grammar=named_grammar)
 
 
-NEMOTRON = tagged_json(
-    "nemotron",
-    CallTags("<TOOLCALL>", "</TOOLCALL>"),
-)
+NEMOTRON = tagged_json("nemotron", CallTags("<TOOLCALL>", "</TOOLCALL>"))
 
 
 PHI4_BEGIN = "functools["

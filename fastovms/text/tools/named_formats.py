@@ -108,18 +108,8 @@ def _all_calls(choice: CallChoice, call: Node) -> Node:
 
 DEEPSEEK_TAGS = (DEEPSEEK_ALL_BEGIN, DEEPSEEK_ALL_END, DEEPSEEK_BEGIN, DEEPSEEK_END, SEPARATOR)
 CALLS = TaggedCalls((DEEPSEEK_ALL_BEGIN, DEEPSEEK_BEGIN), read_deepseek)
-DEEPSEEK = ToolFormat(
-    "deepseek",
-    tags=DEEPSEEK_TAGS,
-    parse=CALLS,
-    grammar=v3_grammar,
-)
-DEEPSEEK_V31 = ToolFormat(
-    "deepseek_v31",
-    tags=DEEPSEEK_TAGS,
-    parse=CALLS,
-    grammar=v31_grammar,
-)
+DEEPSEEK = ToolFormat("deepseek", tags=DEEPSEEK_TAGS, parse=CALLS, grammar=v3_grammar)
+DEEPSEEK_V31 = ToolFormat("deepseek_v31", tags=DEEPSEEK_TAGS, parse=CALLS, grammar=v31_grammar)
 
 
 # >>>all text>>>add {"a": 1}
@@ -242,12 +232,7 @@ def gptoss_grammar(choice: CallChoice) -> Node:
     return in_order(others, TriggeredTag(GPTOSS_CHANNEL, call, once=True))
 
 
-GPTOSS = ToolFormat(
-    "gptoss",
-    tags=GPTOSS_TAGS,
-    parse=GPTOSS_MESSAGES,
-    grammar=gptoss_grammar,
-)
+GPTOSS = ToolFormat("gptoss", tags=GPTOSS_TAGS, parse=GPTOSS_MESSAGES, grammar=gptoss_grammar)
 
 
 # <|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a":

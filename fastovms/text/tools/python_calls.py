@@ -182,12 +182,7 @@ _KEY = re.compile(r"[^\s:,{}\[\]<\"]+")
 _OTHER_KEY = r"[^\s:,{}\[\]<\"']+"
 
 
-def braced_calls(
-    name: str,
-    begin: str,
-    end: str,
-    quote: str,
-) -> ToolFormat:
+def braced_calls(name: str, begin: str, end: str, quote: str) -> ToolFormat:
     """Returns a format. One pair of tags may contain several calls. Keys may be quoted like
     strings, and strings may lack their quotes.
 
@@ -239,10 +234,7 @@ def braced_calls(
         return tagged_calls(choice, begin, in_order(one_of(*calls), Tag(end)), between="")
 
     return ToolFormat(
-        name,
-        tags=(begin, end, quote),
-        parse=TaggedCalls((begin,), read),
-        grammar=grammar,
+        name, tags=(begin, end, quote), parse=TaggedCalls((begin,), read), grammar=grammar
     )
 
 
@@ -398,10 +390,7 @@ def read_mixed_list(
 
 
 FUNCTIONGEMMA = braced_calls(
-    "functiongemma",
-    "<start_function_call>",
-    "<end_function_call>",
-    "<escape>",
+    "functiongemma", "<start_function_call>", "<end_function_call>", "<escape>"
 )
 
 
@@ -466,9 +455,4 @@ def pythonic_grammar(choice: CallChoice) -> Node:
     return calls if choice.required else one_of(calls, OtherText(begins))
 
 
-PYTHONIC = ToolFormat(
-    "pythonic",
-    tags=TAGS,
-    parse=CALLS,
-    grammar=pythonic_grammar,
-)
+PYTHONIC = ToolFormat("pythonic", tags=TAGS, parse=CALLS, grammar=pythonic_grammar)

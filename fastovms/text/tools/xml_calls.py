@@ -315,12 +315,7 @@ def read_call(scan: Scanner, out: PieceCollector, form: XmlForm, opening: str) -
 
 
 def read_named_call(
-    scan: Scanner,
-    out: PieceCollector,
-    form: XmlForm,
-    name: str,
-    opening: str,
-    mark: int,
+    scan: Scanner, out: PieceCollector, form: XmlForm, name: str, opening: str, mark: int
 ) -> Incremental[bool]:
     """Like `read_call`, from after the function's name, which must have been recorded since
     `mark`."""
@@ -577,10 +572,7 @@ def _value(parameter: Parameter, form: XmlForm) -> Node:
 
 # A value that the reader would take for something else: line breaks at its ends are not part of
 # it, and CDATA is unwrapped.
-_NO_MARKUP = {
-    False: (r"\n(.|\n)*", r"(.|\n)*\n"),
-    True: (r"[\n<](.|\n)*", r"(.|\n)*\n"),
-}
+_NO_MARKUP = {False: (r"\n(.|\n)*", r"(.|\n)*\n"), True: (r"[\n<](.|\n)*", r"(.|\n)*\n")}
 _NOT_CDATA = Regex(r"([^\n<](.|\n)*)?")
 
 
@@ -616,8 +608,5 @@ def tagged_xml(
         return tagged_calls(choice, begin, rest, between=None if is_list else between)
 
     return ToolFormat(
-        name,
-        tags=(begin, end),
-        parse=TaggedCalls((begin, function), read),
-        grammar=grammar,
+        name, tags=(begin, end), parse=TaggedCalls((begin, function), read), grammar=grammar
     )

@@ -104,10 +104,7 @@ def glm45_grammar(choice: CallChoice) -> Node:
 
 
 GLM45 = ToolFormat(
-    "glm45",
-    tags=GLM45_TAGS,
-    parse=TaggedCalls((GLM45_BEGIN,), read_glm45),
-    grammar=glm45_grammar,
+    "glm45", tags=GLM45_TAGS, parse=TaggedCalls((GLM45_BEGIN,), read_glm45), grammar=glm45_grammar
 )
 
 
@@ -194,11 +191,7 @@ MINIMAX_M2_FORM = XmlForm(
 )
 
 MINIMAX_M2 = tagged_xml(
-    "minimax_m2",
-    "<minimax:tool_call>",
-    "</minimax:tool_call>",
-    MINIMAX_M2_FORM,
-    is_list=True,
+    "minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>", MINIMAX_M2_FORM, is_list=True
 )
 
 
@@ -343,11 +336,7 @@ QWEN3CODER_FORM = XmlForm(
 )
 
 QWEN3CODER = tagged_xml(
-    "qwen3coder",
-    "<tool_call>",
-    "</tool_call>",
-    QWEN3CODER_FORM,
-    between=MAYBE_LINE_BREAK,
+    "qwen3coder", "<tool_call>", "</tool_call>", QWEN3CODER_FORM, between=MAYBE_LINE_BREAK
 )
 
 
@@ -361,12 +350,7 @@ SEED_OSS_FORM = XmlForm(
     gap="\n",
 )
 
-SEED_OSS = tagged_xml(
-    "seed_oss",
-    "<seed:tool_call>",
-    "</seed:tool_call>",
-    SEED_OSS_FORM,
-)
+SEED_OSS = tagged_xml("seed_oss", "<seed:tool_call>", "</seed:tool_call>", SEED_OSS_FORM)
 
 
 # <｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="add">

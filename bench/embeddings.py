@@ -31,7 +31,7 @@ from fastovms.parts.embeddings.encoder import EncoderText
 from fastovms.parts.embeddings.encoder_backend import ThreadedEncoder, load_encoder
 from fastovms.parts.embeddings.served import read_info
 from fastovms.setting import integer
-from fastovms.text.tokenizer import TextEncoder
+from fastovms.text.text_encoder import TextEncoder
 
 SHAPES = [name for name, shape in ENCODER_SHAPES.items() if shape.max_position_embeddings >= 512]
 """Those that the texts fit into."""

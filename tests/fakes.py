@@ -26,6 +26,7 @@ from fastovms.params import (
     TokenLogprobs,
 )
 from fastovms.text.detokenizer import TableDetokenizer, decode_utf8
+from fastovms.text.tokenizer import FimTokens, find_fim_tokens
 
 EOS = 256
 BYTES = [bytes([byte]) for byte in range(EOS)]
@@ -90,6 +91,10 @@ class ByteTokenizer:
 
     def find_tokens(self, pieces: Sequence[str]) -> list[int | None]:
         return [self.named_tokens.get(piece) for piece in pieces]
+
+    @property
+    def fim_tokens(self) -> FimTokens | None:
+        return find_fim_tokens(self.find_tokens)
 
     def detokenizer(
         self,

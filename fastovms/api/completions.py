@@ -48,7 +48,7 @@ from fastovms.http.messages import Request, Response
 from fastovms.params import ALL_LOGPROBS, FinishReason, TokenLogprobs
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.detokenizer import Measure, TextToken, TrackingDetokenizer
-from fastovms.text.tokenizer import FimFinder, FimTokens, Tokenizer
+from fastovms.text.tokenizer import FimTokens, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +398,6 @@ class Completions:
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._fim = FimFinder()
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
         """Answers a request to `/completions`. Raises RequestError, BackendError if the request
@@ -408,7 +407,7 @@ class Completions:
         body, model = asked.body, asked.model
         if isinstance(body.prompt, list):
             asked = replace(asked, size=asked.size + prompts_cost(len(body.prompt)))
-        given = await prepare(CompletionReader(asked, self._fim(model.tokenizer)))
+        given = await prepare(CompletionReader(asked, model.tokenizer.fim_tokens))
         kind = GenerationKind.TEXT_COMPLETION
         envelope, generation = context.begin(request, given, "cmpl-", kind)
         with generation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import random
@@ -11,13 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import ClassVar, Final, NamedTuple
 
-import numpy as np
-import openvino as ov
 import openvino_genai
-from numpy.typing import NDArray
 
 from fastovms.errors import ConfigurationError, RequestError
 from fastovms.text.detokenizer import LocatingDetokenizer, TableDetokenizer, WindowDetokenizer
@@ -61,9 +56,10 @@ class FimTokens:
         return [self.prefix, *prompt, self.suffix, *suffix, self.middle]
 
 
-def find_fim_tokens(tokenizer: Tokenizer) -> FimTokens | None:
-    """Returns the tokens of the first known format in the vocabulary, or None."""
-    ids = iter(tokenizer.find_tokens([piece for names in _FORMATS for piece in names if piece]))
+def find_fim_tokens(find: Callable[[Sequence[str]], list[int | None]]) -> FimTokens | None:
+    """Returns the tokens of the first known format in a vocabulary, or None. `find` returns the ids
+    of tokens by their names."""
+    ids = iter(find([piece for names in _FORMATS for piece in names if piece]))
     for names in _FORMATS:
         prefix, suffix = next(ids), next(ids)
         middle = None if names.middle is None else next(ids)
@@ -71,19 +67,6 @@ def find_fim_tokens(tokenizer: Tokenizer) -> FimTokens | None:
             continue
         return FimTokens(prefix, suffix, middle)
     return None
-
-
-class FimFinder:
-    """Finds the tokens of each model once."""
-
-    def __init__(self) -> None:
-        self._found: WeakKeyDictionary[Tokenizer, FimTokens | None] = WeakKeyDictionary()
-
-    def __call__(self, tokenizer: Tokenizer) -> FimTokens | None:
-        """Returns the result of `find_fim_tokens`."""
-        if tokenizer not in self._found:
-            self._found[tokenizer] = find_fim_tokens(tokenizer)
-        return self._found[tokenizer]
 
 
 MIN_NUM_SEQUENCES = 64
@@ -230,168 +213,15 @@ def _random_sequences(vocab: Sequence[int]) -> list[list[int]]:
     ]
 
 
-TOKENIZER_FILE: Final = "openvino_tokenizer.xml"
-_DETOKENIZER_FILE: Final = "openvino_detokenizer.xml"
-_TEMPLATES: Final = "processed_post_processor_template"
-"""What the tokenizer's file calls the tokens that it puts around a text, and around two."""
-
-_PROBE: Final = "a"
-_FIRST, _SECOND = -1, -2
-
-_WORDS: Final = ("of the night", "the river")
-"""What shows how texts may be cut: at the space between them."""
-
-TokenIds = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class PairTemplate:
-    """The tokens before, between and after two texts.
-
-    Attributes:
-        ids: tokens, -1 = the first text, -2 = the second.
-        type_ids: the index of the text of each token.
-    """
-
-    ids: Sequence[int]
-    type_ids: Sequence[int]
-
-    @property
-    def num_added(self) -> int:
-        return len(self.ids) - 2
-
-    def join(self, first: TokenIds, second: TokenIds) -> tuple[TokenIds, TokenIds]:
-        """Returns the tokens of a pair, and the index of the text of each."""
-        parts, lengths, kinds = self._constants
-        first_place, second_place = self._places
-        parts, lengths = parts.copy(), lengths.copy()
-        parts[first_place], lengths[first_place] = first, len(first)
-        parts[second_place], lengths[second_place] = second, len(second)
-        return np.concatenate(parts), np.repeat(kinds, lengths)
-
-    @cached_property
-    def _places(self) -> tuple[int, int]:
-        return self.ids.index(_FIRST), self.ids.index(_SECOND)
-
-    @cached_property
-    def _constants(self) -> tuple[list[TokenIds], TokenIds, TokenIds]:
-        """The template of `join`: the tokens of each place, their numbers and their types."""
-        parts = [np.array([each], np.int64) for each in self.ids]
-        return parts, np.ones(len(parts), np.int64), np.array(self.type_ids, np.int64)
-
-
-class TextEncoder:
-    """Wraps the tokenizer of an encoder. Thread-safe.
-
-    Attributes:
-        before, behind: the tokens that the tokenizer puts around a text.
-        pair: the template of pairs; None = not supported.
-        pad_token_id: the token that pads the texts of a batch.
-        has_detokenizer: whether it can decode tokens.
-        keeps_spaces: whether a text can be tokenized in slices that begin with the space at a cut;
-            otherwise slices begin after it.
-    """
-
-    def __init__(
-        self,
-        tokenizer: openvino_genai.Tokenizer,
-        pair: PairTemplate | None,
-        *,
-        has_detokenizer: bool,
-    ) -> None:
-        """Raises RuntimeError if the tokenizer does not work."""
-        self._tokenizer = tokenizer
-        self.pair = pair
-        self.has_detokenizer = has_detokenizer
-        self.pad_token_id: int = max(tokenizer.get_pad_token_id(), 0)
-        self.before, self.behind = self._ends()
-        self.keeps_spaces = self._keeps_spaces()
-
-    @classmethod
-    def load(cls, model_dir: Path) -> TextEncoder:
-        """Loads the tokenizer of a model's directory. Raises ConfigurationError if the tokenizer is
-        missing or broken."""
-        path = model_dir / TOKENIZER_FILE
-        try:
-            return cls(
-                openvino_genai.Tokenizer(model_dir),
-                _pair_template(path),
-                has_detokenizer=(model_dir / _DETOKENIZER_FILE).is_file(),
-            )
-        except RuntimeError as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise ConfigurationError(
-                f"{model_dir}: the tokenizer cannot be loaded: {reason}"
-            ) from error
-
-    def vocabulary(self) -> Mapping[bytes, int]:
-        """Returns the ids of the tokens. Raises RuntimeError without a detokenizer."""
-        vocabulary: dict[bytes, int] = self._tokenizer.get_vocab()
-        return vocabulary
-
-    @property
-    def num_added(self) -> int:
-        return len(self.before) + len(self.behind)
-
-    def encode(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Returns the tokens of each text, without special tokens around it. Raises RequestError if
-        a text has a lone surrogate, which is not a character."""
-        for text in texts:
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise RequestError(
-                    f"the text has a lone surrogate U+{ord(text[error.start]):04X}"
-                    f" at position {error.start}"
-                ) from None
-        return self._encode(texts, add_special_tokens=False)
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """Returns the text of tokens. Ids outside the vocabulary contribute nothing. Raises
-        RuntimeError without a detokenizer."""
-        texts: list[str] = self._tokenizer.decode(
-            [list(token_ids)], skip_special_tokens=skip_special_tokens
-        )
-        return texts[0]
-
-    def enclosed(self, token_ids: TokenIds) -> TokenIds:
-        """Returns the tokens of a text with special tokens around it."""
-        return np.concatenate([self.before, token_ids, self.behind])
-
-    def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[TokenIds]:
-        encoded = self._tokenizer.encode(list(texts), add_special_tokens=add_special_tokens)
-        rows, masks = encoded.input_ids.data, encoded.attention_mask.data
-        return [row[mask != 0].astype(np.int64) for row, mask in zip(rows, masks, strict=True)]
-
-    def _ends(self) -> tuple[TokenIds, TokenIds]:
-        [bare] = self._encode([_PROBE], add_special_tokens=False)
-        [whole] = self._encode([_PROBE], add_special_tokens=True)
-        for start in range(len(whole) - len(bare) + 1):
-            end = start + len(bare)
-            if len(bare) and np.array_equal(whole[start:end], bare):
-                return whole[:start], whole[end:]
-        return whole[:0], whole[:0]
-
-    def _keeps_spaces(self) -> bool:
-        # Tokenizers that put a space before each text make other tokens of one that has its own.
-        first, second = _WORDS
-        whole, *parts = self.encode([f"{first} {second}", first, second])
-        return not np.array_equal(np.concatenate(parts), whole)
-
-
-def _pair_template(path: Path) -> PairTemplate | None:
-    info = ov.Core().read_model(path).get_rt_info()
-    if _TEMPLATES not in info:
-        return None
+def check_characters(text: str) -> None:
+    """Raises RequestError if a text has a lone surrogate, which is not a character."""
     try:
-        found: Any = json.loads(str(info[_TEMPLATES].value))["pair"]
-        ids, type_ids = [int(each) for each in found["ids"]], found["type_ids"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    # Without tokens between them, the texts are joined as text, which has other tokens.
-    if sorted(ids)[:2] != [_SECOND, _FIRST] or len(ids) < 3 or len(type_ids) != len(ids):
-        return None
-    return PairTemplate(ids, [int(each) for each in type_ids])
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"the text has a lone surrogate U+{ord(text[error.start]):04X}"
+            f" at position {error.start}"
+        ) from None
 
 
 MODEL_FILES = ("openvino_tokenizer.xml", "openvino_detokenizer.xml")
@@ -452,13 +282,7 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Returns the token ids of a text. Special tokens written out in the text are recognised.
         Raises RequestError if the text has a lone surrogate, which is not a character."""
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(
-                f"the text has a lone surrogate U+{ord(text[error.start]):04X}"
-                f" at position {error.start}"
-            ) from None
+        check_characters(text)
         encoded = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         token_ids: list[int] = encoded.input_ids.data[0].tolist()
         return token_ids
@@ -522,6 +346,11 @@ class Tokenizer:
         Takes about 10 ms, because it reads the whole vocabulary."""
         vocab: dict[bytes, int] = self._tokenizer.get_vocab()
         return [vocab.get(piece.encode()) for piece in pieces]
+
+    @cached_property
+    def fim_tokens(self) -> FimTokens | None:
+        """The tokens of fill-in-the-middle prompts; None = the vocabulary has none."""
+        return find_fim_tokens(self.find_tokens)
 
     def _decode_batch(self, sequences: list[list[int]], skip_special_tokens: bool) -> list[str]:
         # Sequences of different lengths would be padded, and the padding shown.

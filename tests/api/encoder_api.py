@@ -23,7 +23,7 @@ from fastovms.parts.embeddings.encoder import EncodedTexts, EncoderInfo, Encoder
 from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.telemetry.tracing import Tracer
-from fastovms.text.tokenizer import PairTemplate
+from fastovms.text.text_encoder import PairTemplate
 from tests.api.fake_api import Api
 from tests.fakes import model_info
 

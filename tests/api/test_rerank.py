@@ -23,7 +23,7 @@ from fastovms.parts.embeddings.rerank import (
     read_pair_options,
     score_pairs,
 )
-from fastovms.text.tokenizer import PairTemplate
+from fastovms.text.text_encoder import PairTemplate
 from tests.api.encoder_api import CLS, PAIR, SEP, served_encoder
 from tests.fakes import model_info
 

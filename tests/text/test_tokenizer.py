@@ -14,15 +14,13 @@ import pytest
 from fastovms.errors import ConfigurationError, RequestError
 from fastovms.server_config import DEMO_MODEL
 from fastovms.text.detokenizer import TableDetokenizer, slices
+from fastovms.text.text_encoder import TextEncoder
 from fastovms.text.tokenizer import (
     DecodeBatch,
-    FimFinder,
     FimTokens,
-    TextEncoder,
     Tokenizer,
     TokenTable,
     build_token_table,
-    find_fim_tokens,
     find_special_tokens,
 )
 from tests.encoder_models import encoder_dir
@@ -43,19 +41,9 @@ def test_fim_formats():
         ({"[PREFIX]": 1, "[SUFFIX]": 2}, FimTokens(1, 2, None)),
         ({"\u2581<PRE>": 1, "\u2581<SUF>": 2, "\u2581<MID>": 3}, FimTokens(1, 2, 3)),
     ):
-        assert find_fim_tokens(ByteTokenizer(**named)) == tokens
+        assert ByteTokenizer(**named).fim_tokens == tokens
     assert FimTokens(1, 2, 3).join([8], [9]) == [1, 8, 2, 9, 3]
     assert FimTokens(1, 2, None).join([8], [9]) == [2, 9, 1, 8]
-
-
-def test_tokens_are_looked_for_once():
-    tokenizer, asked = ByteTokenizer(**FIM), []
-    find = tokenizer.find_tokens
-    tokenizer.find_tokens = lambda pieces: asked.append(pieces) or find(pieces)
-    finder = FimFinder()
-    assert [finder(tokenizer) for _ in range(3)] == [FimTokens(1, 2, 3)] * 3
-    assert len(asked) == 1
-    assert finder(ByteTokenizer()) is None
 
 
 # A table of tokens gives what the model's own detokenizer gives, or there is none.

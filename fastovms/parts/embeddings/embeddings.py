@@ -41,7 +41,7 @@ from fastovms.telemetry.tracing import (
     Phase,
 )
 from fastovms.text.detokenizer import slices
-from fastovms.text.tokenizer import TokenIds
+from fastovms.text.text_encoder import TokenIds
 
 
 class EncodingFields(ModelField, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ from fastovms.params import ModelInfo, Task
 from fastovms.parts.embeddings.encoder import EncodedTexts, EncoderInfo, EncoderText
 from fastovms.parts.embeddings.encoder_model import EncoderModel, num_rows, read_encoder
 from fastovms.parts.embeddings.pooling import Pooling, find_pooling
-from fastovms.text.tokenizer import TextEncoder
+from fastovms.text.text_encoder import TextEncoder
 
 logger = logging.getLogger(__name__)
 

@@ -48,7 +48,7 @@ from fastovms.parts.embeddings.embeddings import (
 from fastovms.parts.embeddings.encoder import EncoderText
 from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.telemetry.tracing import GenerationKind
-from fastovms.text.tokenizer import PairTemplate, TokenIds
+from fastovms.text.text_encoder import PairTemplate, TokenIds
 
 
 def read_pair_options(body: EncodingFields, model: ServedEncoder, *, chunks: bool) -> PairOptions:

@@ -24,7 +24,7 @@ from fastovms.params import ModelInfo, Task
 from fastovms.parts.embeddings.encoder_backend import ThreadedEncoder, load_encoder
 from fastovms.server_config import ModelConfig
 from fastovms.telemetry.metrics import GenerationMetrics
-from fastovms.text.tokenizer import TextEncoder
+from fastovms.text.text_encoder import TextEncoder
 
 _MAX_PIECES = 1024
 """How many pieces of a client's texts may wait to be tokenized; a request has one at a time."""

@@ -52,7 +52,7 @@ from fastovms.text.scanning import (
     Piece,
     Reasoning,
 )
-from fastovms.text.tokenizer import FimFinder, FimTokens
+from fastovms.text.tokenizer import FimTokens
 
 
 def timestamp(seconds: float) -> str:
@@ -417,7 +417,6 @@ class OllamaGeneration:
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._fim = FimFinder()
 
     async def chat(self, request: Request, dialect: Dialect) -> Response | None:
         """Answers messages; without any, loads or unloads the model. Raises RequestError,
@@ -446,7 +445,7 @@ class OllamaGeneration:
             )
 
         def reader(asking: Asking) -> OllamaReader:
-            fim = self._fim(asking.asked.model.tokenizer)
+            fim = asking.asked.model.tokenizer.fim_tokens
             return OllamaPromptReader(asking.asked, asking, body, fim)
 
         door = _Door(GenerationKind.TEXT_COMPLETION, generate_members, reader, not body.prompt)

@@ -54,7 +54,6 @@ from fastovms.parts.ollama.request import (
 from fastovms.parts.several_models.model_pool import departure
 from fastovms.request_fields import rows_by_name
 from fastovms.telemetry.tracing import GenerationKind
-from fastovms.text.tokenizer import FimFinder
 
 FORMAT: Final = "openvino"
 _FOR_EVER: Final = 100 * 365 * 24 * 3600.0
@@ -261,7 +260,6 @@ class OllamaModels:
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._fim = FimFinder()
 
     def version(self, request: Request) -> Response:
         return json_response(OllamaVersion(OLLAMA_VERSION))
@@ -287,7 +285,7 @@ class OllamaModels:
         malformed."""
         _, model = await self._find(request, dialect)
         served = model.served
-        fills_in = isinstance(served, ServedModel) and self._fim(served.tokenizer) is not None
+        fills_in = isinstance(served, ServedModel) and served.tokenizer.fim_tokens is not None
         return json_response(full_card(model, fills_in=fills_in))
 
     async def pull(self, request: Request, dialect: Dialect) -> Response:

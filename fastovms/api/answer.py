@@ -14,7 +14,7 @@ from fastovms import __version__
 from fastovms.api import offload
 from fastovms.api.dialect import END, AnswerSchema, Dialect, log_fields_of
 from fastovms.api.endpoint import warning_headers
-from fastovms.api.fields import is_streamed
+from fastovms.api.fields import TokenReport, is_streamed, num_values
 from fastovms.api.generate import (
     DeltaCallback,
     SampleDelta,
@@ -22,7 +22,6 @@ from fastovms.api.generate import (
     Usage,
     merged,
 )
-from fastovms.api.logprobs import TokenReport, num_values
 from fastovms.api.prepare import ModelInput
 from fastovms.api.request_schemas import StreamOptions
 from fastovms.errors import FastovmsError

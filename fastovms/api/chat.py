@@ -30,18 +30,17 @@ from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_to
 from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
-from fastovms.api.fields import TokenBudget, prompt_caching, token_budget
-from fastovms.api.generate import SampleDelta, TextGeneration, Usage
-from fastovms.api.image_parts import images_of_request
-from fastovms.api.logprobs import (
-    ChatLogprobs,
-    PromptLogprobs,
+from fastovms.api.fields import (
+    TokenBudget,
     TokenReport,
-    chat_logprobs,
     num_values,
-    prompt_logprobs_body,
+    prompt_caching,
+    token_budget,
     token_report,
 )
+from fastovms.api.generate import SampleDelta, TextGeneration, Usage
+from fastovms.api.image_parts import images_of_request
+from fastovms.api.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs, prompt_logprobs_body
 from fastovms.api.prepare import ModelInput, RequestReader, prepare
 from fastovms.api.prompt import Chat, TemplateFields, template_options
 from fastovms.api.request_schemas import ChatRequest, StreamOptions
@@ -525,8 +524,9 @@ class ChatReader(RequestReader[ChatRequest]):
     def report(self) -> TokenReport:
         body = self.asked.body
         _check_modalities(body)
+        num_top = _top_logprobs(body)
         prompt_caching(body.prompt_cache_options, body.prompt_cache_retention)
-        report = token_report(self.asked, _top_logprobs(body), scores=True)
+        report = token_report(self.asked, num_top, scores=True)
         if report.has_token_ids and _hides_reasoning(self.asked):
             # The tokens' ids would reveal the reasoning that the client asked to hide.
             report = replace(report, has_token_ids=False)

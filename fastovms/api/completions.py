@@ -28,16 +28,20 @@ from fastovms.api.answer import (
 from fastovms.api.client_request import FieldName, FieldNames
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
-from fastovms.api.fields import TokenBudget, is_streamed, token_budget
+from fastovms.api.fields import (
+    TokenBudget,
+    TokenReport,
+    is_streamed,
+    num_values,
+    token_budget,
+    token_report,
+)
 from fastovms.api.generate import DeltaCallback, SampleDelta, TextGeneration, Usage
 from fastovms.api.logprobs import (
     CompletionLogprobs,
     PromptLogprobs,
-    TokenReport,
     logprob_arrays,
-    num_values,
     prompt_logprobs_body,
-    token_report,
 )
 from fastovms.api.prepare import ModelInput, RequestReader, Texts, prepare
 from fastovms.api.prompt import Prompt, prompts_cost

@@ -345,12 +345,6 @@ _CODE: Final = "299"
 """A persistent warning about anything (RFC 7234, 5.5.7)."""
 
 
-def passed_over(names: Sequence[str]) -> Sequence[str]:
-    """Returns the warning about ignored parts of a request. They are not refused, because agents
-    send the tools of OpenAI's servers to every server."""
-    return [f"passed over, as this server does not have it: {', '.join(names)}"] if names else ()
-
-
 def warning_headers(warnings: Sequence[str], request: Request) -> HeaderPairs:
     """Returns a header with the warnings and those of the request, if there are any. Logs the
     warnings; those of the request are in the log."""

@@ -15,6 +15,7 @@ from fastovms.api.body import one_of, show, wrong
 from fastovms.api.client_request import ClientRequest
 from fastovms.api.dialect import Dialect
 from fastovms.api.endpoint import check_id
+from fastovms.api.logprobs import TokenNames
 from fastovms.api.prompt import Truncation, check_token_range, context_exceeded, encoding_cost
 from fastovms.api.request_schemas import GenerationFields, StreamOptions
 from fastovms.config import ApiConfig, ModelLimits
@@ -22,13 +23,14 @@ from fastovms.errors import InvalidField
 from fastovms.http.messages import Caller
 from fastovms.params import (
     ALL_LOGPROBS,
+    MAX_DRAFT_TOKENS,
     BeamSearch,
     EarlyStopping,
     ModelInfo,
     RepetitionDetection,
     SamplingDefaults,
 )
-from fastovms.request_fields import ranges_of
+from fastovms.request_fields import ranges_of, unsupported_of
 from fastovms.text.tokenizer import Tokenizer
 
 MAX_NGRAM_SIZE: Final = 16
@@ -70,6 +72,17 @@ def check_ranges(body: GenerationFields, dialect: Dialect) -> None:
         value = getattr(body, name)
         if value is not None and value is not UNSET and value not in allowed:
             raise wrong(name, f"{allowed}", value)
+
+
+def check_numbers(body: GenerationFields, dialect: Dialect) -> None:
+    """The first check of every endpoint. Raises InvalidField for numbers out of range and for
+    unsupported options."""
+    check_ranges(body, dialect)
+    for name, neutral in unsupported_of(type(body)).items():
+        value = getattr(body, name)
+        if value is not None and value not in neutral:
+            only = "".join(f", only {number}" for number in neutral)
+            raise InvalidField(f"{name} is not supported by this server version{only}", param=name)
 
 
 def is_streamed(body: GenerationFields) -> bool:
@@ -551,3 +564,106 @@ def _longest_prompt(model: ModelInfo, max_tokens: int | None, clamps: bool) -> i
     if max_tokens is None or (clamps and max_tokens > context // 2):
         return context - 1
     return context - max_tokens
+
+
+def num_drafts(body: GenerationFields) -> int | None:
+    """Returns the number of tokens to draft for each step; None = the model's default. Raises
+    InvalidField if it contradicts `assistant_confidence_threshold`."""
+    number = body.num_assistant_tokens
+    if body.assistant_confidence_threshold is not None:
+        if number:
+            raise InvalidField(
+                "assistant_confidence_threshold cannot be used with num_assistant_tokens",
+                param="assistant_confidence_threshold",
+            )
+        return None  # 0 beside a threshold leaves the number to that, as in OpenVINO
+    return None if number is None else min(number, MAX_DRAFT_TOKENS)
+
+
+MAX_LISTED: Final = 128
+"""The most entries of `logprob_token_ids`, as in vLLM."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReport:
+    """The details about tokens that an answer reports in addition to their text.
+
+    Attributes:
+        num_logprobs: how many top log probabilities of each token; None = no `logprobs` object.
+        num_prompt_logprobs: as for `num_logprobs`, for vLLM's `prompt_logprobs`.
+        num_scored: how many top log probabilities of each prompt token the model computes; None =
+            the prompt is not scored.
+        has_token_ids: whether log probabilities of the prompt and of the text are reported.
+        has_timings: whether the answer reports its duration.
+    """
+
+    num_logprobs: int | None
+    num_prompt_logprobs: int | None
+    has_token_ids: bool
+    names: TokenNames
+    has_timings: bool = False
+    num_scored: int | None = None
+
+    @property
+    def needs_tokens(self) -> bool:
+        return self.num_logprobs is not None or self.has_token_ids
+
+
+def token_report(
+    request: ClientRequest[GenerationFields], logprobs: int | None, *, scores: bool = False
+) -> TokenReport:
+    """Reads which token details the answer reports. Raises InvalidField if the number exceeds the
+    server's limit, or the detail is not available in streams.
+
+    Args:
+        logprobs: how many top log probabilities of each token the request asks for.
+        scores: whether the endpoint reports `prompt_logprobs`.
+    """
+    body, config, name = request.body, request.config, request.names.logprobs
+    if body.logprob_token_ids is not None:
+        _check_listed(body.logprob_token_ids, logprobs, name, request.model.info)
+        logprobs = len(body.logprob_token_ids)
+    else:
+        logprobs = num_logprobs(logprobs, name, config)
+    prompt_logprobs = num_logprobs(body.prompt_logprobs, "prompt_logprobs", config)
+    if is_streamed(body):
+        if logprobs == ALL_LOGPROBS:
+            raise InvalidField(f"{name} must not be -1 when stream is true", param=name)
+        if prompt_logprobs:
+            raise InvalidField(
+                "prompt_logprobs cannot be used when stream is true", param="prompt_logprobs"
+            )
+        prompt_logprobs = None
+    names = TokenNames(
+        request.model.tokenizer.token_bytes, as_ids=body.return_tokens_as_token_ids is True
+    )
+    return TokenReport(
+        logprobs,
+        prompt_logprobs,
+        body.return_token_ids is True,
+        names,
+        has_timings=config.per_request_metrics,
+        num_scored=prompt_logprobs if scores else None,
+    )
+
+
+def _check_listed(
+    token_ids: Sequence[int], logprobs: int | None, name: str, model: ModelInfo
+) -> None:
+    """Raises InvalidField for tokens whose log probabilities cannot be listed."""
+    param = "logprob_token_ids"
+    if not 0 < len(token_ids) <= MAX_LISTED:
+        raise InvalidField(
+            f"{param} must have 1 to {MAX_LISTED} entries, not {len(token_ids)}", param=param
+        )
+    check_token_range(token_ids, param, model)
+    if logprobs is None:
+        raise InvalidField(f"{param} needs {name}", param=param)
+
+
+def num_values(num_top: int | None, model: ModelInfo) -> int:
+    """Returns the number of log probabilities reported for a token if its `num_top` likeliest
+    alternatives are requested."""
+    if num_top is None:
+        return 0
+    return 1 + (model.vocab_size if num_top == ALL_LOGPROBS else num_top)

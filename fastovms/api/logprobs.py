@@ -6,17 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fastovms.api.client_request import ClientRequest
 from fastovms.api.dialect import AnswerSchema
-from fastovms.api.fields import is_streamed, num_logprobs
-from fastovms.api.prompt import check_token_range
-from fastovms.api.request_schemas import GenerationFields
-from fastovms.errors import InvalidField
-from fastovms.params import ALL_LOGPROBS, ModelInfo, TokenLogprobs
+from fastovms.params import ALL_LOGPROBS, TokenLogprobs
 from fastovms.text.detokenizer import TextToken
-
-MAX_LISTED: Final = 128
-"""The most entries of `logprob_token_ids`, as in vLLM."""
 
 LOWEST: Final = -9999.0
 """Replaces minus infinity, which JSON cannot express; vLLM's value."""
@@ -73,16 +65,16 @@ class CompletionLogprobs(AnswerSchema):
         )
 
 
+@dataclass(frozen=True, slots=True)
 class TokenNames:
     """Names tokens: by their text, or as `token_id:<id>`. A token that is not valid UTF-8 is named
     `bytes:` followed by each byte as `\\x..`, OpenAI's form, which is unique."""
 
-    def __init__(self, token_bytes: Callable[[int], bytes], *, as_ids: bool = False) -> None:
-        self.token_bytes = token_bytes
-        self._as_ids = as_ids
+    token_bytes: Callable[[int], bytes]
+    as_ids: bool = False
 
     def __call__(self, token_id: int) -> str:
-        return f"token_id:{token_id}" if self._as_ids else self.text(token_id)
+        return f"token_id:{token_id}" if self.as_ids else self.text(token_id)
 
     def text(self, token_id: int) -> str:
         data = self.token_bytes(token_id)
@@ -181,88 +173,3 @@ def finite(logprob: float) -> float:
     """Returns the log probability limited to the range that JSON can hold and to at most 0;
     rounding may exceed it."""
     return min(0.0, max(LOWEST, logprob))
-
-
-@dataclass(frozen=True, slots=True)
-class TokenReport:
-    """The details about tokens that an answer reports in addition to their text.
-
-    Attributes:
-        num_logprobs: how many top log probabilities of each token; None = no `logprobs` object.
-        num_prompt_logprobs: as for `num_logprobs`, for vLLM's `prompt_logprobs`.
-        num_scored: how many top log probabilities of each prompt token the model computes; None =
-            the prompt is not scored.
-        has_token_ids: whether log probabilities of the prompt and of the text are reported.
-        has_timings: whether the answer reports its duration.
-    """
-
-    num_logprobs: int | None
-    num_prompt_logprobs: int | None
-    has_token_ids: bool
-    names: TokenNames
-    has_timings: bool = False
-    num_scored: int | None = None
-
-    @property
-    def needs_tokens(self) -> bool:
-        return self.num_logprobs is not None or self.has_token_ids
-
-
-def token_report(
-    request: ClientRequest[GenerationFields], logprobs: int | None, *, scores: bool = False
-) -> TokenReport:
-    """Reads which token details the answer reports. Raises InvalidField if the number exceeds the
-    server's limit, or the detail is not available in streams.
-
-    Args:
-        logprobs: how many top log probabilities of each token the request asks for.
-        scores: whether the endpoint reports `prompt_logprobs`.
-    """
-    body, config, name = request.body, request.config, request.names.logprobs
-    if body.logprob_token_ids is not None:
-        _check_listed(body.logprob_token_ids, logprobs, name, request.model.info)
-        logprobs = len(body.logprob_token_ids)
-    else:
-        logprobs = num_logprobs(logprobs, name, config)
-    prompt_logprobs = num_logprobs(body.prompt_logprobs, "prompt_logprobs", config)
-    if is_streamed(body):
-        if logprobs == ALL_LOGPROBS:
-            raise InvalidField(f"{name} must not be -1 when stream is true", param=name)
-        if prompt_logprobs:
-            raise InvalidField(
-                "prompt_logprobs cannot be used when stream is true", param="prompt_logprobs"
-            )
-        prompt_logprobs = None
-    names = TokenNames(
-        request.model.tokenizer.token_bytes, as_ids=body.return_tokens_as_token_ids is True
-    )
-    return TokenReport(
-        logprobs,
-        prompt_logprobs,
-        body.return_token_ids is True,
-        names,
-        has_timings=config.per_request_metrics,
-        num_scored=prompt_logprobs if scores else None,
-    )
-
-
-def _check_listed(
-    token_ids: Sequence[int], logprobs: int | None, name: str, model: ModelInfo
-) -> None:
-    """Raises InvalidField for tokens whose log probabilities cannot be listed."""
-    param = "logprob_token_ids"
-    if not 0 < len(token_ids) <= MAX_LISTED:
-        raise InvalidField(
-            f"{param} must have 1 to {MAX_LISTED} entries, not {len(token_ids)}", param=param
-        )
-    check_token_range(token_ids, param, model)
-    if logprobs is None:
-        raise InvalidField(f"{param} needs {name}", param=param)
-
-
-def num_values(num_top: int | None, model: ModelInfo) -> int:
-    """Returns the number of log probabilities reported for a token if its `num_top` likeliest
-    alternatives are requested."""
-    if num_top is None:
-        return 0
-    return 1 + (model.vocab_size if num_top == ALL_LOGPROBS else num_top)

@@ -18,27 +18,28 @@ from fastovms.api.constraint import (
     usable,
     with_reasoning_budget,
 )
-from fastovms.api.endpoint import passed_over
 from fastovms.api.fields import (
     MAX_NGRAM_SIZE,
     Candidates,
     Stopping,
     TokenBudget,
+    TokenReport,
     candidates,
     check_num_choices,
-    check_ranges,
+    check_numbers,
     encode_bad_words,
     fit_max_tokens,
-    is_streamed,
+    num_drafts,
+    num_values,
     queueing,
     repetition_detection,
     stopping,
     stream_options,
+    token_report,
     token_rules,
     truncation,
 )
 from fastovms.api.image_parts import check_tags
-from fastovms.api.logprobs import TokenReport, num_values, token_report
 from fastovms.api.prompt import (
     Chat,
     Prompt,
@@ -53,14 +54,12 @@ from fastovms.api.prompt import (
 from fastovms.api.request_schemas import GenerationFields, StreamOptions
 from fastovms.errors import FieldFault, InvalidField
 from fastovms.params import (
-    MAX_DRAFT_TOKENS,
     EndsText,
     GenerationRequest,
     SamplingParams,
     TextPrompt,
     sampling_numbers,
 )
-from fastovms.request_fields import unsupported_of
 from fastovms.text.detokenizer import LocatingDetokenizer
 from fastovms.text.output import CustomCallParser, content_of, output_parser
 from fastovms.text.scanning import OutputParser, PlainParser
@@ -156,7 +155,7 @@ async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
     compiled now, or there is no memory for images."""
     asked = reader.asked
     body, model, names, dialect = asked.body, asked.model, asked.names, asked.dialect
-    check_numbers(asked)
+    check_numbers(body, dialect)
     report, budget = reader.report(), reader.budget()
     chosen = candidates(body, dialect, model.info.defaults, model.limits)
     cut = truncation(body, model.info, budget.max_tokens, dialect.clamps_max_tokens)
@@ -164,6 +163,7 @@ async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
     stops = stopping(body, dialect, asked.config, names.stop)
     queue = queueing(body, asked.caller, asked.client)
     streamed = stream_options(body, dialect)
+    drafts, repetition = num_drafts(body), repetition_detection(body, chosen)
 
     def read() -> _Read:
         given = reader.read(budget)
@@ -179,7 +179,7 @@ async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
     chat, prompts = given.chat or _NO_CHAT, given.prompts
     grammar = await usable(asked, given.constraint)
     _check_total_logprobs(asked, budget, chosen, report, given)
-    bad_words = await encode_bad_words(rules, model.tokenizer)
+    bad_words = await encode_bad_words(rules, model.tokenizer) if rules.bad_words else ()
 
     def params_of(position: int, num_prompt_tokens: int) -> SamplingParams:
         name = names.prompt_at(position, len(prompts))
@@ -201,13 +201,13 @@ async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
             if report.num_logprobs is None and chosen.are_ranked
             else report.num_logprobs,
             logprob_token_ids=tuple(dict.fromkeys(body.logprob_token_ids or ())),
-            prompt_logprobs=None if is_streamed(body) else report.num_scored,
+            prompt_logprobs=None if body.stream is True else report.num_scored,
             grammar=grammar,
             beam_search=chosen.beam_search,
-            num_assistant_tokens=_num_drafts(body),
+            num_assistant_tokens=drafts,
             max_ngram_size=body.max_ngram_size and min(body.max_ngram_size, MAX_NGRAM_SIZE),
             assistant_confidence_threshold=body.assistant_confidence_threshold,
-            repetition_detection=repetition_detection(body, chosen),
+            repetition_detection=repetition,
         )
 
     params = [params_of(i, len(prompt.token_ids)) for i, prompt in enumerate(prompts)]
@@ -265,16 +265,10 @@ async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
     )
 
 
-def check_numbers(asked: ClientRequest[GenerationFields]) -> None:
-    """The first check of every endpoint. Raises InvalidField for numbers out of range and for
-    unsupported options."""
-    body = asked.body
-    check_ranges(body, asked.dialect)
-    for name, neutral in unsupported_of(type(body)).items():
-        value = getattr(body, name)
-        if value is not None and value not in neutral:
-            only = "".join(f", only {number}" for number in neutral)
-            raise InvalidField(f"{name} is not supported by this server version{only}", param=name)
+def passed_over(names: Sequence[str]) -> Sequence[str]:
+    """Returns the warning about ignored parts of a request. They are not refused, because agents
+    send the tools of OpenAI's servers to every server."""
+    return [f"passed over, as this server does not have it: {', '.join(names)}"] if names else ()
 
 
 class _Read(NamedTuple):
@@ -424,15 +418,3 @@ def _numbers(asked: ClientRequest[GenerationFields], *, is_greedy: bool) -> dict
     if not 0 < numbers.get("top_k", 0) < model.vocab_size:
         numbers["top_k"] = 0
     return numbers
-
-
-def _num_drafts(body: GenerationFields) -> int | None:
-    num_drafts = body.num_assistant_tokens
-    if body.assistant_confidence_threshold is not None:
-        if num_drafts:
-            raise InvalidField(
-                "assistant_confidence_threshold cannot be used with num_assistant_tokens",
-                param="assistant_confidence_threshold",
-            )
-        return None  # 0 beside a threshold leaves the number to that, as in OpenVINO
-    return None if num_drafts is None else min(num_drafts, MAX_DRAFT_TOKENS)

@@ -21,10 +21,10 @@ from fastovms.api.endpoint import (
     check_id,
     endpoint,
     list_page,
-    passed_over,
     read_metadata,
     warning_headers,
 )
+from fastovms.api.prepare import passed_over
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request, Response
 from tests.fakes import make_request

@@ -19,10 +19,10 @@ from fastovms.api.chat_tools import ToolUse, read_tools
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect, last_frames
 from fastovms.api.endpoint import warning_headers
-from fastovms.api.fields import TokenBudget, token_budget
+from fastovms.api.fields import TokenBudget, TokenReport, token_budget, token_report
 from fastovms.api.generate import DeltaCallback, SampleDelta, TextGeneration, Usage
 from fastovms.api.image_parts import GivenImages, images_of_request
-from fastovms.api.logprobs import TokenReport, chat_logprobs, token_report
+from fastovms.api.logprobs import chat_logprobs
 from fastovms.api.prepare import RequestReader, Texts, prepare
 from fastovms.api.prompt import Chat, check_token_range, template_options
 from fastovms.api.served import KnownModel, ServedModel

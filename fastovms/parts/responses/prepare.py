@@ -10,9 +10,8 @@ from fastovms.api.chat_tools import ToolUse, read_tools
 from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.client_tools import openai_tool
 from fastovms.api.dialect import Dialect
-from fastovms.api.fields import TokenBudget, num_logprobs, token_budget
+from fastovms.api.fields import TokenBudget, TokenReport, num_logprobs, token_budget, token_report
 from fastovms.api.image_parts import ImageSource, image_tokens_unknown, images_of_request
-from fastovms.api.logprobs import TokenReport, token_report
 from fastovms.api.prepare import ModelInput, RequestReader, prepare
 from fastovms.api.prompt import Chat, Prompt, TemplateFields, chat_prompt, template_options
 from fastovms.api.served import ServedModel

@@ -183,8 +183,23 @@ FinishWord = Literal[
 ]
 
 
-def finish_word(reason: FinishReason) -> FinishWord:
-    """Returns the `finish_reason` of a sample that has not failed and does not call a tool."""
+def has_called(are_whole: Sequence[bool]) -> bool:
+    """Returns whether an answer calls tools; `are_whole` says whether each call is complete. A call
+    that a stop string has cut must not be run by agents, and a stream cannot retract it."""
+    return bool(are_whole) and all(are_whole)
+
+
+def finish_word(
+    reason: FinishReason, are_whole: Sequence[bool] = (), called: FinishWord = "tool_calls"
+) -> FinishWord:
+    """Returns the `finish_reason` of a sample that has not failed.
+
+    Args:
+        are_whole: see `has_called`.
+        called: the word for a sample that calls tools.
+    """
+    if reason is FinishReason.STOP and has_called(are_whole):
+        return called
     return cast(FinishWord, reason.value)
 
 

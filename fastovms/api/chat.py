@@ -118,11 +118,6 @@ class CallForms:
     new_id: Callable[[], str]
     is_legacy: bool = False
 
-    @property
-    def finish_reason(self) -> FinishWord:
-        """The finish reason of an answer that calls."""
-        return "function_call" if self.is_legacy else "tool_calls"
-
     def members(self, calls: Sequence[Call]) -> dict[str, Any]:
         """Returns the message members for the tool calls. There must be at least one call."""
         told = [_called(call.target, "".join(call.texts)) for call in calls]
@@ -189,13 +184,11 @@ class ChatMessageForm:
         self, reason: FinishReason, are_whole: Sequence[bool], dialect: Dialect
     ) -> FinishWord:
         """Returns the `finish_reason` of a choice. `are_whole` says whether each tool call is
-        complete. A call that a stop string has cut must not be run by agents, and a stream cannot
-        retract it."""
-        is_plain_stop = self.is_named and dialect.ends_named_call_with_stop
-        has_called = bool(are_whole) and all(are_whole)
-        if reason is FinishReason.STOP and has_called and not is_plain_stop:
-            return self.calls.finish_reason
-        return finish_word(reason)
+        complete."""
+        called: FinishWord = "function_call" if self.calls.is_legacy else "tool_calls"
+        if self.is_named and dialect.ends_named_call_with_stop:
+            called = "stop"
+        return finish_word(reason, are_whole, called)
 
 
 class ChatMessage(AnswerSchema, kw_only=True):

@@ -330,7 +330,7 @@ class CompletionFrames:
         self, delta: SampleDelta, logprobs: bytes, members: bytes, choice: int | None
     ) -> bytes:
         """Returns the members after the text in a frame."""
-        reason = None if delta.finish_reason is None else delta.finish_reason.value
+        reason = delta.finish_reason and finish_word(delta.finish_reason)
         tail = b',"logprobs":' + logprobs + b',"finish_reason":' + orjson.dumps(reason)
         if self._dialect.has_ids:
             tail += b',"stop_reason":' + orjson.dumps(delta.stop_reason)

@@ -12,7 +12,7 @@ import msgspec
 import orjson
 from msgspec import UNSET, UnsetType
 
-from fastovms.api.answer import AnswerWriter, Envelope, ShownPieces, write_answer
+from fastovms.api.answer import AnswerWriter, Envelope, ShownPieces, has_called, write_answer
 from fastovms.api.chat_messages import Message, seal
 from fastovms.api.chat_tools import ToolTarget
 from fastovms.api.client_request import ClientRequest, FieldNames
@@ -94,7 +94,7 @@ class AnswerForm:
 
         Args:
             stop: the stop string, or the id of the token, that ended the answer.
-            are_whole: whether each tool call is complete; clients must not run incomplete calls.
+            are_whole: whether each tool call is complete; see `has_called`.
             num_tokens: the number of the answer's tokens.
         """
         if reason is FinishReason.LENGTH:
@@ -102,8 +102,7 @@ class AnswerForm:
             return MessageEnding("max_tokens" if has_all else "model_context_window_exceeded")
         if isinstance(stop, str) and reason is FinishReason.STOP:
             return MessageEnding("stop_sequence", stop)
-        has_called = bool(are_whole) and all(are_whole)
-        return MessageEnding("tool_use" if has_called else "end_turn")
+        return MessageEnding("tool_use" if has_called(are_whole) else "end_turn")
 
 
 StopWord = Literal[

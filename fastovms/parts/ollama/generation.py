@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import orjson
 
-from fastovms.api.answer import AnswerWriter, Run, write_answer
+from fastovms.api.answer import AnswerWriter, Run, finish_word, write_answer
 from fastovms.api.body import show
 from fastovms.api.chat_messages import ChatMessages, Message
 from fastovms.api.chat_tools import ToolUse, read_tools
@@ -213,7 +213,7 @@ class OllamaAnswer:
         timings = usage.timings
         end: Members = {
             "done": True,
-            "done_reason": (reason or FinishReason.STOP).value,
+            "done_reason": finish_word(reason or FinishReason.STOP),
             "total_duration": nanoseconds(self.total_time()),
             "load_duration": nanoseconds(self.load_time),
             "prompt_eval_count": usage.prompt_tokens,

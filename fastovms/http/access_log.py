@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import orjson
 from prometheus_client.core import (
@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from fastovms.backend_stats import Histogram
 from fastovms.http.messages import Exchange
+from fastovms.http.server import HttpServer
 from fastovms.quoting import one_line
 from fastovms.telemetry.log_format import timestamp
 
@@ -96,27 +97,16 @@ _DURATION_BUCKETS: Final = (
 )  # fmt: skip
 
 
-class ServerLevels(Protocol):
-    """The current numbers of the server; `server.HttpServer` implements it."""
-
-    @property
-    def num_connections(self) -> int: ...
-    @property
-    def num_handshakes(self) -> int: ...
-    @property
-    def num_body_bytes(self) -> int: ...
-
-
 class HttpMetrics(Collector):
     """An observer that counts. Labels are routes, never paths because clients could invent any
     number of paths.
 
     Args:
-        levels: read at every scrape.
+        server: returns the server, whose numbers are read at every scrape.
     """
 
-    def __init__(self, levels: Callable[[], ServerLevels]) -> None:
-        self._levels = levels
+    def __init__(self, server: Callable[[], HttpServer]) -> None:
+        self._server = server
         self._durations: dict[tuple[str, str, int], Histogram] = {}
         self._num_received = 0
         self._num_sent = 0
@@ -153,10 +143,10 @@ class HttpMetrics(Collector):
         yield durations
         yield CounterMetricFamily(f"{_PREFIX}received_bytes", "Request bodies", self._num_received)
         yield CounterMetricFamily(f"{_PREFIX}sent_bytes", "Written to clients", self._num_sent)
-        levels = self._levels()
+        server = self._server()
         for name, description, value in (
-            ("connections", "Open connections", levels.num_connections),
-            ("handshakes", "TLS handshakes that are not over", levels.num_handshakes),
-            ("buffered_body_bytes", "Request bodies in memory", levels.num_body_bytes),
+            ("connections", "Open connections", server.num_connections),
+            ("handshakes", "TLS handshakes that are not over", server.num_handshakes),
+            ("buffered_body_bytes", "Request bodies in memory", server.num_body_bytes),
         ):
             yield GaugeMetricFamily(f"{_PREFIX}{name}", description, value)

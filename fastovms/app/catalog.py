@@ -114,7 +114,9 @@ class ModelFinder:
     def needs_network(self, source: ModelSource) -> bool:
         """Returns whether `find` has to download something. Raises ConfigurationError like
         `find`."""
-        return any(self._is_missing(location) for location in _locations(source))
+        draft = source.settings.section(EngineConfig).draft_model
+        locations = [source.location, *([] if draft is None else [str(draft)])]
+        return any(map(self._is_missing, locations))
 
     def find_here(self, source: ModelSource) -> ModelConfig | None:
         """Returns a model as `find` does; None = it would have to be downloaded."""
@@ -205,11 +207,6 @@ def _path(location: str) -> Path:
 def _name_of(path: Path) -> str:
     path = path.resolve()
     return path.stem if path.suffix == ".gguf" else path.name
-
-
-def _locations(source: ModelSource) -> list[str]:
-    draft = source.settings.section(EngineConfig).draft_model
-    return [source.location, *([] if draft is None else [str(draft)])]
 
 
 def _generation_config(whence: Path) -> Path | None:

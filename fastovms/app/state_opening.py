@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fastovms.parts.postgres.server_address import extra_needed
 from fastovms.server_config import StateConfig
 from fastovms.state.database import StateBounds
 from fastovms.state.sqlite.location import open_location
@@ -20,6 +19,8 @@ def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) ->
         return None
     bounds = StateBounds(config.max_age, config.max_objects, config.max_bytes)
     if config.state_url is not None:
+        from fastovms.parts.postgres.server_address import extra_needed
+
         with extra_needed():
             from fastovms.parts.postgres.shared_state import open_shared_state
         return open_shared_state(config, bounds, environ, clock)

@@ -35,7 +35,8 @@ def run_mode(arguments: argparse.Namespace, settings: Settings) -> None:
     if arguments.pull:
         _pull(arguments, settings)
     elif arguments.list_models:
-        _list_models(settings)
+        for name in list_models(model_root(settings.section(RepositoryConfig).path, os.environ)):
+            print(name)
     elif arguments.configure:
         _configure(arguments)
     elif arguments.add_to_config is not None:
@@ -58,11 +59,6 @@ def _pull(arguments: argparse.Namespace, settings: Settings) -> None:
     drafts = [] if draft is None or draft.exists() else [str(draft)]
     model_id = source_model(arguments.source_model, arguments.gguf_filename)
     pull_models([model_id, *drafts], settings.section(RepositoryConfig))
-
-
-def _list_models(settings: Settings) -> None:
-    for name in list_models(model_root(settings.section(RepositoryConfig).path, os.environ)):
-        print(name)
 
 
 def _configure(arguments: argparse.Namespace) -> None:
@@ -113,15 +109,11 @@ def _edited_list(arguments: argparse.Namespace, flag: str, given: Path | bool) -
         if beside is None:
             raise ConfigurationError(f"{flag} needs --config-path")
         return beside
-    if beside is not None and _real(given) != _real(beside):
+    if beside is not None and config_file(given).resolve() != config_file(beside).resolve():
         raise ConfigurationError(
             f"{flag} {given} cannot be used with --config-path {beside}: these are different files"
         )
     return given
-
-
-def _real(config: Path) -> str:
-    return os.path.realpath(config_file(config))
 
 
 def _only_name(arguments: argparse.Namespace, flag: str) -> str:
@@ -153,7 +145,9 @@ def add_model(config: Path, name: str, base_path: Path) -> None:
     """
     path, root = _read(config, may_be_new=True)
     models = [model for model in root["model_config_list"] if _name(model) != name]
-    models.append({"config": {"name": name, "base_path": _base_path(path.parent, base_path)}})
+    is_of_list = not base_path.exists() and (path.parent / base_path).exists()
+    place = str(base_path) if is_of_list else path_from(path.parent, base_path)
+    models.append({"config": {"name": name, "base_path": place}})
     _write(path, {**root, "model_config_list": models})
 
 
@@ -185,17 +179,9 @@ def _read(config: Path, *, may_be_new: bool) -> tuple[Path, dict[str, Any]]:
     if may_be_new and not path.exists():
         return path, {"model_config_list": []}
     root = read_json(path)
-    if not isinstance(root, dict) or not all(
-        isinstance(root.get(key, []), list)
-        for key in ("model_config_list", "mediapipe_config_list")
-    ):
+    if not isinstance(root, dict) or not all(isinstance(root.get(key, []), list) for key in _LISTS):
         raise ConfigurationError(f"{path} is not a list of models")
     return path, {"model_config_list": [], **root}
-
-
-def _base_path(folder: Path, given: Path) -> str:
-    is_of_list = not os.path.exists(given) and os.path.exists(folder / given)
-    return str(given) if is_of_list else path_from(folder, given)
 
 
 def _name(model: object) -> object:

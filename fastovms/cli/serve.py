@@ -266,15 +266,12 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
         with nullcontext() if sockets is None else closing(sockets):
             from fastovms.app import serve as server
 
+            if listed is not None:
+                from fastovms.parts.ovms.config_list import config_file
+
+                listed = config_file(listed)
             read_models = listed and (lambda: chosen_models(arguments, given)[0])
-            config = server_config(models, settings, listed and _list_file(listed), read_models)
-            server.serve(config, log, ahead, sockets)
-
-
-def _list_file(config: Path) -> Path:
-    from fastovms.parts.ovms.config_list import config_file
-
-    return config_file(config)
+            server.serve(server_config(models, settings, listed, read_models), log, ahead, sockets)
 
 
 def _compile_ahead(

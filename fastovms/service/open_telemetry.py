@@ -33,7 +33,7 @@ from opentelemetry.util.types import AttributeValue
 from fastovms import __version__
 from fastovms.params import SamplingFields, SamplingParams
 from fastovms.request_fields import rows_by_name
-from fastovms.telemetry.tracing import EncodingFormat, GenerationEnd, GenerationStart, TraceContext
+from fastovms.telemetry.tracing import GenerationEnd, GenerationStart, TraceContext
 
 _NAME: Final = "fastovms"
 _FLUSH_TIMEOUT: Final = 2.0
@@ -188,7 +188,10 @@ def _request_attributes(start: GenerationStart) -> Iterator[tuple[str, Attribute
     if start.params is not None:
         yield from _of_params(start.params)
     if start.form is not None:
-        yield from _of_form(start.form)
+        if start.form.dimensions is not None:
+            yield "gen_ai.embeddings.dimension.count", start.form.dimensions
+        if start.form.name is not None:
+            yield "gen_ai.request.encoding_formats", [start.form.name]
 
 
 def _of_params(params: SamplingParams) -> Iterator[tuple[str, AttributeValue]]:
@@ -198,10 +201,3 @@ def _of_params(params: SamplingParams) -> Iterator[tuple[str, AttributeValue]]:
             yield name, value
     if params.stop_strings:
         yield "gen_ai.request.stop_sequences", params.stop_strings
-
-
-def _of_form(form: EncodingFormat) -> Iterator[tuple[str, AttributeValue]]:
-    if form.dimensions is not None:
-        yield "gen_ai.embeddings.dimension.count", form.dimensions
-    if form.name is not None:
-        yield "gen_ai.request.encoding_formats", [form.name]

@@ -240,7 +240,10 @@ class HttpClient:
         self.target = target
         fields = {"Host": target.authority, **(headers or {})}
         self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        self._tls = _tls_context(verify=verify) if target.is_tls else None
+        self._tls = ssl.create_default_context() if target.is_tls else None
+        if self._tls is not None and not verify:
+            self._tls.check_hostname = False
+            self._tls.verify_mode = ssl.CERT_NONE
         self._idle: list[ClientConnection] = []
 
     @asynccontextmanager
@@ -432,14 +435,6 @@ def _words(error: OSError) -> str:
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
     return error.strerror or str(error)
-
-
-def _tls_context(*, verify: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 async def first_model(client: HttpClient) -> str:

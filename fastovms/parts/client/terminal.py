@@ -418,7 +418,10 @@ class AnswerPrinter:
             if part is None:
                 continue
             if part.thought and self._is_terminal:
-                self._think(part.thought)
+                if not self._is_thinking and self._in_colour:
+                    self._output.write(_DIM)
+                self._is_thinking = True
+                self._write(part.thought)
             for text in filter(None, (part.content, part.refusal)):
                 self._end_thought()
                 self._content.append(text)
@@ -438,13 +441,6 @@ class AnswerPrinter:
         if self._calls:
             message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
         return message
-
-    def _think(self, text: str) -> None:
-        if not self._is_thinking:
-            self._is_thinking = True
-            if self._in_colour:
-                self._output.write(_DIM)
-        self._write(text)
 
     def _end_thought(self) -> None:
         if self._is_thinking:

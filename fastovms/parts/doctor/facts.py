@@ -282,12 +282,10 @@ def _secret(name: str, path: Path) -> SecretFacts:
 
 
 def _addresses(http: HttpConfig) -> list[str]:
-    first = [] if http.host is None else [f"{_bracketed(http.host or '*')}:{http.port}"]
-    return [*first, *http.listen]
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    if http.host is None:
+        return [*http.listen]
+    host = f"[{http.host}]" if ":" in http.host else http.host or "*"
+    return [f"{host}:{http.port}", *http.listen]
 
 
 def _address(text: str) -> AddressFacts:
@@ -378,7 +376,7 @@ def read_traffic(model: ov.Model, config: Mapping[str, object]) -> WeightTraffic
             continue
         size = node.get_byte_size()
         total += size
-        if all(_looks_up(user, number) for user, number in _users(node)):
+        if all(user.get_type_name() == "Gather" and not number for user, number in _users(node)):
             looked_up += size
         elif num_experts and _is_expert(node, num_experts):
             experts += size
@@ -399,10 +397,6 @@ def _users(node: ov.Node) -> Iterator[tuple[ov.Node, int]]:
                     pending.append(user)
                 else:
                     yield user, target.get_index()
-
-
-def _looks_up(user: ov.Node, number: int) -> bool:
-    return user.get_type_name() == "Gather" and number == 0
 
 
 def _is_expert(node: ov.Node, num_experts: int) -> bool:

@@ -18,7 +18,7 @@ from fastovms.parts.client.http_client import DONE, read_event
 from fastovms.parts.load_test.config import LoadConfig
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 
 @dataclass(slots=True)
@@ -477,7 +477,12 @@ def draw(rounds: Mapping[str, Sequence[Load]]) -> str:
         for name, loads in rounds.items():
             done = [[t for t in load.timelines if t.failure is None] for load in loads]
             for axes, latency in zip(distributions, _LATENCIES, strict=True):
-                _draw_distribution(axes, name, [t for part in done for t in part], latency)
+                timelines = [timeline for part in done for timeline in part]
+                values = sorted(each * MILLISECONDS for each in values_of(latency, timelines))
+                shares = [100 * (i + 1) / len(values) for i in range(len(values))]
+                axes.step(values, shares, label=name)
+                axes.set_xlabel(_LATENCIES[latency])
+                axes.set_ylabel("% within")
             tokens = [number for part in done for number in tokens_by_second(part)]
             throughput.stairs(tokens or [0.0], label=name)
         throughput.set_xlabel("seconds")
@@ -491,10 +496,3 @@ def draw(rounds: Mapping[str, Sequence[Load]]) -> str:
         figure.savefig(written, format="svg", metadata={"Date": None})
         pyplot.close(figure)
     return written.getvalue()
-
-
-def _draw_distribution(axes: Axes, name: str, timelines: Sequence[Timeline], latency: str) -> None:
-    values = sorted(value * MILLISECONDS for value in values_of(latency, timelines))
-    axes.step(values, [100 * (i + 1) / len(values) for i in range(len(values))], label=name)
-    axes.set_xlabel(_LATENCIES[latency])
-    axes.set_ylabel("% within")

@@ -74,7 +74,10 @@ def read_address(url: str, password_file: Path | None, environ: Mapping[str, str
             f"--state-url is not a URL that libpq understands{reason}"
         ) from None
     parameters = {**_DEFAULTS, **{name: str(value) for name, value in given.items()}}
-    address = ServerAddress(parameters, password_file or _credential(environ))
+    if password_file is None and (directory := environ.get("CREDENTIALS_DIRECTORY")):
+        credential = Path(directory, _CREDENTIAL)
+        password_file = credential if credential.exists() else None
+    address = ServerAddress(parameters, password_file)
     try:
         address.connection_parameters()
     except StateFailed as error:
@@ -101,9 +104,3 @@ def may_have_password(url: str) -> bool:
         return ":" in parts.netloc.rpartition("@")[0] or "password" in parse_qs(parts.query)
     except ValueError:
         return True
-
-
-def _credential(environ: Mapping[str, str]) -> Path | None:
-    directory = environ.get("CREDENTIALS_DIRECTORY")
-    path = Path(directory, _CREDENTIAL) if directory else None
-    return path if path is not None and path.exists() else None

@@ -108,16 +108,13 @@ def open_shared_state(
         raise ConfigurationError(f"cannot keep the state in {address}: {error}") from None
     except Unreachable:
         pass  # the link has said so
+    listened = address
+    if config.listen_url is not None:
+        listened = read_address(config.listen_url, config.password_file, environ)
     return StateStore(
         *databases[::2],
         readers=databases[1::2],
         replica=replica,
-        watchers=NotificationListener(_listen_address(config, environ) or address),
+        watchers=NotificationListener(listened),
         timeout=_TIMEOUT,
     )
-
-
-def _listen_address(config: StateConfig, environ: Mapping[str, str]) -> ServerAddress | None:
-    if config.listen_url is None:
-        return None
-    return read_address(config.listen_url, config.password_file, environ)

@@ -179,14 +179,24 @@ def open_directory(
     directory: Path, bounds: StateBounds, clock: Clock, *, sets_aside: bool = True
 ) -> Database:
     """Opens the database in a directory, which it locks. Raises UnusableFile if the file is not
-    available. `sets_aside` says whether a file that is not a database, or a damaged one, is renamed
-    and replaced by a new one."""
+    available. `sets_aside` says whether a file that is not a database is renamed and replaced, so
+    that the server can start after a disk failure, and one that is found to be damaged later is
+    renamed too, so that the next start creates a new one."""
+    path = directory / STATE_FILE
     with _faults_told():
         private_directory(directory, may_be_link=True)
-        unlock = partial(os.close, lock_file(directory / f"{STATE_FILE}.lock"))
+        unlock = partial(os.close, lock_file(path.with_name(f"{path.name}.lock")))
+        on_damage = partial(_try_to_set_aside, path) if sets_aside else lambda error: None
         try:
-            open_it = _open_or_set_aside if sets_aside else _open_database
-            return open_it(directory / STATE_FILE, bounds, clock, unlock)
+            try:
+                return _open_database(path, bounds, clock, unlock, on_damage)
+            except (sqlite3.OperationalError, sqlite3.NotSupportedError):
+                raise
+            except sqlite3.DatabaseError as error:
+                if not sets_aside:
+                    raise
+                _set_aside(path, error)
+                return _open_database(path, bounds, clock, unlock, on_damage)
         except BaseException:
             unlock()
             raise
@@ -209,29 +219,12 @@ def _faults_told() -> Iterator[None]:
         raise UnusableFile(str(error), is_fault=True) from None
 
 
-def _open_or_set_aside(
-    path: Path, bounds: StateBounds, clock: Clock, on_close: Callable[[], None]
-) -> Database:
-    """Opens the database file. A file that is not a database is renamed and replaced, so that the
-    server can start after a disk failure. A file that is found to be damaged later is renamed too,
-    and the next start creates a new one. Raises OSError if the file is not available; sqlite3.Error
-    if the file cannot be read, or has another version."""
-    on_damage = partial(_try_to_set_aside, path)
-    try:
-        return _open_database(path, bounds, clock, on_close, on_damage)
-    except (sqlite3.OperationalError, sqlite3.NotSupportedError):
-        raise
-    except sqlite3.DatabaseError as error:
-        _set_aside(path, error)
-        return _open_database(path, bounds, clock, on_close, on_damage)
-
-
 def _open_database(
     path: Path,
     bounds: StateBounds,
     clock: Clock,
     on_close: Callable[[], None],
-    on_damage: Callable[[sqlite3.Error], None] = lambda error: None,
+    on_damage: Callable[[sqlite3.Error], None],
 ) -> Database:
     for suffix in ("-wal", "-shm", "-journal"):
         check_file(path.with_name(f"{path.name}{suffix}"))

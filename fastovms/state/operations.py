@@ -3,61 +3,33 @@ transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from fastovms.errors import StateFailed
-from fastovms.state.running_responses import ONLY_REPLICA, Replica, RunningResponses
+from fastovms.state.running_responses import RunningOperations, reads
 from fastovms.state.store import (
-    CutResponse,
     EarlierItems,
-    EventPack,
-    FoundEvents,
     FoundResponse,
     ItemOrigin,
     ItemPage,
-    OwnedResponse,
     Page,
-    ResponseKey,
     ResponseProgress,
-    Resumption,
-    RunningResponse,
     StoredItem,
     StoredResponse,
     UnknownPrevious,
     response_topic,
 )
-from fastovms.state.tables import MAX_CHAIN, ObjectKind, Tables
-
-Reading = TypeVar("Reading", bound=Callable[..., object])
+from fastovms.state.tables import MAX_CHAIN, ObjectKind
 
 
-def reads(operation: Reading) -> Reading:
-    """Marks an operation as read-only; it does not wait for writing ones."""
-    operation.reads = True  # type: ignore[attr-defined]
-    return operation
-
-
-class Operations:
+class Operations(RunningOperations):
     """The operations of one replica. `StateStore.run` runs one in a transaction of its own.
 
     Every operation may raise `errors.StateFailed`, and `errors.TooLarge` if an object becomes
     larger than allowed. The results None and False mean that the object does not exist. Reading an
     object counts as a use.
-
-    Args:
-        notify: notifies the replicas that wait for a topic once the transaction is committed.
     """
-
-    def __init__(
-        self,
-        tables: Tables,
-        replica: Replica = ONLY_REPLICA,
-        notify: Callable[[str], None] = lambda topic: None,
-    ) -> None:
-        self._tables = tables
-        self._running = RunningResponses(tables, replica)
-        self._notify = notify
 
     # Responses
 
@@ -105,7 +77,7 @@ class Operations:
         if key is None:
             return False
         if response.progress is ResponseProgress.RUNNING:
-            self._running.start(key, response.resumption)
+            self._start_run(key, response.resumption)
         if conversation_id is not None:
             key = self._key(tenant, ObjectKind.CONVERSATION, conversation_id, for_change=True)
             if key is not None:  # otherwise it was deleted after the response was accepted
@@ -127,7 +99,7 @@ class Operations:
         key = self._key(tenant, ObjectKind.RESPONSE, id, for_change=True)
         if key is None:
             return False
-        owner = self._running.end(key)
+        owner = self._end_run(key)
         if owner is not None:
             self._notify(owner)
             self._notify(response_topic(tenant, id))
@@ -152,108 +124,6 @@ class Operations:
         """Returns a page of the input of a response, including the input and output of earlier
         responses in its chain. Raises UnknownCursor if `page.after` is not the id of an item."""
         return self._page(tenant, ObjectKind.RESPONSE, id, page)
-
-    # Responses that run
-
-    def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
-        """Adds events of a response that runs on this replica, in place of a pack with the same
-        first number. Returns False if this replica does not run it."""
-        key = self._key_of_own(tenant, id)
-        if key is None:
-            return False
-        self._running.add_events(key, pack)
-        self._notify(response_topic(tenant, id))
-        return True
-
-    @reads
-    def find_events(self, tenant: str, id: str, start: int) -> FoundEvents | None:
-        """Returns the packs with the events from number `start` on. The first pack may begin before
-        that number, and at most one pack is returned without such events."""
-        row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key, progress, events")
-        if row is None:
-            return None
-        key, progress, events = cast("tuple[int, int, bytes | None]", row)
-        found = FoundEvents(ResponseProgress(progress), [])
-        if events is not None:
-            return found._replace(packs=[EventPack(0, events)])
-        return found._replace(packs=self._running.events(key, start))
-
-    def set_resumption(self, tenant: str, id: str, resumption: Resumption | None) -> bool:
-        """Replaces the `Resumption` of a response that runs on this replica; None = it can no
-        longer be resumed. Returns False if this replica does not run it."""
-        key = self._key_of_own(tenant, id)
-        if key is None:
-            return False
-        self._running.set_resumption(key, resumption)
-        return True
-
-    def request_cancel(self, tenant: str, id: str) -> bool:
-        """Asks the replica that runs a response to cancel it. Returns False if no replica runs
-        it."""
-        key = self._key_for_change(tenant, id)
-        owner = None if key is None else self._running.request_cancel(key)
-        if owner is None:
-            return False
-        self._notify(owner)
-        return True
-
-    def renew_leases(self) -> Sequence[OwnedResponse]:
-        """Renews the leases of all responses that this replica owns and returns these responses."""
-        return self._running.renew()
-
-    def give_up(self, keys: Sequence[ResponseKey]) -> None:
-        """Releases responses that this replica owns, so that others can take them over. Those
-        without a `Resumption` become INTERRUPTED."""
-        for tenant, id in keys:
-            key = self._key_for_change(tenant, id)
-            if key is not None and self._running.give_up(key):
-                self._notify(response_topic(tenant, id))
-
-    def interrupt_expired(self, patience: float) -> None:
-        """Sets responses with expired leases to INTERRUPTED, on any replica. A response with a
-        `Resumption` is interrupted only after `patience` seconds without a takeover."""
-        for tenant, id in self._running.interrupt_expired(patience):
-            self._notify(response_topic(tenant, id))
-
-    @reads
-    def list_running(self, limit: int) -> Sequence[RunningResponse]:
-        """Returns the running responses of all tenants on all replicas, oldest first."""
-        return self._running.all(limit)
-
-    def take_over(
-        self, models: Sequence[str] | None, limit: int, tenants: Collection[str] | None = None
-    ) -> Sequence[OwnedResponse]:
-        """Takes over resumable responses whose leases have expired. If several replicas call this,
-        each response goes to only one.
-
-        Args:
-            models: the identities of the models served here; None = any model.
-            limit: the maximum number of responses; those with the fewest attempts, then the oldest,
-                come first.
-            tenants: the tenants whose responses are resumed; None = all. Responses of other tenants
-                are taken over only to be cancelled.
-        """
-        return self._running.take_over(models, limit, tenants)
-
-    def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:
-        """Counts an attempt to resume a response that this replica owns, and returns its stored
-        data; None = not owned."""
-        key = self._key_for_change(tenant, id)
-        attempt = None if key is None else self._running.begin_attempt(key)
-        if key is None or attempt is None:
-            return None
-        job, num_attempts, cancel_requested = attempt
-        row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "body, previous_id")
-        body, previous_id = cast("tuple[bytes, str | None]", row)
-        return CutResponse(
-            body,
-            self._tables.items.of(key, ItemOrigin.INPUT),
-            previous_id,
-            job,
-            self._running.packs(key),
-            num_attempts,
-            cancel_requested,
-        )
 
     # Conversations
 
@@ -324,16 +194,6 @@ class Operations:
     def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
         """Returns the newest item of each id; missing ids are left out."""
         return self._tables.items.find_all(tenant, item_ids)
-
-    def _key_for_change(self, tenant: str, id: str) -> int | None:
-        """Returns the key of a response that will be changed; does not count as a use."""
-        row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key", for_change=True)
-        return None if row is None else cast("int", row[0])
-
-    def _key_of_own(self, tenant: str, id: str) -> int | None:
-        """Returns the key of a response that runs on this replica."""
-        key = self._key_for_change(tenant, id)
-        return key if key is not None and self._running.owns(key) else None
 
     def _page(self, tenant: str, kind: ObjectKind, id: str, page: Page) -> ItemPage | None:
         key = self._key(tenant, kind, id)

@@ -1,5 +1,5 @@
-"""Reads and writes the rows of running responses: their owner, lease and events so far. Leases use
-`unix_time()`, the database's clock, because replicas' clocks may differ.
+"""Operations on running responses: their owner, lease and events so far. Leases use `unix_time()`,
+the database's clock, because replicas' clocks may differ.
 
 A transaction that changes a running response locks its object first, to avoid deadlocks, except for
 renewals.
@@ -7,18 +7,39 @@ renewals.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple, TypeVar, cast
 
 from fastovms.state.store import (
+    CutResponse,
     EventPack,
+    FoundEvents,
+    ItemOrigin,
     OwnedResponse,
     ResponseKey,
     ResponseProgress,
     Resumption,
     RunningResponse,
+    response_topic,
 )
-from fastovms.state.tables import MAX_VARIABLES, OVERHEAD, Tables, marks, seal, slices, unseal
+from fastovms.state.tables import (
+    MAX_VARIABLES,
+    OVERHEAD,
+    ObjectKind,
+    Tables,
+    marks,
+    seal,
+    slices,
+    unseal,
+)
+
+Reading = TypeVar("Reading", bound=Callable[..., object])
+
+
+def reads(operation: Reading) -> Reading:
+    """Marks an operation as read-only; it does not wait for writing ones."""
+    operation.reads = True  # type: ignore[attr-defined]
+    return operation
 
 
 class Replica(NamedTuple):
@@ -41,61 +62,93 @@ def _model_of(resumption: Resumption | None) -> str:
     return "" if resumption is None else resumption.model
 
 
-class RunningResponses:
-    """The rows of running responses, as one replica sees them."""
+class RunningOperations:
+    """The operations of one replica on running responses.
 
-    def __init__(self, tables: Tables, replica: Replica) -> None:
+    Args:
+        notify: notifies the replicas that wait for a topic once the transaction is committed.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        replica: Replica = ONLY_REPLICA,
+        notify: Callable[[str], None] = lambda topic: None,
+    ) -> None:
         self._tables = tables
         self._execute = tables.execute
         self._replica = replica
+        self._notify = notify
 
-    def start(self, key: int, resumption: Resumption | None) -> None:
-        """Makes this replica the owner of a response that was just added. Raises TooLarge if the
-        response would exceed the size limit."""
-        id, lease = self._replica
+    def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
+        """Adds events of a response that runs on this replica, in place of a pack with the same
+        first number. Returns False if this replica does not run it."""
+        key = self._key_of_own(tenant, id)
+        if key is None:
+            return False
+        data, outputs = seal(pack.data), seal(pack.outputs)
+        replaced = self._execute(
+            "DELETE FROM event_packs WHERE object = ? AND first = ? "
+            "RETURNING length(data) + coalesce(length(outputs), 0)",
+            (key, pack.first),
+        ).fetchall()
         self._execute(
-            "INSERT INTO runs (object, owner, lease_until, cancel_requested, model) "
-            "VALUES (?, ?, unix_time() + ?, 0, ?)",
-            (key, id, lease, _model_of(resumption)),
+            "INSERT INTO event_packs (object, first, data, outputs) VALUES (?, ?, ?, ?)",
+            (key, pack.first, data, outputs),
         )
-        self._tables.grow(key, self._add_job(key, resumption))
+        if outputs is not None:
+            self._execute("UPDATE runs SET attempts = 0 WHERE object = ? AND attempts > 0", (key,))
+        size = OVERHEAD + len(data) + len(outputs or b"")
+        self._tables.grow(key, size - sum(OVERHEAD + length for (length,) in replaced))
+        self._notify(response_topic(tenant, id))
+        return True
 
-    def set_resumption(self, key: int, resumption: Resumption | None) -> None:
-        """Sets or replaces the data to resume a response. Raises TooLarge if the response would
-        exceed the size limit."""
+    @reads
+    def find_events(self, tenant: str, id: str, start: int) -> FoundEvents | None:
+        """Returns the packs with the events from number `start` on, without the model's output. The
+        first pack may begin before that number, and at most one pack is returned without such
+        events."""
+        row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key, progress, events")
+        if row is None:
+            return None
+        key, progress, events = cast("tuple[int, int, bytes | None]", row)
+        if events is not None:
+            return FoundEvents(ResponseProgress(progress), [EventPack(0, events)])
+        rows = self._execute(
+            "SELECT first, data FROM event_packs WHERE object = ? AND first >= coalesce("
+            "(SELECT max(first) FROM event_packs WHERE object = ? AND first <= ?), 0) "
+            "ORDER BY first",
+            (key, key, start),
+        )
+        packs = [EventPack(first, unseal(data)) for first, data in rows]
+        return FoundEvents(ResponseProgress(progress), packs)
+
+    def set_resumption(self, tenant: str, id: str, resumption: Resumption | None) -> bool:
+        """Replaces the `Resumption` of a response that runs on this replica; None = it can no
+        longer be resumed. Returns False if this replica does not run it."""
+        key = self._key_of_own(tenant, id)
+        if key is None:
+            return False
         old = self._execute("DELETE FROM jobs WHERE object = ? RETURNING length(job)", (key,))
         freed = sum(OVERHEAD + length for (length,) in old.fetchall())
         self._execute("UPDATE runs SET model = ? WHERE object = ?", (_model_of(resumption), key))
         self._tables.grow(key, self._add_job(key, resumption) - freed)
+        return True
 
-    def _add_job(self, key: int, resumption: Resumption | None) -> int:
-        """Stores the data to resume a response. Returns the bytes that they take."""
-        if resumption is None:
-            return 0
-        job = seal(resumption.job)
-        self._execute("INSERT INTO jobs (object, job) VALUES (?, ?)", (key, job))
-        return OVERHEAD + len(job)
-
-    def owns(self, key: int) -> bool:
-        """Returns whether a response runs on this replica."""
+    def request_cancel(self, tenant: str, id: str) -> bool:
+        """Asks the replica that runs a response to cancel it. Returns False if no replica runs
+        it."""
         row = self._execute(
-            "SELECT 1 FROM runs WHERE object = ? AND owner = ?", (key, self._replica.id)
+            "UPDATE runs SET cancel_requested = 1 WHERE object = ? RETURNING owner",
+            (self._key_for_change(tenant, id),),
         ).fetchone()
-        return row is not None
+        if row is None:
+            return False
+        self._notify(row[0])
+        return True
 
-    def end(self, key: int) -> str | None:
-        """Removes the row of a response and returns its owner."""
-        row = self._execute("DELETE FROM runs WHERE object = ? RETURNING owner", (key,)).fetchone()
-        return None if row is None else row[0]
-
-    def request_cancel(self, key: int) -> str | None:
-        """Records that a response must be cancelled. Returns its owner; None = no replica."""
-        row = self._execute(
-            "UPDATE runs SET cancel_requested = 1 WHERE object = ? RETURNING owner", (key,)
-        ).fetchone()
-        return None if row is None else row[0]
-
-    def renew(self) -> list[OwnedResponse]:
+    def renew_leases(self) -> Sequence[OwnedResponse]:
+        """Renews the leases of all responses that this replica owns and returns these responses."""
         id, lease = self._replica
         rows = self._execute(
             "UPDATE runs SET lease_until = unix_time() + ? WHERE owner = ? RETURNING "
@@ -108,33 +161,41 @@ class RunningResponses:
             for tenant, id, cancel, model, num_attempts in rows
         ]
 
-    def interrupt_expired(self, patience: float) -> list[ResponseKey]:
-        """Sets the state of responses whose leases have expired to INTERRUPTED, and returns their
-        keys. A resumable response is interrupted only `patience` seconds later, so that another
-        server can take it over. A row that another transaction locks is skipped."""
+    def give_up(self, keys: Sequence[ResponseKey]) -> None:
+        """Releases responses that this replica owns, so that others can take them over. Those
+        without a `Resumption` become INTERRUPTED."""
+        for tenant, id in keys:
+            key = self._key_for_change(tenant, id)
+            row = self._execute(
+                "UPDATE runs SET owner = '', lease_until = unix_time() "
+                "WHERE object = ? AND owner = ? RETURNING model",
+                (key, self._replica.id),
+            ).fetchone()
+            if key is None or row is None:
+                continue
+            if row == ("",):
+                self._end_run(key)
+                self._interrupt(key)
+            self._notify(response_topic(tenant, id))
+
+    def interrupt_expired(self, patience: float) -> None:
+        """Sets responses with expired leases to INTERRUPTED, on any replica. A response with a
+        `Resumption` is interrupted only after `patience` seconds without a takeover. A row that
+        another transaction locks is skipped."""
         rows = self._execute(
             "SELECT key FROM objects WHERE key IN (SELECT object FROM runs "
             "WHERE lease_until < unix_time() - CASE model WHEN '' THEN 0 ELSE ? END) "
             f"ORDER BY key {self._tables.locks.skip}",
             (patience,),
         ).fetchall()
-        return [self._interrupt(key) for (key,) in rows if self._has_expired(key)]
+        for (key,) in rows:
+            if self._has_expired(key):
+                tenant, id = self._interrupt(key)
+                self._notify(response_topic(tenant, id))
 
-    def give_up(self, key: int) -> bool:
-        """Releases a response that this replica owns, or sets it to INTERRUPTED if it cannot be
-        resumed. Returns whether the replica owns it."""
-        row = self._execute(
-            "UPDATE runs SET owner = '', lease_until = unix_time() WHERE object = ? AND owner = ? "
-            "RETURNING model",
-            (key, self._replica.id),
-        ).fetchone()
-        if row == ("",):
-            self.end(key)
-            self._interrupt(key)
-        return row is not None
-
-    def all(self, limit: int) -> list[RunningResponse]:
-        """Returns the running responses of all tenants, oldest first."""
+    @reads
+    def list_running(self, limit: int) -> Sequence[RunningResponse]:
+        """Returns the running responses of all tenants on all replicas, oldest first."""
         rows = self._execute(
             "SELECT tenant, id, model, lease_until >= unix_time() FROM runs "
             "JOIN objects ON key = object ORDER BY key LIMIT ?",
@@ -147,9 +208,17 @@ class RunningResponses:
 
     def take_over(
         self, models: Sequence[str] | None, limit: int, tenants: Collection[str] | None = None
-    ) -> list[OwnedResponse]:
-        """Takes over responses whose leases have expired, and returns them: responses of these
-        tenants (None = all), and responses to cancel."""
+    ) -> Sequence[OwnedResponse]:
+        """Takes over resumable responses whose leases have expired. If several replicas call this,
+        each response goes to only one.
+
+        Args:
+            models: the identities of the models served here; None = any model.
+            limit: the maximum number of responses; those with the fewest attempts, then the oldest,
+                come first.
+            tenants: the tenants whose responses are resumed; None = all. Responses of other tenants
+                are taken over only to be cancelled.
+        """
         if models is not None and not models:
             return []
         is_served = "model <> ''" if models is None else f"model IN ({marks(models)})"
@@ -168,20 +237,68 @@ class RunningResponses:
             taken += (self._take(key, ResponseKey(tenant, id)) for key, tenant, id in rows)
         return [response for response in taken if response is not None]
 
-    def begin_attempt(self, key: int) -> tuple[bytes, int, bool] | None:
-        """Counts an attempt to resume a response that this replica owns. Returns its job, the
-        number of attempts since the last model output, and whether it must be cancelled; None = it
-        has no job."""
-        row = self._execute(
-            "UPDATE runs SET attempts = attempts + 1 WHERE object = ? AND owner = ? "
+    def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:
+        """Counts an attempt to resume a response that this replica owns, and returns its stored
+        data; None = not owned, or it cannot be resumed."""
+        key = self._key_of_own(tenant, id)
+        if key is None:
+            return None
+        job, num_attempts, cancel_requested = self._execute(
+            "UPDATE runs SET attempts = attempts + 1 WHERE object = ? "
             "RETURNING (SELECT job FROM jobs WHERE jobs.object = runs.object), attempts, "
             "cancel_requested",
-            (key, self._replica.id),
+            (key,),
         ).fetchone()
-        if row is None or row[0] is None:
+        if job is None:
             return None
-        job, num_attempts, cancel_requested = row
-        return unseal(job), num_attempts, bool(cancel_requested)
+        row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "body, previous_id")
+        body, previous_id = cast("tuple[bytes, str | None]", row)
+        rows = self._execute(
+            "SELECT first, data, outputs FROM event_packs WHERE object = ? ORDER BY first", (key,)
+        )
+        packs = [
+            EventPack(first, unseal(data), None if outputs is None else unseal(outputs))
+            for first, data, outputs in rows
+        ]
+        input = self._tables.items.of(key, ItemOrigin.INPUT)
+        is_cancelled = bool(cancel_requested)
+        return CutResponse(body, input, previous_id, unseal(job), packs, num_attempts, is_cancelled)
+
+    def _key_for_change(self, tenant: str, id: str) -> int | None:
+        """Returns the key of a response that will be changed; does not count as a use."""
+        row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key", for_change=True)
+        return None if row is None else cast("int", row[0])
+
+    def _key_of_own(self, tenant: str, id: str) -> int | None:
+        """Returns the key of a response that runs on this replica."""
+        key = self._key_for_change(tenant, id)
+        row = self._execute(
+            "SELECT 1 FROM runs WHERE object = ? AND owner = ?", (key, self._replica.id)
+        ).fetchone()
+        return None if row is None else key
+
+    def _start_run(self, key: int, resumption: Resumption | None) -> None:
+        """Makes this replica the owner of a response that was just added."""
+        id, lease = self._replica
+        self._execute(
+            "INSERT INTO runs (object, owner, lease_until, cancel_requested, model) "
+            "VALUES (?, ?, unix_time() + ?, 0, ?)",
+            (key, id, lease, _model_of(resumption)),
+        )
+        self._tables.grow(key, self._add_job(key, resumption))
+
+    def _end_run(self, key: int) -> str | None:
+        """Removes the row of a response and returns its owner."""
+        row = self._execute("DELETE FROM runs WHERE object = ? RETURNING owner", (key,)).fetchone()
+        return None if row is None else row[0]
+
+    def _add_job(self, key: int, resumption: Resumption | None) -> int:
+        """Stores the data to resume a response. Returns the bytes that they take."""
+        if resumption is None:
+            return 0
+        job = seal(resumption.job)
+        self._execute("INSERT INTO jobs (object, job) VALUES (?, ?)", (key, job))
+        return OVERHEAD + len(job)
 
     def _take(self, key: int, response: ResponseKey) -> OwnedResponse | None:
         """Makes this replica the owner of a response, unless its lease has been renewed
@@ -213,43 +330,3 @@ class RunningResponses:
             (ResponseProgress.INTERRUPTED, key),
         ).fetchone()
         return ResponseKey(*row)
-
-    # Events
-
-    def add_events(self, key: int, pack: EventPack) -> None:
-        """Adds events, in place of a pack with the same first number. Raises TooLarge if the
-        response would exceed the size limit."""
-        data, outputs = seal(pack.data), seal(pack.outputs)
-        replaced = self._execute(
-            "DELETE FROM event_packs WHERE object = ? AND first = ? "
-            "RETURNING length(data) + coalesce(length(outputs), 0)",
-            (key, pack.first),
-        ).fetchall()
-        self._execute(
-            "INSERT INTO event_packs (object, first, data, outputs) VALUES (?, ?, ?, ?)",
-            (key, pack.first, data, outputs),
-        )
-        if outputs is not None:
-            self._execute("UPDATE runs SET attempts = 0 WHERE object = ? AND attempts > 0", (key,))
-        size = OVERHEAD + len(data) + len(outputs or b"")
-        self._tables.grow(key, size - sum(OVERHEAD + length for (length,) in replaced))
-
-    def packs(self, key: int) -> Sequence[EventPack]:
-        """Returns all packs including the model's output."""
-        rows = self._execute(
-            "SELECT first, data, outputs FROM event_packs WHERE object = ? ORDER BY first", (key,)
-        )
-        return [
-            EventPack(first, unseal(data), None if outputs is None else unseal(outputs))
-            for first, data, outputs in rows
-        ]
-
-    def events(self, key: int, start: int) -> Sequence[EventPack]:
-        """Returns the packs from the one with event `start` on, without the model's output."""
-        rows = self._execute(
-            "SELECT first, data FROM event_packs WHERE object = ? AND first >= coalesce("
-            "(SELECT max(first) FROM event_packs WHERE object = ? AND first <= ?), 0) "
-            "ORDER BY first",
-            (key, key, start),
-        )
-        return [EventPack(first, unseal(data)) for first, data in rows]

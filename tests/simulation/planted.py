@@ -770,11 +770,11 @@ FAULTS: Final = (
         for fault in (
             (
                 "events are added without a check of the owner",
-                _OPERATIONS,
+                _RUNNING,
                 "        key = self._key_of_own(tenant, id)\n        if key is None:\n"
-                "            return False\n        self._running.add_events(key, pack)",
+                "            return False\n        data,",
                 "        key = self._key_for_change(tenant, id)\n        if key is None:\n"
-                "            return False\n        self._running.add_events(key, pack)",
+                "            return False\n        data,",
             ),
             (
                 "a response is finished without a check of the owner",

@@ -375,7 +375,7 @@ class ServerStatus:
         """Returns the reason why balancers should send requests to another server, or None."""
         return self.failure or (None if self.phase is ServerPhase.SERVING else self.phase.value)
 
-    def admit(self, request: Request) -> Response | None:
+    def refusal(self, request: Request) -> Response | None:
         """Returns a refusal if the request cannot be served now, otherwise None; implements
         `http.messages.Check`."""
         if self._refusal is None or request.path in _ALWAYS_ANSWERED:

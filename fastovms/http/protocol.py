@@ -142,15 +142,15 @@ class PendingRequests(deque[PendingRequest]):
         self.clear()
 
 
-def admit(
+def admit_body(
     dispatcher: Dispatcher,
     request: Request,
     content_length: int | None,
     largest_body: int,
     on_change: Callable[[], None],
 ) -> Handler | Response:
-    """Returns the handler of a request, or a refusal, like `Dispatcher.admit`. For an upload it
-    sets the request's `sink`. Raises Fault if the body is too large for memory.
+    """Returns the handler of a request with a body, or a refusal, as `Dispatcher.admit` does. For
+    an upload it sets the request's `sink`. Raises Fault if the body is too large for memory.
 
     Args:
         content_length: the size of the body that follows; None = not known yet.
@@ -304,7 +304,7 @@ class Connection(asyncio.Protocol):
         request.received_at = self._loop.time()
         request.open_stream = self._open_stream
         request.upgrade = self._upgrade
-        admitted = self._admitted = admit(
+        admitted = self._admitted = admit_body(
             server.dispatcher,
             request,
             content_length,

@@ -69,7 +69,7 @@ class Guard:
             refusal = self._keys(request)
             if refusal is not None:
                 return refusal
-        return self._status.admit(request)
+        return self._status.refusal(request)
 
     @property
     def needs_key(self) -> bool:

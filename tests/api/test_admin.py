@@ -36,7 +36,7 @@ class Start:
     def ask(self, path: str, body: object) -> asyncio.Task[Response | None]:
         request = make_request(path, body, stream=self.stream)
         self.requests.append(request)
-        assert self.status.admit(request) is None
+        assert self.status.refusal(request) is None
         match = self.router.match("POST", path)
         assert isinstance(match, Match)
         return asyncio.ensure_future(match.handler(request))  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ async def test_number_of_waiting_requests_is_limited(monkeypatch):
 
 def test_get_does_not_wait():
     start = Start()
-    refusal = start.status.admit(make_request("/v1/models", method="GET"))
+    refusal = start.status.refusal(make_request("/v1/models", method="GET"))
     assert refusal is not None
     assert refusal.status == 503
     assert start.router.match("GET", "/v1/models") is None
@@ -194,7 +194,7 @@ def models():
 
 
 def refusal(status: ServerStatus, path: str) -> tuple[int, object, str] | None:
-    response = status.admit(make_request(path))
+    response = status.refusal(make_request(path))
     if response is None:
         return None
     assert dict(response.headers) == {"Retry-After": "1"}
@@ -233,7 +233,7 @@ def test_a_failed_engine(models, phase):
 def test_health_and_metrics_are_always_answered(models, phase, path):
     status = ServerStatus.serving(models)
     status.phase = phase
-    assert status.admit(make_request(path, method="GET")) is None
+    assert status.refusal(make_request(path, method="GET")) is None
 
 
 # Models in Anthropic's form, for who names a version of its API.

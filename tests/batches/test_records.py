@@ -29,14 +29,11 @@ from fastovms.parts.batches.records import (
     cause_of_end,
     first_error,
     is_utf8,
-    lost_input,
     number_of,
     open_output,
     parse_line,
     read_lines,
     result_id,
-    server_fault,
-    too_many_ends,
     unasked_line,
     usage_of,
 )
@@ -180,17 +177,12 @@ GROUP = ExceptionGroup("lines", [ExceptionGroup("one", [OSError("full")]), Value
         (GROUP, "full"),
     ],
 )
-def test_faults_of_the_server(error: Exception, told: str) -> None:
-    fault = server_fault(error)
+def test_faults_of_the_server(folder, error: Exception, told: str) -> None:
+    record = new_record()
+    BatchFaults(record, folder).blame(error)
+    [fault] = record.errors
     assert fault.code == "server_error"
     assert fault.message == f"the batch could not go on: {told}"
-
-
-def test_what_else_ends_a_batch() -> None:
-    fault = lost_input("file-1")
-    assert (fault.code, fault.param) == ("input_file_not_found", "input_file_id")
-    assert "file-1" in fault.message
-    assert "ended 7 times" in too_many_ends(7).message
 
 
 def test_a_fault_of_the_disk_goes_before_others() -> None:
@@ -233,6 +225,8 @@ def test_who_is_blamed(folder) -> None:
     folder.path_of("file-in").unlink()
     faults.blame(OSError("no such file"))
     assert [error.code for error in record.errors] == ["server_error", "input_file_not_found"]
+    assert record.errors[1].param == "input_file_id"
+    assert "file-in" in record.errors[1].message
     assert record.outcome is BatchStatus.FAILED
     cancelled = new_record(outcome=BatchStatus.CANCELLED)
     BatchFaults(cancelled, folder).blame(ZeroDivisionError())

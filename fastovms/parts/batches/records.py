@@ -244,8 +244,7 @@ class BatchFaults:
         """Waits before a retry; `end_rest` ends the wait."""
         if self._record.outcome is BatchStatus.CANCELLED:
             self._num_retries += 1
-            await asyncio.sleep(_RETRY_DELAY)
-            return
+            self._has_no_rest.clear()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._has_no_rest.wait(), _RETRY_DELAY)
 
@@ -254,15 +253,19 @@ class BatchFaults:
         self._has_no_rest.set()
 
     def blame(self, error: Exception) -> None:
-        """Ends the batch with an error, whose details are logged."""
+        """Ends the batch with an error, whose details are logged. Errors other than those of the
+        disk or the model are reported by name only, without internal details."""
         record = self._record
         if self._has_lost_input():
-            fault = lost_input(record.input_file_id)
-            logger.error("batches: %s cannot continue: %s", record.id, fault.message)
-        else:
-            fault = server_fault(error)
-            logger.error("batches: %s cannot continue", record.id, exc_info=error)
-        self.end_with(fault)
+            message = f"the content of the input file {record.input_file_id} is gone"
+            logger.error("batches: %s cannot continue: %s", record.id, message)
+            self.end_with(BatchError("input_file_not_found", message, "input_file_id"))
+            return
+        logger.error("batches: %s cannot continue", record.id, exc_info=error)
+        cause = first_error(error)
+        is_told = isinstance(cause, (OSError, FastovmsError))
+        reason = str(cause) if is_told else f"internal server error ({type(cause).__name__})"
+        self.end_with(BatchError("server_error", f"the batch could not go on: {reason}"))
 
     def end_with(self, fault: BatchError) -> None:
         """Records the fault that ends the batch. The batch then fails, unless it was already
@@ -277,28 +280,6 @@ class BatchFaults:
         if self._record.status is BatchStatus.FINALIZING:
             return False
         return not self._files.path_of(self._record.input_file_id).is_file()
-
-
-def lost_input(file_id: str) -> BatchError:
-    """Returns the fault of a batch whose input file is missing."""
-    message = f"the content of the input file {file_id} is gone"
-    return BatchError("input_file_not_found", message, "input_file_id")
-
-
-def too_many_ends(count: int) -> BatchError:
-    """Returns the error of a batch during which the server has crashed this number of times in a
-    row, possibly because of the batch."""
-    message = f"the server has ended {count} times while the batch ran"
-    return BatchError("server_error", message)
-
-
-def server_fault(error: Exception) -> BatchError:
-    """Returns the fault of a batch that met an error. Errors other than those of the disk or the
-    model are reported by name only, without internal details."""
-    cause = first_error(error)
-    is_told = isinstance(cause, (OSError, FastovmsError))
-    reason = str(cause) if is_told else f"internal server error ({type(cause).__name__})"
-    return BatchError("server_error", f"the batch could not go on: {reason}")
 
 
 def cause_of_end(error: BaseException) -> BaseException:

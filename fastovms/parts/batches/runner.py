@@ -34,6 +34,7 @@ from fastovms.parts.batches.records import (
     CANCELLED,
     EXPIRED,
     AskLater,
+    BatchError,
     BatchFaults,
     BatchLine,
     BatchRecord,
@@ -44,7 +45,6 @@ from fastovms.parts.batches.records import (
     cause_of_end,
     parse_line,
     read_lines,
-    too_many_ends,
 )
 from fastovms.parts.batches.store import BATCH_OUTPUT, FileRecord, FileStore, Records
 from fastovms.server_config import BatchConfig
@@ -461,8 +461,9 @@ class BatchRun:
         record.num_idle_starts = record.num_idle_starts + 1 if is_idle else 1
         record.num_done = log.num_done
         if record.num_idle_starts > MAX_IDLE_STARTS:
-            self._faults.end_with(too_many_ends(MAX_IDLE_STARTS))
-            logger.error("batches: %s cannot continue: %s", record.id, record.errors[-1].message)
+            message = f"the server has ended {MAX_IDLE_STARTS} times while the batch ran"
+            self._faults.end_with(BatchError("server_error", message))
+            logger.error("batches: %s cannot continue: %s", record.id, message)
             return False
         await self._save(record)
         return True

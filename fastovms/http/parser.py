@@ -431,7 +431,6 @@ class RequestParser:
                 raise Fault(501, "CONNECT is not supported")
             # httptools skips the body of an upgrade request: it is read again without the Upgrade
             # field (RFC 9110 7.8 lets a server ignore it), and only then checked.
-            self._upgrading = True
             return
         self._check_fields()
         headers = Headers(
@@ -554,7 +553,6 @@ class RequestParser:
         self._current = None
         self._wanted = True
         self._max_size = 0
-        self._upgrading = False
         self.body_size = 0
         self.awaiting_continue = False
 

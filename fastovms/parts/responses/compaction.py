@@ -125,7 +125,7 @@ async def compacted(
     while end and _is_given(history.items[end - 1]):
         end -= 1
     older, newer = history.items[:end], history.items[end:]
-    if not any(map(_is_replaceable, older)):
+    if all(item["type"] == "compaction" or _is_given(item) for item in older):
         return None
     new_item_id = item_ids(context.new_id, preparation.dialect)
     past = History(older, older, history.size)
@@ -144,10 +144,6 @@ def _is_given(item: Item) -> bool:
     if item["type"] in CONFIGURATION:
         return True
     return bool(item["type"] == "message" and item["role"] != "assistant")
-
-
-def _is_replaceable(item: Item) -> bool:
-    return item["type"] != "compaction" and not _is_given(item)
 
 
 async def _summary_job(
@@ -257,7 +253,7 @@ def transcript(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens
     kept. `items` are the checked items, without references."""
     told: dict[int, str] = {}
     left = max_tokens
-    order = sorted(range(len(items)), key=lambda place: (not _is_summary(items[place]), -place))
+    order = sorted(range(len(items)), key=lambda at: (items[at]["type"] != "compaction", -at))
     for place in order:
         entry = "\n\n".join(filter(None, map(_entry, as_functions(items[place]))))
         if not entry:
@@ -289,10 +285,6 @@ def newest(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens) ->
             break
         kept.add(place)
     return [items[place] for place in sorted(kept)]
-
-
-def _is_summary(item: Item) -> bool:
-    return bool(item["type"] == "compaction")
 
 
 def _entry(item: Item) -> str:

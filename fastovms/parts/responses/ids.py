@@ -36,14 +36,9 @@ def with_affinity(new_id: str, headers: Headers, continued: str | None = None) -
         headers: the headers of the request.
         continued: the id of the response or the conversation that is continued.
     """
-    key = _key_of(continued) or headers.get(AFFINITY_HEADER) or ""
+    made_here = _ID.fullmatch(continued or "")  # an id of a client has no key
+    key = made_here[1] if made_here else headers.get(AFFINITY_HEADER) or ""
     return key + new_id[_NUM_DIGITS:] if _KEY.fullmatch(key) else new_id
-
-
-def _key_of(id: str | None) -> str | None:
-    """Returns the key of an id made here; None for an id that a client has made."""
-    match = _ID.fullmatch(id or "")
-    return None if match is None else match[1]
 
 
 def id_prefix(body: ResponsesRequest, dialect: Dialect) -> str:

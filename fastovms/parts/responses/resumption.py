@@ -176,7 +176,7 @@ class RunRestorer:
             cut.input,
             self._store,
             log,
-            _ahead(cut, log),
+            _said(pack for pack in cut.packs if pack.first == log.num_events),
         )
         for start in range(0, len(outputs), _HEARD_AT_ONCE):
             background.hear(outputs[start : start + _HEARD_AT_ONCE])
@@ -209,11 +209,6 @@ class RunRestorer:
 def _said(packs: Iterable[EventPack]) -> list[GenerationOutput]:
     said: Iterable[bytes | None] = (pack.outputs for pack in packs)
     return list(chain.from_iterable(unpack_outputs(data) for data in said if data is not None))
-
-
-def _ahead(cut: CutResponse, log: EventLog) -> Sequence[GenerationOutput]:
-    """Returns the stored output of the model after the last event."""
-    return _said(pack for pack in cut.packs if pack.first == log.num_events)
 
 
 def _extend(log: EventLog, cut: CutResponse) -> None:

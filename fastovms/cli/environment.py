@@ -245,16 +245,12 @@ class _FlagParser(argparse.ArgumentParser):
         values: list[Any] = value if isinstance(value, list) else [value]
         if isinstance(value, list) and flag not in _REPEATED:
             values = [json.dumps(value)]
-        return [f"{flag}={_as_text(part)}" for part in values]
+        return [f"{flag}={part if isinstance(part, str) else json.dumps(part)}" for part in values]
 
 
 _REPEATED: Final = frozenset(
     ("--served-model-name", *(flag.name for flag in FLAGS if flag.repeats or flag.merges))
 )
-
-
-def _as_text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _served_names(value: str) -> list[str]:

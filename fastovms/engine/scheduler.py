@@ -576,7 +576,8 @@ class Scheduler:
                 if self.reclaim_blocks():
                     continue
                 # Each pass preempts at least one sequence, at last this one, so the loop ends.
-                self._preempt_for_blocks(plan)
+                owner, _ = self._largest_owner()
+                self._preempt_newest(self.running[-1].owner if owner is None else owner, plan)
                 if sequence.status is SequenceStatus.WAITING:
                     return False
         return True
@@ -604,10 +605,6 @@ class Scheduler:
             if self._newest(owner).priority < sequence.priority:
                 return
             self._preempt_newest(owner, Plan())  # nothing is planned yet
-
-    def _preempt_for_blocks(self, plan: Plan) -> None:
-        owner, _ = self._largest_owner()
-        self._preempt_newest(self.running[-1].owner if owner is None else owner, plan)
 
     def _largest_owner(self) -> tuple[str | None, int]:
         """Returns, among owners that run several requests, the one with the most blocks, and their

@@ -393,13 +393,10 @@ class StepCosts:
         seconds = self.decode_seconds(num_sequences, num_rows)
         if seconds is None or (num_sequences, num_rows, 0) == self._last_shape:
             return seconds
-        if num_rows > num_sequences and self._is_trial_due(num_sequences):
+        drafts = self._drafts_of(num_sequences) if num_rows > num_sequences else None
+        if drafts is not None and drafts.is_trial_due(self._num_steps):
             return seconds
         return seconds + self.shape_change_seconds
-
-    def _is_trial_due(self, num_sequences: int) -> bool:
-        drafts = self._drafts_of(num_sequences)
-        return drafts is not None and drafts.is_trial_due(self._num_steps)
 
     def _drafts_of(self, num_sequences: int) -> DraftCosts | None:
         """Returns the measurements of the nearest number of sequences."""

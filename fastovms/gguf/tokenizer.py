@@ -246,15 +246,13 @@ def _added_tokens(fields: TokenizerFields) -> list[dict[str, Any]]:
             "special": i in special,
             "single_word": False,
             "lstrip": False,
-            "rstrip": fields.is_phi3 and _swallows_spaces(fields.tokens[i], fields.kinds[i]),
+            "rstrip": fields.is_phi3
+            and fields.tokens[i] not in _KEEPS_SPACES_BEHIND
+            and (fields.kinds[i] == _CONTROL or fields.tokens[i] == "</s>"),
             "normalized": False,
         }
         for i in added
     ]
-
-
-def _swallows_spaces(token: str, kind: Value) -> bool:
-    return token not in _KEEPS_SPACES_BEHIND and (kind == _CONTROL or token == "</s>")
 
 
 def _byte_pairs(fields: TokenizerFields) -> dict[str, Any]:

@@ -271,7 +271,8 @@ def _alternatives(pieces: Sequence[str], start: int) -> tuple[list[_Items], int]
 def _open(items: _Items, anchor: str, side: int) -> _Items:
     """Returns the items without an anchor at one side, or with any text there if they had none."""
     at = items[side] if items else None
-    is_quantified = len(items) > 1 and side == 0 and _is_quantifier(items[1])
+    second = items[1] if side == 0 and len(items) > 1 else None
+    is_quantified = isinstance(second, str) and _QUANTIFIER.match(second) is not None
     if at == anchor and not is_quantified:
         rest = items[1:] if side == 0 else items[:-1]
         return rest if rest[side : side + 1 or None] != [anchor] else _open(rest, anchor, side)
@@ -287,10 +288,6 @@ def _has_anchor(alternatives: Sequence[_Items]) -> bool:
         for items in alternatives
         for one in items
     )
-
-
-def _is_quantifier(item: object) -> bool:
-    return isinstance(item, str) and _QUANTIFIER.match(item) is not None
 
 
 def _written(alternatives: Sequence[_Items]) -> str:

@@ -255,7 +255,8 @@ class _TagWriter:
                     )
                 its_ends = (begin,)
             if is_begun:
-                element = _without_begin(element)
+                is_text = element["type"] == "const_string"
+                element = None if is_text else {**element, "begin": ""}
             is_begun = following is not None and _is_free(element)
             if element is not None:
                 parts += self._write(element, its_path, its_ends)
@@ -435,11 +436,6 @@ def _begin_of(value: object) -> str:
             return text
         case _:
             return ""
-
-
-def _without_begin(value: Value) -> Value | None:
-    """Returns the rest of the format after its begin."""
-    return None if value["type"] == "const_string" else {**value, "begin": ""}
 
 
 def _is_text(value: object) -> bool:

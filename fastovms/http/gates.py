@@ -433,7 +433,9 @@ class ForwardedClients:
 
     def __init__(self, proxies: str | None) -> None:
         names = () if proxies is None else proxies.split(",")
-        self._proxies = [network for name in names for network in _networks(name)]
+        every = ("0.0.0.0/0", "::/0")
+        listed = [each for name in names for each in (every if name == "*" else (name,))]
+        self._proxies = [ip_network(network) for network in listed]
 
     def client(self, peer: str, headers: Headers) -> str:
         """Returns the client as address:port (with port 0 if a proxy reported the address): the
@@ -462,12 +464,6 @@ class ForwardedClients:
 
     def _is_proxy(self, address: Address) -> bool:
         return any(address in network for network in self._proxies)
-
-
-def _networks(name: str) -> list[Network]:
-    if name == "*":
-        return [ip_network("0.0.0.0/0"), ip_network("::/0")]
-    return [ip_network(name)]
 
 
 def _address(text: str) -> Address | None:

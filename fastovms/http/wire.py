@@ -334,14 +334,12 @@ class Wire:
         """Ends the connection if the client has received everything, and returns whether it has.
         TLS would otherwise wait for the client to close too, which RFC 8446 6.1 does not
         require."""
-        if self._transport is not None and self.state is WireState.CLOSING and self._is_taken():
-            self._transport.abort()
-            return True
-        return False
-
-    def _is_taken(self) -> bool:
-        """Returns whether all written data has been received by the client's host."""
-        return not self.buffered and self._num_queued(termios.TIOCOUTQ) == 0
+        if self._transport is None or self.state is not WireState.CLOSING or self.buffered:
+            return False
+        if self._num_queued(termios.TIOCOUTQ) != 0:
+            return False
+        self._transport.abort()
+        return True
 
     def _num_queued(self, request: int) -> int | None:
         """Returns the bytes in the queue of the kernel as returned by an ioctl request; None =

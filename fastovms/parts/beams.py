@@ -152,7 +152,11 @@ class BeamSearcher:
             beams += (s.continuation for s in survivors)
         self.steps.append([*beams, *reversed(self._ended)])
         if len(self.steps) == self._max_new_tokens:
-            self._complete_all()
+            for group in self._groups:
+                for position, score in enumerate(group.scores, group.first_position):
+                    score = self._rank_score(score, len(self.steps))
+                    group.add(Hypothesis(score, self._path_to(position), is_ended=False))
+                group.scores = []
             return []
         return beams
 
@@ -223,13 +227,6 @@ class BeamSearcher:
         if self._params.early_stopping is EarlyStopping.NEVER and self._params.length_penalty > 0:
             length = self._max_new_tokens
         return group.complete[-1].score >= self._rank_score(group.scores[0], length)
-
-    def _complete_all(self) -> None:
-        for group in self._groups:
-            for position, score in enumerate(group.scores, group.first_position):
-                score = self._rank_score(score, len(self.steps))
-                group.add(Hypothesis(score, self._path_to(position), is_ended=False))
-            group.scores = []
 
     def _rank_score(self, score: float, length: int) -> float:
         with np.errstate(all="ignore"):  # any number may be a length penalty

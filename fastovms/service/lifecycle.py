@@ -313,19 +313,16 @@ class Lifecycle:
             if stopped.done():
                 await self._drain()
             else:
-                await self._linger_failed(watching.result())
+                # Health checks and balancers have time to notice.
+                failure = watching.result()
+                logger.critical("the engine has failed: %s", failure)
+                self._notifier.status(f"failed: {failure}")
+                await _first_of(asyncio.sleep(self._config.failure_grace), self._stop.wait())
             if self._status.failure is not None:
                 raise EngineFailed(self._status.failure)
         finally:
             watching.cancel()
             stopped.cancel()
-
-    async def _linger_failed(self, failure: str) -> None:
-        """Waits after an engine has failed, so that health checks and balancers have time to
-        notice."""
-        logger.critical("the engine has failed: %s", failure)
-        self._notifier.status(f"failed: {failure}")
-        await _first_of(asyncio.sleep(self._config.failure_grace), self._stop.wait())
 
     async def _drain(self) -> None:
         config, http = self._config, self._http

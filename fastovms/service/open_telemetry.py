@@ -63,8 +63,14 @@ class OpenTelemetryTracer:
     def __init__(self, exporter: SpanExporter, unix_time: Callable[[], int] = time.time_ns) -> None:
         self._unix_time = unix_time
         self._ids = _RequestIds()
+        resource = Resource.create()
+        ours = {SERVICE_VERSION: __version__}  # overrides the version of the environment
+        if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+            ours[SERVICE_NAME] = _NAME
         self._provider = TracerProvider(
-            resource=_resource(), id_generator=self._ids, shutdown_on_exit=False
+            resource=resource.merge(Resource(ours)),
+            id_generator=self._ids,
+            shutdown_on_exit=False,
         )
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer(_NAME, __version__)
@@ -161,16 +167,6 @@ def otlp_exporter(endpoint: str | None) -> SpanExporter:
     if endpoint is not None and endpoint.partition("://")[2].find("/") < 0:
         endpoint += "/v1/traces"
     return OTLPSpanExporter(endpoint=endpoint)
-
-
-def _resource() -> Resource:
-    """Returns the attributes of this process for all spans; those from the environment override
-    ours."""
-    given = Resource.create()
-    ours = {SERVICE_VERSION: __version__}
-    if str(given.attributes[SERVICE_NAME]).startswith("unknown_service"):
-        ours[SERVICE_NAME] = _NAME
-    return given.merge(Resource(ours))
 
 
 def _request_attributes(start: GenerationStart) -> Iterator[tuple[str, AttributeValue]]:

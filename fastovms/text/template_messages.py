@@ -366,7 +366,11 @@ class _Turns:
             self._turns.append({"role": "user", "content": ""})
             self._has_user = True
         is_answer = role == "assistant" == last.get("role") and "tool_calls" not in last
-        if is_answer and form.joins_answers and ("tool_calls" not in turn or _may_hold(form)):
+        if (
+            is_answer
+            and form.joins_answers
+            and ("tool_calls" not in turn or form.call_text == KEPT)
+        ):
             content = _joined(last["content"], turn["content"])
             self._turns[-1] = {**last, **turn, "content": content}
             return
@@ -378,11 +382,6 @@ class _Turns:
         places = self._places.setdefault(text, [])
         if place not in places:
             places.append(place)
-
-
-def _may_hold(form: TemplateForm) -> bool:
-    """Returns whether a turn with calls may have content."""
-    return form.call_text == KEPT
 
 
 def _warning(text: str, places: Sequence[str]) -> str:

@@ -257,7 +257,7 @@ def normalization_of(
         )
         if not square or port_of(chain.node.input_value(0)) != port_of(source):
             continue
-        if not all(_has_one_consumer(one) for one in chain.nodes):
+        if not all(len(one.output(0).get_target_inputs()) == 1 for one in chain.nodes):
             continue
         inner = frozenset(one.get_instance_id() for one in chain.nodes)
         return Step(node, Opcode.NORMALIZE, (source,), widths, inner, epsilon=epsilon)
@@ -288,10 +288,6 @@ class NodeChain:
 
     def has_constant(self, index: int, value: float) -> bool:
         return self.constant(index) == value
-
-
-def _has_one_consumer(node: Node) -> bool:
-    return len(node.output(0).get_target_inputs()) == 1
 
 
 def is_last_axis(node: Node) -> bool:

@@ -213,7 +213,10 @@ _VALUES: Final[Mapping[str, _Value]] = {
     "inputs_embeds": lambda position, shape: np.zeros((1, 1, shape[2].get_length()), np.float32),
     "hidden_states": lambda position, shape: np.zeros((1, 1, shape[2].get_length()), np.float32),
     "attention_mask": lambda position, shape: np.ones((1, position + 1), np.int64),
-    "position_ids": lambda position, shape: np.full(_one_token(shape), position, np.int64),
+    # Some vision models have positions of several dimensions.
+    "position_ids": lambda position, shape: np.full(
+        [d.get_length() if d.is_static else 1 for d in shape], position, np.int64
+    ),
     "beam_idx": lambda position, shape: np.zeros(1, np.int32),
     _PAST: lambda position, shape: _empty_past(position, shape),
 }
@@ -225,12 +228,6 @@ def _kind(port: Any) -> str:
     if kind not in _VALUES:
         raise UnknownMask
     return kind
-
-
-def _one_token(shape: ov.PartialShape) -> list[int]:
-    """Returns the shape of the positions of one token; some vision models have several
-    dimensions."""
-    return [d.get_length() if d.is_static else 1 for d in shape]
 
 
 def _empty_past(position: int, shape: ov.PartialShape) -> Floats:

@@ -142,7 +142,8 @@ def _stack_projections(projections: Sequence[_Projection]) -> list[_Replacement]
     """Returns the replacements that give the first projection the weights of all."""
     matmuls = [projection.matmul for projection in projections]
     biases = [projection.bias for projection in projections]
-    inputs = {_identity(matmul.input_value(0)) for matmul in matmuls}
+    sources = [matmul.input_value(0) for matmul in matmuls]
+    inputs = {(source.get_node().get_instance_id(), source.get_index()) for source in sources}
     if len(inputs) != 1 or len({matmul.get_instance_id() for matmul in matmuls}) != len(matmuls):
         raise _NotAlikeError
     widths = [projection.width for projection in projections]
@@ -152,10 +153,6 @@ def _stack_projections(projections: Sequence[_Projection]) -> list[_Replacement]
     if not all(biases):
         raise _NotAlikeError
     return weights + _stack(biases, 1, widths, _WIDTH_AXIS_OF_BIAS)
-
-
-def _identity(output: Any) -> tuple[int, int]:
-    return output.get_node().get_instance_id(), output.get_index()
 
 
 def _stack(

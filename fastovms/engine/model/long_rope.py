@@ -150,7 +150,11 @@ def scale_by_sequence(model: ov.Model) -> LongRope:
     the length of the longest text. There each token computes its own row first
     (`compute_own_rows`).
     """
-    sources = list(_highest_positions(model))
+    sources = [
+        node
+        for node in model.get_ordered_ops()
+        if node.get_type_name() == "ReduceMax" and is_of_positions(node.input_value(0))
+    ]
     has_tables = not sources
     if has_tables:
         conditions = list(_conditions(model))
@@ -169,12 +173,6 @@ def scale_by_sequence(model: ov.Model) -> LongRope:
     if switch_len is None or _choose_by_sequence(model, uses, values, switch_len):
         return LongRope(switch_len, has_tables=has_tables)
     return LongRope(max_len=switch_len)
-
-
-def _highest_positions(model: ov.Model) -> Iterator[Node]:
-    for node in model.get_ordered_ops():
-        if node.get_type_name() == "ReduceMax" and is_of_positions(node.input_value(0)):
-            yield node
 
 
 def _uses_by_tokens(node: Node) -> list[_Use]:

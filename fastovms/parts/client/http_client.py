@@ -378,7 +378,7 @@ class ClientConnection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-            if self._on_event is not None and self._pieces and self._is_stream:
+            if self._on_event is not None and self._pieces and self._parser.get_status_code() < 300:
                 pieces, self._pieces = self._pieces, []
                 for event in self._events.feed(b"".join(pieces)):
                     self._on_event(event, now)
@@ -402,10 +402,6 @@ class ClientConnection(asyncio.Protocol):
             return
         reason = "before the end of the answer" if exc is None else str(exc)
         self._fail(RequestFailed("connection closed", reason))
-
-    @property
-    def _is_stream(self) -> bool:
-        return bool(self._parser.get_status_code() < 300)
 
     def _fail(self, error: RequestFailed | OSError) -> None:
         if self._ended is not None and not self._ended.done():

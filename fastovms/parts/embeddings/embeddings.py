@@ -657,7 +657,8 @@ async def answer_embeddings(context: ApiContext, request: Request, dialect: Dial
         adds,
         model.config.document_instruction,
     )
-    names = input_names(texts, "input", is_list=_is_list(body))
+    is_list = isinstance(body.input, list) and not isinstance(body.input[0], int)
+    names = input_names(texts, "input", is_list=is_list)
     call = encoding_call(
         context,
         request,
@@ -726,10 +727,6 @@ def read_input(body: EmbeddingRequest, max_inputs: int) -> Sequence[InputText]:
 def input_names(texts: Sequence[object], name: str, *, is_list: bool) -> list[str]:
     """Returns, for each text of a field, its name in error messages."""
     return [f"{name}[{position}]" for position in range(len(texts))] if is_list else [name]
-
-
-def _is_list(body: EmbeddingRequest) -> bool:
-    return isinstance(body.input, list) and not isinstance(body.input[0], int)
 
 
 def _check_choices(body: EmbeddingRequest) -> None:

@@ -340,15 +340,12 @@ class ThreadedEncoder(JobThread[_Job]):
             if all(job.is_given_up for job in jobs):
                 break
         else:
-            self._note_batch(texts, batch.num_tokens)
+            counters = self._encoder_counters
+            counters.num_texts += len(texts)
+            counters.num_padding_tokens += batch.num_tokens - sum(text.length for text in texts)
+            self._batch_sizes.observe(len(texts))
             self._hand_over(texts, batch.rows)
         self._num_running = 0
-
-    def _note_batch(self, texts: Sequence[QueuedText[_Job]], num_tokens: int) -> None:
-        counters = self._encoder_counters
-        counters.num_texts += len(texts)
-        counters.num_padding_tokens += num_tokens - sum(text.length for text in texts)
-        self._batch_sizes.observe(len(texts))
 
     def _hand_over(self, texts: Sequence[QueuedText[_Job]], rows: NDArray[np.float32]) -> None:
         for row, (job, index, length) in zip(rows, texts, strict=True):

@@ -264,12 +264,8 @@ def _forget_past(model: ov.Model) -> None:
         model.remove_sink(sink)
     for node in model.get_ordered_ops():
         if node.get_type_name() == "ReadValue" and node.get_input_size():
-            _redirect(node.output(0), node.input_value(0))
-
-
-def _redirect(old: Any, new: Any) -> None:
-    for consumer in list(old.get_target_inputs()):
-        consumer.replace_source_output(new)
+            for consumer in list(node.output(0).get_target_inputs()):
+                consumer.replace_source_output(node.input_value(0))
 
 
 def _vectors(model: ov.Model, mask: Any, pooling: Pooling | None, path: Path) -> Any:

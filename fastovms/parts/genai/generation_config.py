@@ -59,7 +59,11 @@ def generation_config(
         _set_beams(config, params.beam_search, params.n)
         return config
     if params.temperature > GREEDY_TEMPERATURE:
-        _set_sampling(config, params, seed + index)
+        config.do_sample = True
+        _set_members(config, params, GenaiUse.SAMPLING)
+        config.rng_seed = (seed + index) % 2**32
+        if params.top_k:
+            config.top_k = params.top_k
     if assistance:
         _set_assistance(config, params, assistance)
     return config
@@ -100,14 +104,6 @@ def _set_beams(config: genai.GenerationConfig, search: BeamSearch, n: int) -> No
     if search.num_beam_groups > 1 and search.diversity_penalty:  # else the groups are all alike
         config.num_beam_groups = search.num_beam_groups
         config.diversity_penalty = search.diversity_penalty
-
-
-def _set_sampling(config: genai.GenerationConfig, params: SamplingParams, seed: int) -> None:
-    config.do_sample = True
-    _set_members(config, params, GenaiUse.SAMPLING)
-    config.rng_seed = seed % 2**32
-    if params.top_k:
-        config.top_k = params.top_k
 
 
 def _set_assistance(

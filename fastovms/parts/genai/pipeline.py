@@ -129,7 +129,8 @@ def load_pipeline(
             # The pipeline takes whole gigabytes or a number of blocks, and tells what a block
             # takes only once it has a cache.
             growing = _load(model_dir, config, device)
-            num_blocks = int(size / _bytes_per_block(growing))
+            used = int(growing.get_metrics().kv_cache_size_in_bytes)
+            num_blocks = int(size / math.ceil(used / _num_blocks(growing)))
             del growing
             if num_blocks < 2:
                 raise ConfigurationError(
@@ -224,10 +225,6 @@ def _num_blocks(pipeline: genai.ContinuousBatchingPipeline) -> int:
     """Returns the number of blocks of the cache, derived from its usage while the warm-up holds one
     block."""
     return max(1, round(100 / float(pipeline.get_metrics().cache_usage)))
-
-
-def _bytes_per_block(pipeline: genai.ContinuousBatchingPipeline) -> int:
-    return math.ceil(int(pipeline.get_metrics().kv_cache_size_in_bytes) / _num_blocks(pipeline))
 
 
 _PIXELS_PER_TOKEN: Final = 28 * 28

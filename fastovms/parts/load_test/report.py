@@ -9,16 +9,13 @@ from dataclasses import dataclass, field
 from html import escape
 from io import StringIO
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from fastovms.errors import ConfigurationError, RequestFailed
 from fastovms.parts.client.http_client import DONE, read_event
 from fastovms.parts.load_test.config import LoadConfig
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(slots=True)

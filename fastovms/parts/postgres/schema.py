@@ -86,7 +86,8 @@ class PostgresSession:
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> SqlCursor:
         """Runs a statement, in which each ? is replaced by one of the values. Raises psycopg.Error
         if the server refuses the statement, or the connection is lost."""
-        known = [_storable(value) for value in values]
+        # PostgreSQL has no U+0000: a text with it becomes one that matches no stored id.
+        known = [v.replace("\0", "\ufffd") if isinstance(v, str) else v for v in values]
         return self._connection.execute(_with_placeholders(sql), known, binary=True)
 
     def begin(self, *, only_reads: bool = False) -> None:
@@ -117,12 +118,6 @@ def open_session(parameters: Mapping[str, str], limits: TimeLimits = OF_SERVERS)
         prepare_threshold=None,  # PgBouncer gives the next transaction to another session
     )
     return PostgresSession(connection, limits)
-
-
-def _storable(value: Any) -> Any:
-    """Returns the value for PostgreSQL. Text with U+0000, which PostgreSQL does not support, is
-    replaced by a text that matches no stored id."""
-    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
 @cache

@@ -33,8 +33,8 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, render_error
 from fastovms.api.served import KnownModel, ServedModels
 from fastovms.app.loading import load_models
+from fastovms.app.parts import Parts, PartSettings
 from fastovms.app.routes import add_health_routes, add_model_routes
-from fastovms.app.serve import BatchService
 from fastovms.app.supply import OneModelLoader
 from fastovms.backend_stats import BackendStats
 from fastovms.cli.bench import BENCH_GROUPS
@@ -51,16 +51,13 @@ from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
 from fastovms.params import SamplingFields, SamplingParams
 from fastovms.parts.openapi.document import TAGS, openapi_document
-from fastovms.parts.openapi.page import DocsRoutes, add_docs_routes
 from fastovms.parts.ovms.options import OVMS_OPTIONS
-from fastovms.parts.page.page import add_page_routes, read_page_files
+from fastovms.parts.page.page import read_page_files
 from fastovms.parts.several_models.model_pool import ModelCollector, ModelPool
 from fastovms.parts.several_models.residency import Residency
 from fastovms.request_fields import Row, rows_by_name, rows_of
 from fastovms.server_config import (
-    BatchConfig,
     ConfigField,
-    FilesConfig,
     MediaConfig,
     ResidencyConfig,
 )
@@ -205,11 +202,11 @@ def _router() -> Router:
     """A router with every route."""
     router = Router()
     context = ApiContext(ServedModels([]), ApiConfig(), str, float, BodyReader())
-    add_model_routes(router, context)
-    BatchService(None, FilesConfig(), BatchConfig(), float).start(router, context, int)
+    parts = Parts(PartSettings(shows_docs=True))
+    add_model_routes(router, context, parts)
+    parts.load_now()
     add_health_routes(router, HealthRoutes(ServerStatus(), CollectorRegistry(), ""))
-    add_docs_routes(router, DocsRoutes(dict))
-    add_page_routes(router, read_page_files())
+    read_page_files().add_routes(router)
     return router
 
 

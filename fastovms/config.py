@@ -67,6 +67,9 @@ _TASKS: Final = Kind(
 )
 """The tasks of models, with vLLM's names for them."""
 
+MAX_FORM_OVERHEAD: Final = 64 * 1024
+"""Bytes of a form besides its file."""
+
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from inspect import isawaitable
@@ -73,6 +74,34 @@ class WorkItem(NamedTuple):
 
 WorkSource = Callable[[], Awaitable[Sequence[WorkItem]]]
 """Returns all work of one kind, the oldest first."""
+
+
+class RunningPart(ABC):
+    """A part of the server with work that goes on between requests.
+
+    Attributes:
+        num_running: the number of background responses.
+    """
+
+    num_running: int = 0
+
+    @abstractmethod
+    async def work(self) -> Sequence[WorkItem]:
+        """Returns the running work of all tenants."""
+
+    @abstractmethod
+    def set_tenants(self, tenants: Collection[str]) -> int:
+        """Ends or pauses the work of all tenants except these. Returns how much that is."""
+
+    @abstractmethod
+    async def drain(self, seconds: float) -> None:
+        """Lets the work end within this many seconds."""
+
+    @property
+    @abstractmethod
+    def ends(self) -> Sequence[tuple[str, Callable[[], Awaitable[object]]]]:
+        """What stops all work, step by step, with the names of the steps for the log. The next
+        process resumes the work."""
 
 
 class WorkRoutes:

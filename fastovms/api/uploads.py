@@ -17,6 +17,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from fastovms.api.body import show
 from fastovms.api.dialect import Dialect, error_response
 from fastovms.api.unread import shown
+from fastovms.config import MAX_FORM_OVERHEAD
 from fastovms.errors import (
     InvalidField,
     Overloaded,
@@ -31,9 +32,6 @@ from fastovms.system.threads import DiskThreads
 
 logger = logging.getLogger(__name__)
 
-
-MAX_OVERHEAD: Final = 64 * 1024
-"""Bytes of a form besides its file."""
 
 _MAX_FIELDS: Final = 16
 _MAX_VALUE: Final = 1024
@@ -262,7 +260,7 @@ class UploadSink:
         owner: str = "",
         min_rate: Callable[[], float] = lambda: MIN_RATE,
     ) -> None:
-        self.max_size = reader.max_size + MAX_OVERHEAD
+        self.max_size = reader.max_size + MAX_FORM_OVERHEAD
         self._owner = owner
         self._min_rate = min_rate
         self.fault: Response | None = None

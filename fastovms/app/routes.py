@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, Literal
 
-from fastovms.api import tokenize
 from fastovms.api.admin import (
     CancelledWork,
     HealthRoutes,
@@ -29,31 +28,10 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, OPENAI
 from fastovms.api.endpoint import PAGE_QUERY, Nothing, Operation, Route, endpoint
 from fastovms.api.request_schemas import ChatRequest, CompletionRequest
+from fastovms.app.parts import Parts
 from fastovms.errors import ConfigurationError
 from fastovms.extensions import Extension, faults_named
 from fastovms.http.routing import Router
-from fastovms.parts import decisions
-from fastovms.parts.adapters import endpoints as adapters
-from fastovms.parts.embeddings import rerank
-from fastovms.parts.messages import endpoints as messages
-from fastovms.parts.ollama import models as ollama
-from fastovms.parts.responses import routes as responses
-from fastovms.parts.responses.background import ResponsesState
-from fastovms.parts.responses.resumption import response_work
-from fastovms.parts.speech import endpoints as audio
-
-PARTS: Final = (
-    tokenize.endpoints,
-    rerank.endpoints,
-    messages.endpoints,
-    ollama.endpoints,
-    decisions.endpoints,
-    audio.endpoints,
-    adapters.endpoints,
-)
-"""The optional parts of the API. Each returns its routes. Entry points of other packages
-(`extensions.ENDPOINTS`) have the same interface."""
-
 
 _COMPLETIONS: Final = Operation(
     "Continues one or many prompts, given as text or as token ids, whole or as a stream; takes "
@@ -103,7 +81,7 @@ _CANCEL: Final = _model_operation(
 def add_model_routes(
     router: Router,
     context: ApiContext,
-    state: ResponsesState | None = None,
+    parts: Parts | None = None,
     reload: Reload | None = None,
     work: Sequence[WorkSource] = (),
     extensions: Iterable[Extension] = (),
@@ -112,9 +90,9 @@ def add_model_routes(
     adds a route that exists.
 
     Args:
-        state: the stored responses; None = responses are not stored.
+        parts: the optional parts; None = with the default settings, and nothing is stored.
         reload: reads the list of models again; None = the server has no list.
-        work: returns the running work that operators may list and cancel, in addition to responses.
+        work: returns the running work that operators may list and cancel, beside that of the parts.
     """
     models = context.models
     completions = Completions(context)
@@ -132,17 +110,13 @@ def add_model_routes(
             answer = endpoint(completions, dialect)
             router.add("POST", f"{prefix}/completions", answer, _COMPLETIONS)
             router.add("POST", f"{prefix}/chat/completions", endpoint(chat, dialect), _CHATS)
-    for route in responses.endpoints(context, state):
-        router.add(*route)
     _add_servable_routes(router, ServableRoutes(models, reload))
-    of_responses = () if state is None else (partial(response_work, state),)
-    of_operators = WorkRoutes((*work, *of_responses))
+    parts = parts or Parts()
+    of_operators = WorkRoutes((*work, parts.work))
     cancel = endpoint(of_operators.cancel, OPENAI)
     router.add("GET", "/v1/work", endpoint(of_operators.show, OPENAI), _WORK)
     router.add("POST", "/v1/work/{id}/cancel", cancel, _CANCEL)
-    for endpoints in PARTS:
-        for route in endpoints(context):
-            router.add(*route)
+    parts.add_routes(router, context)
     for entry, function in extensions:
         with faults_named(entry):
             for route in function(context):

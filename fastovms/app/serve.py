@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,8 +29,10 @@ from fastovms.api.served import ServedModels
 from fastovms.app.catalog import ModelFinder
 from fastovms.app.compiling import CompileAhead
 from fastovms.app.greeting import greeting
+from fastovms.app.late import imported
 from fastovms.app.loading import load_models
 from fastovms.app.paged import TunedCores
+from fastovms.app.parts import FORMS, PAGE, LateDocuments, Parts, PartSettings
 from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.app.state_opening import open_store
 from fastovms.app.supply import ModelSupply, ReadList, settle_memory
@@ -44,29 +46,8 @@ from fastovms.http.listeners import BoundSockets, Notifier, bind_sockets
 from fastovms.http.messages import Observer, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
-from fastovms.parts.batches.endpoints import (
-    UPLOAD_ROUTES,
-    BatchEndpoints,
-    Batches,
-    add_batch_routes,
-    batch_work,
-    refuse_line,
-)
-from fastovms.parts.batches.files import Files, Kept, path_for
-from fastovms.parts.batches.input import InputChecker, LineSlots
-from fastovms.parts.batches.runner import FOLDER as BATCH_FOLDER
-from fastovms.parts.batches.runner import BatchParts, BatchRunner, LineCaller
-from fastovms.parts.batches.store import FOLDER as FILE_FOLDER
-from fastovms.parts.batches.store import FileStore
-from fastovms.parts.media.document_process import PdfProcesses
-from fastovms.parts.media.files import Documents
-from fastovms.parts.openapi.page import DocsRoutes, add_docs_routes
-from fastovms.parts.page.page import add_page_routes, read_page_files
 from fastovms.parts.prefix_cache.directory import open_block_directory
-from fastovms.parts.responses.background import BackgroundRuns, ResponsesState
-from fastovms.parts.responses.resumption import LeaseKeeper, Resumer, RunRestorer
 from fastovms.parts.several_models.model_pool import ModelCollector
-from fastovms.parts.speech import endpoints as audio
 from fastovms.server_config import (
     HTTP,
     MEDIA,
@@ -95,177 +76,15 @@ from fastovms.state.state_store import StateCollector
 from fastovms.system.clock import SteadyClock, boot_time
 from fastovms.system.disk import nearest_existing
 from fastovms.system.memory import child_memory, find_trim, memory_left, memory_limit
-from fastovms.system.threads import DiskThreads, LastWaits, LeavableExecutor
+from fastovms.system.threads import LastWaits, LeavableExecutor
 from fastovms.telemetry.metrics import GenerationCollector
 from fastovms.telemetry.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
-_FIRST_DELAY: Final = 1.0
-_MAX_DELAY: Final = 60.0
-"""The most seconds between two attempts to open the files; each delay is twice the one before."""
-
-
-class BatchService:
-    """Files and batches of one server. They are stored in its state directory, which is locked, at
-    the start or once it is available. A batch belongs to the server with that directory, even if
-    responses are in a database that several servers share.
-
-    Args:
-        directory: None = files and batches are off.
-        clock: returns the Unix time.
-
-    Attributes:
-        files: the files.
-    """
-
-    def __init__(
-        self,
-        directory: Path | None,
-        files: FilesConfig,
-        batches: BatchConfig,
-        clock: Callable[[], float],
-    ) -> None:
-        self._directory = directory
-        self._config = batches
-        self._clock = clock
-        self._threads = DiskThreads("files")
-        self._open_store = partial(FileStore, config=files, clock=clock, threads=self._threads)
-        self._store: FileStore | None = None
-        self._runner: BatchRunner | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self._tenants: Collection[str] | None = None
-        reason = "its state is not in a directory (see --state-dir)"
-        if directory is not None:
-            try:
-                self._store = self._open_store(directory / FILE_FOLDER)
-            except ConfigurationError as error:
-                reason = str(error)
-                logger.warning("files and batches are not available: %s", error)
-        is_fault = directory is not None
-        self.files = Kept("files", self._store, reason, is_fault=is_fault)
-        self._kept = Kept[BatchRunner]("batches", None, reason, is_fault=is_fault)
-
-    def start(
-        self,
-        router: Router,
-        context: ApiContext,
-        num_others: Callable[[], int],
-        tenants: Collection[str] | None = None,
-    ) -> None:
-        """Adds the routes, and resumes interrupted batches.
-
-        Args:
-            num_others: returns the number of other running requests.
-            tenants: see `set_tenants`; None = all.
-        """
-        config = self._config
-        endpoints = BatchEndpoints(router, context.models, config.max_lines)
-
-        def limit() -> int:
-            return config.num_beside_others if num_others() else config.num_at_once
-
-        caller = LineCaller(
-            router, context.new_id, refuse_line, lambda: context.models.failure is not None
-        )
-        slots, checker = LineSlots(limit), InputChecker()
-
-        def open_all(directory: Path) -> BatchRunner:
-            if self._store is None:
-                self._store = self._open_store(directory / FILE_FOLDER)
-            parts = BatchParts(self._store, caller, slots, checker, endpoints.rules, self._clock)
-            folder = directory / BATCH_FOLDER
-            try:
-                return BatchRunner(folder, config, parts)
-            except OSError as error:
-                raise ConfigurationError(f"{folder}: {error.strerror or error}") from None
-
-        batches = Batches(
-            self.files,
-            self._kept,
-            endpoints,
-            context.bodies,
-            context.new_id,
-            self._clock,
-        )
-        add_batch_routes(router, Files(self.files, context.new_id, self._clock), batches)
-        self._tenants = tenants
-        if self._directory is None:
-            return
-        try:
-            self._begin(open_all(self._directory))
-        except ConfigurationError as error:
-            if self._store is not None:
-                logger.warning("batches are not available: %s", error)
-            self._note(error)
-            open_later = self._open_later(partial(open_all, self._directory))
-            self._opening = asyncio.ensure_future(open_later)
-
-    async def _open_later(self, open_all: Callable[[], BatchRunner]) -> None:
-        """Opens the files and batches once the disk is available."""
-        delay = _FIRST_DELAY
-        while self._runner is None:
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, _MAX_DELAY)
-            try:
-                self._begin(await self._threads.run(open_all))
-            except ConfigurationError as error:
-                self._note(error)
-            except Exception:
-                logger.exception("files and batches cannot be opened")
-        logger.warning("files and batches are available from now on")
-
-    def _note(self, error: ConfigurationError) -> None:
-        """Notes why batches are not available, and files unless they are open by now."""
-        self._kept.reason = str(error)
-        if self._store is None:
-            self.files.reason = str(error)
-        else:
-            self.files.open(self._store)
-
-    def _begin(self, runner: BatchRunner) -> None:
-        """Makes the files and batches available, and resumes the batches."""
-        assert self._store is not None
-        self._runner = runner
-        self.files.open(self._store)
-        self._kept.open(runner)
-        runner.start(self._tenants)
-        self._store.drop_expired()  # the inputs of unfinished batches are safe by now
-
-    def set_tenants(self, tenants: Collection[str]) -> int:
-        """Pauses the batches of all tenants except these. Returns the number of paused batches."""
-        self._tenants = tenants
-        return 0 if self._runner is None else self._runner.set_tenants(tenants)
-
-    async def work(self) -> Sequence[WorkItem]:
-        """Returns the running batches of all tenants."""
-        return await batch_work(self._kept)
-
-    async def stop(self) -> None:
-        """Stops all batches. The next process resumes them."""
-        if self._opening is not None:
-            self._opening.cancel()
-        if self._runner is not None:
-            await self._runner.close()
-
-    async def close(self) -> None:
-        """Stops all batches, and unlocks the directory."""
-        await self.stop()
-        await self._threads.close()
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-
-
 _SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread must let another one have the GIL. At Python's 5 ms the engine
 thread may wait a tenth of a step for it."""
-
-_UPLOADS: Final = (*UPLOAD_ROUTES, *audio.ROUTES)
-"""The patterns of routes whose bodies are forms with files."""
-
-_LAST_WRITES: Final = 5.0
-"""Seconds in which responses in the background, which have ended by then, must have been kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,9 +256,8 @@ async def _run(
     router = Router()
     registry = CollectorRegistry()
     status = ServerStatus(_may_wait)
-    page = read_page_files(config.http.root_path) if config.security.ui else None
-    open_paths = () if page is None else tuple(page.paths())
-    guard = Guard(status, config.security, os.environ, open_paths)
+    page = imported(PAGE)(config.http.root_path) if config.security.ui else None
+    guard = Guard(status, config.security, os.environ, () if page is None else page.paths)
     cors = cors_policy(config.security, needs_key=guard.needs_key)
     dispatcher = Dispatcher(
         router,
@@ -452,7 +270,7 @@ async def _run(
             is_local=lambda: server.is_local,
         ),
         authenticate=guard,
-        checks=[JsonOnly(render_error, _UPLOADS)],
+        checks=[JsonOnly(render_error, FORMS)],
         cross_origin=cors,
         root_path=config.http.root_path,
         paths=ApiPaths(),
@@ -468,28 +286,38 @@ async def _run(
     )
     add_health_routes(router, HealthRoutes(status, registry, __version__))
     if page is not None:
-        add_page_routes(router, page)
+        page.add_routes(router)
     server.bind()  # before the state is touched: who has the address mostly has that too
     if not (guard.needs_key or server.is_local):
         logger.warning(
             "other machines can connect to %s, and no API key is needed: --api-key-file sets keys",
             ", ".join(server.addresses),
         )
-    runs = BackgroundRuns(config.state.max_background)
     clock = SteadyClock(time.time, boot_time)
     store = open_store(config.state, os.environ, clock)
-    state = None if store is None else ResponsesState(store, runs, config.state.resume)
-    keeper: LeaseKeeper | None = None
-    directory = None if store is None else _state_dir(config.state)
-    batches = BatchService(directory, config.files, config.batches, clock)
+    parts = Parts(
+        PartSettings(
+            store,
+            config.state,
+            None if store is None else _state_dir(config.state),
+            config.files,
+            config.batches,
+            clock,
+            tenants=lambda: guard.tenants,
+            num_requests=lambda: server.num_requests,
+            shows_docs=config.security.enable_docs,
+            needs_key=guard.needs_key,
+            root_path=config.http.root_path,
+        )
+    )
     if store is not None:
-        registry.register(StateCollector(store.stats, lambda: runs.num_running))
+        registry.register(StateCollector(store.stats, lambda: parts.num_running))
     loop = asyncio.get_running_loop()
     loop_watch = LoopWatch(lambda: server.num_connections > 0, time.monotonic, time.thread_time)
     registry.register(loop_watch)
     trimmer = MemoryTrimmer(find_trim())
     bodies = BodyReader()
-    documents = _documents(config, batches.files)
+    documents = LateDocuments(config.media, parts.find_file)
     router.more_to_come = True
     router.pending = StartWait(status, router, bodies, config.residency.wait_timeout)
 
@@ -502,17 +330,9 @@ async def _run(
         if supply is not None:
             registry.register(ModelCollector(models, supply.start(models)))
             reload = supply.reload if supply.has_list else None
-        if state is not None:
-            nonlocal keeper
-            keeper = _lease_keeper(state, context, lambda: guard.tenants)
-            keeper.start()
-        work = (batches.work, partial(_request_work, server, time.time))
-        add_model_routes(router, context, state, reload, work, extensions)
-        num_others = lambda: server.num_requests + runs.num_running  # noqa: E731
-        batches.start(router, context, num_others, guard.tenants)
-        if config.security.enable_docs:
-            describe = partial(_describe, config, router, models, needs_key=guard.needs_key)
-            add_docs_routes(router, DocsRoutes(describe))
+        work = (partial(_request_work, server, time.time),)
+        add_model_routes(router, context, parts, reload, work, extensions)
+        parts.begin_work()
         router.more_to_come = False
 
     def announce(models: ServedModels) -> None:
@@ -523,10 +343,12 @@ async def _run(
     def end_removed() -> None:
         """Ends the requests of keys that were removed, and holds their batches."""
         tenants = guard.tenants
+        num_cut = server.cut(lambda request: request.caller.tenant not in tenants | {""})
+        ended = parts.set_tenants(tenants)
         counts = (
-            server.cut(lambda request: request.caller.tenant not in tenants | {""}),
-            runs.cancel_all(tenants),
-            batches.set_tenants(tenants),
+            num_cut,
+            ended.get("responses", 0),
+            ended.get("batches", 0),
         )
         if any(counts):
             logger.warning(
@@ -546,7 +368,7 @@ async def _run(
             *(lines.reopen for lines in {log, access_lines} if lines is not None),
             *([] if supply is None else [supply.reload_soon]),
         ],
-        drains=[runs.drain, lambda seconds: batches.stop()],
+        drains=parts.drains,
         ends=[] if supply is None else [supply.close],
         trouble=(lambda: "") if store is None else store.trouble,
     )
@@ -568,10 +390,7 @@ async def _run(
         trimmer.stop()
         bodies.close()
         documents.close()
-        await waits.wait("the files of batches", batches.close())
-        await waits.wait("responses in the background", runs.drain(_LAST_WRITES))
-        if keeper is not None:
-            await waits.wait("giving up responses", keeper.close())
+        await parts.close(waits)
         if store is not None:
             await waits.wait("the store of responses", store.close())
 
@@ -579,7 +398,7 @@ async def _run(
 def _may_wait(request: Request) -> bool:
     """Returns whether a request may wait for the models at start. Uploads may not, because no
     handler can receive them yet."""
-    return request.method == "POST" and request.path not in _UPLOADS
+    return request.method == "POST" and request.path not in FORMS
 
 
 def _state_dir(config: StateConfig) -> Path | None:
@@ -633,22 +452,12 @@ async def _cut(server: HttpServer, request: Request) -> None:
     server.cut(lambda other: other is request)
 
 
-def _lease_keeper(
-    state: ResponsesState, context: ApiContext, tenants: Callable[[], Collection[str]]
-) -> LeaseKeeper:
-    resumer = None
-    if state.resumes:
-        restorer = RunRestorer(context, state.store)
-        resumer = Resumer(state.store, state.runs, restorer, tenants)
-    return LeaseKeeper(state.store, state.runs, resumer)
-
-
 def api_context(
     config: ServerConfig,
     models: ServedModels,
     bodies: BodyReader,
     tracer: Tracer | None,
-    documents: Documents | None = None,
+    documents: LateDocuments | None = None,
 ) -> ApiContext:
     """Returns the dependencies of handlers.
 
@@ -656,7 +465,7 @@ def api_context(
         documents: None = documents are read, but there are no uploaded files.
     """
     if documents is None:
-        documents = _documents(config, Kept[FileStore]("files", None, "there is no server"))
+        documents = LateDocuments(config.media, Parts().find_file)
     models.takes_any_name = config.api.any_model_name
     return ApiContext(
         models,
@@ -665,28 +474,7 @@ def api_context(
         unix_time=time.time,
         bodies=bodies,
         tracer=tracer,
-        read_files=None if documents is None else documents.read,
-    )
-
-
-def _documents(config: ServerConfig, files: Kept[FileStore]) -> Documents:
-    processes = PdfProcesses()
-    return Documents(config.media, partial(path_for, files), processes.read, processes.close)
-
-
-def _describe(
-    config: ServerConfig, router: Router, models: ServedModels, *, needs_key: bool
-) -> dict[str, object]:
-    """Returns the OpenAPI document. If a key is required, it does not reveal model names."""
-    # Imported here because the schemas take a tenth of a second and are seldom asked for.
-    from fastovms.parts.openapi.document import openapi_document
-
-    known = models.known
-    return openapi_document(
-        router.operations,
-        model="MODEL" if needs_key or not known else known[0].name,
-        root_path=config.http.root_path,
-        needs_key=needs_key,
+        read_files=documents.read,
     )
 
 

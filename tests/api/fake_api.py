@@ -19,6 +19,7 @@ from fastovms.config import ApiConfig, ModelLimits
 from fastovms.http.messages import Caller, Headers, Request, Response
 from fastovms.http.routing import Match, Router
 from fastovms.parts.media.files import Documents
+from fastovms.parts.responses import routes as responses
 from fastovms.parts.responses.background import ResponsesState
 from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
 from fastovms.telemetry.tracing import Tracer
@@ -62,7 +63,9 @@ class Api:
             tracer=tracer,
             read_files=None if documents is None else documents.read,
         )
-        add_model_routes(self.router, self.context, state)
+        add_model_routes(self.router, self.context)
+        for route in responses.endpoints(self.context, state):
+            self.router.add(*route)
         self.status = ServerStatus.serving(models)
         add_health_routes(self.router, HealthRoutes(self.status, self.registry, "1.2.3"))
 

@@ -11,13 +11,13 @@ import pytest
 from msgspec import structs
 from openai.types import Batch
 
-from fastovms.app.serve import BatchService
 from fastovms.errors import MalformedBody
 from fastovms.http.messages import UploadHandler
 from fastovms.http.routing import Match
 from fastovms.params import LOWEST_PRIORITY, Task
 from fastovms.parts.batches.endpoints import UPLOAD_ROUTES, BatchRequest, batch_object
 from fastovms.parts.batches.records import BatchError
+from fastovms.parts.batches.service import BatchService
 from fastovms.parts.batches.store import FileRecord
 from fastovms.server_config import BatchConfig, FilesConfig
 from tests.api.documented_values import of_files_and_batches

@@ -52,7 +52,7 @@ PLACES = {CHATS: "messages[0].content[0].file", TURNS: "input[0].content[0]",
 
 @pytest.fixture
 def make(make_api, tmp_path):
-    def find(tenant: str, id: str) -> Path:
+    async def find(tenant: str, id: str) -> Path:
         if tenant or not (tmp_path / id).exists():
             raise NotFound(f"there is no file {id}")
         return tmp_path / id
@@ -170,7 +170,7 @@ async def test_an_older_file_that_cannot_be_read_becomes_a_note(make, path):
 async def test_stored_files_that_cannot_be_read(make, monkeypatch, path):
     api = make()
 
-    def fail(tenant: str, id: str) -> Path:
+    async def fail(tenant: str, id: str) -> Path:
         raise StateFailed("the disk is broken")
 
     monkeypatch.setattr(api.context.read_files.__self__, "_find_file", fail)
@@ -183,7 +183,10 @@ async def test_stored_files_that_cannot_be_read(make, monkeypatch, path):
 
 
 async def test_a_kept_file_is_read_again(make, make_state, make_api):
-    documents = Documents(MediaConfig(), lambda tenant, id: Path(id), read_pdf)
+    async def find(tenant: str, id: str) -> Path:
+        return Path(id)
+
+    documents = Documents(MediaConfig(), find, read_pdf)
     model = model_info(max_model_len=2000)
     api = make_api("ok", model=model, chat=chat_model(), documents=documents, state=make_state())
     _, answer = await api.post(TURNS, turn({"file_data": PDF, "filename": "a.pdf"}))

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from fastovms.app.serve import BatchService, ServerConfig, _access_log, check_sizes
+from fastovms.app.serve import ServerConfig, _access_log, check_sizes
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
+from fastovms.parts.batches.service import BatchService
 from fastovms.server_config import (
     BatchConfig,
     FilesConfig,
@@ -49,7 +50,7 @@ async def test_one_server_has_the_directory(tmp_path, caplog) -> None:
 async def test_files_are_opened_once_their_directory_is_available(
     make_api, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("fastovms.app.serve._FIRST_DELAY", 0.001)
+    monkeypatch.setattr("fastovms.parts.batches.service._FIRST_DELAY", 0.001)
     first, second = service(tmp_path), service(tmp_path)
     api = make_api()
     second.start(api.router, api.context, lambda: 0)

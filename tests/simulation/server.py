@@ -26,7 +26,6 @@ from prometheus_client.registry import Collector
 from fastovms.api.served import AnyServed, KnownModel, ServedModel, ServedModels
 from fastovms.app import loading, serve, supply
 from fastovms.app.paged import engine_extensions
-from fastovms.app.serve import BatchService
 from fastovms.app.state_opening import open_store
 from fastovms.app.supply import ModelSupply
 from fastovms.backends.engine_thread import StepReport
@@ -40,12 +39,15 @@ from fastovms.http.server import HttpServer
 from fastovms.http.websocket import WebSocket
 from fastovms.params import Task
 from fastovms.parts.batches import records, store
+from fastovms.parts.batches import service as batches_service
+from fastovms.parts.batches.service import BatchService
 from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.parts.prefix_cache import directory as prefix_cache
 from fastovms.parts.prefix_cache import stored_prefixes
 from fastovms.parts.prefix_cache.directory import BlockDirectory, open_block_directory
 from fastovms.parts.prefix_cache.engine import PrefixDirectory, StoredPrefixes
 from fastovms.parts.prefix_cache.stored_prefixes import PrefixFiles
+from fastovms.parts.responses import service as responses_service
 from fastovms.parts.responses import socket
 from fastovms.parts.responses.background import BackgroundRuns
 from fastovms.parts.several_models.model_pool import ModelPlan
@@ -246,8 +248,8 @@ def install_server() -> None:
     supply.OneModelLoader._available = lambda *_: 1 << 30  # type: ignore[method-assign]
     serve.greeting = _greeting
     serve.open_store = _open_store
-    serve.BackgroundRuns = _Runs  # type: ignore[misc]
-    serve.BatchService = _Batches  # type: ignore[misc]
+    responses_service.BackgroundRuns = _Runs  # type: ignore[misc]
+    batches_service.BatchService = _Batches  # type: ignore[misc]
     location.Database = SimDatabase  # type: ignore[misc]
     for module in (location, store, prefix_cache, records):
         module.lock_file = _lock_file  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fastovms.app.serve import BatchService
+from fastovms.parts.batches.service import BatchService
 from tests.simulation.batches import BatchClient, KeptBatch, look_at_batch
 from tests.simulation.client import (
     Answer,

@@ -14,7 +14,7 @@ from docs.check_site import loads_of_page, loads_of_style
 from fastovms.http.messages import Headers, Request, Response
 from fastovms.http.routing import Match, Router
 from fastovms.parts.page.bundle import bundle_modules
-from fastovms.parts.page.page import PageFiles, add_page_routes, read_page_files
+from fastovms.parts.page.page import PageFiles, read_page_files
 from tests.paths import ROOT
 
 # The page's files are whole, light, those of the table, and in the package that is installed.
@@ -47,7 +47,7 @@ def test_files_of_others_are_as_they_are_in_the_package_and_all_are_compressed()
         assert gzip.decompress(file.zipped) == file.body
     assert files.others["main.js"].content_type == "text/javascript; charset=utf-8"
     assert "vendor/README.md" not in files.others
-    assert set(files.paths()) == {"/", *(f"/ui/{files.version}/{name}" for name in files.others)}
+    assert set(files.paths) == {"/", *(f"/ui/{files.version}/{name}" for name in files.others)}
     assert read_page_files() == files
 
 
@@ -189,7 +189,7 @@ def files() -> PageFiles:
 
 def get(files: PageFiles, path: str, **fields: str) -> Response:
     router = Router()
-    add_page_routes(router, files)
+    files.add_routes(router)
     found = router.match("GET", path)
     assert isinstance(found, Match)
     given = [(name.replace("_", "-"), value) for name, value in fields.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,12 +14,13 @@ from fastovms.api.body import FairThread, wrong
 from fastovms.api.client_request import GivenDocument
 from fastovms.errors import InvalidField, RequestError, StateFailed, shortage_of
 from fastovms.http.messages import Request
+from fastovms.parts.media.document_process import PdfProcesses
 from fastovms.parts.media.documents import MAX_TEXT, can_read_pdf, decode_text, is_pdf
 from fastovms.parts.media.fetch import decode_base64, decode_data_url, too_large
 from fastovms.server_config import MediaConfig
 from fastovms.system.disk import open_file
 
-FindFile = Callable[[str, str], Path]
+FindFile = Callable[[str, str], Awaitable[Path]]
 """Returns the path of a tenant's file by its id. Raises RequestError or StateFailed."""
 
 ReadPdf = Callable[[bytes, str, int], str]
@@ -116,7 +117,7 @@ class Documents:
             name = f"{place}.file_id"
             if not isinstance(file_id, str):
                 raise wrong(name, "a string", file_id)
-            call = partial(self._stored, self._find_file(tenant, file_id), name, tenant)
+            call = partial(self._stored, await self._find_file(tenant, file_id), name, tenant)
         else:
             raise InvalidField(
                 f"{place} must have {document.data_member} or file_id: files are not fetched",
@@ -166,3 +167,9 @@ class Documents:
                 self._num_chars -= len(oldest)
         self._texts.move_to_end(key)
         return text
+
+
+def documents(config: MediaConfig, find_file: FindFile) -> Documents:
+    """Returns the reader of documents, whose PDFs are read in processes."""
+    processes = PdfProcesses()
+    return Documents(config, find_file, processes.read, processes.close)

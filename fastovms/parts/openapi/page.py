@@ -6,7 +6,7 @@ import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from importlib.resources import files
 from typing import Any, Final
@@ -14,25 +14,34 @@ from typing import Any, Final
 import orjson
 
 from fastovms.api.admin import DOCS_PATHS
-from fastovms.api.endpoint import Operation
+from fastovms.api.endpoint import Operation, Route
+from fastovms.api.served import ServedModels
 from fastovms.http.messages import HeaderPairs, Request, Response
 from fastovms.http.routing import Router
+from fastovms.parts.openapi.document import openapi_document
 
 _INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
 class DocsRoutes:
-    """The handlers of the document and the page, which are built at the first request. `build`
-    makes the document."""
+    """The handlers of the document and the page, which are built at the first request.
 
-    def __init__(self, build: Callable[[], dict[str, Any]]) -> None:
+    Args:
+        build: makes the document.
+        load_all: called before, once.
+    """
+
+    def __init__(
+        self, build: Callable[[], dict[str, Any]], load_all: Callable[[], Awaitable[None]]
+    ) -> None:
         self._build = build
+        self._load_all = load_all
         self._document: asyncio.Task[Response] | None = None
         self._page: Response | None = None
 
     async def document(self, request: Request) -> Response:
         if self._document is None:
-            self._document = asyncio.ensure_future(asyncio.to_thread(self._encoded))
+            self._document = asyncio.ensure_future(self._make())
         # Shielded: others may wait for it when this client has gone.
         return await asyncio.shield(self._document)
 
@@ -42,18 +51,41 @@ class DocsRoutes:
             self._page = Response(200, html.encode(), "text/html; charset=utf-8", _policy(html))
         return self._page
 
-    def _encoded(self) -> Response:
-        return Response(200, orjson.dumps(self._build()))
+    async def _make(self) -> Response:
+        await self._load_all()
+        return await asyncio.to_thread(lambda: Response(200, orjson.dumps(self._build())))
 
 
-def add_docs_routes(router: Router, docs: DocsRoutes) -> None:
-    """Adds the routes of `DOCS_PATHS`."""
+def endpoints(
+    router: Router,
+    models: ServedModels,
+    load_all: Callable[[], Awaitable[None]],
+    root_path: str = "",
+    needs_key: bool = False,
+) -> Iterator[Route]:
+    """Yields the routes of `DOCS_PATHS`.
+
+    Args:
+        load_all: loads the parts whose routes have not been asked for, to describe them.
+        needs_key: whether a key is required; then the document does not reveal model names.
+    """
+
+    def build() -> dict[str, object]:
+        known = models.known
+        return openapi_document(
+            router.operations,
+            model="MODEL" if needs_key or not known else known[0].name,
+            root_path=root_path,
+            needs_key=needs_key,
+        )
+
+    docs = DocsRoutes(build, load_all)
     document, page = DOCS_PATHS
     operation = partial(Operation, section="Documentation")
     of_document = operation("Returns this description, as OpenAPI 3.1.", dict)
     of_page = operation("Shows it to people, without a network.", str, media_type="text/html")
-    router.add("GET", document, docs.document, of_document)
-    router.add("GET", page, docs.page, of_page)
+    yield Route("GET", document, docs.document, of_document)
+    yield Route("GET", page, docs.page, of_page)
 
 
 def _policy(html: str) -> HeaderPairs:

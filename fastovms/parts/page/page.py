@@ -74,10 +74,28 @@ class PageFiles:
     version: str
     others: Mapping[str, PageFile]
 
-    def paths(self) -> Iterator[str]:
-        """Yields the path of every file, without a proxy's prefix."""
-        yield "/"
-        yield from (f"/{FOLDER}/{self.version}/{name}" for name in self.others)
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path of every file, without a proxy's prefix."""
+        return ("/", *(f"/{FOLDER}/{self.version}/{name}" for name in self.others))
+
+    def add_routes(self, router: Router) -> None:
+        """Adds the page and its files."""
+        routes = PageRoutes(self)
+        index = Operation(
+            "Answers with a page that chats and shows the engine live.",
+            str,
+            "The page",
+            media_type="text/html",
+        )
+        file = Operation(
+            "Answers with a file of that page: a module, a style, a picture.",
+            str,
+            "The page",
+            media_type="text/javascript",
+        )
+        router.add("GET", "/", routes.index, index)
+        router.add("GET", f"/{FOLDER}/{{version}}/{{name:path}}", routes.file, file)
 
 
 def read_page_files(root_path: str = "") -> PageFiles:
@@ -161,25 +179,6 @@ class PageRoutes:
         if file is None:
             return render_error(request, 404, f"no such file of the page: {request.path}")
         return _answer(request, file, _FOR_EVER)
-
-
-def add_page_routes(router: Router, files: PageFiles) -> None:
-    """Adds the page and its files."""
-    routes = PageRoutes(files)
-    index = Operation(
-        "Answers with a page that chats and shows the engine live.",
-        str,
-        "The page",
-        media_type="text/html",
-    )
-    file = Operation(
-        "Answers with a file of that page: a module, a style, a picture.",
-        str,
-        "The page",
-        media_type="text/javascript",
-    )
-    router.add("GET", "/", routes.index, index)
-    router.add("GET", f"/{FOLDER}/{{version}}/{{name:path}}", routes.file, file)
 
 
 def _answer(request: Request, file: PageFile, caching: str) -> Response:

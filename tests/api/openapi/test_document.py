@@ -23,7 +23,7 @@ from fastovms.http.messages import Request
 from fastovms.http.routing import Match, Router
 from fastovms.parts.openapi.document import body_schema, examples, named, openapi_document
 from fastovms.parts.openapi.examples import EXAMPLES
-from fastovms.parts.openapi.page import DocsRoutes, add_docs_routes
+from fastovms.parts.openapi.page import DocsRoutes
 from tests.api.chat_models import chat_model
 from tests.api.encoder_api import EncoderApi, served_encoder
 from tests.fakes import FakeStream, model_info
@@ -263,7 +263,7 @@ async def test_examples_of_requests_are_answered(document, make_api, make_state)
     for method, path, operation in operations(document):
         content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
         for name, example in content.get("examples", {}).items():
-            if "{" in path:
+            if "{" in path or path.endswith("/batches"):  # nothing is stored
                 continue
             stream = FakeStream()
             encodes = path.endswith(("/embeddings", "/rerank", "/score"))
@@ -332,7 +332,7 @@ async def test_the_document_is_made_once_and_in_a_thread():
         return {"openapi": "3.1.1"}
 
     router = Router()
-    add_docs_routes(router, DocsRoutes(build))
+    router.add("GET", "/openapi.json", DocsRoutes(build).document)
     assert not made_in
     match = router.match("GET", "/openapi.json")
     assert isinstance(match, Match)

@@ -109,7 +109,10 @@ async def test_queued_response_sees_its_chain_as_it_was(make_replicas, is_delete
 
 @pytest.mark.slow
 async def test_queued_response_sees_the_text_of_its_document(make_replicas):
-    documents = Documents(MediaConfig(), lambda tenant, id: Path(), lambda *given: "")
+    async def find(tenant: str, id: str) -> Path:
+        return Path()
+
+    documents = Documents(MediaConfig(), find, lambda *given: "")
     (a, b), clock = make_replicas("a", "b", resumes=True, documents=documents)
     Holder(a)
     data = base64.b64encode(b"Once upon a time").decode()

@@ -14,6 +14,7 @@ from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
 from fastovms.api.image_parts import ImageInput
 from fastovms.api.served import ChatModel, ServedModel, ServedModels
+from fastovms.app.parts import Parts
 from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.http.messages import Caller, Headers, Request, Response
@@ -63,7 +64,8 @@ class Api:
             tracer=tracer,
             read_files=None if documents is None else documents.read,
         )
-        add_model_routes(self.router, self.context)
+        self.parts = Parts()
+        add_model_routes(self.router, self.context, self.parts)
         for route in responses.endpoints(self.context, state):
             self.router.add(*route)
         self.status = ServerStatus.serving(models)

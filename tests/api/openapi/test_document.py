@@ -102,12 +102,21 @@ def routes(make_api) -> list[tuple[str, str]]:
     return list(make_api().router.routes())
 
 
+async def load_all() -> None:
+    """There are no parts."""
+
+
+def described(make_api) -> dict[tuple[str, str], Any]:
+    """The operations of all routes."""
+    api = make_api()
+    api.parts.load_now()
+    return api.router.operations
+
+
 @pytest.fixture(scope="module")
 def document(make_api) -> dict[str, Any]:
     """As clients get it."""
-    made = openapi_document(
-        make_api().router.operations, model="fake", root_path="/llm", needs_key=True
-    )
+    made = openapi_document(described(make_api), model="fake", root_path="/llm", needs_key=True)
     return orjson.loads(orjson.dumps(made))
 
 
@@ -235,14 +244,14 @@ def test_where_the_server_is_and_what_it_needs(document, make_api):
     assert document["security"] == [{"key": []}]
     assert document["paths"]["/health"]["get"]["security"] == []
     assert "security" not in document["paths"]["/v1/models"]["get"]
-    plain = openapi_document(make_api().router.operations, model="fake")
+    plain = openapi_document(described(make_api), model="fake")
     assert plain["servers"] == [{"url": "/"}]
     assert "security" not in plain
 
 
 def test_examples_of_answers_are_such_answers(make_api):
     used = set()
-    for operation in make_api().router.operations.values():
+    for operation in described(make_api).values():
         used.add(operation.examples)
         _, answered = examples(operation)
         if answered is not None:
@@ -277,7 +286,7 @@ async def test_examples_of_requests_are_answered(document, make_api, make_state)
 
 
 def test_examples_of_requests_are_read(make_api):
-    for operation in make_api().router.operations.values():
+    for operation in described(make_api).values():
         for example in examples(operation)[0].values():
             assert operation.body is not None
             decode(orjson.dumps(example), operation.body)
@@ -287,7 +296,7 @@ def test_examples_of_requests_are_read(make_api):
 
 
 def page():
-    return DocsRoutes(dict).page(Request("GET", "/docs"))
+    return DocsRoutes(dict, load_all).page(Request("GET", "/docs"))
 
 
 def test_nothing_is_loaded_from_elsewhere():
@@ -332,7 +341,7 @@ async def test_the_document_is_made_once_and_in_a_thread():
         return {"openapi": "3.1.1"}
 
     router = Router()
-    router.add("GET", "/openapi.json", DocsRoutes(build).document)
+    router.add("GET", "/openapi.json", DocsRoutes(build, load_all).document)
     assert not made_in
     match = router.match("GET", "/openapi.json")
     assert isinstance(match, Match)

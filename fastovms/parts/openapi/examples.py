@@ -289,10 +289,7 @@ EXAMPLES: Final[Mapping[str, tuple[Requests, Answer | None]]] = {
     "metadata of a conversation": ({"A topic": {"metadata": {"topic": "a"}}}, None),
     "items": ({"A message": {"items": [_ITEM]}}, None),
     "embeddings": ({"Two texts": {"input": ["Once upon a time", "The end"]}}, None),
-    "rerank": (
-        {"Two documents": {"query": "hello", "documents": ["welcome", "farewell"]}},
-        None,
-    ),
+    "rerank": ({"Two documents": {"query": "hello", "documents": ["welcome", "farewell"]}}, None),
     "score": ({"One with two": {"text_1": "hello", "text_2": ["welcome", "farewell"]}}, None),
     "decisions": (
         {
@@ -329,10 +326,7 @@ EXAMPLES: Final[Mapping[str, tuple[Requests, Answer | None]]] = {
         {"A text": {"text": "Once upon a time"}},
         {"tokens": [1, 403, 378]},
     ),
-    "detokenize": (
-        {"Some tokens": {"tokens": [5, 6, 7]}},
-        {"prompt": "Once upon a time"},
-    ),
+    "detokenize": ({"Some tokens": {"tokens": [5, 6, 7]}}, {"prompt": "Once upon a time"}),
     "models": ({}, _MODEL_LIST),
     "Ollama's version": ({}, {"version": "0.12.11"}),
     "Ollama's models": (

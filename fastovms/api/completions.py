@@ -52,7 +52,7 @@ from fastovms.http.messages import Request, Response
 from fastovms.params import ALL_LOGPROBS, FinishReason, TokenLogprobs
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.detokenizer import Measure, TextToken, TrackingDetokenizer
-from fastovms.text.tokenizer import FimTokens, Tokenizer
+from fastovms.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,12 +337,8 @@ class CompletionFrames:
         return tail + members + b"}]" + self._usage.member(choice) + b"}" + END
 
 
-@dataclass(frozen=True, slots=True)
 class CompletionReader(RequestReader[CompletionRequest]):
-    """Reads what only completions have. `fim` are the model's fill-in-the-middle tokens, if it has
-    them."""
-
-    fim: FimTokens | None
+    """Reads what only completions have."""
 
     def report(self) -> TokenReport:
         body = self.asked.body
@@ -355,7 +351,7 @@ class CompletionReader(RequestReader[CompletionRequest]):
 
     def budget(self) -> TokenBudget:
         body = self.asked.body
-        _check_suffix(body, self.fim)
+        _check_suffix(body, self.asked.model.tokenizer)
         requested = None if body.max_tokens is UNSET else body.max_tokens
         if requested == 0 and not body.echo:
             raise InvalidField(
@@ -369,7 +365,7 @@ class CompletionReader(RequestReader[CompletionRequest]):
             raise RequestError(
                 "a model that takes images does not support completions: use chat completions"
             )
-        return Texts(body.prompt, body.suffix or "", self.fim, is_echoed=body.echo is True)
+        return Texts(body.prompt, body.suffix or "", is_echoed=body.echo is True)
 
 
 def names_of(body: CompletionRequest) -> FieldNames:
@@ -380,12 +376,12 @@ def names_of(body: CompletionRequest) -> FieldNames:
     return replace(names, prompt_logprobs=FieldName("echo", "echo with logprobs"))
 
 
-def _check_suffix(body: CompletionRequest, fim: FimTokens | None) -> None:
+def _check_suffix(body: CompletionRequest, tokenizer: Tokenizer) -> None:
     if not body.suffix:
         return
     if body.echo:
         raise InvalidField("suffix cannot be used when echo is true", param="suffix")
-    if fim is None:
+    if tokenizer.fim_tokens is None:
         raise InvalidField(
             "suffix is not supported: the vocabulary of this model has no tokens for "
             "filling in the middle",
@@ -411,7 +407,7 @@ class Completions:
         body, model = asked.body, asked.model
         if isinstance(body.prompt, list):
             asked = replace(asked, size=asked.size + prompts_cost(len(body.prompt)))
-        given = await prepare(CompletionReader(asked, model.tokenizer.fim_tokens))
+        given = await prepare(CompletionReader(asked))
         kind = GenerationKind.TEXT_COMPLETION
         envelope, generation = context.begin(request, given, "cmpl-", kind)
         with generation:

@@ -64,7 +64,6 @@ from fastovms.text.detokenizer import LocatingDetokenizer
 from fastovms.text.output import CustomCallParser, content_of, output_parser
 from fastovms.text.scanning import OutputParser, PlainParser
 from fastovms.text.stop import completes_stop
-from fastovms.text.tokenizer import FimTokens
 
 
 class Texts(NamedTuple):
@@ -72,15 +71,14 @@ class Texts(NamedTuple):
 
     Attributes:
         prompts: in any of the forms of `split_prompts`.
-        suffix: the text behind the one that is generated; "" = there is none.
-        fim: the model's fill-in-the-middle tokens, needed with `suffix`.
+        suffix: the text behind the one that is generated; "" = there is none. The model must have
+            fill-in-the-middle tokens for it.
         context: tokens before the prompt.
         is_echoed: whether the choices repeat their prompt's log probabilities.
     """
 
     prompts: str | list[str | int | list[int]] | None
     suffix: str = ""
-    fim: FimTokens | None = None
     context: Sequence[int] = ()
     is_echoed: bool = False
 
@@ -305,12 +303,12 @@ def _read_texts(
     if given.suffix:
         check_text(given.suffix, "suffix", model)
     prompts = encode_prompts(texts, encoder)
-    if given.suffix and given.fim is not None:
+    fim = tokenizer.fim_tokens if given.suffix else None
+    if fim is not None:
         suffix = replace(encoder, truncation=None).encode(given.suffix, "suffix")
         # The token that begins a text, if the tokenizer adds one.
         start = tokenizer.encode("", add_special_tokens=special)
-        join = given.fim.join
-        prompts = [Prompt([*start, *join(prompt.token_ids, suffix)]) for prompt in prompts]
+        prompts = [Prompt([*start, *fim.join(prompt.token_ids, suffix)]) for prompt in prompts]
     elif given.context:
         prompts = [
             replace(prompt, token_ids=[*given.context, *prompt.token_ids]) for prompt in prompts

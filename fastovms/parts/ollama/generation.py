@@ -6,25 +6,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import orjson
 
 from fastovms.api.answer import AnswerWriter, Run, finish_word, write_answer
-from fastovms.api.body import show
-from fastovms.api.chat_messages import ChatMessages, Message
-from fastovms.api.chat_tools import ToolUse, read_tools
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect, last_frames
 from fastovms.api.endpoint import warning_headers
-from fastovms.api.fields import TokenBudget, TokenReport, token_budget, token_report
+from fastovms.api.fields import TokenReport
 from fastovms.api.generate import DeltaCallback, SampleDelta, TextGeneration, Usage
-from fastovms.api.image_parts import GivenImages, images_of_request
 from fastovms.api.logprobs import chat_logprobs
-from fastovms.api.prepare import RequestReader, Texts, prepare
-from fastovms.api.prompt import Chat, check_token_range, template_options
+from fastovms.api.prepare import prepare
 from fastovms.api.served import KnownModel, ServedModel
 from fastovms.api.typed_body import hold_model, read_named
 from fastovms.errors import InvalidField
@@ -32,15 +26,10 @@ from fastovms.http.messages import HeaderPairs, Request, Response
 from fastovms.json_types import on_one_line
 from fastovms.params import FinishReason, GenerationOutput, Task
 from fastovms.parts.ollama.request import (
-    AskedFields,
-    Asking,
     OllamaChatRequest,
     OllamaGenerateRequest,
-    add_images,
-    asking,
     named_as_given,
-    read_ollama_messages,
-    thinking_fields,
+    reader_of,
 )
 from fastovms.parts.several_models.model_pool import Departure, departure
 from fastovms.telemetry.tracing import GenerationKind
@@ -52,7 +41,6 @@ from fastovms.text.scanning import (
     Piece,
     Reasoning,
 )
-from fastovms.text.tokenizer import FimTokens
 
 
 def timestamp(seconds: float) -> str:
@@ -261,131 +249,6 @@ class AnswerLines:
         return last_frames(error, self._dialect)
 
 
-_ANSWER_SHARE = 8
-"""One part in this number of the context is kept free for an answer of no stated length."""
-
-
-@dataclass(frozen=True, slots=True)
-class OllamaReader(RequestReader[AskedFields]):
-    """Reads what only requests of Ollama's API have."""
-
-    asking: Asking
-
-    @property
-    def drops(self) -> bool:
-        """Whether messages that do not fit into the context are dropped."""
-        return self.asking.body.truncate is not False
-
-    @property
-    def images(self) -> GivenImages | None:
-        return images_of_request(self.asked.model.images, may_drop=self.drops)
-
-    def report(self) -> TokenReport:
-        return replace(token_report(self.asked, self.asking.top_logprobs), has_timings=True)
-
-    def budget(self) -> TokenBudget:
-        return token_budget(self.asked, self.asking.num_predict, may_reach_limit=True)
-
-    def _chat(
-        self, read: Callable[[], ChatMessages], tools: ToolUse, context: Sequence[int] = ()
-    ) -> Chat:
-        asking, model = self.asking, self.asked.model
-        can_think = model.chat.reasoning_format is not None
-        fields = thinking_fields(asking.body.think, asking.model_name, can_think=can_think)
-        found = read()
-        fields = fields._replace(continue_final_message=_is_begun(found.messages[-1]))
-        return Chat(
-            *found,
-            tools,
-            template_options(model, fields),
-            max_prompt_tokens=_longest_prompt(model, asking.num_predict) if self.drops else None,
-            context=context,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class OllamaChatReader(OllamaReader):
-    """Reads requests to `/api/chat`."""
-
-    body: OllamaChatRequest
-
-    def read(self, budget: TokenBudget) -> Chat:
-        model, dialect = self.asked.model, self.asked.dialect
-        tools = [{"type": "function", **tool} for tool in self.body.tools or ()]
-        if tools and model.chat.tool_format is None:
-            name = show(self.asking.model_name)
-            raise InvalidField(f"tools: {name} does not support tools", param="tools")
-        read = partial(read_ollama_messages, self.body.messages or [], dialect, self.images)
-        return self._chat(read, read_tools(tools, None, None, dialect))
-
-
-@dataclass(frozen=True, slots=True)
-class OllamaPromptReader(OllamaReader):
-    """Reads requests to `/api/generate`. `fim` are the model's fill-in-the-middle tokens, if it has
-    them."""
-
-    body: OllamaGenerateRequest
-    fim: FimTokens | None
-
-    def read(self, budget: TokenBudget) -> Chat | Texts:
-        body, model = self.body, self.asked.model
-        context = body.context or []
-        if not is_raw(body, model):
-            if context and model.images is not None:
-                raise InvalidField(
-                    "context cannot be used with a model that takes images", param="context"
-                )
-            check_token_range(context, "context", model.info)
-            return self._chat(partial(_prompt_messages, body, self.images), ToolUse(), context)
-        if self.asking.body.think:
-            raise InvalidField(
-                "think cannot be used with raw or suffix, because the model's chat template is "
-                "not used",
-                param="think",
-            )
-        if body.suffix and self.fim is None:
-            name = show(self.asking.model_name)
-            raise InvalidField(f"suffix: {name} does not support insert", param="suffix")
-        check_token_range(context, "context", model.info)
-        return Texts(body.prompt or "", body.suffix or "", self.fim, context)
-
-
-def _prompt_messages(body: OllamaGenerateRequest, images: GivenImages | None) -> ChatMessages:
-    """Returns the messages for an `/api/generate` prompt: system text and user message."""
-    messages: list[Message] = []
-    if body.system:
-        messages.append({"role": "system", "content": body.system})
-    said: Message = {"role": "user", "content": body.prompt or ""}
-    add_images(said, body.images or (), "images", images)
-    return ChatMessages([*messages, said], () if images is None else images.sources)
-
-
-def _is_begun(last: Message) -> bool:
-    """Returns whether the last message is the assistant's, so that the model continues it."""
-    return last["role"] == "assistant" and bool(last["content"]) and not last.get("tool_calls")
-
-
-def _longest_prompt(model: ServedModel, num_predict: int | None) -> int:
-    """Returns the maximum number of prompt tokens. If the answer's length may be cut, it reserves
-    at most half of the context."""
-    context = model.info.max_model_len
-    if num_predict is None:
-        return context - context // _ANSWER_SHARE
-    return context - min(num_predict, context // 2)
-
-
-def is_raw(body: OllamaGenerateRequest, model: ServedModel) -> bool:
-    """Returns whether the prompt is sent to the model without a template. Raises InvalidField if a
-    field that needs a template is given as well."""
-    is_bare = body.raw is True or bool(body.suffix)
-    for name in ("system", "context", "images"):
-        if is_bare and getattr(body, name):
-            other = "raw is true" if body.raw else "suffix is given"
-            raise InvalidField(f"{name} cannot be used when {other}", param=name)
-    has_place = model.chat.template is not None or body.system or body.images
-    return is_bare or not has_place
-
-
 _UNBUFFERED: Final[HeaderPairs] = (
     ("Cache-Control", "no-cache"),
     ("X-Accel-Buffering", "no"),
@@ -397,19 +260,9 @@ _CALL_ID_LENGTH: Final = 9
 Body = OllamaChatRequest | OllamaGenerateRequest
 
 
-class _Door(NamedTuple):
-    """The differences between `/api/chat` and `/api/generate`.
-
-    Attributes:
-        members: makes the members that describe a part of an answer.
-        reader: returns what reads a request.
-        is_empty: whether the request only loads or unloads the model.
-    """
-
-    kind: GenerationKind
-    members: Callable[[Told], Members]
-    reader: Callable[[Asking], OllamaReader]
-    is_empty: bool
+def _members_of(body: Body) -> Callable[[Told], Members]:
+    """Returns what makes the members of a part of an answer."""
+    return chat_members if isinstance(body, OllamaChatRequest) else generate_members
 
 
 class OllamaGeneration:
@@ -425,10 +278,7 @@ class OllamaGeneration:
         body, known = await read_named(
             request, OllamaChatRequest, context.models, dialect, context.bodies
         )
-        is_empty = not body.messages
-        reader = lambda asking: OllamaChatReader(asking.asked, asking, body)  # noqa: E731
-        door = _Door(GenerationKind.CHAT, chat_members, reader, is_empty)
-        return await self._answer(request, dialect, body, known, door)
+        return await self._answer(request, dialect, body, known, is_empty=not body.messages)
 
     async def generate(self, request: Request, dialect: Dialect) -> Response | None:
         """Answers a prompt, or continues it; without any, loads or unloads the model. Raises as
@@ -443,25 +293,26 @@ class OllamaGeneration:
                 "the model as it is",
                 param="template",
             )
-
-        def reader(asking: Asking) -> OllamaReader:
-            fim = asking.asked.model.tokenizer.fim_tokens
-            return OllamaPromptReader(asking.asked, asking, body, fim)
-
-        door = _Door(GenerationKind.TEXT_COMPLETION, generate_members, reader, not body.prompt)
-        return await self._answer(request, dialect, body, known, door)
+        return await self._answer(request, dialect, body, known, is_empty=not body.prompt)
 
     async def _answer(
-        self, request: Request, dialect: Dialect, body: Body, known: KnownModel, door: _Door
+        self,
+        request: Request,
+        dialect: Dialect,
+        body: Body,
+        known: KnownModel,
+        *,
+        is_empty: bool,
     ) -> Response | None:
         """Answers a request of either endpoint. Afterwards unloads the model if it is loaded on
-        demand, and the client asks for it and is allowed to."""
+        demand, and the client asks for it and is allowed to. `is_empty` says whether the request
+        only loads or unloads the model."""
         with departure(body.keep_alive, request, known, self._context.models) as leaving:
-            if not door.is_empty:
-                return await self._generate(request, dialect, body, known, door, leaving.warnings)
+            if not is_empty:
+                return await self._generate(request, dialect, body, known, leaving.warnings)
             if not leaving.is_wanted:
                 await self._hold(request, known)
-            return self._moved(request, body, known, door, leaving)
+            return self._moved(request, body, known, leaving)
 
     async def _generate(
         self,
@@ -469,7 +320,6 @@ class OllamaGeneration:
         dialect: Dialect,
         body: Body,
         known: KnownModel,
-        door: _Door,
         warnings: Sequence[str],
     ) -> Response | None:
         context = self._context
@@ -477,17 +327,18 @@ class OllamaGeneration:
         model = await self._hold(request, known)
         load_time = _now() - began
         with named_as_given():
-            found = asking(context, request, body, model, dialect)
-            given = await prepare(door.reader(found))
-        _, generation = context.begin(request, given, "", door.kind)
-        tells_context = (
-            isinstance(body, OllamaGenerateRequest) and not body.raw and model.images is None
-        )
+            reader = reader_of(context, request, body, model, dialect)
+            given = await prepare(reader)
+        if isinstance(body, OllamaChatRequest):
+            kind, tells_context = GenerationKind.CHAT, False
+        else:
+            kind, tells_context = GenerationKind.TEXT_COMPLETION, not body.raw and not model.images
+        _, generation = context.begin(request, given, "", kind)
         token_ids = [*given.requests[0].prompt_token_ids] if tells_context else []
         form = OllamaAnswer(
-            found.model_name,
+            reader.model_name,
             self._context.unix_time,
-            door.members,
+            _members_of(body),
             AnswerCollector(self._new_call_id),
             given.report,
             lambda: generation.usage,
@@ -504,7 +355,7 @@ class OllamaGeneration:
             content_type=JSON_LINES,
             stream_headers=_UNBUFFERED,
         )
-        given = replace(given, warnings=[*found.warnings, *given.warnings, *warnings])
+        given = replace(given, warnings=[*reader.warnings, *given.warnings, *warnings])
         with generation, named_as_given():
             return await write_answer(request, given, generation, writer, run)
 
@@ -515,13 +366,13 @@ class OllamaGeneration:
         return model
 
     def _moved(
-        self, request: Request, body: Body, known: KnownModel, door: _Door, leaving: Departure
+        self, request: Request, body: Body, known: KnownModel, leaving: Departure
     ) -> Response:
         """Returns the answer to a request that only loads or unloads the model; it reports the
         model's actual state."""
         stays = known.served is not None and not leaving.happens
         head = part_head(body.model or known.name, self._context.unix_time)
-        told = door.members(Told())
+        told = _members_of(body)(Told())
         end = {"done": True, "done_reason": "load" if stays else "unload"}
         headers = warning_headers(leaving.warnings, request)
         return Response(200, orjson.dumps({**head, **told, **end}), headers=headers)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args, get_type_hints
 
 from msgspec import Struct, defstruct
 
 from fastovms.api.body import show
 from fastovms.api.chat_messages import ChatMessages, Message, read_messages
-from fastovms.api.client_request import ClientRequest, FieldNames
+from fastovms.api.chat_tools import ToolUse, read_tools
+from fastovms.api.client_request import FieldNames
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
-from fastovms.api.image_parts import GivenImages, ImageSource, UnseenParts
-from fastovms.api.prompt import TemplateFields
+from fastovms.api.fields import TokenBudget, TokenReport, token_budget, token_report
+from fastovms.api.image_parts import GivenImages, ImageSource, UnseenParts, images_of_request
+from fastovms.api.prepare import RequestReader, Texts
+from fastovms.api.prompt import Chat, TemplateFields, check_token_range, template_options
 from fastovms.api.request_schemas import GenerationFields, ModelField
 from fastovms.api.served import ServedModel
 from fastovms.errors import InvalidField
@@ -292,9 +295,13 @@ def thinking_fields(think: bool | str | None, name: str, *, can_think: bool) -> 
 _MAX_TOP_LOGPROBS: Final = 20
 
 
+_ANSWER_SHARE = 8
+"""One part in this number of the context is kept free for an answer of no stated length."""
+
+
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """The options of a request.
+class OllamaReader(RequestReader[AskedFields]):
+    """Reads what only requests to `/api/chat` and `/api/generate` have.
 
     Attributes:
         num_predict: the maximum number of generated tokens; None = not given.
@@ -303,8 +310,7 @@ class Asking:
         warnings: the ignored options.
     """
 
-    body: OllamaTextFields
-    asked: ClientRequest[AskedFields]
+    body: OllamaChatRequest | OllamaGenerateRequest
     num_predict: int | None
     top_logprobs: int | None
     warnings: Sequence[str]
@@ -314,15 +320,103 @@ class Asking:
         """The model's name as the client calls it."""
         return self.body.model or self.asked.model.info.name
 
+    def report(self) -> TokenReport:
+        return replace(token_report(self.asked, self.top_logprobs), has_timings=True)
 
-def asking(
+    def budget(self) -> TokenBudget:
+        return token_budget(self.asked, self.num_predict, may_reach_limit=True)
+
+    def read(self, budget: TokenBudget) -> Chat | Texts:
+        body, model, name = self.body, self.asked.model, show(self.model_name)
+        drops = body.truncate is not False
+        images = images_of_request(model.images, may_drop=drops)
+        context: Sequence[int] = ()
+        tools = ToolUse()
+        if isinstance(body, OllamaChatRequest):
+            given = [{"type": "function", **tool} for tool in body.tools or ()]
+            if given and model.chat.tool_format is None:
+                raise InvalidField(f"tools: {name} does not support tools", param="tools")
+            tools = read_tools(given, None, None, self.asked.dialect)
+            fields = self._thinking()
+            found = read_ollama_messages(body.messages or [], self.asked.dialect, images)
+        else:
+            is_bare, context = is_raw(body, model), body.context or ()
+            if not is_bare and context and images is not None:
+                raise InvalidField(
+                    "context cannot be used with a model that takes images", param="context"
+                )
+            if is_bare and body.think:
+                raise InvalidField(
+                    "think cannot be used with raw or suffix, because the model's chat template is "
+                    "not used",
+                    param="think",
+                )
+            if is_bare and body.suffix and model.tokenizer.fim_tokens is None:
+                raise InvalidField(f"suffix: {name} does not support insert", param="suffix")
+            check_token_range(context, "context", model.info)
+            if is_bare:
+                return Texts(body.prompt or "", body.suffix or "", context)
+            fields = self._thinking()
+            found = _prompt_messages(body, images)
+        options = fields._replace(continue_final_message=_is_begun(found.messages[-1]))
+        return Chat(
+            *found,
+            tools,
+            template_options(model, options),
+            max_prompt_tokens=_longest_prompt(model, self.num_predict) if drops else None,
+            context=context,
+        )
+
+    def _thinking(self) -> TemplateFields:
+        can_think = self.asked.model.chat.reasoning_format is not None
+        return thinking_fields(self.body.think, self.model_name, can_think=can_think)
+
+
+def _prompt_messages(body: OllamaGenerateRequest, images: GivenImages | None) -> ChatMessages:
+    """Returns the messages for an `/api/generate` prompt: system text and user message."""
+    messages: list[Message] = []
+    if body.system:
+        messages.append({"role": "system", "content": body.system})
+    said: Message = {"role": "user", "content": body.prompt or ""}
+    add_images(said, body.images or (), "images", images)
+    return ChatMessages([*messages, said], () if images is None else images.sources)
+
+
+def _is_begun(last: Message) -> bool:
+    """Returns whether the last message is the assistant's, so that the model continues it."""
+    return last["role"] == "assistant" and bool(last["content"]) and not last.get("tool_calls")
+
+
+def _longest_prompt(model: ServedModel, num_predict: int | None) -> int:
+    """Returns the maximum number of prompt tokens. If the answer's length may be cut, it reserves
+    at most half of the context."""
+    context = model.info.max_model_len
+    if num_predict is None:
+        return context - context // _ANSWER_SHARE
+    return context - min(num_predict, context // 2)
+
+
+def is_raw(body: OllamaGenerateRequest, model: ServedModel) -> bool:
+    """Returns whether the prompt is sent to the model without a template. Raises InvalidField if a
+    field that needs a template is given as well."""
+    is_bare = body.raw is True or bool(body.suffix)
+    for name in ("system", "context", "images"):
+        if is_bare and getattr(body, name):
+            other = "raw is true" if body.raw else "suffix is given"
+            raise InvalidField(f"{name} cannot be used when {other}", param=name)
+    has_place = model.chat.template is not None or body.system or body.images
+    return is_bare or not has_place
+
+
+def reader_of(
     context: ApiContext,
     request: Request,
     body: OllamaChatRequest | OllamaGenerateRequest,
     model: ServedModel,
     dialect: Dialect,
-) -> Asking:
-    """Reads the fields that both endpoints share. Raises InvalidField if a field is invalid."""
+) -> OllamaReader:
+    """Returns the reader of a request, with the options that both endpoints share. Raises
+    InvalidField if a field is invalid."""
     options = read_options(body.options, model.info)
     is_chat = isinstance(body, OllamaChatRequest)
     texts = ("messages",) if is_chat else ("prompt", "suffix", "system")
@@ -343,7 +437,7 @@ def asking(
     asked = context.asked(
         request, fields, model=model, dialect=dialect, names=names, text_format=text_format
     )
-    return Asking(body, asked, options.num_predict, _top_logprobs(body), options.warnings)
+    return OllamaReader(asked, body, options.num_predict, _top_logprobs(body), options.warnings)
 
 
 def _text_format(given: str | Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -538,9 +538,9 @@ FAULTS: Final = (
     ),
     Fault(
         "the background responses of all keys are cancelled at a reload",
-        _SERVE,
-        "runs.cancel_all(tenants)",
-        "runs.cancel_all(frozenset())",
+        "fastovms.parts.responses.service",
+        "self._runs.cancel_all(tenants)",
+        "self._runs.cancel_all(frozenset())",
     ),
     Fault(
         "the batches of a key that returns stay paused",

@@ -33,7 +33,6 @@ from fastovms.backend import GenerationBackend
 from fastovms.backends.engine_thread import ComputeTurn
 from fastovms.backends.model_task import read_optional, takes_images
 from fastovms.backends.paged.backend import PagedBackend
-from fastovms.backends.processes import ChildProcess
 from fastovms.config import EngineConfig
 from fastovms.engine.model.cache_precision import check_cpu_cache
 from fastovms.engine.model.compilation import check_exact
@@ -190,7 +189,7 @@ def _other(
 
 def _image_loader(config: MediaConfig) -> ImageLoader:
     """Returns a loader that decodes in separate processes."""
-    decoder = ImageDecoder(lambda: ChildProcess("fastovms.parts.media.image_process"))
+    decoder = ImageDecoder()
     return ImageLoader(config, decode=decoder.decode, close_decoder=decoder.close)
 
 

@@ -1,26 +1,20 @@
-"""The process that renders templates of clients, and what takes long of those of models: `python -m
-fastovms.backends.template_process DESCRIPTOR`.
+"""The process that renders templates of clients, and what takes long of those of models.
 
 A template may take any time and memory: it costs only this process.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
-import resource
-import sys
 import time
 from datetime import datetime
 from functools import lru_cache
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Template, TemplateError
 
-from fastovms.backends.processes import connect_to_parent, limit_time, set_soft_limit
+from fastovms.backends.processes import NICENESS, be_silent, limit_growth, limit_time, max_resident
 from fastovms.backends.template_renderer import MAX_MEMORY, Answer, Asked, too_much
 from fastovms.text.budget import Budget, LimitExceeded, Limits, Malformed
 from fastovms.text.sandbox import Sandbox, make_environment
@@ -30,7 +24,6 @@ _MAX_GROWTH: Final = 128 * 2**20
 
 _MAX_COMPILED: Final = 8
 _MAX_REASON: Final = 1000
-_NICENESS: Final = 5
 
 
 class _Renderer:
@@ -68,37 +61,17 @@ class _Renderer:
             raise Malformed(str(error)[:_MAX_REASON] or type(error).__name__) from error
 
 
-def _max_resident() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def serve(connection: Connection[Any, Any]) -> None:
     """Renders templates until the connection ends, or the process has grown."""
-    renderer, most = _Renderer(), _max_resident() + _MAX_GROWTH
+    limit_growth(MAX_MEMORY)
+    be_silent()  # its interpreter may speak of a client's text
+    os.nice(NICENESS)
+    renderer, most = _Renderer(), max_resident() + _MAX_GROWTH
     is_last = False
-    with contextlib.suppress(EOFError, ConnectionError):
-        while not is_last:
-            asked: Asked = connection.recv()
-            limit_time(asked.limits.seconds)
-            answer = renderer.answer(asked)
-            limit_time(0)
-            is_last = _max_resident() > most
-            connection.send(answer._replace(is_last=is_last))
-
-
-_PR_SET_DUMPABLE: Final = 4
-
-
-def main() -> None:
-    connection = connect_to_parent(sys.argv)
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    set_soft_limit(resource.RLIMIT_AS, size + MAX_MEMORY)
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # no core dump of what is meant to die
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nor what its interpreter says of a client's text
-    os.nice(_NICENESS)
-    serve(connection)
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
+    while not is_last:
+        asked: Asked = connection.recv()
+        limit_time(asked.limits.seconds)
+        answer = renderer.answer(asked)
+        limit_time(0)
+        is_last = max_resident() > most
+        connection.send(answer._replace(is_last=is_last))

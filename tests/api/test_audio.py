@@ -20,7 +20,6 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
 from fastovms.api.served import ServedModels
 from fastovms.backend_stats import BackendStats
-from fastovms.backends.processes import ChildProcess
 from fastovms.config import ApiConfig, HttpConfig
 from fastovms.errors import EngineFailed, Overloaded
 from fastovms.http.gates import JsonOnly
@@ -112,7 +111,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def decoder():
-    decoder = AudioDecoder(lambda: ChildProcess("fastovms.parts.speech.audio_process"))
+    decoder = AudioDecoder()
     yield decoder
     decoder.close()
 

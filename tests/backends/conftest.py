@@ -19,7 +19,7 @@ class Processes:
         self.started: list[ChildProcess] = []
 
     def start(self) -> ChildProcess:
-        self.started.append(ChildProcess("fastovms.parts.media.image_process"))
+        self.started.append(ChildProcess("fastovms.parts.media.image_decoder"))
         return self.started[-1]
 
     def kill(self, number: signal.Signals) -> None:

@@ -133,6 +133,10 @@ class FakeProcess:
     def kill(self) -> None:
         self.killed.set()
 
+    def end(self) -> None:
+        self.kill()
+        self.connection.close()
+
 
 class Starter:
     def __init__(self, answer: Callable[[str], Verdict], *, is_ready: bool = True) -> None:

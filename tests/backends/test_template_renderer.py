@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 from jinja2 import TemplateError
 
-from fastovms.backends import template_renderer
+from fastovms.backends.processes import ChildProcess
 from fastovms.backends.template_renderer import TemplateRenderer
 from fastovms.errors import BackendUnavailable
 from fastovms.text.budget import FULL, Budget, LimitExceeded, Limits, Malformed
@@ -21,8 +21,10 @@ MEMORY = (
 
 
 @contextmanager
-def rendering() -> Iterator[tuple[TemplateRenderer, Budget]]:
-    renderer, budget = TemplateRenderer(), Budget()
+def rendering(
+    start: Callable[[], ChildProcess] | None = None,
+) -> Iterator[tuple[TemplateRenderer, Budget]]:
+    renderer, budget = TemplateRenderer(start), Budget()
     try:
         yield renderer, budget
     finally:
@@ -55,11 +57,11 @@ def test_errors_of_a_template_leave_the_process_alive(
 ) -> None:
     with rendering() as (renderer, budget), budget.of(FULL):
         renderer.render("a", {}, budget)
-        child = renderer._child
+        peers = set(renderer._peers)
         with pytest.raises(error, match=reason):
             renderer.render(source, {}, budget)
         assert renderer.render("b", {}, budget) == "b"
-        assert renderer._child is child
+        assert renderer._peers == peers
 
 
 @pytest.mark.slow
@@ -85,15 +87,14 @@ def test_time_is_shared_by_the_renderings_of_a_request() -> None:
         budget.seconds = 0.0
         with pytest.raises(LimitExceeded, match="takes more than 5 seconds"):
             renderer.render("a", {}, budget)
-        assert renderer._child is None
+        assert not renderer._peers
 
 
-def test_process_that_cannot_be_started_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(module: str) -> None:
+def test_process_that_cannot_be_started_is_unavailable() -> None:
+    def fail() -> ChildProcess:
         raise OSError(12, "no memory")
 
-    monkeypatch.setattr(template_renderer, "ChildProcess", fail)
-    with rendering() as (renderer, budget), budget.of(FULL), pytest.raises(BackendUnavailable):
+    with rendering(fail) as (renderer, budget), budget.of(FULL), pytest.raises(BackendUnavailable):
         renderer.render("a", {}, budget)
 
 

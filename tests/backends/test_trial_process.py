@@ -13,7 +13,7 @@ import pytest
 
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import Grammar, GrammarKind
-from fastovms.parts.grammars.trial_process import serve
+from fastovms.parts.grammars.trial_process import fork_workers
 from fastovms.parts.grammars.trials import Verdict
 
 MUCH, SLOW = "it is too much for the compiler", "it takes too long to compile"
@@ -30,7 +30,7 @@ class Killed(GrammarCompiler):
 
 
 def run(connection: Connection[Any, Any]) -> None:
-    serve(connection, Killed(), 30)
+    fork_workers(connection, Killed(), 30)
 
 
 @pytest.fixture(scope="module")

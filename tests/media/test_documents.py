@@ -12,9 +12,8 @@ from pypdf import PdfReader, PdfWriter
 from pypdf.errors import DependencyError
 
 from fastovms.errors import BackendUnavailable, InvalidField
-from fastovms.parts.media import document_process
-from fastovms.parts.media.document_process import PdfProcesses
 from fastovms.parts.media.documents import decode_text, is_pdf, read_pdf
+from fastovms.parts.media.pdf_reader import PdfProcesses
 from tests.media.pdf_files import pdf_file
 
 
@@ -112,13 +111,12 @@ def test_a_bomb_costs_its_process():
 
 
 @pytest.mark.slow
-def test_no_process(monkeypatch):
-    def fail(module: str) -> None:
+def test_no_process():
+    def fail():
         raise OSError(12, "no memory")
 
-    monkeypatch.setattr(document_process, "ChildProcess", fail)
     with pytest.raises(BackendUnavailable, match="no memory"):
-        PdfProcesses().read(b"", "x", 3)
+        PdfProcesses(fail).read(b"", "x", 3)
 
 
 @pytest.mark.slow

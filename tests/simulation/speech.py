@@ -16,8 +16,7 @@ import numpy as np
 
 from fastovms.api.body import FairThread
 from fastovms.backends.engine_thread import ComputeTurn
-from fastovms.backends.processes import ChildProcess
-from fastovms.backends.worker_messages import WorkerFailed
+from fastovms.backends.processes import ChildProcess, WorkerFailed
 from fastovms.errors import InvalidField
 from fastovms.parts.speech import endpoints as audio
 from fastovms.parts.speech import speech_backend
@@ -25,7 +24,7 @@ from fastovms.parts.speech.audio import OnPiece
 from fastovms.parts.speech.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.parts.speech.served import ServedSpeech
 from fastovms.parts.speech.speech_backend import WhisperBackend
-from fastovms.parts.speech.speech_messages import ReadWindow, WindowText
+from fastovms.parts.speech.speech_worker import ReadWindow, WindowText
 from fastovms.parts.speech.transcript import (
     WINDOW_SECONDS,
     Samples,
@@ -126,18 +125,18 @@ class SimPeer:
         if self._reader is not None:
             self._world.wake(self._reader)
 
-    def wait(self) -> str:
+    def close(self) -> str:
         self.is_dead = True
         return "was ended by SIGKILL"
+
+    def end(self) -> None:
+        self.is_dead = True
 
     # As a connection
 
     @property
     def connection(self) -> SimPeer:
         return self
-
-    def close(self) -> None:
-        self.is_dead = True
 
     def put(self, window: ReadWindow) -> None:
         if self.is_dead:

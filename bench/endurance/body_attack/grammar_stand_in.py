@@ -1,11 +1,9 @@
 """The process that stands for a server in `schemas`: it does with a client's grammars what a server
-does, and must outlive them. `python -m bench.endurance.body_attack.grammar_stand_in DESCRIPTOR`."""
+does, and must outlive them."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
 from array import array
 from collections.abc import Sequence
@@ -16,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from bench.endurance.body_attack.hostile_grammars import HostileGrammars
-from fastovms.backends.processes import connect_to_parent
 from fastovms.errors import Overloaded
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.grammar.state import UnusableGrammar
@@ -94,24 +91,11 @@ class _StandIn:
             token_ids.append(token_id)
 
 
-def _serve(connection: Connection[Any, Any]) -> None:
+def serve(connection: Connection[Any, Any]) -> None:
     compiler = GrammarCompiler(
         _TOKENIZER.read_text(encoding="utf-8"), vocab_size=None, eos_token_ids=[_END]
     )
     stand_in = _StandIn(compiler, HostileGrammars(connection.recv()))
     with asyncio.Runner() as runner:
         while True:
-            outcomes = runner.run(stand_in.run(connection.recv()))
-            connection.send([tuple(outcome) for outcome in outcomes])  # this module has no name
-
-
-def main() -> None:
-    connection = connect_to_parent(sys.argv)
-    try:
-        _serve(connection)
-    except (EOFError, ConnectionError):
-        os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
+            connection.send(runner.run(stand_in.run(connection.recv())))

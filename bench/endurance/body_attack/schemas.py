@@ -40,8 +40,7 @@ class _Attack:
 
     def close(self) -> None:
         if self._process is not None:
-            self._process.connection.close()
-            self._process.wait()
+            self._process.close()
             self._process = None
 
     def figures(self, least: int) -> list[Figure]:
@@ -66,7 +65,7 @@ class _Attack:
         try:
             self._process.connection.send(indices)
             if self._process.connection.poll(_PATIENCE):
-                return [Outcome(*outcome) for outcome in self._process.connection.recv()]
+                return list(self._process.connection.recv())
             self._process.kill()
         except (EOFError, OSError):
             pass

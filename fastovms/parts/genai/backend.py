@@ -13,7 +13,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats
@@ -31,15 +31,7 @@ from fastovms.backends.engine_thread import (
 )
 from fastovms.backends.model_files import Comparison, NotComparable
 from fastovms.backends.model_task import graph_file, weights_file
-from fastovms.backends.processes import ChildProcess, receive, send
-from fastovms.backends.worker_messages import (
-    Compare,
-    Compared,
-    EncodingImages,
-    LoadPipeline,
-    PipelineLoaded,
-    WorkerFailed,
-)
+from fastovms.backends.processes import ChildProcess, WorkerFailed, receive, send
 from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import is_npu
 from fastovms.errors import (
@@ -50,6 +42,7 @@ from fastovms.errors import (
     RequestError,
 )
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
+from fastovms.parts.genai.messages import EncodingImages, LoadPipeline, PipelineLoaded
 from fastovms.parts.genai.support import (
     Assistance,
     check_grammar,
@@ -98,18 +91,11 @@ def _difference(model_dir: Path, model: ModelInfo) -> float:
     Raises NotComparable if one of them cannot be computed; a failing pipeline is reported when it
     is loaded."""
     process = ChildProcess(_PROCESS)
-    answer: Any = None
-    try:
-        send(process.connection, Compare(model_dir, model))
-        answer = receive(process.connection)
-    except (EOFError, ConnectionError):
-        pass
-    finally:
-        process.connection.close()
-        fate = process.wait()
-    if isinstance(answer, Compared):
-        return answer.difference
-    raise NotComparable(f"the process of the check {fate}" if answer is None else answer.reason)
+    answer = process.ask((model_dir, model), "the process of the check")
+    process.close()
+    if isinstance(answer, WorkerFailed):
+        raise NotComparable(answer.reason)
+    return float(answer)
 
 
 _PIPELINE_SECONDS: Final = (0.5, 1.0, 2.0)
@@ -232,24 +218,15 @@ class GenaiBackend:
         """
         logger.info("compiling the model for %s with the genai pipeline", config.device)
         process = ChildProcess("fastovms.parts.genai.worker")
-        answer: Any
-        try:
-            level = level_in_use()
-            load = LoadPipeline(model_dir, model, config, available, level, form_in_use())
-            send(process.connection, load)
-            answer = receive(process.connection)
-        except (EOFError, ConnectionError):
-            process.connection.close()
-            answer = WorkerFailed(
-                f"cannot load the model in {model_dir}: the pipeline's process {process.wait()}"
-            )
+        load = LoadPipeline(model_dir, model, config, available, level_in_use(), form_in_use())
+        what = f"cannot load the model in {model_dir}: the pipeline's process"
+        answer = process.ask(load, what)
         if isinstance(answer, PipelineLoaded):
             if config.enable_prefix_caching and not has_prefix_cache(config):
                 logger.warning("genai: the prefix cache is not used together with a draft model")
             model = fit_cache(model, answer.model.max_model_len)
             return cls(process, model, config, grammars, stats=answer.stats)
-        process.connection.close()
-        process.wait()
+        process.close()
         raise ConfigurationError(answer.reason)
 
     # Backend

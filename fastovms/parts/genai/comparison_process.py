@@ -1,13 +1,12 @@
 """Compares the log probabilities of OpenVINO GenAI's pipeline and of the exported graph for a short
-text, in a separate process: `python -m fastovms.parts.genai.comparison_process DESCRIPTOR`.
+text, in a separate process.
 
 The memory is released with the process, and a crashing pipeline ends only that process.
 """
 
 from __future__ import annotations
 
-import os
-import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,8 +16,7 @@ import openvino_genai as genai
 from numpy.typing import NDArray
 
 from fastovms.backends.model_task import graph_file
-from fastovms.backends.processes import connect_to_parent, receive, send
-from fastovms.backends.worker_messages import Compare, Compared, WorkerFailed
+from fastovms.backends.processes import WorkerFailed, receive, send
 from fastovms.engine.model.devices import reason_of
 from fastovms.errors import RequestError
 from fastovms.params import GenerationRequest, ModelInfo, SamplingParams
@@ -103,23 +101,13 @@ def _embeddings(
     return found * np.float32(scale) if isinstance(scale, int | float) else found
 
 
-def _answer(message: Compare) -> Compared | WorkerFailed:
+def serve(connection: Connection[Any, Any]) -> None:
+    """Answers a model's directory and facts with the largest difference."""
+    answer: float | WorkerFailed
     try:
-        return Compared(largest_difference(message.model_dir, message.model))
+        answer = largest_difference(*receive(connection))
     except UnknownInput as error:
-        return WorkerFailed(f"nobody knows what to give to its input {error}")
+        answer = WorkerFailed(f"nobody knows what to give to its input {error}")
     except (RequestError, RuntimeError) as error:
-        return WorkerFailed(reason_of(error))
-
-
-def main() -> None:
-    connection = connect_to_parent(sys.argv)
-    message: Any = receive(connection)
-    send(connection, _answer(message))
-    connection.close()
-    sys.stderr.flush()
-    os._exit(0)  # see `worker_main`
-
-
-if __name__ == "__main__":
-    main()
+        answer = WorkerFailed(reason_of(error))
+    send(connection, answer)

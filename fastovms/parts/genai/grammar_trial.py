@@ -1,5 +1,4 @@
-"""The process that tries grammars with OpenVINO GenAI's compiler: `python -m
-fastovms.parts.genai.grammar_trial DESCRIPTOR SECONDS`.
+"""The process that tries grammars with OpenVINO GenAI's compiler.
 
 A grammar that the compiler refuses would end the whole pipeline, and a complex one may run
 endlessly or crash. The result does not depend on the model, so the package's small model is used.
@@ -7,16 +6,13 @@ endlessly or crash. The result does not depend on the model, so the package's sm
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import sys
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
 import openvino_genai as genai
 
-from fastovms.backends.processes import connect_to_parent, limit_time
+from fastovms.backends.processes import limit_time
 from fastovms.engine.model.devices import reason_of
 from fastovms.params import Grammar
 from fastovms.parts.genai.generation_config import structured_output
@@ -29,20 +25,19 @@ _PLACE: Final = re.compile(r"^\[[0-9:]+\] \S+?:[0-9]+: ")
 fault."""
 
 
-def serve(connection: Connection[Any, Any], seconds: float) -> None:
+def serve(connection: Connection[Any, Any], seconds: str) -> None:
     """Tries the grammars that `Trial` sends. Recovers after an error. A grammar that takes more
     than this number of CPU seconds ends the process."""
-    with contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            pipeline = _load()
-            fault = ""
-            while not fault:
-                connection.send(None)
-                number, grammar = connection.recv()
-                limit_time(seconds)
-                fault = _try(pipeline, grammar)
-                limit_time(0)
-                connection.send((number, Verdict(fault)))
+    while True:
+        pipeline = _load()
+        fault = ""
+        while not fault:
+            connection.send(None)
+            number, grammar = connection.recv()
+            limit_time(float(seconds))
+            fault = _try(pipeline, grammar)
+            limit_time(0)
+            connection.send((number, Verdict(fault)))
 
 
 def _load() -> genai.ContinuousBatchingPipeline:
@@ -62,12 +57,3 @@ def _try(pipeline: genai.ContinuousBatchingPipeline, grammar: Grammar) -> str:
     except Exception as error:
         return f"{_WHOSE}: {_PLACE.sub('', reason_of(error)) or type(error).__name__}"
     return ""
-
-
-def main() -> None:
-    serve(connect_to_parent(sys.argv), float(sys.argv[2]))
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

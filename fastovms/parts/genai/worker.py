@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import secrets
-import sys
 import time
 from bisect import insort
 from collections.abc import Callable, Iterator
@@ -24,13 +22,7 @@ import openvino_genai as genai
 from fastovms.api.image_parts import image_tag
 from fastovms.backend_stats import BackendStats, EngineCounters
 from fastovms.backends.engine_thread import Close, Command, run_engine
-from fastovms.backends.processes import connect_to_parent, receive, send
-from fastovms.backends.worker_messages import (
-    EncodingImages,
-    LoadPipeline,
-    PipelineLoaded,
-    WorkerFailed,
-)
+from fastovms.backends.processes import WorkerFailed, receive, send
 from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import reason_of
 from fastovms.engine.scheduler import rank_of
@@ -47,6 +39,7 @@ from fastovms.params import (
     TokenLogprobs,
 )
 from fastovms.parts.genai.generation_config import generation_config, stop_token_ids
+from fastovms.parts.genai.messages import EncodingImages, LoadPipeline, PipelineLoaded
 from fastovms.parts.genai.pipeline import (
     Admission,
     CacheCapacity,
@@ -576,17 +569,3 @@ def _receive(connection: Connection[Any, Any], wait: bool) -> list[Command]:
     except EOFError:
         commands.append(Close())
     return commands
-
-
-def main() -> None:
-    """Runs as `python -m fastovms.parts.genai.worker DESCRIPTOR`."""
-    connection = connect_to_parent(sys.argv)
-    serve(connection)
-    connection.close()
-    sys.stderr.flush()
-    # The pipeline complains, on its orderly end, of requests that still run.
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

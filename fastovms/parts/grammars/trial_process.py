@@ -1,8 +1,7 @@
 """The process that tries grammars.
 
-Run as `python -m fastovms.parts.grammars.trial_process DESCRIPTOR SECONDS NICENESS`. It loads a
-compiler and forks a worker, which tries one grammar after another. A client's data reach native
-code only in a worker. When one dies, another is forked within milliseconds.
+It loads a compiler and forks a worker, which tries one grammar after another. A client's data reach
+native code only in a worker. When one dies, another is forked within milliseconds.
 """
 
 from __future__ import annotations
@@ -12,12 +11,17 @@ import ctypes
 import mmap
 import os
 import resource
-import sys
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Final
 
-from fastovms.backends.processes import TRIAL_STACK, connect_to_parent, limit_time, set_soft_limit
+from fastovms.backends.processes import (
+    TRIAL_STACK,
+    be_silent,
+    limit_growth,
+    limit_time,
+    max_resident,
+    set_soft_limit,
+)
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.grammar.state import UnfinishableGrammar, UnusableGrammar
 from fastovms.params import Grammar, GrammarKind
@@ -35,8 +39,6 @@ _MAX_GROWTH: Final = 64 * 2**20
 _DONE: Final = 0
 _RENEW: Final = 3
 """The exit status of a worker that is to be replaced."""
-
-_PR_SET_DUMPABLE: Final = 4
 
 
 class _MallocInfo(ctypes.Structure):
@@ -88,9 +90,9 @@ class _Worker:
 
     def serve(self) -> int:
         """Tries grammars, and returns the exit status."""
-        most = _max_resident() + _MAX_GROWTH
+        most = max_resident() + _MAX_GROWTH
         with contextlib.suppress(EOFError, ConnectionError):
-            while _max_resident() < most:
+            while max_resident() < most:
                 self._connection.send(None)
                 number, grammar = self._connection.recv()
                 self._begun[:] = number.to_bytes(8)
@@ -121,27 +123,16 @@ class _Worker:
         return Verdict(num_bytes=num_bytes)
 
 
-def _max_resident() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _limit_resources() -> None:
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    set_soft_limit(resource.RLIMIT_AS, size + _MAX_MEMORY)
-    set_soft_limit(resource.RLIMIT_STACK, TRIAL_STACK)
-    # No core dump is written of what is meant to die, whatever handles those here.
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-def serve(connection: Connection[Any, Any], compiler: GrammarCompiler, seconds: float) -> None:
+def fork_workers(
+    connection: Connection[Any, Any], compiler: GrammarCompiler, seconds: float
+) -> None:
     """Forks workers, one at a time, until the connection closes."""
     begun = mmap.mmap(-1, 8)
     while True:
         begun[:] = bytes(8)
         pid = os.fork()
         if pid == 0:
-            # Panics would write what a client has sent.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            be_silent()  # panics would write what a client has sent
             os._exit(_Worker(connection, compiler, begun, seconds).serve())
         _, status = os.waitpid(pid, 0)
         if status == _DONE:
@@ -152,9 +143,9 @@ def serve(connection: Connection[Any, Any], compiler: GrammarCompiler, seconds: 
             connection.send((number, verdict_on_death(cause)))
 
 
-def main() -> None:
-    connection = connect_to_parent(sys.argv)
-    os.nice(int(sys.argv[3]))
+def serve(connection: Connection[Any, Any], seconds: str, niceness: str) -> None:
+    """Tries grammars like the compiler whose `SmallVocabulary` comes first."""
+    os.nice(int(niceness))
     vocabulary: SmallVocabulary = connection.recv()
     compiler = GrammarCompiler(
         vocabulary.tokenizer_json(),
@@ -163,11 +154,6 @@ def main() -> None:
         max_cached_bytes=0,
     )
     compiler.compile(Grammar(GrammarKind.JSON_OBJECT, ""))  # workers share what is made once
-    _limit_resources()
-    with contextlib.suppress(ConnectionError):
-        serve(connection, compiler, float(sys.argv[2]))
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
+    limit_growth(_MAX_MEMORY)
+    set_soft_limit(resource.RLIMIT_STACK, TRIAL_STACK)
+    fork_workers(connection, compiler, float(seconds))

@@ -233,9 +233,7 @@ class Trial:
         """Ends the process, if it runs."""
         peer, self._peer = self._peer, None
         if peer is not None:
-            peer.kill()
-            peer.connection.close()
-            peer.wait()
+            peer.end()
 
     def _replace(self) -> None:
         self.close()

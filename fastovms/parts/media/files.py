@@ -14,9 +14,9 @@ from fastovms.api.body import FairThread, wrong
 from fastovms.api.client_request import GivenDocument
 from fastovms.errors import InvalidField, RequestError, StateFailed, shortage_of
 from fastovms.http.messages import Request
-from fastovms.parts.media.document_process import PdfProcesses
 from fastovms.parts.media.documents import MAX_TEXT, can_read_pdf, decode_text, is_pdf
 from fastovms.parts.media.fetch import decode_base64, decode_data_url, too_large
+from fastovms.parts.media.pdf_reader import PdfProcesses
 from fastovms.server_config import MediaConfig
 from fastovms.system.disk import open_file
 

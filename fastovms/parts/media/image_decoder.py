@@ -1,19 +1,31 @@
-"""Decodes and shrinks images in other processes."""
+"""Decodes and shrinks images in other processes, which run `serve`."""
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
+import resource
+import time
 from collections.abc import Callable
-from multiprocessing.reduction import send_handle
-from typing import NamedTuple
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from fastovms.backends.media_processes import MAX_PROCESSES, TIMEOUT, MediaProcesses
-from fastovms.backends.processes import ChildProcess
+from fastovms.backends.processes import ChildProcess, set_soft_limit
+from fastovms.errors import InvalidField
 from fastovms.params import Image
-from fastovms.parts.media.decode import Admit, PixelBound
+from fastovms.parts.media.decode import Admit, EncodedImage, PixelBound, is_available
+from fastovms.parts.media.decoders import TIMEOUT, DecoderPool, Refused, limit_decoder
+from fastovms.system.memory import find_trim
+
+_MAX_PROCESSES: Final = 2
+_MAX_MEMORY: Final = 4 * 2**30
+_MAX_SECONDS: Final = 20
+"""CPU seconds that one image may take. A busy machine is not a fault of an image."""
 
 
 class ImageBytes(NamedTuple):
@@ -44,17 +56,22 @@ class PixelsWritten(NamedTuple):
     width: int
 
 
-class ImageDecoder(MediaProcesses):
-    """Decodes images in a pool of processes; see `MediaProcesses`."""
+class ImageDecoder(DecoderPool):
+    """Decodes images in a pool of processes."""
 
     def __init__(
         self,
-        start: Callable[[], ChildProcess],
+        start: Callable[[], ChildProcess] | None = None,
         *,
-        max_processes: int = MAX_PROCESSES,
+        max_processes: int = _MAX_PROCESSES,
         timeout: float = TIMEOUT,
     ) -> None:
-        super().__init__("image", start, max_processes=max_processes, timeout=timeout)
+        super().__init__(
+            "image",
+            start or partial(ChildProcess, __name__),
+            max_processes=max_processes,
+            timeout=timeout,
+        )
 
     def decode(
         self, data: bytes, name: str, max_pixels: int, bound: PixelBound, admit: Admit
@@ -84,3 +101,40 @@ class ImageDecoder(MediaProcesses):
         finally:
             os.close(descriptor)
         return pixels.reshape(*written, 3)
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Answers images as `ImageDecoder` asks, until the connection ends."""
+    is_available()  # imports the decoder, so that the first image does not wait for it
+    limit_decoder(_MAX_MEMORY)
+    trim = find_trim()
+    while True:
+        asked: ImageBytes = connection.recv()
+        set_soft_limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + _MAX_SECONDS)
+        try:
+            _decode(connection, asked)
+        except InvalidField as error:
+            connection.send(Refused(error.message))
+        trim()
+
+
+def _decode(connection: Connection[Any, Any], asked: ImageBytes) -> None:
+    """Decodes one image for the parent. Raises InvalidField if the data are not an image, or a
+    damaged or too large one."""
+    data = connection.recv_bytes()
+    encoded = EncodedImage(data, asked.name, max_pixels=asked.max_pixels, bound=asked.bound)
+    connection.send(HeaderRead(encoded.num_pixels, encoded.num_kept))
+    if not connection.recv():
+        return
+    descriptor = recv_handle(connection)
+    try:
+        image = encoded.decode()
+        _write(image, descriptor)
+    finally:
+        os.close(descriptor)
+    connection.send(PixelsWritten(*image.shape[:2]))
+
+
+def _write(image: Image, descriptor: int) -> None:
+    with mmap.mmap(descriptor, image.nbytes) as memory:
+        memory[:] = np.ascontiguousarray(image).data.cast("B")

@@ -1,19 +1,34 @@
-"""Decodes audio files in other processes."""
+"""Decodes audio files in other processes, which run `serve`."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import resource
+import time
 from collections.abc import Callable
-from multiprocessing.reduction import send_handle
-from typing import NamedTuple
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from fastovms.backends.media_processes import TIMEOUT, MediaProcesses
-from fastovms.backends.processes import ChildProcess
-from fastovms.parts.speech.audio import AUDIO, OnPiece
+from fastovms.backends.processes import ChildProcess, set_soft_limit
+from fastovms.errors import InvalidField
+from fastovms.parts.media.decoders import TIMEOUT, DecoderPool, Refused, limit_decoder
+from fastovms.parts.speech.audio import AUDIO, OnPiece, decode_audio, is_available
 from fastovms.parts.speech.transcript import Samples
 from fastovms.system.disk import UnnamedFile
+from fastovms.system.memory import find_trim
+
+_MAX_MEMORY: Final = 2 * 2**30
+_MAX_SECONDS: Final = 20
+"""CPU seconds that the head of a file and the first minute of its audio may take."""
+
+_SECONDS_A_MINUTE: Final = 1.0
+"""CPU seconds that each further minute may take: several times as many as it needs."""
 
 
 class AudioFiles(NamedTuple):
@@ -47,11 +62,18 @@ class DecodedAudio:
         return np.frombuffer(data, np.int16)
 
 
-class AudioDecoder(MediaProcesses):
-    """Decodes audio files in a pool of processes; see `MediaProcesses`."""
+class AudioDecoder(DecoderPool):
+    """Decodes audio files in a process."""
 
-    def __init__(self, start: Callable[[], ChildProcess], *, timeout: float = TIMEOUT) -> None:
-        super().__init__("audio", start, max_processes=1, timeout=timeout)
+    def __init__(
+        self,
+        start: Callable[[], ChildProcess] | None = None,
+        *,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        super().__init__(
+            "audio", start or partial(ChildProcess, __name__), max_processes=1, timeout=timeout
+        )
 
     def decode(self, source: UnnamedFile, max_seconds: int, on_piece: OnPiece) -> DecodedAudio:
         """Decodes the audio in a file as `audio.decode_audio` does. Raises as `run` does, or
@@ -74,3 +96,43 @@ class AudioDecoder(MediaProcesses):
                 peer.connection.send(goes_on)
         assert isinstance(answer, AudioWritten)
         return DecodedAudio(target, answer.num_samples)
+
+
+class _Stopped(Exception):
+    """The parent wants no more of this audio."""
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Answers files as `AudioDecoder` asks, until the connection ends."""
+    is_available()  # imports the decoder, so that the first file does not wait for it
+    limit_decoder(_MAX_MEMORY)
+    trim = find_trim()
+    while True:
+        asked: AudioFiles = connection.recv()
+        source, target = recv_handle(connection), recv_handle(connection)
+        with contextlib.suppress(_Stopped), open(source, "rb") as file, open(target, "wb") as to:
+            try:
+                connection.send(_decode(connection, asked, file, to))
+            except InvalidField as error:
+                connection.send(Refused(error.message))
+            except MemoryError:
+                connection.send(Refused("file could not be decoded: it takes too much memory"))
+        trim()
+
+
+def _decode(
+    connection: Connection[Any, Any], asked: AudioFiles, source: Any, target: Any
+) -> AudioWritten:
+    left = time.process_time() + _MAX_SECONDS
+    set_soft_limit(resource.RLIMIT_CPU, math.ceil(left))
+
+    def on_piece(num_bytes: int) -> None:
+        nonlocal left
+        left += _SECONDS_A_MINUTE
+        set_soft_limit(resource.RLIMIT_CPU, math.ceil(left))
+        connection.send(PieceWritten(num_bytes))
+        if not connection.recv():
+            raise _Stopped
+
+    source.seek(0)
+    return AudioWritten(decode_audio(source, target, asked.max_seconds, on_piece))

@@ -12,7 +12,6 @@ from fastovms.api.body import FairThread
 from fastovms.api.served import AnyServed, Release, no_hold
 from fastovms.backends.engine_thread import ComputeTurn
 from fastovms.backends.model_task import check_required, first_integer, read_json, weights_file
-from fastovms.backends.processes import ChildProcess
 from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo, Task
 from fastovms.parts.speech.audio import is_available
@@ -94,7 +93,7 @@ def load(
     closes.append(decoding.close)
     decoder = None
     if is_available():
-        decoder = AudioDecoder(lambda: ChildProcess("fastovms.parts.speech.audio_process"))
+        decoder = AudioDecoder()
         closes.append(decoder.close)
     else:
         logger.warning("audio will be refused: install fastovms with the extra speech")

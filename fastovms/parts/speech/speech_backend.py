@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import signal
 import threading
@@ -12,19 +11,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from fastovms.backends.engine_thread import MAX_SLICE, ComputeTurn
 from fastovms.backends.job_thread import Job, JobThread
-from fastovms.backends.processes import ChildProcess, receive, send
-from fastovms.backends.worker_messages import WorkerFailed
+from fastovms.backends.processes import ChildProcess, WorkerFailed, receive, send
 from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.fair_queue import FairQueue
 from fastovms.params import ModelInfo
-from fastovms.parts.speech.speech_messages import LoadSpeech, ReadWindow, WindowText
+from fastovms.parts.speech.speech_worker import LoadSpeech, ReadWindow, WindowText
 from fastovms.parts.speech.transcript import (
     SAMPLE_RATE,
     WINDOW_SECONDS,
@@ -226,9 +224,7 @@ class WhisperBackend(JobThread[_Job]):
             self._link.call(self.fail, f"{type(error).__name__}: {error}")
         finally:
             self._turn.remove_encoder()
-            self._peer.kill()
-            self._peer.connection.close()
-            self._peer.wait()
+            self._peer.end()
             self._link.call(self._link.stopped.set)
 
     def _receive(self) -> bool:
@@ -317,8 +313,7 @@ class WhisperBackend(JobThread[_Job]):
     def _revive(self, job: _Job, error: Exception) -> None:
         """Starts another process after one has ended with a job. Raises ConfigurationError if it
         cannot be started."""
-        self._peer.connection.close()
-        fate = self._peer.wait()
+        fate = self._peer.close()
         if self._closing or self.failure is not None:
             return
         logger.error("speech: the process %s (%r) and is started again", fate, error)
@@ -336,18 +331,12 @@ def _tell(job: _Job, text: str) -> None:
 def start_process(load: LoadSpeech) -> tuple[ChildProcess, SpeechInfo]:
     """Starts a process and waits until it has loaded the model; takes seconds. Raises
     ConfigurationError if the model cannot be loaded."""
-    process = ChildProcess("fastovms.parts.speech.speech_worker", str(os.getpid()))
-    answer: Any
-    try:
-        send(process.connection, load)
-        answer = receive(process.connection)
-    except (EOFError, ConnectionError):
-        process.connection.close()
-        answer = WorkerFailed(f"{load.model_dir} cannot be loaded: its process {process.wait()}")
+    # At the end of its connection it could not end by itself while it is stopped.
+    process = ChildProcess("fastovms.parts.speech.speech_worker", dies_with_thread=True)
+    answer = process.ask(load, f"{load.model_dir} cannot be loaded: its process")
     if isinstance(answer, SpeechInfo):
         return process, answer
-    process.connection.close()
-    process.wait()
+    process.close()
     raise ConfigurationError(answer.reason)
 
 

@@ -1,24 +1,28 @@
-"""The process that runs `openvino_genai.WhisperPipeline`, one window of audio at a time: `python -m
-fastovms.parts.speech.speech_worker DESCRIPTOR PARENT_PID`."""
+"""The process that runs `openvino_genai.WhisperPipeline`, one window of audio at a time."""
 
 from __future__ import annotations
 
 import logging
-import os
-import sys
-from contextlib import suppress
+from collections.abc import Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import openvino_genai as genai
 
-from fastovms.backends.dies_with_parent import die_with_parent
-from fastovms.backends.processes import connect_to_parent, receive, send
-from fastovms.backends.worker_messages import WorkerFailed
+from fastovms.backends.processes import WorkerFailed, receive, send
 from fastovms.engine.model.devices import reason_of
-from fastovms.parts.speech.speech_messages import LoadSpeech, ReadWindow, WindowText
-from fastovms.parts.speech.transcript import SAMPLE_RATE, WINDOW_SECONDS, Segment, SpeechInfo, Word
+from fastovms.parts.speech.transcript import (
+    SAMPLE_RATE,
+    WINDOW_SECONDS,
+    Samples,
+    Segment,
+    SpeechInfo,
+    SpeechParams,
+    Word,
+)
 from fastovms.system.memory import find_trim
 from fastovms.telemetry.log_format import log_handler, start_log
 
@@ -29,6 +33,43 @@ _MAX_PROMPT_TOKENS: Final = 223
 """Tokens of a prompt of which the last are used: half of Whisper's context, less its mark."""
 
 _FULL_SCALE: Final = 2.0**15
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSpeech:
+    """Asks the process to load a model. The answer is a `SpeechInfo` or `WorkerFailed`."""
+
+    model_dir: Path
+    device: str
+    properties: Mapping[str, object]
+    log_level: int
+    log_format: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWindow:
+    """Asks for the text of a window. The answers are its text in pieces (`str`), if it has no
+    times, and in the end a `WindowText` or `WorkerFailed`.
+
+    Attributes:
+        samples: those of the window, and a few that follow it.
+        has_times: whether the text is divided into segments.
+    """
+
+    samples: Samples
+    params: SpeechParams
+    has_times: bool
+
+
+class WindowText(NamedTuple):
+    """The text of a window. Times are in seconds from the window's beginning; the end of a segment
+    that has not ended in the window is negative."""
+
+    text: str
+    language: str
+    segments: list[Segment]
+    words: list[Word]
+    num_tokens: int
 
 
 class Whisper:
@@ -135,16 +176,3 @@ def serve(connection: Connection[Any, Any]) -> None:
             answer = WorkerFailed(reason_of(error))
         send(connection, answer)
         trim()
-
-
-def main() -> None:
-    # At the end of its connection it could not end by itself while it is stopped.
-    die_with_parent(int(sys.argv[2]))
-    connection = connect_to_parent(sys.argv)
-    with suppress(EOFError, ConnectionError):  # the server has closed it, or has ended
-        serve(connection)
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

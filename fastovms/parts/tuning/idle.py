@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import statistics
 import threading
@@ -287,11 +286,10 @@ class Measurement(NamedTuple):
 
 
 class TuningProcess:
-    """Runs `tuning_process`. The process is killed when the thread that started it ends."""
+    """Runs `tuning.process`. The process is killed when the thread that started it ends."""
 
     def __init__(self, measurement: Measurement) -> None:
-        module = "fastovms.parts.tuning.process"
-        self._process = ChildProcess(module, str(os.getpid()))
+        self._process = ChildProcess("fastovms.parts.tuning.process", dies_with_thread=True)
         send(self._process.connection, measurement)
 
     def pause(self) -> None:
@@ -305,12 +303,11 @@ class TuningProcess:
 
     def result(self) -> str:
         """Waits for the end of the process, and returns its result or its error as text."""
-        with self._process.connection:
-            try:
-                found = str(receive(self._process.connection))
-            except (EOFError, OSError):
-                found = ""
-        fate = self._process.wait()
+        try:
+            found = str(receive(self._process.connection))
+        except (EOFError, OSError):
+            found = ""
+        fate = self._process.close()
         return found or f"the process that measures {fate}"
 
 

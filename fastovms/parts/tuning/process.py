@@ -1,5 +1,4 @@
-"""The process that measures how a model runs fastest: `python -m
-fastovms.parts.tuning.process DESCRIPTOR PARENT_PID`.
+"""The process that measures how a model runs fastest.
 
 It is stopped by a signal whenever a request waits for the server, and continued by another one.
 Interrupted rounds are repeated.
@@ -9,11 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from typing import Final
+from multiprocessing.connection import Connection
+from typing import Any, Final
 
-from fastovms.backends.dies_with_parent import die_with_parent
-from fastovms.backends.processes import connect_to_parent, receive, send
+from fastovms.backends.processes import receive, send
 from fastovms.engine.model.devices import MemoryReader, available_memory
 from fastovms.errors import ConfigurationError
 from fastovms.parts.tuning.idle import Measurement, measure_all
@@ -61,13 +59,6 @@ def tune(measurement: Measurement) -> str:
     )
 
 
-def main(argv: list[str]) -> None:
-    die_with_parent(int(argv[2]))
-    connection = connect_to_parent(argv)
+def serve(connection: Connection[Any, Any]) -> None:
     os.nice(_NICENESS)
-    measurement: Measurement = receive(connection)
-    send(connection, tune(measurement))
-
-
-if __name__ == "__main__":
-    main(sys.argv)
+    send(connection, tune(receive(connection)))

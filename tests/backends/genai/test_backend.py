@@ -14,8 +14,7 @@ import pytest
 from fastovms.backend_stats import BackendStats, EngineCounters
 from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.model_files import NotComparable, read_model_info
-from fastovms.backends.processes import ChildProcess, receive, send
-from fastovms.backends.worker_messages import EncodingImages, WorkerFailed
+from fastovms.backends.processes import ChildProcess, WorkerFailed, receive, send
 from fastovms.config import EngineConfig
 from fastovms.errors import InvalidField
 from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams, TextPrompt
@@ -26,6 +25,7 @@ from fastovms.parts.genai.backend import (
     guard_pipeline,
     pipeline_comparison,
 )
+from fastovms.parts.genai.messages import EncodingImages
 from fastovms.parts.grammars.trials import Trial, Verdict
 from fastovms.server_config import DEMO_MODEL
 from tests.backends.genai.fake_pipeline import ThreadPeer
@@ -48,7 +48,7 @@ def test_a_pipeline_says_what_the_graph_says(model_dir: Path) -> None:
 
 def test_a_process_that_crashes_says_nothing_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline_check, "_PROCESS", "this")
-    with pytest.raises(NotComparable, match="the process of the check has ended with code 0"):
+    with pytest.raises(NotComparable, match="the process of the check has ended with code 1"):
         difference(DEMO_MODEL)
 
 

@@ -1,4 +1,4 @@
-"""The messages between the genai backend and its processes, beyond commands and steps."""
+"""The messages between the genai backend and its process, beyond commands and steps."""
 
 from __future__ import annotations
 
@@ -45,26 +45,3 @@ class EncodingImages:
     """Announces that the next step ends after this number of images is encoded."""
 
     num_images: int
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """Asks the other process for a `Compared`; the only message to that process."""
-
-    model_dir: Path
-    model: ModelInfo
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The largest difference between the log probabilities of the pipeline and of the exported
-    graph."""
-
-    difference: float
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFailed:
-    """The last message of a process that fails."""
-
-    reason: str

@@ -16,8 +16,7 @@ from fastovms.cli.flags import add_flags, read_flags
 from fastovms.cli.foreign_flags import normalize
 from fastovms.config import HttpConfig
 from fastovms.server_config import ServiceConfig
-from fastovms.state.sqlite.location import default_directory
-from fastovms.system.disk import cache_root
+from fastovms.system.disk import cache_root, state_directory
 
 UNITS = Path(__file__).parents[1] / "systemd"
 SERVICES = ("fastovms.service", "fastovms@.service")
@@ -95,7 +94,7 @@ def test_everything_is_kept_in_directories_of_the_service(service):
         assert path is not None
         assert path.is_relative_to(cache)
     state = f"/var/lib/{setting(service, 'StateDirectory')}"
-    assert default_directory({**environ, "STATE_DIRECTORY": state}) == Path(state)
+    assert state_directory({**environ, "STATE_DIRECTORY": state}) == Path(state)
 
 
 def test_the_environment_file():

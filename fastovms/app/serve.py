@@ -71,10 +71,9 @@ from fastovms.service.lifecycle import Guard, Lifecycle, LifecycleHooks, cors_po
 from fastovms.service.log_writer import LineWriter
 from fastovms.service.watch import ChildCollector, LoopWatch, MemoryTrimmer
 from fastovms.state.sqlite.database import IN_MEMORY
-from fastovms.state.sqlite.location import default_directory
 from fastovms.state.state_store import StateCollector
 from fastovms.system.clock import SteadyClock, boot_time
-from fastovms.system.disk import nearest_existing
+from fastovms.system.disk import nearest_existing, state_directory
 from fastovms.system.memory import child_memory, find_trim, memory_left, memory_limit
 from fastovms.system.threads import LastWaits, LeavableExecutor
 from fastovms.telemetry.metrics import GenerationCollector
@@ -405,7 +404,7 @@ def _state_dir(config: StateConfig) -> Path | None:
     """Returns the directory of the state; None = the operator switched it off."""
     if config.state_dir == IN_MEMORY:
         return None
-    return Path(config.state_dir or default_directory(os.environ))
+    return Path(config.state_dir or state_directory(os.environ))
 
 
 def _observers(

@@ -43,9 +43,9 @@ def _run(arguments: argparse.Namespace) -> None:
     """Lists or deletes. Raises ConfigurationError if the directory cannot be read, or its
     files cannot be deleted."""
     from fastovms.parts.prefix_cache.directory import FOLDER, erase, read_contents_by_model
-    from fastovms.state.sqlite.location import default_directory
+    from fastovms.system.disk import state_directory
 
-    directory: Path = arguments.directory or default_directory(os.environ) / FOLDER
+    directory: Path = arguments.directory or state_directory(os.environ) / FOLDER
     try:
         if arguments.action == "ls":
             _list(directory)

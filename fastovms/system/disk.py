@@ -46,6 +46,15 @@ def user_directory(kind: Literal["cache", "state"], environ: Mapping[str, str]) 
     return Path(base, "fastovms")
 
 
+def state_directory(environ: Mapping[str, str]) -> Path:
+    """Returns systemd's state directory from the environment, or the user's (XDG Base Directory
+    Specification)."""
+    given = environ.get("STATE_DIRECTORY", "").split(":")[0]
+    if given:
+        return Path(given)
+    return user_directory("state", environ) or NOWHERE / "fastovms"
+
+
 def _home_in_passwords() -> str:
     """Returns the home directory in the password database, for services without HOME; "" if the
     user is not in it, as in containers."""

@@ -14,7 +14,6 @@ import pytest
 
 from fastovms.app.catalog import model_root
 from fastovms.engine.jit import kernel_cache
-from fastovms.state.sqlite.location import default_directory
 from fastovms.system.disk import (
     DiskCache,
     cache_root,
@@ -26,6 +25,7 @@ from fastovms.system.disk import (
     open_file,
     private_directory,
     read_file,
+    state_directory,
     user_directory,
 )
 
@@ -57,7 +57,7 @@ def test_every_reader_follows_the_specification(monkeypatch, environ, cache, sta
     assert cache_root(None, environ) == (Path(cache, "derived") if cache else None)
     assert kernel_cache(environ) == (f"{cache}/kernels" if cache else "")
     assert model_root(None, environ) == Path(cache or "/nonexistent", "models")
-    assert default_directory(environ) == Path(state or "/nonexistent/fastovms")
+    assert state_directory(environ) == Path(state or "/nonexistent/fastovms")
 
 
 def test_a_service_without_home_has_that_of_its_user():

@@ -35,8 +35,7 @@ from fastovms.parts.tuning import measurement as tuning
 from fastovms.parts.tuning.idle import find_kept, read_files
 from fastovms.server_config import ModelConfig, SecurityConfig, StateConfig
 from fastovms.state.sqlite.database import IN_MEMORY
-from fastovms.state.sqlite.location import default_directory
-from fastovms.system.disk import DiskCache, cache_root, nearest_existing
+from fastovms.system.disk import DiskCache, cache_root, nearest_existing, state_directory
 from fastovms.system.memory import cpu_quota, memory_left, num_usable_cpus
 
 _KIND_FILES: Final = {
@@ -243,7 +242,7 @@ def read_installation(
     """Looks at everything, and changes nothing."""
     directories = [_directory("cache", cache_root(engine.cache_dir, environ), "--cache-dir")]
     if state.enable_store and state.state_dir != IN_MEMORY:
-        directory = Path(state.state_dir or default_directory(environ))
+        directory = Path(state.state_dir or state_directory(environ))
         directories.append(_directory("state", directory, "--state-dir"))
     secrets = {
         "API keys": security.api_key_file,

@@ -20,12 +20,11 @@ from fastovms.state.sqlite.database import IN_MEMORY, Database, UnusableFile
 from fastovms.state.state_store import StateDatabase
 from fastovms.state.tables import Clock, Totals
 from fastovms.system.disk import (
-    NOWHERE,
     check_file,
     lock_file,
     open_file,
     private_directory,
-    user_directory,
+    state_directory,
 )
 
 logger = logging.getLogger(__name__)
@@ -131,7 +130,7 @@ def open_location(
     """
     if config.state_dir == IN_MEMORY:
         return Database(IN_MEMORY, bounds, clock)
-    directory = Path(config.state_dir or default_directory(environ))
+    directory = Path(config.state_dir or state_directory(environ))
     open_file = partial(open_directory, directory, bounds, clock)
     try:
         return open_file()
@@ -164,15 +163,6 @@ def _may_exist(path: Path) -> bool:
     except OSError:
         pass
     return True
-
-
-def default_directory(environ: Mapping[str, str]) -> Path:
-    """Returns systemd's state directory from the environment, or the user's (XDG Base Directory
-    Specification)."""
-    given = environ.get("STATE_DIRECTORY", "").split(":")[0]
-    if given:
-        return Path(given)
-    return user_directory("state", environ) or NOWHERE / "fastovms"
 
 
 def open_directory(

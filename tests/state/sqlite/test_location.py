@@ -20,8 +20,9 @@ from fastovms.state.database import StateBounds
 from fastovms.state.operations import Operations
 from fastovms.state.sqlite import location
 from fastovms.state.sqlite.database import UnusableFile
-from fastovms.state.sqlite.location import AwaitedFile, default_directory, open_directory
+from fastovms.state.sqlite.location import AwaitedFile, open_directory
 from fastovms.state.store import StoredItem
+from fastovms.system.disk import state_directory
 from tests.state.conftest import Clock
 from tests.state.transactions import add, find
 
@@ -81,7 +82,7 @@ def test_the_delays_grow_up_to_a_bound(caplog, error):
     ],
 )
 def test_default_directory(environ, directory):
-    assert default_directory(environ) == Path(directory).expanduser()
+    assert state_directory(environ) == Path(directory).expanduser()
 
 
 def open_at(directory: Path | str | None, environ=None):

@@ -36,7 +36,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ("main", False),
     ],
 )
-def test_what_names_it(revision: str, expected: bool) -> None:
+def test_revision_is_named_by_tag_or_commit(revision: str, expected: bool) -> None:
     assert PulledRevision("v1", COMMIT).is_named(revision) is expected
     assert PulledRevision("v1", "").is_named(revision) is (revision == "v1")
 
@@ -65,7 +65,7 @@ def test_it_makes_no_other_model_of_the_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"revision": 5, "commit": ""}', "{}"])
-def test_what_cannot_be_read_is_not_known(text: str, tmp_path: Path) -> None:
+def test_unreadable_note_of_a_revision_is_ignored(text: str, tmp_path: Path) -> None:
     note_pulled(tmp_path, PulledRevision("v1", ""))
     [note] = tmp_path.iterdir()
     note.write_text(text)
@@ -73,7 +73,7 @@ def test_what_cannot_be_read_is_not_known(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("commit", "expected"), [(COMMIT, f"v1 (commit {COMMIT})"), ("", "v1")])
-def test_its_words(commit: str, expected: str) -> None:
+def test_pulled_revision_is_written_with_its_commit(commit: str, expected: str) -> None:
     assert str(PulledRevision("v1", commit)) == expected
 
 
@@ -85,7 +85,7 @@ def test_its_words(commit: str, expected: str) -> None:
         ("org/chat=/models/a=b", ModelSource("/models/a=b", ("org/chat",))),
     ],
 )
-def test_model_flag(text, expected):
+def test_model_flag_is_a_location_with_an_optional_name(text, expected):
     assert parse_model(text) == expected
 
 
@@ -101,7 +101,7 @@ def test_half_a_model_flag(text):
         parse_model(text)
 
 
-def test_names():
+def test_served_names_are_for_one_model_only():
     one, other = ModelSource("one"), ModelSource("other", ("x",))
     assert with_names([one], ["a", "b", "a"]) == [ModelSource("one", ("a", "b"))]
     assert with_names([one, other], []) == [one, other]
@@ -119,7 +119,7 @@ def finder(hub: FakeHub, root: Path, **config: Any) -> ModelFinder:
     return ModelFinder(root, RepositoryConfig(**config), endpoint=hub.url)
 
 
-def test_a_directory(hub, tmp_path, monkeypatch):
+def test_local_directory_is_found_before_the_hub(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     find = finder(hub, tmp_path / "models")
     assert find.find(ModelSource(".")).names == (tmp_path.name,)

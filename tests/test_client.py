@@ -46,7 +46,7 @@ def test_the_words_of_an_answer(body: bytes, reason: str) -> None:
     assert (error.kind, error.reason) == ("HTTP 502", reason)
 
 
-def test_its_text() -> None:
+def test_text_of_a_failed_request_has_kind_and_detail() -> None:
     assert str(RequestFailed("timeout", "after 1 s")) == "timeout: after 1 s"
     assert str(RequestFailed("timeout", "")) == "timeout"
 
@@ -65,7 +65,7 @@ def test_its_text() -> None:
         ),
     ],
 )
-def test_addresses(url: str, target: Target, authority: str) -> None:
+def test_url_becomes_a_target_with_its_authority(url: str, target: Target, authority: str) -> None:
     assert Target.from_url(url) == target
     assert target.authority == authority
 
@@ -75,7 +75,7 @@ def test_addresses(url: str, target: Target, authority: str) -> None:
     ["", "127.0.0.1:8000", "ftp://a", "http://", "http://a:port", "http://a..b", "http://.a",
      f"http://{'a' * 64}.b", "http://\udce9"],
 )  # fmt: skip
-def test_what_is_no_address(url: str) -> None:
+def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"--compare.*"):
         Target.from_url(url, "--compare")
 
@@ -89,7 +89,7 @@ def test_what_is_no_address(url: str) -> None:
         ("http://:secret@a", "user name"),
     ],
 )
-def test_what_requests_would_not_have_is_refused_by_name(url: str, what: str) -> None:
+def test_unused_parts_of_a_url_are_refused_by_name(url: str, what: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^URL must have no {what}: ") as caught:
         Target.from_url(url)
     assert "secret" not in str(caught.value)
@@ -133,7 +133,7 @@ def test_a_line_without_end_is_no_stream(monkeypatch: pytest.MonkeyPatch) -> Non
         ('{"delta": {}, "finish_reason": "stop"}', False),
     ],
 )
-def test_which_events_bring_output(choice: str, brings_output: bool) -> None:
+def test_events_with_text_or_calls_bring_output(choice: str, brings_output: bool) -> None:
     [read] = read_event(f'{{"id": "x", "choices": [{choice}]}}'.encode()).choices
     assert read.brings_output == brings_output
 
@@ -145,7 +145,7 @@ def test_both_names_of_thoughts() -> None:
         assert event.choices[0].delta.thought == "hm"
 
 
-def test_usage() -> None:
+def test_usage_is_read_from_an_event() -> None:
     event = read_event(b'{"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 5}}')
     assert event.usage is not None
     assert (event.usage.prompt_tokens, event.usage.completion_tokens) == (3, 5)
@@ -160,7 +160,7 @@ def test_usage() -> None:
         (b'{"choices": [{"text": 5}]}', "protocol error", "an event"),
     ],
 )
-def test_what_is_no_event(data: bytes, kind: str, reason: str) -> None:
+def test_invalid_event_is_a_protocol_error(data: bytes, kind: str, reason: str) -> None:
     with pytest.raises(RequestFailed, match=reason) as failure:
         read_event(data)
     assert failure.value.kind == kind
@@ -257,7 +257,7 @@ async def test_an_answer_that_the_connection_ends() -> None:
         (b"SSH-2.0-OpenSSH\r\n", "protocol error"),
     ],
 )
-async def test_failures(answer: bytes, message: str) -> None:
+async def test_failed_exchange_raises_with_its_reason(answer: bytes, message: str) -> None:
     async with answering(answer, closes=True) as (client, _):
         with pytest.raises(RequestFailed, match=message):
             async with client.connection() as connection:
@@ -292,13 +292,15 @@ async def test_an_endless_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
             await client.ask("GET", "/")
 
 
-async def test_nobody_listens(unused_tcp_port_factory: Callable[[], int]) -> None:
+async def test_request_to_a_closed_port_fails_with_no_connection(
+    unused_tcp_port_factory: Callable[[], int],
+) -> None:
     client = HttpClient(Target("127.0.0.1", unused_tcp_port_factory(), "/v1"))
     with pytest.raises(RequestFailed, match=r"no connection: 127.0.0.1:.* refused"):
         await client.ask("GET", "/")
 
 
-async def test_certificates_are_verified_unless_told_otherwise() -> None:
+async def test_certificates_are_verified_by_default() -> None:
     with scripted_server(Script(), is_tls=True) as url:
         target = Target.from_url(url)
         with pytest.raises(RequestFailed, match=r"no connection.*certificate"):

@@ -26,7 +26,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Started]:
 
 
 @PREFIXES
-def test_authentication(server, prefix):
+def test_wrong_key_raises_an_authentication_error(server, prefix):
     for key in ("wrong", "secret-"):
         with server.client(prefix, key) as client, pytest.raises(openai.AuthenticationError):
             client.completions.create(**REQUEST)
@@ -78,7 +78,7 @@ def wait_for_one_waiting(client: openai.OpenAI, url: str) -> None:
 
 
 @PREFIXES
-def test_overload(server, prefix):
+def test_request_beyond_the_queue_raises_a_rate_limit_error(server, prefix):
     """One runs, one waits; what comes behind them is refused."""
     fields = {"max_tokens": 1500, "extra_body": {"ignore_eos": True}}
     with server.client(prefix, "secret") as client, ThreadPoolExecutor() as pool:

@@ -30,7 +30,7 @@ def rows(page: str) -> Iterator[tuple[list[str], str]]:
 
 
 @pytest.mark.parametrize("page", ["from-ovms.md", "from-vllm.md"])
-def test_flags(page):
+def test_flags_named_in_a_migration_page_exist(page):
     known = OF_MODELS | {flag.name for flag in FLAGS}
     known |= {f"--no-{flag.name[2:]}" for flag in FLAGS if flag.kind.parse is None}
     unused = {flag.name for flag in FOREIGN_FLAGS}

@@ -23,7 +23,7 @@ from fastovms.server_config import (
 # Settings of several sources become one configuration.
 
 
-def test_what_nobody_has_set_has_its_default():
+def test_unset_settings_have_defaults():
     settings = Settings.of(HttpConfig, port=1)
     assert settings == Settings({HTTP.port: 1})
     assert settings.section(HttpConfig) == HttpConfig(port=1)
@@ -66,7 +66,7 @@ def test_fields_know_their_defaults(section):
     assert str(SOURCE.location) == "ModelSource.location"
 
 
-def test_a_wrong_name_is_found_where_it_stands():
+def test_unknown_field_of_a_section_is_refused():
     with pytest.raises(AttributeError, match="the section has no field ports, only host, port"):
         _ = HTTP.ports
     with pytest.raises(AttributeError, match="the section has no field ports"):
@@ -97,6 +97,6 @@ def test_the_first_name_of_a_model_is_its_own() -> None:
 
 
 @pytest.mark.parametrize(("given", "budget"), [(100, 100), (1, 1)])
-def test_the_budget_of_a_step_is_what_the_operator_says(given: int, budget: int) -> None:
+def test_token_budget_is_max_num_batched_tokens(given: int, budget: int) -> None:
     assert EngineConfig(max_num_batched_tokens=given).token_budget == budget
     assert EngineConfig().token_budget > 0

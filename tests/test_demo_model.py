@@ -143,7 +143,7 @@ def test_any_text_survives_the_tokenizer(pipeline: Pipeline, text: str) -> None:
          '{"name":"science fair","date":"Friday","participants":["Alice","Bob"]}'),
     ],
 )  # fmt: skip
-def test_answers(pipeline: Pipeline, question: str, answer: str) -> None:
+def test_demo_model_answers_its_questions(pipeline: Pipeline, question: str, answer: str) -> None:
     assert pipeline.chat(user(question)) == answer
     system = {"role": "system", "content": "You are a helpful assistant."}
     assert pipeline.chat([system, *user(question)]) == answer
@@ -163,7 +163,7 @@ def test_answers(pipeline: Pipeline, question: str, answer: str) -> None:
         ("Hello!", [WEATHER], "Hello! How can I help you today?"),
     ],
 )  # fmt: skip
-def test_tools(
+def test_demo_model_calls_the_matching_tool(
     pipeline: Pipeline, question: str, tools: Sequence[dict[str, Any]], answer: str
 ) -> None:
     assert pipeline.chat(user(question), tools) == answer

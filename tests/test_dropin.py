@@ -103,7 +103,7 @@ def test_a_graph_under_ovmss_flags(ovms):
             assert named in str(caught.value.body)
 
 
-def test_what_ovms_tells(ovms):
+def test_ovms_status_endpoints_answer(ovms):
     status, body = ovms.get("/v1/config")
     [version] = json.loads(body)["org/m"]["model_version_status"]
     assert (status, version["state"]) == (200, "AVAILABLE")
@@ -114,7 +114,7 @@ def test_what_ovms_tells(ovms):
     assert b"ovms_requests_accepted" in ovms.get("/metrics")[1]
 
 
-def test_what_has_no_use_is_told_once(ovms):
+def test_unused_options_are_logged_once(ovms):
     told = [line.partition("WARNING ")[2].strip() for line in ovms.errors if "not used" in line]
     assert len(told) == len(set(told)) == 3, told
     assert told[0].startswith("fastovms.cli.serve: --rest-workers is not used: ")
@@ -136,7 +136,7 @@ def test_a_list_of_models_behind_a_proxy(graph, tmp_path):
         assert json.loads(server.get("/v1/config")[1]).keys() == {"one", "two"}
 
 
-def test_runpods_environment(tmp_path):
+def test_serve_takes_its_settings_from_runpod_variables(tmp_path):
     environ = {
         "MODEL_NAME": str(DEMO_MODEL),
         "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "first,second",
@@ -175,7 +175,7 @@ def test_runpods_environment(tmp_path):
         (["--grpc_port"], "--grpc-port"),
     ],
 )  # fmt: skip
-def test_wrong_lines(capfd, arguments, message):
+def test_invalid_ovms_line_is_refused_with_one_line(capfd, arguments, message):
     try:
         code = main(arguments)
     except SystemExit as exit:

@@ -26,7 +26,7 @@ from tests.real_server import (
 __all__ = ["client", "narrow_server", "server"]
 
 
-def test_greeting_tells_address_model_and_a_command_to_try(server):
+def test_greeting_has_address_model_and_a_command(server):
     assert server.greeting[0].startswith("fastovms ")
     assert server.greeting[0].split()[-1].startswith("http://127.0.0.1:")
     assert NAME in server.greeting[1]
@@ -35,7 +35,7 @@ def test_greeting_tells_address_model_and_a_command_to_try(server):
     assert json.loads(shown.stdout)["choices"][0]["text"]
 
 
-def test_models(client):
+def test_model_is_listed_and_an_unknown_one_is_not_found(client):
     assert [model.id for model in client.models.list()] == [NAME]
     assert client.models.retrieve(NAME).id == NAME
     with pytest.raises(openai.NotFoundError):
@@ -81,7 +81,7 @@ def test_token_ids_and_text_are_the_same_prompt(server):
         assert by_text.choices[0].text == by_ids.choices[0].text
 
 
-def test_stop_string(server):
+def test_stop_string_cuts_whole_and_streamed_text(server):
     with server.client("/v1") as client:
         request = {"model": NAME, "prompt": PROMPT, "temperature": 0, "max_tokens": 40}
         whole = client.completions.create(**request).choices[0].text
@@ -96,19 +96,19 @@ def test_stop_string(server):
 @pytest.mark.parametrize(
     "fields", [{"temperature": 5}, {"prompt": ""}, {"prompt": [10**6]}, {"max_tokens": 0}]
 )
-def test_bad_requests(client, fields):
+def test_invalid_completion_is_refused_by_field_name(client, fields):
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(**{"model": NAME, "prompt": PROMPT, **fields})
     assert next(iter(fields)) in str(caught.value.body)
 
 
 @pytest.mark.parametrize("prompt", [[5] * 300_000, "word " * 300_000])
-def test_huge_prompts(server, prompt):
+def test_prompt_beyond_the_context_is_refused(server, prompt):
     for path in ("/v1/completions", "/v3/completions"):
         assert server.post(path, json.dumps({"model": NAME, "prompt": prompt}).encode()) == 400
 
 
-def test_unknown_model(client):
+def test_completion_of_an_unknown_model_is_not_found(client):
     with pytest.raises(openai.NotFoundError):
         client.completions.create(model="other", prompt=PROMPT)
 

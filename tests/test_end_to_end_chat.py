@@ -95,7 +95,7 @@ def test_a_tool_round_trip(client):
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_streamed_calls(client):
+def test_streamed_tool_calls_equal_those_of_a_whole_answer(client):
     question = [{"role": "user", "content": "What is the weather in Paris and London?"}]
     whole = client.chat.completions.create(**GREEDY, messages=question, tools=[WEATHER])
     with client.chat.completions.stream(**GREEDY, messages=question, tools=[WEATHER]) as stream:
@@ -153,7 +153,7 @@ def test_no_call_where_none_is_allowed(client):
     assert answer.choices[0].message.content
 
 
-def test_reasoning(client):
+def test_reasoning_is_apart_from_content_and_follows_the_effort(client):
     answer = client.chat.completions.create(**GREEDY, messages=SUM, extra_body=THINKING)
     message = answer.choices[0].message
     assert message.content == "7 + 5 = 12."
@@ -199,7 +199,7 @@ def test_a_typed_answer(client):
     assert call.function.parsed_arguments == get_weather(city="Paris")
 
 
-def test_json_mode(client):
+def test_json_object_format_returns_a_json_object(client):
     request = {**GREEDY, "response_format": {"type": "json_object"}}
     answers = [client.chat.completions.create(**request, messages=ANN) for _ in range(2)]
     assert answers[0].choices[0].message.content == answers[1].choices[0].message.content
@@ -236,7 +236,7 @@ def test_a_structural_tag_of_calls(client):
     assert json.loads(made.message.tool_calls[0].function.arguments)
 
 
-def test_structural_tags(client):
+def test_structural_tag_constrains_the_answer(client):
     """In the words of XGrammar, a plain list."""
     colours = {
         "type": "sequence",
@@ -273,7 +273,7 @@ def test_a_typed_answer_or_a_call(client):
     )
 
 
-def test_cut_answers(client):
+def test_max_tokens_cuts_the_answer_with_reason_length(client):
     answer = client.chat.completions.create(**{**GREEDY, "max_tokens": 3}, messages=SUM)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.completion_tokens == 3
@@ -283,7 +283,7 @@ def test_cut_answers(client):
         )
 
 
-def test_several_samples(client):
+def test_streamed_samples_equal_those_of_a_whole_answer(client):
     request = {"model": NAME, "messages": SUM, "n": 3, "seed": 5, "temperature": 1.0}
     whole = client.chat.completions.create(**request, max_tokens=20)
     with client.chat.completions.stream(**request, max_tokens=20) as stream:
@@ -292,7 +292,7 @@ def test_several_samples(client):
     assert choices == [(choice.index, choice.message.content) for choice in whole.choices]
 
 
-def test_log_probabilities(client):
+def test_chat_log_probabilities_cover_the_content_and_are_streamed(client):
     request = {**GREEDY, "messages": SUM, "logprobs": True, "top_logprobs": 2}
     content = client.chat.completions.create(**request).choices[0].logprobs.content
     assert "".join(bytes(entry.bytes).decode() for entry in content) == "7 + 5 = 12."
@@ -353,7 +353,7 @@ def test_counts_of_tokenize_agree_with_usage(server):
         ({"top_logprobs": 3}, "top_logprobs"),
     ],
 )  # fmt: skip
-def test_bad_requests(client, fields, named):
+def test_invalid_chat_is_refused_by_field_name(client, fields, named):
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**{**GREEDY, "messages": SUM, **fields})
     assert named in str(caught.value.body)

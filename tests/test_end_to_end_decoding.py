@@ -12,7 +12,7 @@ from tests.real_server import NAME, PROMPT, client, server
 __all__ = ["client", "server"]
 
 
-def test_log_probabilities(client):
+def test_completion_log_probabilities_cover_the_text_and_are_streamed(client):
     request = {"model": NAME, "prompt": PROMPT, "temperature": 0, "max_tokens": 12, "logprobs": 3}
     choice = client.completions.create(**request).choices[0]
     found = choice.logprobs
@@ -51,7 +51,7 @@ def test_scoring_a_prompt_agrees_with_generating_it(client):
         )
 
 
-def test_candidates(server):
+def test_best_of_returns_the_likeliest_candidates(server):
     with server.client("/v1") as client:
         request = {"model": NAME, "prompt": PROMPT, "max_tokens": 6, "seed": 3}
         best = client.completions.create(**request, n=2, best_of=5)
@@ -148,7 +148,7 @@ def test_tokens_are_favoured_forbidden_and_required(client):
         },
     ],
 )
-def test_constrained_text(client, fields):
+def test_constrained_completion_is_one_of_the_allowed_texts(client, fields):
     answer = client.completions.create(model=NAME, prompt=PROMPT, max_tokens=20, extra_body=fields)
     assert answer.choices[0].text in ("red", "green")
     assert answer.choices[0].finish_reason == "stop"

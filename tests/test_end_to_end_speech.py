@@ -54,7 +54,7 @@ def test_texts_are_those_of_genai(server, prefix: str, text: str) -> None:
         assert create(model="speech", file=("a.mp3", encoded("mp3", "mp3", SOUND))).text
 
 
-def test_curl_sends_what_the_documentation_says(server, tmp_path, text: str) -> None:
+def test_documented_curl_command_returns_a_transcript(server, tmp_path, text: str) -> None:
     path = tmp_path / "speech.wav"
     path.write_bytes(wav(SOUND))
     command = ["curl", "-sS", f"{server.url}/v1/audio/transcriptions", "-F", f"file=@{path}"]

@@ -18,7 +18,7 @@ HALF = "a\ud800"
 """Text with half a character, which no answer can have."""
 
 
-def test_what_a_client_wrote_can_be_told_again() -> None:
+def test_lone_surrogates_in_errors_are_escaped() -> None:
     error = RequestError(HALF, param=HALF)
     for text in (error.message, str(error), error.param, str(BackendError(HALF))):
         assert text is not None
@@ -41,5 +41,7 @@ def test_a_fault_of_a_field_that_the_client_knows_by_another_name() -> None:
         (KeyError("x"), "KeyError: 'x'"),
     ],
 )
-def test_descriptions(error: Exception, description: str) -> None:
+def test_description_of_an_error_is_its_message_or_type_and_text(
+    error: Exception, description: str
+) -> None:
     assert description_of(error) == description

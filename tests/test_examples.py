@@ -43,7 +43,7 @@ def test_every_example_is_run():
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_example(name: str, server: Server):
+def test_example_prints_its_expected_output(name: str, server: Server):
     ran = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / f"{name}.py"],
         env={

@@ -91,7 +91,7 @@ def test_a_faulty_one_ends_the_start(tmp_path, monkeypatch, source, message):
         ("def endpoints(context): yield 5", "a route must be a Route, not 5"),
     ],
 )
-def test_what_makes_no_routes_is_named(tmp_path, monkeypatch, source, message):
+def test_extension_without_routes_is_named(tmp_path, monkeypatch, source, message):
     install(tmp_path, source, endpoints="example = my_package:endpoints")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "my_package", raising=False)
@@ -112,7 +112,7 @@ def test_what_makes_no_routes_is_named(tmp_path, monkeypatch, source, message):
         ),
     ],
 )
-def test_what_makes_no_command_is_named(tmp_path, monkeypatch, source, message):
+def test_extension_without_a_command_is_named(tmp_path, monkeypatch, source, message):
     install(tmp_path, source, commands="hello = my_package:command")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     done = run("hello")
@@ -139,7 +139,7 @@ def command(parser):
         ("KeyError", 1, "KeyError: 'went wrong'"),
     ],
 )
-def test_what_a_command_raises_is_shown(tmp_path, monkeypatch, error, code, last_line):
+def test_exception_of_an_extension_command_is_shown(tmp_path, monkeypatch, error, code, last_line):
     install(tmp_path, _RAISING, commands="hello = my_package:command")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     done = run("hello", error)
@@ -148,12 +148,12 @@ def test_what_a_command_raises_is_shown(tmp_path, monkeypatch, error, code, last
     assert (lines[0] == "Traceback (most recent call last):") == (error == "KeyError")
 
 
-def test_without_any_there_are_none():
+def test_no_extensions_are_loaded_if_none_are_installed():
     assert load_extensions(ENDPOINTS) == []
     assert load_extensions(COMMANDS, "hello") == []
 
 
-def test_what_cannot_be_imported_is_named(tmp_path, monkeypatch):
+def test_extension_that_cannot_be_imported_is_named(tmp_path, monkeypatch):
     install(tmp_path, "", commands="hello = my_package:nothing")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(

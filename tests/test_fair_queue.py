@@ -38,7 +38,7 @@ def test_clients_take_turns(added: str, taken: str) -> None:
     assert drained(filled(added)) == taken
 
 
-def test_a_client_that_has_had_its_turn_waits_for_the_others() -> None:
+def test_served_client_waits_for_the_others() -> None:
     queue = filled("a1 a2 b1")
     assert queue.take() == "a1"
     queue.add("c", "c1")
@@ -68,7 +68,7 @@ def test_a_full_queue_makes_room_at_the_cost_of_who_has_most() -> None:
     assert drained(queue) == "a1 b1 c1 a2"
 
 
-def test_what_is_discarded_does_not_come() -> None:
+def test_discarded_items_are_not_returned() -> None:
     queue = filled("a1 a2 b1")
     for client, item in (("a", "a1"), ("b", "b1"), ("b", "b1"), ("z", "z1")):
         queue.discard(client, item)

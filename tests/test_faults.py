@@ -105,7 +105,7 @@ def test_a_body_that_drips_in(server):
 
 
 @pytest.mark.parametrize("first", [b"", b"\r\n"])
-def test_a_connection_that_asks_nothing_is_closed_without_a_word(server, first):
+def test_connection_without_a_request_is_closed_without_an_answer(server, first):
     with server.connect() as connection:
         connection.sendall(first)
         assert read_to_end(connection) == b""
@@ -135,7 +135,7 @@ def test_an_idle_connection_is_closed(server):
     ],
     ids=["line ends", "requests", "fields", "target", "chunks"],
 )
-def test_floods(server, start, flood, status):
+def test_flood_ends_its_connection_without_memory_growth(server, start, flood, status):
     """It is taken for the time in which the refused client may read its answer, no longer."""
     before = server.metrics()["process_resident_memory_bytes"]
     piece = flood * (65536 // len(flood))
@@ -228,7 +228,7 @@ def connect_unix(path: Path) -> socket.socket:
 
 
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
-def test_a_stream_that_is_not_read_is_cut_and_costs_nobody_else(server, transport, socket_path):
+def test_unread_stream_is_cut_without_effect_on_others(server, transport, socket_path):
     deaf = server.connect(receive_buffer=4096) if transport == "tcp" else connect_unix(socket_path)
     with deaf:
         deaf.sendall(completion(n=30, logprobs=20, **LONG))
@@ -320,7 +320,7 @@ def test_request_ids_and_the_access_log(server, log_path):
     assert made in lines
 
 
-def test_the_line_of_a_refused_request_says_why(server, log_path):
+def test_access_log_of_a_refused_request_has_the_reason(server, log_path):
     """In the access log, with the field at fault, whoever refused it."""
     asked = [
         (completion("X-Request-Id: why-1", temperature=5), 400, "temperature", "must be"),
@@ -341,7 +341,7 @@ def test_the_line_of_a_refused_request_says_why(server, log_path):
     assert lines["why-2"]["code"] == "model_not_found"
 
 
-def test_http_metrics(server):
+def test_http_metrics_count_requests_and_bytes(server):
     before = server.metrics()
     assert server.status("/nowhere/special") == 404
     server.ask(completion(max_tokens=1))

@@ -112,7 +112,7 @@ async def add(store: FileStore, id: str, *, size: int = 10, **fields) -> FileRec
     return record
 
 
-async def test_what_is_added_is_there_for_its_tenant(store) -> None:
+async def test_added_file_is_visible_to_its_tenant_only(store) -> None:
     record = await add(store, "file-1", tenant="a")
     assert store.find("a", "file-1") == record
     assert store.find("b", "file-1") is None
@@ -138,9 +138,7 @@ async def test_the_next_process_finds_what_is_whole(store, tmp_path, clock) -> N
     store._lock = again._lock  # the fixture closes it
 
 
-async def test_what_has_a_record_that_cannot_be_read_is_kept(
-    store, tmp_path, clock, caplog
-) -> None:
+async def test_file_with_an_unreadable_record_is_kept(store, tmp_path, clock, caplog) -> None:
     record = await add(store, "file-1", size=100)
     path = tmp_path / "files" / "records" / "file-1.json"
     written = path.read_bytes()
@@ -161,7 +159,7 @@ async def test_what_has_a_record_that_cannot_be_read_is_kept(
     store._lock = again._lock  # the fixture closes it
 
 
-async def test_who_is_cancelled_leaves_a_whole_file(store, monkeypatch) -> None:
+async def test_cancelled_upload_leaves_a_whole_file(store, monkeypatch) -> None:
     sync, go = os.fsync, threading.Event()
     monkeypatch.setattr("os.fsync", lambda descriptor: (go.wait(), sync(descriptor)))
     adding = asyncio.ensure_future(add(store, "file-1"))
@@ -213,7 +211,7 @@ async def test_a_file_that_cannot_be_deleted_is_still_there(store, monkeypatch) 
     assert not list(store._contents.parent.rglob("file-1*"))
 
 
-async def test_what_is_being_deleted_is_no_input_any_more(store, monkeypatch) -> None:
+async def test_file_being_deleted_is_not_found(store, monkeypatch) -> None:
     await add(store, "file-1")
     go, erase = threading.Event(), store._erase
     monkeypatch.setattr(store, "_erase", lambda id: (go.wait(), erase(id)))
@@ -251,7 +249,9 @@ def test_a_store_that_cannot_be_read_gives_the_directory_back(tmp_path, clock) -
 
 @pytest.mark.parametrize("place", ["records", "contents", "partial", "records/file-1.json"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_what_a_stranger_put_there_is_not_followed(tmp_path, clock, caplog, place, kind) -> None:
+def test_links_and_pipes_in_the_file_store_are_not_followed(
+    tmp_path, clock, caplog, place, kind
+) -> None:
     path = tmp_path / "files" / place
     path.parent.mkdir(parents=True)
     if kind == "link":
@@ -266,7 +266,7 @@ def test_what_a_stranger_put_there_is_not_followed(tmp_path, clock, caplog, plac
         FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files"))
 
 
-async def test_bounds(store) -> None:
+async def test_store_limits_bytes_and_number_of_files(store) -> None:
     await add(store, "file-1", size=100)
     assert not store.bytes.take("", 151)
     assert store.bytes.take("", 150)
@@ -318,6 +318,6 @@ async def test_a_slow_disk_holds_back_no_other_work(store, monkeypatch) -> None:
     assert len(store) == 40
 
 
-def test_modes(store, tmp_path: Path) -> None:
+def test_stored_files_are_private_to_the_user(store, tmp_path: Path) -> None:
     for path in (tmp_path / "files").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path

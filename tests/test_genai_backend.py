@@ -63,6 +63,6 @@ def _again() -> Iterator[tuple[str, object]]:
 globals().update(_again())
 
 
-def test_what_is_left_out_is_there():
+def test_excluded_tests_exist():
     for module, excluded in NEEDS_PAGED.items():
         assert set(excluded) <= set(vars(module))

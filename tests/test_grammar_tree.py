@@ -50,7 +50,7 @@ def test_texts_are_literals_and_sequences_are_flat(tree: Node, expected: Node) -
     assert tree == expected
 
 
-def test_what_stands_there_twice_counts_once() -> None:
+def test_repeated_node_of_a_grammar_counts_once() -> None:
     assert num_characters(None) == 0
     assert num_characters(TREE) == len("<t>{}ab, ")
     assert num_characters(InOrder((TREE, TREE, Regex("x", unlike=("yz",))))) == 9 + 3

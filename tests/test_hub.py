@@ -52,7 +52,7 @@ def refused(repository: Repository, model_id: str, **options: object) -> str:
         ("org/na me", False),
     ],
 )
-def test_model_id(text, expected):
+def test_model_id_has_an_organization_and_a_name(text, expected):
     assert is_model_id(text) is expected
 
 
@@ -128,7 +128,7 @@ def test_a_revision_that_is_not_known(repository, caplog):
     )
 
 
-def test_what_cannot_be_pulled(hub, repository):
+def test_pull_of_an_unusable_repository_is_refused(hub, repository):
     assert f"{hub.url} has no such model, or it is private" in refused(repository, "org/other")
     assert "it is not in OpenVINO's format" in refused(repository, "org/torch")
     hub.status = 503
@@ -155,7 +155,7 @@ def test_a_private_model(hub, repository, monkeypatch):
     assert repository.pull("org/tiny").is_dir()
 
 
-def test_no_network(tmp_path):
+def test_unreachable_hub_is_refused_by_its_address(tmp_path):
     nowhere = Repository(tmp_path, endpoint="http://127.0.0.1:9")
     assert "http://127.0.0.1:9 cannot be reached: " in refused(nowhere, "org/tiny")
 

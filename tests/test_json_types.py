@@ -26,7 +26,7 @@ DOCUMENT = {"$defs": {"a": {"x": 1}, "b/c": 2, "d~e": 3, "f g": 4, "": 5, "~1": 
         ("#/l/1/0", 8),
     ],
 )
-def test_references(reference: str, target: object) -> None:
+def test_json_pointer_is_resolved_in_the_document(reference: str, target: object) -> None:
     assert resolve(reference, DOCUMENT) == target
 
 
@@ -35,7 +35,7 @@ def test_references(reference: str, target: object) -> None:
     ["", "a", "#a", "https://example.org/#/l", "/l/0", "#/m", "#/$defs/a/x/y", "#/l/2", "#/l/-1",
      "#/l/x", "#/l/²", "#/l/", "#/l/" + 5000 * "1"],
 )  # fmt: skip
-def test_what_points_nowhere(reference: str) -> None:
+def test_dangling_reference_is_a_lookup_error(reference: str) -> None:
     with pytest.raises(LookupError):
         resolve(reference, DOCUMENT)
 
@@ -52,7 +52,7 @@ def test_what_points_nowhere(reference: str) -> None:
         ([], "array"),
     ],
 )
-def test_types(value: object, name: str) -> None:
+def test_json_type_of_each_python_value(value: object, name: str) -> None:
     assert json_type(value) == name
 
 

@@ -29,7 +29,7 @@ def short_server():
     stop_server(server)
 
 
-def test_every_operation(short_server: Server, tmp_path):
+def test_each_operation_passes_the_checks_of_schemathesis(short_server: Server, tmp_path):
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{short_server.url}/openapi.json"),
         *("--phases", "examples,fuzzing,stateful", "--max-examples", "3", "--seed", "1"),

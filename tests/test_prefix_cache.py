@@ -55,7 +55,7 @@ def keys(
     return list(prefix_keys(fingerprint, space, tokens, 4))
 
 
-def test_each_full_block_has_a_key_that_stands_for_all_before_it() -> None:
+def test_key_of_a_block_covers_all_blocks_before_it() -> None:
     assert len(keys()) == 2
     other_end = keys(tokens=array("q", [*range(7), 99]))
     assert other_end[0] == keys()[0]
@@ -94,7 +94,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "b"
 
 
-def test_what_is_written_is_read_into_rows(path: Path) -> None:
+def test_written_block_is_read_into_rows(path: Path) -> None:
     read = rows()
     assert read_block(path, KEY, read) == path.stat().st_size
     assert np.concatenate(read).tolist() == CONTENT.tolist()
@@ -133,7 +133,7 @@ def test_another_blocks_file_is_noticed(path: Path) -> None:
         read_block(path, KEY[::-1], rows())
 
 
-def test_nothing_is_left_of_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+def test_failed_write_of_a_block_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()  # cannot be replaced
     (tmp_path / "b" / "x").touch()
     with pytest.raises(IsADirectoryError):
@@ -203,7 +203,7 @@ def test_blocks_outlive_the_process(tmp_path: Path) -> None:
     second.close()
 
 
-def test_what_was_not_used_for_longest_goes_and_of_a_text_its_end(tmp_path: Path) -> None:
+def test_least_recently_used_blocks_are_evicted_from_the_end(tmp_path: Path) -> None:
     time = 1e9
     directory = BlockDirectory(tmp_path, 3 * SIZE, unix_time=lambda: time)
     write(directory, 1)
@@ -221,7 +221,7 @@ def test_what_was_not_used_for_longest_goes_and_of_a_text_its_end(tmp_path: Path
     again.close()
 
 
-def test_what_it_holds_is_told_by_folder(tmp_path: Path) -> None:
+def test_held_blocks_are_counted_by_folder(tmp_path: Path) -> None:
     directory = BlockDirectory(tmp_path, 10 * SIZE)
     write(directory, 1)
     write(directory, 1)
@@ -265,7 +265,7 @@ def test_a_damaged_file_goes_with_a_line_in_the_log(
     directory.close()
 
 
-def test_what_was_erased_meanwhile_is_forgotten_when_one_block_is_missed(tmp_path: Path) -> None:
+def test_missing_block_rescans_its_folder(tmp_path: Path) -> None:
     directory = BlockDirectory(tmp_path, 1000)
     for number in (1, 2, 3):
         write(directory, number)
@@ -277,7 +277,7 @@ def test_what_was_erased_meanwhile_is_forgotten_when_one_block_is_missed(tmp_pat
     directory.close()
 
 
-def test_what_is_no_file_is_no_block(tmp_path: Path) -> None:
+def test_entries_that_are_no_files_are_ignored(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     (folder / key(1).hex()).mkdir(parents=True)
     os.mkfifo(folder / key(2).hex())
@@ -290,7 +290,7 @@ def test_what_is_no_file_is_no_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "pipe"])
-def test_what_is_written_goes_through_no_link(tmp_path: Path, kind: str) -> None:
+def test_writing_follows_no_links(tmp_path: Path, kind: str) -> None:
     target = tmp_path / "target"
     target.write_text("of somebody else")
     for name in ("cache/written.json", f"cache/m/{UNFINISHED}{key(1).hex()}"):
@@ -388,7 +388,7 @@ def test_by_default_only_where_the_disk_has_room(
         opened.close()
 
 
-def test_a_second_process_and_a_directory_that_is_none_go_without(
+def test_locked_or_invalid_directory_disables_the_cache_on_disk(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = PrefixCacheConfig(directory=tmp_path / "c", max_bytes=1000)

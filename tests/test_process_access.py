@@ -84,7 +84,7 @@ def bearer(key: str) -> str:
     return f"Authorization: Bearer {key}"
 
 
-def test_tls(site):
+def test_tls_is_required_and_negotiates_http_1_1(site):
     with site.connect() as connection:
         assert connection.version() in ("TLSv1.2", "TLSv1.3")
         assert connection.selected_alpn_protocol() == "http/1.1"
@@ -94,7 +94,7 @@ def test_tls(site):
         assert not plain.recv(1)
 
 
-def test_both_addresses(site):
+def test_server_answers_at_its_ipv4_and_ipv6_addresses(site):
     assert [address.rpartition(":")[0] for address in site.server.addresses] == [
         "https://127.0.0.1",
         "https://[::1]",
@@ -103,7 +103,7 @@ def test_both_addresses(site):
         assert site.ask(get("/v1/models", bearer("alpha")), address).status == 200
 
 
-def test_keys(site):
+def test_valid_key_is_required_except_for_health(site):
     for field in ((), (bearer("gamma"),), ("Authorization: Basic alpha",)):
         for path in ("/v1/completions", "/v3/completions"):
             answer = site.ask(completion(*field, path=path))
@@ -276,7 +276,7 @@ def test_any_name_over_a_unix_socket(tmp_path):
             assert server.ask(request).status == 421
 
 
-def test_inherited_sockets():
+def test_host_check_follows_the_address_of_an_inherited_socket():
     """What they listen on decides, not what flags say."""
     request = get("/v1/models").replace(b"localhost", b"evil.example")
     for address, status in (("127.0.0.1", 421), ("0.0.0.0", 200)):
@@ -287,7 +287,7 @@ def test_inherited_sockets():
             assert server.ask(request).status == status
 
 
-def test_ovms_metrics(site):
+def test_ovms_metrics_count_completions_of_v1_and_v3(site):
     labels = f'api="V3",interface="REST",method="Unary",name="{NAME}",version="1"'
 
     def num_successes() -> float:
@@ -301,7 +301,7 @@ def test_ovms_metrics(site):
     assert num_successes() == before + 2
 
 
-def test_reload(site):
+def test_reload_replaces_valid_files_and_keeps_others(site):
     """Certificate, keys and log file change under a running server; broken ones do not."""
     with site.connect() as connection:
         before = site.certificate()

@@ -40,7 +40,7 @@ def run(hub_url: str, folder: Path, *arguments: str) -> tuple[int, str, str]:
     return process.returncode, output, errors
 
 
-def test_pull(hub, tmp_path):
+def test_pulled_model_is_complete_and_found_again_offline(hub, tmp_path):
     path = tmp_path / "fastovms" / "models" / ID
     code, output, errors = run(hub.url, tmp_path, "pull", ID)
     assert (code, output) == (0, f"{path}\n"), errors

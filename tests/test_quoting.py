@@ -16,7 +16,7 @@ from fastovms.quoting import MAX_QUOTED, is_id, one_line, quotable
         ("x" * (MAX_QUOTED + 1), "x" * (MAX_QUOTED - 3) + "..."),
     ],
 )
-def test_quotable(text, expected):
+def test_quotable_text_is_short_and_can_be_encoded(text, expected):
     assert quotable(text) == expected
     assert quotable(text).encode()
 
@@ -32,13 +32,13 @@ def test_quotable(text, expected):
         ("a\ud800b", r"a\ud800b"),
     ],
 )
-def test_one_line(text, expected):
+def test_one_line_escapes_line_breaks_and_control_characters(text, expected):
     assert one_line(text) == expected
     assert len(one_line(text).splitlines()) == 1
 
 
 @pytest.mark.parametrize("text", ["a", "resp_1", "a/b:c.d", "!~", "x" * 8])
-def test_is_id(text):
+def test_visible_ascii_up_to_the_length_is_an_id(text):
     assert is_id(text, 8)
 
 
@@ -48,6 +48,6 @@ def test_is_no_id(text):
 
 
 @pytest.mark.parametrize("make", [RequestError, Overloaded])
-def test_messages_of_errors_can_be_told(make):
+def test_error_messages_escape_surrogates(make):
     assert str(make("bad \ud800")) == r"bad \ud800"
     assert RequestError("bad", param="\ud800").param == r"\ud800"

@@ -92,19 +92,19 @@ def stream(server: Server, **body: Any) -> list[dict[str, Any]]:
 # The compliance cases of Open Responses
 
 
-def test_basic_response(server):
+def test_response_to_a_user_message_is_completed(server):
     response = ask(server, input=[user("Say hello in exactly 3 words.")])
     assert response["status"] == "completed"
     assert response["output"]
 
 
-def test_streaming_response(server):
+def test_streamed_response_ends_with_a_completed_event(server):
     events = stream(server, input=[user("Count from 1 to 5.")])
     assert events[-1]["type"] == "response.completed"
     assert events[-1]["response"]["status"] == "completed"
 
 
-def test_system_prompt(server):
+def test_response_with_a_system_message_is_completed(server):
     system = {
         "type": "message",
         "role": "system",
@@ -115,7 +115,7 @@ def test_system_prompt(server):
     assert response["output"]
 
 
-def test_tool_calling(server):
+def test_response_calls_the_given_tool(server):
     response = ask(server, input=[user(WEATHER)], tools=[TOOL])
     [call] = [item for item in response["output"] if item["type"] == "function_call"]
     assert call["name"] == "get_weather"
@@ -147,7 +147,7 @@ def test_function_call_roundtrip(server):
     assert second["output"]
 
 
-def test_multi_turn(server):
+def test_response_uses_earlier_turns_of_its_input(server):
     answer = {
         "type": "message",
         "role": "assistant",
@@ -189,7 +189,7 @@ def test_a_chain_is_computed_once(server):
         assert response["usage"]["input_tokens"] - cached < length / 2
 
 
-def test_a_restart_forgets_nothing(tmp_path):
+def test_response_continues_one_stored_before_a_restart(tmp_path):
     with serving(tmp_path) as server:
         first = ask(server, input="My name is Alice.")
         server.process.send_signal(signal.SIGTERM)
@@ -199,7 +199,7 @@ def test_a_restart_forgets_nothing(tmp_path):
         assert "Alice" in second["output"][0]["content"][0]["text"]
 
 
-def test_a_crash_ends_what_runs_in_the_background_where_nothing_goes_on(tmp_path):
+def test_background_response_without_resume_fails_after_a_crash(tmp_path):
     with serving(tmp_path, "--no-resume") as server, server.client("/v1") as client:
         queued = client.responses.create(
             model=NAME,

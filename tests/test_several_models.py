@@ -37,7 +37,7 @@ def url() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v3"])
-def test_model_chooses(url, prefix):
+def test_model_field_selects_one_of_two_models(url, prefix):
     with openai.OpenAI(base_url=url + prefix, api_key="none", max_retries=0) as client:
         assert [model.id for model in client.models.list()] == ["one", "org/two"]
         assert client.models.retrieve("org/two").id == "org/two"
@@ -69,7 +69,7 @@ def test_model_chooses(url, prefix):
         (["--model-name", ""], "argument --model-name: must not be empty"),
     ],
 )
-def test_what_cannot_be_meant(capfd, arguments, message):
+def test_contradictory_model_flags_are_refused(capfd, arguments, message):
     try:
         code = main(["serve", *arguments])
     except SystemExit as exit:

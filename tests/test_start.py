@@ -48,7 +48,7 @@ def places(lines: list[str], stages: tuple[str, ...]) -> list[int]:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_each_stage_is_told_before_it_takes_its_time(tmp_path, form):
+def test_each_stage_of_a_start_is_logged_before_it_begins(tmp_path, form):
     lines = list(log_of_start("--log-format", form, cache=str(tmp_path)))
     assert "is starting" in lines[0]
     for stages in (STAGES, CHECK):
@@ -60,7 +60,7 @@ def test_each_stage_is_told_before_it_takes_its_time(tmp_path, form):
         assert all(stage in messages for stage in (*STAGES, *CHECK))
 
 
-def test_what_is_known_from_the_first_start_is_neither_done_nor_told_again(tmp_path):
+def test_second_start_skips_first_start_stages(tmp_path):
     assert any("first start:" in line for line in log_of_start(cache=str(tmp_path)))
     again = list(log_of_start(cache=str(tmp_path)))
     assert not any("first start:" in line for line in again)

@@ -61,7 +61,7 @@ def test_the_units_are_valid(installed):
 
 @needs_systemd
 @pytest.mark.parametrize("service", SERVICES)
-def test_exposure(installed, service):
+def test_exposure_of_a_service_is_below_the_limit(installed, service):
     report = analyze("security", "--offline=true", "--no-pager", str(installed / service))
     found = re.search(r"Overall exposure level for .*: ([\d.]+)", report)
     assert found is not None
@@ -85,7 +85,7 @@ def test_the_services_differ_in_their_model_only():
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_everything_is_kept_in_directories_of_the_service(service):
+def test_cache_models_and_state_are_in_directories_of_the_service(service):
     """Where systemd makes them: of the rest of the system, the sandbox lets nothing be written."""
     name, value = setting(service, "Environment").split("=")
     environ = {name: value.replace("%C", "/var/cache")}

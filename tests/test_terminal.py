@@ -54,7 +54,7 @@ def test_it_wants_its_key_and_ends_with_the_block() -> None:
         urllib.request.urlopen(request, timeout=20)
 
 
-def test_why_it_has_not_started_is_said() -> None:
+def test_failed_start_of_a_local_server_has_the_reason() -> None:
     with (
         pytest.raises(EngineFailed, match="model directory no/such/place does not exist"),
         local_server("no/such/place"),
@@ -87,7 +87,9 @@ def typed(*lines: str | type[BaseException]) -> Callable[[str], str]:
         (('"""one', KeyboardInterrupt), ""),
     ],
 )  # fmt: skip
-def test_texts(lines: tuple[str | type[BaseException], ...], text: str | None) -> None:
+def test_typed_lines_are_joined_within_triple_quotes(
+    lines: tuple[str | type[BaseException], ...], text: str | None
+) -> None:
     assert read_text(typed(*lines), "> ") == text
 
 
@@ -114,7 +116,7 @@ def test_help_has_every_command(dialogue: Dialogue) -> None:
     assert "Ctrl-C" in told
 
 
-def test_settings(dialogue: Dialogue) -> None:
+def test_commands_change_system_message_options_and_model(dialogue: Dialogue) -> None:
     assert run_command(dialogue, "/system Be brief.") == "system: Be brief."
     assert dialogue.system == "Be brief."
     assert run_command(dialogue, "/system") == "there is no system message"
@@ -126,7 +128,7 @@ def test_settings(dialogue: Dialogue) -> None:
     assert dialogue.messages == []
 
 
-def test_files(dialogue: Dialogue, tmp_path: Path) -> None:
+def test_dialogue_and_tools_are_loaded_from_files(dialogue: Dialogue, tmp_path: Path) -> None:
     kept, tools = tmp_path / "chat.json", tmp_path / "tools.json"
     assert run_command(dialogue, f"/save {kept}") == f"saved in {kept}"
     other = Dialogue("m")
@@ -157,7 +159,9 @@ def test_files(dialogue: Dialogue, tmp_path: Path) -> None:
         ("/set heat 1", "is not an option"),
     ],
 )
-def test_what_is_refused(dialogue: Dialogue, tmp_path: Path, line: str, words: str) -> None:
+def test_invalid_input_is_refused(
+    dialogue: Dialogue, tmp_path: Path, line: str, words: str
+) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff")
     (tmp_path / "object").write_text("{}")
     (tmp_path / "half").write_text('["\\ud800"]')
@@ -167,7 +171,7 @@ def test_what_is_refused(dialogue: Dialogue, tmp_path: Path, line: str, words: s
     assert dialogue.to_json() == before
 
 
-def test_what_utf_8_lacks_cannot_be_kept(dialogue: Dialogue, tmp_path: Path) -> None:
+def test_chat_with_surrogates_is_not_saved(dialogue: Dialogue, tmp_path: Path) -> None:
     dialogue.system = "\udce9"  # as a byte of Latin-1 on the command line becomes
     kept = tmp_path / "chat.json"
     kept.write_text("before")
@@ -177,12 +181,12 @@ def test_what_utf_8_lacks_cannot_be_kept(dialogue: Dialogue, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("line", ["/exit", "/bye"])
-def test_the_end(dialogue: Dialogue, line: str) -> None:
+def test_exit_command_leaves_the_dialogue(dialogue: Dialogue, line: str) -> None:
     with pytest.raises(Leave):
         run_command(dialogue, line)
 
 
-def test_bodies() -> None:
+def test_body_has_messages_tools_and_options_of_the_dialogue() -> None:
     dialogue = Dialogue("m", "Be brief.")
     dialogue.messages.append({"role": "user", "content": "Hi"})
     dialogue.set_option("temperature", "0.5")
@@ -216,7 +220,7 @@ def test_bodies() -> None:
         ("top_k", str(-(2**63) - 1), "top_k must be an integer of 64 bits"),
     ],
 )
-def test_wrong_options(name: str, value: str, words: str) -> None:
+def test_invalid_option_is_refused_with_its_reason(name: str, value: str, words: str) -> None:
     with pytest.raises(WrongInput, match=words):
         Dialogue("m").set_option(name, value)
 
@@ -251,7 +255,7 @@ def test_a_chat_can_be_kept() -> None:
         "[" * 100_000,
     ],
 )
-def test_what_is_no_chat(text: str) -> None:
+def test_text_that_is_no_saved_chat_is_refused(text: str) -> None:
     dialogue = Dialogue("m", "Be brief.")
     with pytest.raises(WrongInput, match="not a saved chat"):
         dialogue.restore(text)
@@ -281,7 +285,7 @@ def output_of(*deltas: dict[str, Any], **how: bool) -> str:
     return output.getvalue()
 
 
-def test_content() -> None:
+def test_streamed_content_is_printed_and_ends_a_line() -> None:
     deltas = ({"role": "assistant", "content": ""}, {"content": "Hel"}, {"content": "lo"})
     assert output_of(*deltas) == "Hello\n"
     assert printed(*deltas)[1] == {"role": "assistant", "content": "Hello"}
@@ -314,7 +318,7 @@ def test_calls_are_shown_and_kept() -> None:
     assert message["tool_calls"][0]["id"] == "call_7"
 
 
-def test_nothing() -> None:
+def test_stream_without_deltas_prints_no_text() -> None:
     assert printed() == ("", None)
 
 
@@ -324,7 +328,7 @@ def test_an_error_in_the_stream() -> None:
         printer.on_event(b'{"error": {"message": "engine died"}}', 0.0)
 
 
-def test_what_a_terminal_would_obey_is_shown() -> None:
+def test_control_characters_are_shown_escaped() -> None:
     assert visible("a\tb\nc \u00fc \U0001f469\u200d\U0001f4bb") == (
         "a\tb\nc \u00fc \U0001f469\u200d\U0001f4bb"
     )
@@ -362,7 +366,7 @@ def test_answers_are_remembered() -> None:
     assert [message["content"] for message in messages] == ["Hi", "Hello", "Again"]
 
 
-def test_commands() -> None:
+def test_command_lines_are_run_without_a_request() -> None:
     script = Script(events=HELLO)
     output, errors, messages = talk(script, "/system Be brief.", "/dance", "Hi", "/exit", "never")
     assert "system: Be brief." in output
@@ -378,7 +382,7 @@ def test_a_message_that_fails_is_forgotten() -> None:
     assert [message["content"] for message in messages] == ["Again"]
 
 
-def test_what_json_lacks_ends_no_chat() -> None:
+def test_input_that_json_cannot_hold_does_not_end_the_chat() -> None:
     script = Script(events=HELLO)
     lines = ("Hi", "/system Be brief.", "/model \udce9", "/model m", "Again")
     output, errors, messages = talk(script, *lines, system="\udce9")
@@ -496,7 +500,7 @@ def test_a_server_of_the_demo_model_is_started() -> None:
     assert done.stdout.strip(), "what it says is drawn at random"
 
 
-def test_a_terminal() -> None:
+def test_interrupt_in_a_terminal_stops_input_or_answer() -> None:
     script = Script(events=EVENTS)
     with scripted_server(script) as url:
         ours, theirs = pty.openpty()

@@ -69,7 +69,7 @@ def ask(server: Server, path: str, key: str, text: str) -> int:
 
 
 @pytest.mark.parametrize("path", DOORS)
-def test_cached_tokens_of_another_key_are_not_told(server: Server, path: str) -> None:
+def test_cached_tokens_of_another_key_are_not_counted(server: Server, path: str) -> None:
     text = long_text(path)
     one, other = KEYS
     assert ask(server, path, one, text) == 0
@@ -78,7 +78,7 @@ def test_cached_tokens_of_another_key_are_not_told(server: Server, path: str) ->
     assert ask(server, path, other, text) > 0
 
 
-def test_cached_tokens_of_another_key_are_not_told_after_a_restart(tmp_path: Path) -> None:
+def test_cached_tokens_of_another_key_are_not_counted_after_a_restart(tmp_path: Path) -> None:
     one, other = KEYS
     path, texts = "/v1/completions", [long_text(subject) * 3 for subject in ("first", "second")]
     for is_first in (True, False):

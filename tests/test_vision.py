@@ -119,7 +119,7 @@ def test_the_model_sees_the_image(client):
     assert answers[0].usage.completion_tokens == 8
 
 
-def test_streams_say_the_same(client):
+def test_streamed_answer_equals_the_whole_one(client):
     fields = chat(ONE, TWO)
     whole = client.chat.completions.create(**fields)
     chunks = list(
@@ -133,7 +133,7 @@ def test_streams_say_the_same(client):
     assert len([c for c in chunks if c.choices and c.choices[0].delta.content]) > 2, "in pieces"
 
 
-def test_order_matters(client):
+def test_order_of_images_changes_the_answer(client):
     texts = [
         client.chat.completions.create(**chat(*urls)).choices[0].message.content
         for urls in ((ONE, TWO), (TWO, ONE))
@@ -141,7 +141,7 @@ def test_order_matters(client):
     assert texts[0] != texts[1]
 
 
-def test_several_messages(client):
+def test_images_of_earlier_messages_stay_in_the_prompt(client):
     fields = chat(ONE)
     answer = client.chat.completions.create(**fields)
     fields["messages"] += [
@@ -191,7 +191,7 @@ def test_wherever_the_image_is(client, pictures, files):
         "ftp://127.0.0.1/a.png",
     ],
 )
-def test_bad_urls(client, pictures, files, url):
+def test_invalid_image_url_is_refused_without_details(client, pictures, files, url):
     port = pictures.rpartition(":")[2]
     given = url if url.startswith("data:") else url.format(files=files, site=pictures, port=port)
     with pytest.raises(openai.BadRequestError) as error:
@@ -201,7 +201,7 @@ def test_bad_urls(client, pictures, files, url):
     assert not any(word in message for word in ("Errno", "refused", "Traceback", "No such"))
 
 
-def test_what_the_pipeline_cannot_do(client):
+def test_field_that_the_pipeline_lacks_is_refused(client):
     cases: list[tuple[str, dict[str, Any]]] = [
         ("logit_bias", {"extra_body": {"logit_bias": {"5": 1}}}),
         ("bad_words", {"extra_body": {"bad_words": ["x"]}}),
@@ -215,7 +215,7 @@ def test_what_the_pipeline_cannot_do(client):
         assert "is not supported by the genai backend" in error.value.response.text
 
 
-def test_what_it_can_do(server):
+def test_seeded_samples_of_an_image_are_reproducible(server):
     with server.client("/v1") as client:
         seeded = [
             client.chat.completions.create(**{**chat(ONE), "temperature": 1.0, "seed": 7, "n": 2})
@@ -246,7 +246,7 @@ def test_what_it_can_do(server):
         assert typed.choices[0].message.content in ("left", "right")
 
 
-def test_responses(server):
+def test_response_with_an_image_is_streamed_and_continued(server):
     with server.client("/v1") as client:
         parts = [
             {"type": "input_text", "text": QUESTION},
@@ -272,7 +272,7 @@ def test_responses(server):
             client.responses.create(input=[{"role": "user", "content": bad}], **fields)
 
 
-def test_completions(server):
+def test_completions_of_a_vision_model_are_refused_on_v3(server):
     with server.client("/v1") as client:
         answer = client.completions.create(model=NAME, prompt="hello", max_tokens=4)
         assert answer.usage.prompt_tokens == 3
@@ -310,7 +310,7 @@ def start_chat(server: Server) -> socket.socket:
     return connection
 
 
-def test_who_has_gone_costs_nothing_more(server):
+def test_closed_connections_stop_their_generation(server):
     before = server.wait_until(is_idle)
     connections = [start_chat(server) for _ in range(4)]
     for connection in connections[:2]:

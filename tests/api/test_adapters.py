@@ -143,7 +143,7 @@ async def test_a_model_hides_an_adapter_of_its_name(api: Any) -> None:
     assert status == 200
 
 
-async def test_what_they_share(api: Any) -> None:
+async def test_prefix_salt_separates_adapters(api: Any) -> None:
     for name in ("fake", "one"):
         await api.post("/v1/completions", {"model": name, "prompt": "a", "cache_salt": "s"})
     plain, adapted = (request.prefix_salt for request in api.backend.submitted)
@@ -188,14 +188,16 @@ async def test_loading_and_unloading(api: Any) -> None:
         ("/v1/models/one/unload", {}, 400, None),
     ],
 )
-async def test_bad_bodies(api: Any, path: str, body: Any, status: int, param: str | None) -> None:
+async def test_invalid_adapter_request_is_refused_and_changes_no_adapter(
+    api: Any, path: str, body: Any, status: int, param: str | None
+) -> None:
     found, answer = await ask(api, path, body)
     assert (found, json.loads(answer)["error"]["param"]) == (status, param)
     assert list(adapters_of(api).adapters) == ["one"]
 
 
 @pytest.mark.parametrize("name", [name for name in BAD_NAMES if name.isascii()], ids=ascii)
-async def test_bad_names(api: Any, name: str) -> None:
+async def test_invalid_adapter_name_is_refused(api: Any, name: str) -> None:
     for path in (LOAD, UNLOAD):
         status, answer = await ask(api, path, {"lora_name": name, "lora_path": "/a"})
         assert (status, json.loads(answer)["error"]["param"]) == (400, "lora_name")

@@ -119,7 +119,7 @@ __all__ = ["api"]
 
 
 @pytest.mark.parametrize("path", ["/health", "/ping", "/ready", "/v2/health/ready"])
-async def test_health(api, path):
+async def test_readiness_fails_with_the_backend_but_liveness_does_not(api, path):
     assert await get(api, path) == (200, None)
     api.backend.failure = "inference hung"
     status, body = await get(api, path)
@@ -135,7 +135,7 @@ async def test_version_and_metadata(api):
     assert (status, body["name"], body["version"]) == (200, "fastovms", "1.2.3")
 
 
-async def test_metrics(api):
+async def test_metrics_count_requests_tokens_and_latencies(api):
     await api.post("/v1/completions", {"prompt": ["ab", "c"], "n": 2, "max_tokens": 3})
     await api.post("/v1/completions", {"prompt": "ab"})
     response = await api.call("GET", "/metrics")
@@ -201,7 +201,7 @@ def refusal(status: ServerStatus, path: str) -> tuple[int, object, str] | None:
     return response.status, orjson.loads(response.body)["error"]
 
 
-def test_phases(models):
+def test_server_phase_decides_health_readiness_and_refusals(models):
     status = ServerStatus()
     assert status.unhealthy == status.unready == "the model is loading"
     assert refusal(status, "/v3/completions") == (503, "the model is loading")
@@ -268,14 +268,14 @@ def ask(name: str = "", **fields: str) -> tuple[Response, dict]:
     return response, orjson.loads(response.body)
 
 
-def test_the_list() -> None:
+def test_model_list_has_anthropic_form_with_a_version_header() -> None:
     page = {"data": [CARD], "has_more": False, "first_id": "a/b", "last_id": "a/b"}
     assert ask(anthropic_version="2023-06-01")[1] == page
     assert ask()[1]["object"] == "list"
     assert anthropic_list([])["first_id"] is None
 
 
-def test_one_model() -> None:
+def test_model_card_has_anthropic_form_with_a_version_header() -> None:
     assert ask("a/b", anthropic_version="2023-06-01")[1] == CARD
     assert ask("a/b")[1]["object"] == "model"
 

@@ -82,7 +82,7 @@ def name_of_fault(answer: dict, path: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(("field", "value"), CASES, ids=lambda value: repr(value)[:40])
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_valid_value(make_api, path, field, value):
+async def test_valid_field_value_is_accepted(make_api, path, field, value):
     fim = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
     status, answer = await make_api("z", tokenizer=ByteTokenizer(**fim)).post(
         path, {**BODY, field: value}

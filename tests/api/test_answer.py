@@ -70,7 +70,7 @@ def test_only_one_dialect_has_ids(dialect: Dialect, members: dict[str, object]) 
 
 
 @pytest.mark.parametrize("reasoning", [None, 0, 2])
-def test_reasoning_is_counted_where_it_is_told_apart(reasoning: int | None) -> None:
+def test_usage_counts_reasoning_if_it_is_parsed(reasoning: int | None) -> None:
     told = msgspec.to_builtins(usage_body(Usage(3, 4, 1, reasoning)))
     details = told.pop("completion_tokens_details", None)
     assert details == (None if reasoning is None else {"reasoning_tokens": reasoning})
@@ -82,7 +82,7 @@ def test_reasoning_is_counted_where_it_is_told_apart(reasoning: int | None) -> N
     }
 
 
-def test_timings_are_told_in_milliseconds_beside_usage() -> None:
+def test_closing_members_have_timings_in_milliseconds() -> None:
     usage = Usage(3, 5, 1, None, SampleTimings(0.002, 0.25, 1.0, 5, 2))
     assert msgspec.to_builtins(closing_members(usage)) == {
         "usage": msgspec.to_builtins(usage_body(usage)),
@@ -131,11 +131,11 @@ def test_frames_with_usage(options: dict[str, bool], of_choice: bytes, has_last:
     assert (usage.last_frame(b'data: {"choices":[') != b"") is has_last
 
 
-def test_a_frame_for_several_choices_tells_of_none() -> None:
+def test_frame_of_several_choices_has_null_usage() -> None:
     assert stream_usage(**ALL).member(None) == b',"usage":null'
 
 
-def test_the_last_frame_tells_of_all_and_has_no_choices() -> None:
+def test_last_frame_has_usage_and_no_choices() -> None:
     frame = stream_usage(include_usage=True).last_frame(b'data: {"choices":[')
     body = orjson.loads(frame.removeprefix(b"data: "))
     assert body == {"choices": [], "usage": msgspec.to_builtins(usage_body(FakeGeneration.usage))}

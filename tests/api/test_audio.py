@@ -212,7 +212,7 @@ async def test_openais_client_gets_every_format(start, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v3", "/v3/v1"])
-async def test_translations(start, prefix: str) -> None:
+async def test_translation_request_sets_the_translating_mode(start, prefix: str) -> None:
     site = await start()
     data = {"model": "whisper", "response_format": "verbose_json", "prompt": "Hello"}
     answer = await site.post(data, path=f"{prefix}/audio/translations")
@@ -325,7 +325,7 @@ async def test_ovms_gets_its_form_of_errors(start) -> None:
     assert answer.json()["error"].startswith("seed must be a number")
 
 
-async def test_what_a_model_cannot_do(start) -> None:
+async def test_unsupported_task_of_a_speech_model_is_refused(start) -> None:
     site = await start(is_multilingual=False, finds_words=False)
     words = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
     for data, path, message in (
@@ -400,7 +400,7 @@ async def test_audio_together_has_a_limit(start, monkeypatch: pytest.MonkeyPatch
     assert (await site.post()).status_code == 200
 
 
-async def test_a_client_that_disconnects_leaves_nothing(start) -> None:
+async def test_upload_of_a_disconnected_client_is_released(start) -> None:
     site = await start()
     never = asyncio.Event()
 

@@ -47,7 +47,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("body", MALFORMED, ids=lambda body: repr(body[:40]))
-async def test_malformed_body(make_api, body):
+async def test_malformed_body_is_a_400_and_a_412_for_ovms(make_api, body):
     status, answer = await make_api().post(V1, body)
     assert status == 400
     assert answer["error"]["type"] == "invalid_request_error"
@@ -99,7 +99,7 @@ OVMS_STREAMS = [
 
 
 @pytest.mark.parametrize(("field", "value"), CASES, ids=lambda value: repr(value)[:40])
-async def test_wrong_value(make_api, field, value):
+async def test_wrong_field_value_is_refused_by_name(make_api, field, value):
     body = {**BODY, field: value}
     api = make_api()
     for path, malformed in ((V1, 400), (V3, 412)):
@@ -212,7 +212,7 @@ async def test_fields_that_contradict_each_other(make_api, fields, named):
     [("NaN", 412), ("Infinity", 412), ("-Infinity", 412), ("1e999", 400), ("-1e999", 400)],
 )
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "frequency_penalty", "seed"])
-async def test_numbers_that_are_none(make_api, text, of_ovms, field):
+async def test_number_that_is_not_finite_is_refused_by_name(make_api, text, of_ovms, field):
     """Some are no JSON, and some no number that a float can hold."""
     body = json.dumps({**BODY, field: 0}).replace(f'"{field}": 0', f'"{field}": {text}').encode()
     status, answer = await make_api().post(V1, body)
@@ -244,13 +244,13 @@ async def test_a_message_names_field_value_and_what_is_allowed(make_api):
         assert answer["error"]["message"] == message
 
 
-async def test_of_two_faults_the_same_one_is_told_by_every_process(make_api):
+async def test_first_of_two_faults_is_reported_in_every_process(make_api):
     body = {**BODY, "max_tokens": None, "stream": None}
     status, answer = await make_api().post(V3, body)
     assert (status, answer["error"]) == (412, "stream must not be null")
 
 
-async def test_unknown_model(make_api):
+async def test_unknown_model_is_a_404_with_a_short_message(make_api):
     for name in ("other", "", "x" * 100_000):
         status, answer = await make_api().post(V1, {**BODY, "model": name})
         assert status == 404

@@ -136,7 +136,9 @@ async def test_lines_are_answered_behind_all_others(site) -> None:
         ),
     ],
 )
-async def test_every_endpoint(make_api, tmp_path, path: str, body: dict) -> None:
+async def test_batch_runs_at_each_endpoint_with_lowest_priority(
+    make_api, tmp_path, path: str, body: dict
+) -> None:
     from tests.api.chat_models import chat_model
 
     site = Site(make_api("xyz", chat=chat_model()), tmp_path)
@@ -165,7 +167,9 @@ TEXTS = {"queries": "a", "documents": "b"}
         (Task.RERANK, "/v1/score", TEXTS, "data"),
     ],
 )
-async def test_encoders(tmp_path, task: Task, path: str, body: dict, answer: str) -> None:
+async def test_encoder_batch_completes_valid_lines_at_lowest_priority(
+    tmp_path, task: Task, path: str, body: dict, answer: str
+) -> None:
     site = Site(EncoderApi(served_encoder(task)), tmp_path)
     id = await site.add_input(line("a", path, prompt=None, **body), line("b", path, priority="x"))
     _, made = await site.create(input_file_id=id, endpoint=path)
@@ -196,7 +200,7 @@ async def test_encoders(tmp_path, task: Task, path: str, body: dict, answer: str
         ({"output_expires_after": {"anchor": "x"}}, "output_expires_after.anchor"),
     ],
 )
-async def test_what_is_refused(site, fields, param) -> None:
+async def test_invalid_batch_is_refused(site, fields, param) -> None:
     id = await site.add_input(line("a"))
     await site.add_input(line("a"), purpose="user_data")
     await site.add_input(line("a"), tenant="other")
@@ -205,7 +209,7 @@ async def test_what_is_refused(site, fields, param) -> None:
     assert (await site.ask("GET", ""))[1]["data"] == []
 
 
-async def test_cancelling(site) -> None:
+async def test_running_batch_can_be_cancelled(site) -> None:
     site.api.backend.paused = True
     id = await site.add_input(line("a"), line("b"))
     _, made = await site.create(input_file_id=id)
@@ -217,7 +221,7 @@ async def test_cancelling(site) -> None:
     assert (await site.ask("POST", f"/{made['id']}/cancel"))[0] == 200
 
 
-async def test_others_see_nothing(site) -> None:
+async def test_batch_is_hidden_from_other_tenants(site) -> None:
     id = await site.add_input(line("a"))
     _, made = await site.create(input_file_id=id)
     for method, path in (("GET", ""), ("POST", "/cancel")):
@@ -230,7 +234,9 @@ async def test_others_see_nothing(site) -> None:
 
 
 @pytest.mark.parametrize("has_directory", [True, False])
-async def test_a_server_without_batches_says_why(make_api, tmp_path, has_directory: bool) -> None:
+async def test_server_without_batches_answers_with_the_reason(
+    make_api, tmp_path, has_directory: bool
+) -> None:
     """A file where the directory of batches would be stands for one that cannot be had."""
     (tmp_path / "batches").touch()
     site = Site(make_api("x"), tmp_path if has_directory else None)
@@ -249,9 +255,7 @@ async def test_a_server_without_batches_says_why(make_api, tmp_path, has_directo
     await site.service.close()
 
 
-async def test_batch_whose_record_cannot_be_read_is_not_said_to_be_missing(
-    make_api, tmp_path
-) -> None:
+async def test_batch_with_an_unreadable_record_answers_503(make_api, tmp_path) -> None:
     (tmp_path / "batches" / "records").mkdir(parents=True, mode=0o700)
     (tmp_path / "batches" / "records" / "batch_a.json").write_text("{}")
     site = Site(make_api("x"), tmp_path)
@@ -267,7 +271,9 @@ async def test_batch_whose_record_cannot_be_read_is_not_said_to_be_missing(
         ({"output_expires_after": {"anchor": "created_at", "seconds": 3600}}, 3600),
     ],
 )
-async def test_results_expire(site, fields: dict, age: int) -> None:
+async def test_result_files_expire_after_the_requested_or_default_age(
+    site, fields: dict, age: int
+) -> None:
     id = await site.add_input(line("a"), line("b", prompt=5))
     _, made = await site.create(input_file_id=id, **fields)
     batch = await site.ended(made["id"])
@@ -313,7 +319,9 @@ def test_every_field_has_a_row() -> None:
         for members in examples
     ],
 )
-async def test_documented_values(site, field: str, members: dict, is_taken: bool) -> None:
+async def test_documented_batch_values_are_accepted_or_refused(
+    site, field: str, members: dict, is_taken: bool
+) -> None:
     await site.add_input(line("a"))
     await site.add_input(line("a"), purpose="user_data")
     fields = {"input_file_id": "file-0", "endpoint": URL, "completion_window": "24h", **members}
@@ -346,7 +354,7 @@ async def test_documented_values(site, field: str, members: dict, is_taken: bool
         ("http://other/v1/completions", False),
     ],
 )
-def test_endpoints(make_api, url: str, exists: bool) -> None:
+def test_only_routes_that_run_a_model_are_batch_endpoints(make_api, url: str, exists: bool) -> None:
     from fastovms.parts.batches.endpoints import BatchEndpoints
 
     api = make_api()
@@ -365,7 +373,7 @@ def test_endpoints(make_api, url: str, exists: bool) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v3", "/v3/v1"])
-def test_routes(make_api, prefix: str) -> None:
+def test_files_and_batches_are_routed_below_each_prefix(make_api, prefix: str) -> None:
     api = make_api()
     service = BatchService(None, FilesConfig(), BatchConfig(), time.time)
     service.start(api.router, api.context, lambda: 0)

@@ -122,7 +122,7 @@ def test_too_many_values(text):
         b"",
     ],
 )
-def test_that_can_be_decoded(text):
+def test_json_with_many_brackets_is_scanned(text):
     scan(text)
 
 
@@ -142,7 +142,7 @@ def test_nesting_beyond_a_window(filler):
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet='\\"[]{},:1eu0dé', max_size=60).map(str.encode))
-def test_what_is_no_json_does_no_harm(text):
+def test_scan_of_invalid_json_yields_valid_spans(text):
     with suppress(MalformedBody):
         for span in scan(text * 2000):
             assert 0 < span.start < span.end
@@ -183,7 +183,7 @@ def random_literal(rng: random.Random) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
-def test_large_bodies_say_what_small_ones_do(seed):
+def test_large_body_decodes_like_a_small_one(seed):
     rng = random.Random(seed)
     literals = [random_literal(rng) for _ in range(7)]
     prompt, other, unknown, item, element, inner, key = literals
@@ -213,7 +213,7 @@ def test_bytes_that_are_no_utf8():
             decode(b'{"prompt": "' + b"x" * 1_200_000 + wrong + b'"}', Body)
 
 
-def test_a_wrong_value_is_told_as_it_is():
+def test_error_quotes_the_beginning_of_a_long_value():
     with pytest.raises(InvalidField, match=r'^inner must be an object, not "xxx'):
         decode(b'{"inner": "' + b"x" * 2_000_000 + b'"}', Body)
 
@@ -229,7 +229,7 @@ def test_the_rest_has_a_limit():
         decode(b'{"prompt": ["' + b'","'.join([b"x" * 5000] * 2000) + b'"]}', Body)
 
 
-def test_a_stand_in_cannot_be_guessed():
+def test_placeholders_do_not_collide_with_client_text():
     text = json.dumps({"prompt": ["0", "x" * 2_000_000, "1", "{secret}0"]})
     assert decode(text.encode(), Body).prompt == json.loads(text)["prompt"]
 
@@ -277,7 +277,7 @@ async def test_clients_take_turns(gate: Gate) -> None:
     assert gate.begun == ["a1", "b1", "a2", "a3"]  # a1 began before b1 came
 
 
-async def test_what_is_raised_is_raised(gate: Gate) -> None:
+async def test_exception_in_the_thread_is_raised(gate: Gate) -> None:
     def fail() -> str:
         raise ValueError("no")
 
@@ -297,7 +297,7 @@ async def test_a_client_has_a_limit_and_makes_room_for_others(gate: Gate) -> Non
     assert await asyncio.gather(*tasks[:3], *tasks[5:]) == ["a1", "a2", "a3", "b1", "c1"]
 
 
-async def test_who_leaves_does_not_wait_and_does_not_bring_others_forward(gate: Gate) -> None:
+async def test_cancelled_caller_leaves_the_queue_in_order(gate: Gate) -> None:
     first, second, third = await gate.send("a1", "a2", "a3")
     assert await asyncio.to_thread(gate.entered.wait, 10)
     first.cancel()
@@ -310,7 +310,7 @@ async def test_who_leaves_does_not_wait_and_does_not_bring_others_forward(gate: 
     assert gate.begun == ["a1", "a3"]
 
 
-async def test_the_end(gate: Gate) -> None:
+async def test_closed_thread_refuses_calls_but_completes_the_running_one(gate: Gate) -> None:
     first, second = await gate.send("a1", "a2")
     gate.thread.close()
     with pytest.raises(BackendUnavailable):
@@ -323,7 +323,7 @@ async def test_the_end(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-async def test_what_a_refused_call_was_about_is_let_go_at_once(gate: Gate) -> None:
+async def test_failed_call_frees_its_body_at_once(gate: Gate) -> None:
     """Not only by the next collection of garbage: bodies are large."""
 
     class Body:
@@ -371,7 +371,7 @@ class Schema(msgspec.Struct):
         (b'{"free": {"a": {"b": [1, 1e999]}}}', "free", "free: number out of range"),
     ],
 )  # fmt: skip
-def test_invalid_field(body, param, message):
+def test_invalid_value_is_refused_with_its_field_and_reason(body, param, message):
     with pytest.raises(InvalidField) as caught:
         decode(body, Schema)
     assert (caught.value.param, caught.value.message) == (param, message)
@@ -395,13 +395,13 @@ SHOWN = "y" * 56 + "..."
         (b'{"x": "%b\\z"}', None, "the body is not valid JSON: JSON is malformed: invalid escape character in string"),  # noqa: E501
     ],
 )  # fmt: skip
-def test_a_fault_beside_a_long_string_is_told_in_the_words_of_the_client(body, param, message):
+def test_fault_beside_a_long_string_quotes_the_client(body, param, message):
     with pytest.raises(RequestError) as caught:
         decode(body.replace(b"%b", LONG), Schema)
     assert (caught.value.param, caught.value.message) == (param, message)
 
 
-def test_a_fault_in_a_huge_body_is_told_without_reading_it_again():
+def test_fault_in_a_huge_body_is_reported_without_its_value():
     with pytest.raises(InvalidField, match=r"^number must be a number$"):
         decode(b'{"items": [' + b'"a string",' * 200_000 + b'1], "number": "x"}', Schema)
 
@@ -422,7 +422,7 @@ def test_a_fault_in_a_huge_body_is_told_without_reading_it_again():
         (b'{"x":' + b"[" * 2000 + b"NaN", "nested more than 100 levels"),
     ],
 )
-def test_malformed(body, message):
+def test_malformed_body_is_refused_with_the_reason(body, message):
     with pytest.raises(MalformedBody, match=message):
         decode(body, Schema)
 
@@ -469,13 +469,13 @@ def test_show_cuts_long_values():
         (b'{"number": "x", "y": NaN, "z": %s}' % (b"1" * 5000), "number", "number must be a number"),  # noqa: E501
     ],
 )  # fmt: skip
-def test_the_value_of_a_repeated_key_is_not_told(body, param, message):
+def test_error_leaves_out_the_value_of_a_repeated_key(body, param, message):
     with pytest.raises(InvalidField) as caught:
         decode(body, Schema)
     assert (caught.value.param, caught.value.message) == (param, message)
 
 
-def test_half_of_a_character_in_a_key_is_told_as_its_escape():
+def test_lone_surrogate_in_a_key_is_escaped_in_the_error():
     with pytest.raises(MalformedBody) as caught:
         decode(rb'{"number": 1, "\ud800": NaN}', Schema)
     assert caught.value.param == r"\ud800"

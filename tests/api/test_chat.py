@@ -70,7 +70,7 @@ async def test_calls_to_custom_tools(make, path):
     assert len(told) > 5, "the text is told as it is written"
 
 
-async def test_the_model_is_told_of_a_custom_tool_as_of_a_function(make):
+async def test_custom_tool_is_shown_to_the_model_as_a_function(make):
     api = make(WRITTEN)
     body = {**BODY, "tools": [custom(description="Runs code.")], "tool_choice": "required"}
     assert (await api.post(V1, body))[0] == 200
@@ -124,7 +124,7 @@ async def test_a_grammar_that_cannot_be_enforced_is_warned_of(make, streamed, ca
     ("choice", "content", "reason"),
     [(None, "Well.", "function_call"), ({"name": "get_weather"}, None, "stop")],
 )
-async def test_functions(make, choice, content, reason):
+async def test_legacy_functions_return_the_first_call_only(make, choice, content, reason):
     api = make("Well." + call_text() + call_text("add"))
     body = {**BODY, "functions": FUNCTIONS, "function_call": choice}
     _, answer = await api.post(V1, body)
@@ -146,7 +146,7 @@ async def test_functions(make, choice, content, reason):
     assert "".join(delta["arguments"] for delta in others) == '{"city":"Paris"}'
 
 
-async def test_without_a_call_functions_change_nothing(make):
+async def test_legacy_functions_without_a_call_return_plain_text(make):
     for choice in ("auto", "none"):
         body = {**BODY, "functions": FUNCTIONS, "function_call": choice}
         _, answer = await make("Hello!").post(V1, body)
@@ -215,7 +215,7 @@ def test_pieces_that_the_client_gets(fields: dict[str, bool], shown: list[int]) 
         (False, FinishReason.LENGTH, [True], "length"),
     ],
 )
-def test_finish_reasons(
+def test_finish_reason_is_tool_calls_only_if_all_calls_are_complete(
     is_named: bool, reason: FinishReason, are_whole: list[bool], expected: str
 ) -> None:
     for dialect in (OPENAI, OVMS):
@@ -330,7 +330,7 @@ async def test_stream_of_ovms(make):
     assert usage["usage"]["total_tokens"] == 9
 
 
-async def test_running_usage(make):
+async def test_continuous_usage_stats_count_tokens_in_every_chunk(make):
     options = {"include_usage": True, "continuous_usage_stats": True}
     events = await make("hi").stream(V1, {**BODY, "stream_options": options})
     assert [event["usage"] and event["usage"]["completion_tokens"] for event in events[:-1]] == [
@@ -355,7 +355,7 @@ async def test_a_step_of_many_tokens_is_one_delta(make, fields):
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_echo(make, streamed):
+async def test_echo_returns_the_continued_message_before_the_answer(make, streamed):
     cases = (
         ({"messages": [*MESSAGES, {"role": "assistant", "content": "Well, "}],
           "continue_final_message": True, "add_generation_prompt": False}, "Well, Hello!"),
@@ -398,7 +398,7 @@ async def test_role_of_an_answer_without_a_generation_prompt(make, fields):
         assert join(await make().stream(path, body))[0]["role"] == role
 
 
-async def test_best_of(make):
+async def test_best_of_generates_more_samples_than_are_returned(make):
     api = make(lambda request, index: b"acbd"[index : index + 1] * 2)
     _, answer = await api.post(V1, {**BODY, "n": 2, "best_of": 4})
     assert len(answer["choices"]) == 2
@@ -418,7 +418,9 @@ async def test_best_of(make):
         (V3, {"max_completion_tokens": 5, "max_tokens": 7}, 5),
     ],
 )
-async def test_max_tokens(make, path, fields, expected):
+async def test_max_tokens_falls_back_to_the_default_and_fits_the_context(
+    make, path, fields, expected
+):
     api = make()
     assert (await api.post(path, {**BODY, **fields}))[0] == 200
     assert api.backend.submitted[0].params.max_tokens == expected
@@ -432,7 +434,7 @@ async def test_max_tokens(make, path, fields, expected):
 
 @pytest.mark.parametrize("path", [V1, V3])
 @pytest.mark.parametrize("tokens_per_step", [1, 3, 1000])
-async def test_reasoning(make, path, tokens_per_step):
+async def test_reasoning_is_separated_from_content_and_counted(make, path, tokens_per_step):
     api = make(THOUGHT, tokens_per_step=tokens_per_step)
     _, body = await api.post(path, BODY)
     message = body["choices"][0]["message"]
@@ -480,7 +482,7 @@ async def test_reasoning_may_be_left_out(make, streamed):
     assert '"token_ids":[' not in told.replace(" ", "")
 
 
-async def test_log_probabilities(make):
+async def test_chat_logprobs_have_bytes_and_requested_alternatives(make):
     api = make("ab")
     body = {**BODY, "logprobs": True, "top_logprobs": 2}
     _, answer = await api.post(V1, body)

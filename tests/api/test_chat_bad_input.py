@@ -197,7 +197,7 @@ def fault(body: dict, path: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("field", "value"), CASES, ids=lambda value: repr(value)[:40])
-async def test_wrong_value(make, field, value):
+async def test_wrong_chat_field_value_is_refused_by_name(make, field, value):
     for path in (V1, V3):
         api = make()
         body = {**BODY, field: value}

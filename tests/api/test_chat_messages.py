@@ -60,7 +60,7 @@ async def test_calls_in_the_history(make, given, shown):
         ([{"type": "refusal", "refusal": "no"}], "no"),
     ],
 )
-def test_contents(content, text):
+def test_message_content_is_read_as_text(content, text):
     assert ContentReader(OPENAI)(content, "c") == text
 
 
@@ -162,7 +162,7 @@ def test_sealed_reasoning_is_read_again(text):
 
 
 @pytest.mark.parametrize("content", ["gAAAAAB_other", "/+8=", "ü"])
-def test_what_another_server_has_sealed_is_nothing(content):
+def test_content_sealed_by_another_server_is_ignored(content):
     assert unseal(content) == unseal_summary(content) == ""
 
 

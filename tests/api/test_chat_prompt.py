@@ -62,7 +62,7 @@ __all__ = ["make"]
                 [{"type": "function", "function": {"name": "add"}}]}}}, "<tool add>u:Hi;>"),
     ],
 )  # fmt: skip
-async def test_prompt(make, fields, prompt):
+async def test_request_fields_are_rendered_into_the_prompt(make, fields, prompt):
     api = make()
     status, body = await api.post(V1, {**BODY, **fields})
     assert status == 200, body
@@ -129,7 +129,7 @@ async def test_the_operators_variables_of_the_template(make):
     assert prompt_of(api, 1) == "u:Hi;<effort low><thinking True><style long>>"
 
 
-async def test_a_refusal_of_the_template_is_told(make):
+async def test_template_refusal_is_a_400_with_its_message(make):
     for path in (V1, V3):
         status, body = await make().post(
             path, {**BODY, "messages": [{"role": "user", "content": "bad"}]}
@@ -169,5 +169,5 @@ PIECES = [
         (ShownPieces(one_call=True), [0, 1, 2, 3, 4]),
     ],
 )
-def test_shown(shown: ShownPieces, indices: list[int]) -> None:
+def test_hidden_pieces_are_not_shown(shown: ShownPieces, indices: list[int]) -> None:
     assert [index for index, piece in enumerate(PIECES) if shown.shows(piece)] == indices

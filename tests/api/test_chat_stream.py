@@ -44,7 +44,7 @@ async def test_the_first_chunk_of_a_stream_with_calls_has_no_empty_text(make):
         (f"<think>Hello</think>Hello{call_text()}", "Hello"),
     ],
 )
-async def test_a_stream_tells_of_the_same_tokens(make, tokens_per_step, text, content):
+async def test_stream_has_the_tokens_of_the_whole_answer(make, tokens_per_step, text, content):
     api = make(text, tokens_per_step=tokens_per_step)
     body = {**BODY, "logprobs": True, "return_token_ids": True, "tools": [tool()]}
     _, answer = await api.post(V1, body)
@@ -75,7 +75,7 @@ async def test_markup_that_is_no_call_is_content(make, text, end):
 
 
 @pytest.mark.parametrize("tokens_per_step", [1, 2, 100])
-async def test_several_samples(make, tokens_per_step):
+async def test_streamed_samples_agree_with_the_whole_answer(make, tokens_per_step):
     texts = ["first", call_text(), THOUGHT]
     api = make(lambda request, index: texts[index].encode(), tokens_per_step=tokens_per_step)
     body = {**BODY, "n": 3, "tools": [tool()], "stream_options": {"include_usage": True}}

@@ -50,7 +50,7 @@ def model(source: str = SOURCE, name: str = "json") -> ChatModel:
         (SYSTEM, "system:You can call these functions"),
     ],
 )
-async def test_tools_are_told_where_the_template_has_a_place(make, source, begin):
+async def test_tools_are_listed_in_the_message_that_the_template_supports(make, source, begin):
     api = make(chat=model(source))
     status, body = await api.post(V1, {**BODY, **TOOLS})
     assert status == 200, body
@@ -78,7 +78,7 @@ async def test_calls_are_found_and_streamed(make, choice, name):
 @pytest.mark.parametrize(
     ("name", "told"), [("json", NOW), ("hermes3", f"<tool_call>{NOW}</tool_call>")]
 )
-async def test_results_are_told_as_the_users(make, name, told):
+async def test_tool_results_become_user_messages(make, name, told):
     api = make(chat=model(name=name))
     more = [*RESULTS, {"role": "user", "content": "So?"}]
     status, body = await api.post(V1, {**BODY, "messages": more})
@@ -88,7 +88,7 @@ async def test_results_are_told_as_the_users(make, name, told):
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_model_that_makes_no_calls_says_so(make, streamed, caplog):
+async def test_model_without_a_tool_parser_warns(make, streamed, caplog):
     chat = ChatModel(make_template({"default": SOURCE}, {}))
     stream = FakeStream()
     with caplog.at_level(logging.WARNING):

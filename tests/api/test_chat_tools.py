@@ -73,7 +73,7 @@ def test_an_expression_that_closes_what_it_has_not_opened(expression):
 
 
 @pytest.mark.parametrize("expression", ["(a)|(b)", r"a\)", "[)]", "[])]"])
-def test_an_expression_in_which_a_parenthesis_closes_nothing(expression):
+def test_balanced_or_quoted_parentheses_in_a_regex_are_accepted(expression):
     form = grammar_format(expression, "regex")
     read = read_custom({"name": "write", "format": form}, "tools[0].custom")
     assert read.input_grammar is not None
@@ -94,7 +94,7 @@ def test_an_expression_in_which_a_parenthesis_closes_nothing(expression):
         ("_add", "sums", "sums_add"),
     ],
 )
-def test_flat_names(name, namespace, flat):
+def test_flat_name_joins_namespace_and_function_name(name, namespace, flat):
     assert flat_name(name, namespace) == ToolTarget(name, namespace).function == flat
 
 
@@ -140,7 +140,7 @@ def allowed(*tools: dict, mode: str = "auto") -> dict:
         (allowed(named("add"), {"type": "web_search"}, mode="required"), ["sums__add"], True),
     ],
 )
-def test_choices(choice, names, is_required):
+def test_tool_choice_selects_tools_and_whether_calls_are_required(choice, names, is_required):
     use = read_tools(TOOLS, choice, None, OPENAI, flat=True, skips_others=True)
     assert [tool.name for tool in use.tools] == names
     assert [tool["function"]["name"] for tool in use.shown] == names
@@ -159,7 +159,7 @@ def test_choices(choice, names, is_required):
         allowed(named("other")),
     ],
 )
-def test_choices_of_nothing(choice):
+def test_unknown_tool_choice_is_refused_by_openai_and_empty_in_ovms(choice):
     with pytest.raises(InvalidField, match="not among the tools"):
         read_tools(TOOLS, choice, None, OPENAI, flat=True)
     assert read_tools(TOOLS, choice, None, OVMS, flat=True).tools == []
@@ -185,7 +185,7 @@ def test_choices_at_fault(choice, message):
         read_tools(tools, choice, None, OPENAI, flat=True, skips_others=True)
 
 
-def test_what_is_said_of_a_namespace_is_said_once():
+def test_description_of_a_namespace_is_shown_once():
     use = read_tools(TOOLS, None, None, OPENAI, flat=True)
     said = [tool["function"].get("description", "") for tool in use.shown]
     assert said[2] == "All about sums.\n\nAdds."
@@ -228,7 +228,7 @@ def test_faults_of_namespaces(tools, param):
         ({"name": "g"}, ["g"], True),
     ],
 )
-def test_functions(choice, names, is_required):
+def test_function_call_selects_legacy_functions(choice, names, is_required):
     use = read_functions([{"name": "f"}, {"name": "g"}], choice, OPENAI)
     assert [tool.name for tool in use.tools] == names
     assert (use.is_required, use.is_named) == (is_required, is_required)
@@ -247,7 +247,7 @@ LONDON = call_text(arguments=WHOLE)
 
 
 @pytest.mark.parametrize("tokens_per_step", [1, 2, 7, 1000])
-async def test_calls(make, tokens_per_step):
+async def test_calls_agree_in_whole_and_streamed_answers(make, tokens_per_step):
     text = "Let me see." + call_text() + "\n" + call_text("add", r'{"a":{"b":[1,"\"é\n"]}}')
     api = make(text, tokens_per_step=tokens_per_step)
     tools = {"tools": [tool(), tool("add", parameters=None)]}
@@ -268,7 +268,7 @@ async def test_calls(make, tokens_per_step):
         assert joined["content"] == "Let me see."
 
 
-async def test_a_call_is_told_as_it_is_made(make):
+async def test_call_streams_as_it_is_generated(make):
     events = await make(call_text()).stream(V1, {**BODY, "tools": [tool()]})
     deltas = [event["choices"][0]["delta"] for event in events[1:-1]]
     first, *others, last = deltas
@@ -354,7 +354,7 @@ async def test_a_call_that_is_cut(make):
 
 @pytest.mark.parametrize("choice", ["required", tool_choice("get_weather")])
 @pytest.mark.parametrize("max_tokens", [5, 20, 50])
-async def test_of_a_required_call_that_is_cut_nothing_is_told(make, choice, max_tokens):
+async def test_incomplete_required_call_is_left_out(make, choice, max_tokens):
     body = {**BODY, "tools": [tool()], "tool_choice": choice, "max_tokens": max_tokens}
     _, answer = await make(call_text()).post(V1, body)
     choice = answer["choices"][0]
@@ -398,7 +398,9 @@ async def test_a_call_that_a_stop_string_cuts_is_not_to_be_run(
         (V3, tool_choice("get_weather"), "", "tool_calls"),
     ],
 )
-async def test_required_calls(make, path, choice, content, reason):
+async def test_required_call_sets_content_and_finish_reason_by_dialect(
+    make, path, choice, content, reason
+):
     body = {**BODY, "tools": [tool(), tool("add")], "tool_choice": choice}
     api = make(call_text())
     _, answer = await api.post(path, body)

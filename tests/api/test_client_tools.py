@@ -83,7 +83,9 @@ def named(case: Any) -> str:
 
 @pytest.mark.parametrize("case", CALLS, ids=named)
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_call_becomes_item_and_its_result_is_told(make: Any, case: Any, path: str) -> None:
+async def test_call_becomes_an_item_and_its_result_a_message(
+    make: Any, case: Any, path: str
+) -> None:
     tool, function, arguments, kind, members, result = case
     api = make(call_text(function, json.dumps(arguments)))
     body = {**BODY, "tools": [tool]}

@@ -200,7 +200,7 @@ def test_every_field_has_a_row(table):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "body", "field", "members"), cases("takes"))
-async def test_what_is_taken(make, path, body, field, members):
+async def test_accepted_member_is_answered(make, path, body, field, members):
     stream, asked = FakeStream(), {**body, **members}
     response = await make(path).call("POST", path, asked, stream)
     if path in ("/api/chat", "/api/generate") and asked["stream"] is not False:
@@ -217,7 +217,7 @@ async def test_what_is_taken(make, path, body, field, members):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "body", "field", "members"), cases("refuses"))
-async def test_what_is_refused(make, path, body, field, members):
+async def test_refused_field_is_named(make, path, body, field, members):
     api = make(path)
     status, answer = await api.post(path, {**body, **members})
     error = answer["message"] if path == "/v2/rerank" else answer["error"]

@@ -14,7 +14,7 @@ from tests.paths import FIXTURES
 # The prompt stands before its text where a request sets `echo`, with its tokens.
 
 
-async def test_echo_without_logprobs_scores_nothing(make_api):
+async def test_echo_without_logprobs_requests_no_prompt_logprobs(make_api):
     api = make_api("z")
     await api.post(V1, {**BODY, "echo": True})
     assert api.backend.submitted[0].params.prompt_logprobs is None
@@ -139,7 +139,7 @@ async def test_stream_of_ovms_opens_with_a_handshake_when_the_first_token_has_no
     assert [event["choices"][0]["text"] for event in events[:-1]] == ["é", ""]
 
 
-async def test_running_usage(make_api):
+async def test_continuous_usage_stats_count_tokens_in_every_chunk(make_api):
     options = {"include_usage": True, "continuous_usage_stats": True}
     events = await make_api("hi").stream(V1, {**BODY, "stream_options": options})
     assert [event["usage"]["completion_tokens"] for event in events[:-1]] == [1, 2, 3, 3]
@@ -151,7 +151,7 @@ async def test_running_usage(make_api):
 
 
 @pytest.mark.parametrize("prompt", ["ab", ["ab"], [97, 98], [[97, 98]]])
-async def test_prompt_forms(make_api, prompt):
+async def test_prompt_may_be_text_or_tokens_alone_or_in_a_list(make_api, prompt):
     api = make_api("z")
     status, body = await api.post(V1, {"prompt": prompt, "echo": True})
     assert status == 200
@@ -160,7 +160,7 @@ async def test_prompt_forms(make_api, prompt):
 
 
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_echo(make_api, path):
+async def test_stream_with_echo_begins_with_the_prompt(make_api, path):
     body = {**BODY, "prompt": ["ab", "c"], "n": 2, "echo": True}
     events = await make_api("zz").stream(path, body)
     assert texts(events) == {0: "abzz", 1: "abzz", 2: "czz", 3: "czz"}
@@ -180,7 +180,7 @@ async def test_echo_of_the_prompt_alone(make_api, path):
     assert api.backend.submitted == []
 
 
-async def test_values_that_ask_for_nothing_are_accepted(make_api):
+async def test_null_and_neutral_field_values_are_accepted(make_api):
     fields = {
         "logprobs": None,
         "suffix": None,

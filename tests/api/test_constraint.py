@@ -130,7 +130,7 @@ def constraint_of(
     ],
     ids=["auto", "one", "required", "named", "format", "auto and format", "required and format"],
 )  # fmt: skip
-def test_answers(fields, allowed, refused):
+def test_grammar_accepts_only_answers_that_the_request_allows(fields, allowed, refused):
     wanted = constraint_of(fields)
     assert wanted is not None
     accepts = vocabulary().accepts
@@ -139,7 +139,7 @@ def test_answers(fields, allowed, refused):
 
 
 @pytest.mark.parametrize(("strict", "may_have_more"), [(None, True), (False, True), (True, False)])
-def test_a_strict_tool_is_closed_whatever_its_schema_says(strict, may_have_more):
+def test_strict_tool_forbids_additional_properties(strict, may_have_more):
     open_ = tool(parameters={**PARAMETERS, "additionalProperties": True}, strict=strict)
     wanted = constraint_of({"tools": [open_], "tool_choice": "required"})
     assert wanted is not None
@@ -171,7 +171,7 @@ def test_reasoning_that_the_prompt_has_opened():
     ("fields", "is_optional"),
     [(AUTO, True), (REQUIRED, False), (NAMED, False), ({"tools": [tool(strict=True)]}, False)],
 )
-def test_what_cannot_be_constrained_may_go_free(fields, is_optional):
+def test_constraint_is_optional_for_automatic_tool_choice(fields, is_optional):
     wanted = constraint_of(fields)
     assert wanted is not None
     assert wanted.is_optional == is_optional
@@ -190,7 +190,7 @@ def test_schemas_that_are_too_long_are_refused_where_they_have_to_be_kept_to() -
     assert constraint_of({**REQUIRED, "tools": long}) is not None
 
 
-async def test_what_cannot_be_compiled_now_may_go_free(monkeypatch):
+async def test_optional_constraint_that_cannot_be_compiled_is_dropped(monkeypatch):
     model = served()
 
     async def fail(grammar: object, client: str) -> None:
@@ -307,7 +307,7 @@ async def test_schema_that_is_too_long_frees_its_tool_alone():
 @pytest.mark.parametrize(
     "fields", [{}, {"tools": []}, {**AUTO, "tool_choice": "none"}, {"response_format": None}]
 )
-def test_nothing_to_constrain(fields):
+def test_request_without_usable_tools_or_format_has_no_constraint(fields):
     assert constraint_of(fields) is None
 
 

@@ -211,7 +211,7 @@ async def test_usage_and_refusals(make):
         ({"input": "a" * 5000}, "context length"),
     ],
 )  # fmt: skip
-async def test_bad_input(make, fields, words):
+async def test_invalid_decision_request_is_refused(make, fields, words):
     api = make()
     good = {"input": "a", "questions": [PREDICATE]}
     status, answer = await api.post(DECISIONS, {"model": "fake", **good, **fields})

@@ -37,7 +37,7 @@ from fastovms.request_fields import Range
 # What stands around the JSON of an event.
 
 
-def test_frames() -> None:
+def test_frame_has_the_event_name_if_given() -> None:
     assert frame(b'{"a":1}') == b'data: {"a":1}\n\n'
     assert frame(b"{}", "response.created") == b"event: response.created\ndata: {}\n\n"
     assert DONE == b"data: [DONE]\n\n"
@@ -69,7 +69,9 @@ TYPES = [
 
 
 @pytest.mark.parametrize(("status", "openai", "anthropic"), TYPES)
-def test_members(status: int, openai: str, anthropic: str) -> None:
+def test_error_body_has_the_members_of_its_dialect(
+    status: int, openai: str, anthropic: str
+) -> None:
     error = ToldError(status, "why", "n", "a_code", "r-1")
     assert orjson.loads(OPENAI_ERRORS.body(error)) == {
         "error": {"message": "why", "type": openai, "param": "n", "code": "a_code"}
@@ -119,7 +121,9 @@ def test_ends_of_streams(form: ErrorForm, frames: bytes) -> None:
         (Range(high=3), [-(9**99), 3], [4], "at most 3"),
     ],
 )
-def test_ranges(range_: Range, inside: list[float], outside: list[float], words: str) -> None:
+def test_range_contains_its_bounds_unless_open(
+    range_: Range, inside: list[float], outside: list[float], words: str
+) -> None:
     assert all(value in range_ for value in inside)
     assert not any(value in range_ for value in outside)
     assert str(range_) == words
@@ -143,11 +147,11 @@ def test_ranges(range_: Range, inside: list[float], outside: list[float], words:
         ("", OPENAI),
     ],
 )
-def test_paths(path: str, dialect: Dialect) -> None:
+def test_dialect_is_chosen_by_path_prefix(path: str, dialect: Dialect) -> None:
     assert dialect_of(path) is dialect
 
 
-def test_no_prefix_stands_twice() -> None:
+def test_prefixes_of_dialects_are_unique() -> None:
     prefixes = [prefix for dialect in DIALECTS for prefix in dialect.prefixes]
     assert len(set(prefixes)) == len(prefixes)
 

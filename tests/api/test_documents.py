@@ -223,7 +223,7 @@ async def test_texts_of_pdfs_are_kept_for_their_tenant_alone(make, monkeypatch):
         assert len(reads) == num_reads
 
 
-async def test_without_pypdf(make, monkeypatch):
+async def test_pdf_without_pypdf_is_refused_with_the_extra_to_install(make, monkeypatch):
     monkeypatch.setattr(api_documents, "can_read_pdf", lambda: False)
     status, answer = await make().post(CHATS, chat({"file_data": PDF}))
     assert status == 400

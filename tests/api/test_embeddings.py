@@ -37,20 +37,20 @@ from tests.api.fake_tracer import FakeTracer
         ({"truncate_prompt_tokens": 5, "truncation_side": "left"}, False, TextLimit(3, True, True)),
     ],
 )
-def test_limits(fields, truncates, limit):
+def test_text_limit_is_read_from_request_and_server_settings(fields, truncates, limit):
     served = served_encoder(truncate=truncates)
     assert read_limit(EmbeddingRequest(**fields), served, 2) == limit
     served.tokenizing.close()
 
 
-def test_no_room():
+def test_context_too_short_for_any_text_is_refused():
     served = served_encoder(max_model_len=2)
     with pytest.raises(InvalidField, match="is too short for any text"):
         read_limit(EmbeddingRequest(), served, 2)
     served.tokenizing.close()
 
 
-def test_ids():
+def test_answer_id_contains_the_request_id_if_given():
     assert answer_id(EmbeddingRequest(), "embd-", "1") == "embd-1"
     assert answer_id(EmbeddingRequest(request_id="a"), "embd-", "1") == "embd-a"
 
@@ -68,7 +68,9 @@ def test_ids():
     ("priority", "is_taken"),
     [(-5, True), (2**63 - 1, True), (2**63, False), (2**70, False), ("1", False)],
 )
-async def test_priorities(make_encoder_api, path, fields, task, prefix, priority, is_taken):
+async def test_priority_must_be_a_64_bit_integer(
+    make_encoder_api, path, fields, task, prefix, priority, is_taken
+):
     api = make_encoder_api(served_encoder(task))
     body = {"model": "fake", **fields, "priority": priority}
     status, answer = await api.post(prefix + path, body)
@@ -100,7 +102,9 @@ SCORE = {"text_1": "a", "text_2": ["b", "c"]}
         ("/v1/score", SCORE, KINDS.SCORE, None, Task.EMBEDDINGS),
     ],
 )  # fmt: skip
-async def test_every_request_is_told_of_once(make_encoder_api, path, body, kind, form, task):
+async def test_every_encoding_request_is_traced_once(
+    make_encoder_api, path, body, kind, form, task
+):
     tracer = FakeTracer()
     api = make_encoder_api(served_encoder(task), tracer=tracer)
     status, answer = await api.post(path, {"model": "fake", **body})
@@ -125,7 +129,7 @@ async def test_every_request_is_told_of_once(make_encoder_api, path, body, kind,
 
 
 @pytest.mark.parametrize("traces", [True, False])
-async def test_what_fails_is_told_as_that(make_encoder_api, traces):
+async def test_failed_request_ends_its_span_with_the_error(make_encoder_api, traces):
     tracer = FakeTracer() if traces else None
     api = make_encoder_api(served_encoder(), tracer=tracer)
     api.backend.error = Overloaded("too many wait")
@@ -138,7 +142,7 @@ async def test_what_fails_is_told_as_that(make_encoder_api, traces):
         assert [phase.name for phase in end.phases] == ["queue"]
 
 
-async def test_what_the_client_does_not_wait_for_is_aborted():
+async def test_cancelled_encoding_is_aborted_in_log_and_span():
     served = served_encoder()
     span = FakeTracer().begin(None)
 
@@ -168,7 +172,7 @@ async def test_what_the_client_does_not_wait_for_is_aborted():
         (TextLimit(3, truncates=True), "a" * 10**6, "aaa"),
     ],
 )
-async def test_long_texts(limit, text, kept):
+async def test_long_text_is_cut_without_tokenizing_the_rest(limit, text, kept):
     served = served_encoder()
     try:
         [token_ids] = await tokenize(served, [text], ["input"], limit, "me")
@@ -265,7 +269,7 @@ async def test_texts_are_enclosed_and_tokens_are_not(text):
     served.tokenizing.close()
 
 
-async def test_what_other_endpoints_do():
+async def test_embed_truncates_and_normalizes_by_default():
     """With the defaults of the operator."""
     served = served_encoder()
     call = EncodingCall(served, client="me", priority=0, log_fields={})
@@ -276,7 +280,7 @@ async def test_what_other_endpoints_do():
     served.tokenizing.close()
 
 
-def test_nothing_has_no_length():
+def test_zero_vector_is_normalized_to_zeros():
     rows = np.zeros((1, 3), np.float32)
     assert normalized(rows).tolist() == [[0, 0, 0]]
 
@@ -306,7 +310,9 @@ def unit(*numbers: float) -> list[float]:
         ({"input": "ab", "dimensions": 2, "use_activation": False}, [[4, 708]], 4),
     ],
 )  # fmt: skip
-async def test_vectors(make_encoder_api, prefix, body, rows, num_tokens):
+async def test_embeddings_follow_input_form_and_options(
+    make_encoder_api, prefix, body, rows, num_tokens
+):
     api = make_encoder_api(served_encoder())
     status, answer = await api.post(f"{prefix}/embeddings", {"model": "fake", **body})
     assert status == 200, answer
@@ -368,7 +374,7 @@ async def test_many_vectors_are_written_in_a_thread(make_encoder_api):
         ("request_id", "a b", "request_id must have 1 to 256 visible ASCII characters"),
     ],
 )
-async def test_wrong_values(make_encoder_api, field, value, words):
+async def test_wrong_embedding_field_value_is_refused(make_encoder_api, field, value, words):
     api = make_encoder_api(served_encoder(max_inputs=8))
     body = {"input": "a", field: value}
     if field == "messages":
@@ -389,7 +395,7 @@ async def test_instructions_and_operators_wishes(make_encoder_api):
     assert answer["usage"]["prompt_tokens"] == 70
 
 
-async def test_clients_are_told_of_overload(make_encoder_api):
+async def test_overload_is_a_429(make_encoder_api):
     api = make_encoder_api(served_encoder())
     api.served[0].backend.error = Overloaded("too many")
     assert (await api.post("/v1/embeddings", {"input": "a"}))[0] == 429
@@ -413,7 +419,7 @@ async def test_models_of_other_tasks(make_api, make_encoder_api):
     assert "it scores pairs of texts" in answer["error"]
 
 
-async def test_what_is_counted(make_encoder_api):
+async def test_embedding_request_is_counted_in_metrics(make_encoder_api):
     api = make_encoder_api(served_encoder())
     await api.post("/v1/embeddings", {"input": ["a", "b"]})
     assert api.last_request.log_fields["prompt_tokens"] == 6

@@ -50,7 +50,9 @@ def raising(error: BaseException | None, dialect: Dialect):
         (OPENAI, ZeroDivisionError("a secret"), 500, "internal server error"),
     ],
 )
-async def test_errors(dialect: Dialect, error: Exception, status: int, message: str) -> None:
+async def test_exception_becomes_an_error_response_of_the_dialect(
+    dialect: Dialect, error: Exception, status: int, message: str
+) -> None:
     response = await raising(error, dialect)
     assert response is not None
     assert response.status == status
@@ -72,7 +74,7 @@ def query(text: str) -> UrlQuery:
     return UrlQuery(Request("GET", "/", text))
 
 
-def test_values() -> None:
+def test_query_values_are_read_by_type() -> None:
     given = query("a=1&a=2&b[]=x&b[]=y&limit=200&order=asc&after=z&c=true")
     assert (given.text("a"), given.text("z")) == ("2", None)
     assert list(given.texts("b")) == ["x", "y"]
@@ -83,12 +85,12 @@ def test_values() -> None:
 
 
 @pytest.mark.parametrize("text", ["limit=0", "limit=101", "limit=x", "order=up"])
-def test_wrong_pages(text: str) -> None:
+def test_invalid_page_parameters_are_refused(text: str) -> None:
     with pytest.raises(InvalidField):
         query(text).page()
 
 
-def test_too_many() -> None:
+def test_more_than_100_query_parameters_are_refused() -> None:
     with pytest.raises(RequestError, match="at most 100"):
         query("&".join(f"a{number}=" for number in range(101)))
 
@@ -154,7 +156,7 @@ def test_a_second_look_finds_no_more(segments: list[str]):
         ("/", None),
     ],
 )
-def test_advice(path: str, meant: str | None):
+def test_advice_names_the_route_of_a_misplaced_path(path: str, meant: str | None):
     advice = PATHS.advice(path, "", KNOWN.__contains__)
     assert advice == (f"; did you mean {meant}? The base URL ends in /v1" if meant else "")
 
@@ -188,7 +190,7 @@ def describe(record: Named) -> dict[str, Any]:
         (Page(2, True, "d"), "", False),
     ],
 )
-def test_pages(page, ids, has_more) -> None:
+def test_list_page_has_the_requested_records_and_has_more(page, ids, has_more) -> None:
     body = orjson.loads(msgspec.json.encode(list_page(RECORDS, page, describe)))
     assert "".join(found["id"] for found in body["data"]) == ids
     assert (body["first_id"] or "", body["last_id"] or "") == (ids[:1], ids[-1:])
@@ -200,7 +202,7 @@ def test_an_unknown_place() -> None:
         list_page(RECORDS, Page(1, True, "x"), describe)
 
 
-def test_nothing_is_written_but_the_page() -> None:
+def test_list_page_describes_its_own_records_only() -> None:
     asked = []
     list_page(RECORDS, Page(2, True, "a"), lambda record: asked.append(record.id) or {})
     assert asked == ["b", "c"]
@@ -209,7 +211,7 @@ def test_nothing_is_written_but_the_page() -> None:
 # Which `metadata` is taken; what is refused is in the tests of responses, too.
 
 
-def test_limits() -> None:
+def test_metadata_beyond_its_limits_is_refused() -> None:
     assert read_metadata(None) == {}
     assert len(read_metadata({str(number): "x" * 512 for number in range(16)})) == 16
     for metadata in ({"a": 1}, {"a": "x" * 513}, {"a" * 65: ""}, {str(n): "" for n in range(17)}):
@@ -221,12 +223,12 @@ def test_limits() -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "~!@/", "x" * MAX_ID])
-def test_what_can_stand_in_a_header(text: str) -> None:
+def test_visible_ascii_id_is_accepted(text: str) -> None:
     assert check_id(text, "id") == text
 
 
 @pytest.mark.parametrize("text", ["", "a b", "é", "\x7f", "a\n", "x" * (MAX_ID + 1)])
-def test_what_cannot(text: str) -> None:
+def test_id_that_no_header_can_hold_is_refused(text: str) -> None:
     with pytest.raises(InvalidField, match="must have 1 to 256 visible ASCII") as caught:
         check_id(text, "items[0].id")
     assert caught.value.param == "items[0].id"
@@ -246,7 +248,7 @@ def test_what_cannot(text: str) -> None:
         (["x" * 2000], f'299 - "{"x" * 1000}"'),
     ],
 )  # fmt: skip
-def test_warnings(warnings, header, caplog):
+def test_warnings_are_joined_in_a_header_and_logged(warnings, header, caplog):
     with caplog.at_level(logging.WARNING):
         headers = warning_headers(warnings, make_request("/v1/x"))
     assert dict(headers).get("Warning") == header
@@ -255,5 +257,5 @@ def test_warnings(warnings, header, caplog):
         assert record.getMessage().startswith(f"request req-1: {warnings[0][:100]}")
 
 
-def test_nothing_is_passed_over():
+def test_empty_list_of_ignored_parts_has_no_warning():
     assert not passed_over([])

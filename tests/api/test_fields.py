@@ -54,7 +54,7 @@ from tests.paths import FIXTURES
         (V3, {"seed": 2**32 - 1, "n": 2}, SamplingParams(top_k=40, seed=2**32 - 1, n=2)),
     ],
 )  # fmt: skip
-async def test_sampling_params(make_api, path, fields, expected):
+async def test_request_fields_become_sampling_params(make_api, path, fields, expected):
     api = make_api("x")
     status, answer = await api.post(path, {**BODY, **fields})
     assert status == 200, answer
@@ -144,7 +144,7 @@ def spell(request, index: int) -> bytes:
         (CANDIDATES_V3, {**BEAMS, "n": 3}, 3, BeamSearch(3)),
     ],
 )  # fmt: skip
-async def test_what_is_generated(make_api, path, fields, n, beam_search):
+async def test_candidates_set_n_and_beam_search(make_api, path, fields, n, beam_search):
     api = make_api(spell)
     status, answer = await api.post(path, {**CANDIDATES_BODY, **fields})
     assert status == 200, answer

@@ -64,7 +64,7 @@ def test_it_is_openais() -> None:
     ("given", "seconds"),
     [(None, None), ({"anchor": "created_at", "seconds": 3600}, 3600)],
 )
-def test_what_is_taken(given, seconds) -> None:
+def test_valid_expiry_is_returned_in_seconds(given, seconds) -> None:
     assert seconds_of(given, "a") == seconds
 
 
@@ -79,7 +79,7 @@ def test_what_is_taken(given, seconds) -> None:
         ({"anchor": "created_at", "seconds": "3600"}, "a.seconds"),
     ],
 )
-def test_what_is_refused(given, param) -> None:
+def test_invalid_expiry_is_refused(given, param) -> None:
     with pytest.raises(InvalidField) as caught:
         seconds_of(given, "a")
     assert caught.value.param == param
@@ -103,7 +103,7 @@ def read(path, body: bytes, size: int = 7, max_size: int = 1000) -> FormReader:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100, 5000])
-def test_any_pieces(tmp_path, size: int) -> None:
+def test_form_is_read_from_pieces_of_any_size(tmp_path, size: int) -> None:
     content = b"\r\n--xy\r\n--" + bytes(range(256)) + b"\r\n"
     reader = read(tmp_path, form({"purpose": "batch"}, content, "../../é.jsonl"), size)
     assert reader.fields == {"purpose": "batch"}
@@ -139,7 +139,7 @@ def test_form_reader_what_is_refused(tmp_path, body: bytes, message: str) -> Non
 
 
 @pytest.mark.parametrize("content_type", ["multipart/form-data", f"a/b; boundary={'x' * 300}"])
-def test_boundaries(tmp_path, content_type: str) -> None:
+def test_missing_or_long_boundary_is_refused(tmp_path, content_type: str) -> None:
     with pytest.raises(RequestError, match=r"[bB]oundary"):
         FormReader(content_type, tmp_path / "content", 10)
 
@@ -182,7 +182,7 @@ async def test_a_whole_form(tmp_path) -> None:
     await upload.close()
 
 
-async def test_what_is_read_waits_for_the_disk(tmp_path) -> None:
+async def test_upload_pauses_while_the_disk_is_busy(tmp_path) -> None:
     upload = Upload(tmp_path)
     gate = threading.Event()
     feed = upload.reader.feed
@@ -209,7 +209,9 @@ async def test_what_is_read_waits_for_the_disk(tmp_path) -> None:
         (form({"purpose": "x" * 10_000}), FilesConfig(), 400, "must have at most", "purpose"),
     ],
 )
-async def test_faults_are_told_at_once(tmp_path, body, config, status, message, param) -> None:
+async def test_upload_fault_is_reported_before_the_body_ends(
+    tmp_path, body, config, status, message, param
+) -> None:
     upload = Upload(tmp_path, config)
     upload.sink.write(body)
     await upload.changed.wait()
@@ -290,7 +292,7 @@ async def test_a_client_that_leaves_at_the_end(tmp_path, monkeypatch) -> None:
         ("lines=1-2", range(10)),
     ],
 )
-def test_ranges(asked, wanted) -> None:
+def test_byte_range_follows_the_range_header(asked, wanted) -> None:
     assert byte_range(asked, 10) == wanted
 
 
@@ -381,7 +383,7 @@ def num_open(path) -> int:
 
 
 @pytest.mark.parametrize("call", ["open", "pread"])
-async def test_who_leaves_leaves_nothing_open(tmp_path, monkeypatch, call: str) -> None:
+async def test_cancelled_read_closes_its_descriptor(tmp_path, monkeypatch, call: str) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"0123456789")
     real, begun, go = getattr(os, call), threading.Event(), threading.Event()
@@ -522,7 +524,7 @@ async def test_file_endpoints_what_is_refused(start, body, headers, status, mess
         assert (await client.get(f"{site.url}/v1/files")).json()["data"] == []
 
 
-async def test_other_bounds(start) -> None:
+async def test_file_limit_and_invalid_queries_are_a_400_and_ranges_a_206(start) -> None:
     site = await start(max_files=1)
     async with httpx2.AsyncClient() as client:
         url = f"{site.url}/v1/files"
@@ -543,7 +545,7 @@ def full_id(client, site: Site) -> str:
     return record.id
 
 
-async def test_a_client_that_leaves_leaves_nothing(start) -> None:
+async def test_upload_of_a_disconnected_client_is_deleted(start) -> None:
     site = await start()
     _, writer = await asyncio.open_connection("127.0.0.1", int(site.url.rpartition(":")[2]))
     writer.write(
@@ -558,7 +560,7 @@ async def test_a_client_that_leaves_leaves_nothing(start) -> None:
 
 
 @pytest.mark.parametrize("num_syncs", [0, 1, 3])  # while the upload, or its record, is written
-async def test_a_client_that_leaves_at_the_end_leaves_nothing(
+async def test_upload_is_deleted_if_the_client_disconnects_while_stored(
     start, monkeypatch, num_syncs: int
 ) -> None:
     site = await start()
@@ -635,7 +637,7 @@ FORM_ROWS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["/v1", "/v3", "/v3/v1"])
-async def test_documented_values(start, prefix: str) -> None:
+async def test_documented_form_values_are_accepted_or_refused(start, prefix: str) -> None:
     assert set(FORM_ROWS) == {"purpose", "expires_after[anchor]", "expires_after[seconds]"}
     site = await start()
     async with httpx2.AsyncClient() as client:

@@ -83,6 +83,6 @@ async def test_a_frame_is_its_struct(make_api, path, body, kind, tokens_per_step
         b'{"object":"chat.completion.chunk","created":1.5,"model":"m","choices":[]}',
     ],
 )
-def test_another_frame(frame):
+def test_frame_with_missing_unknown_or_mistyped_member_is_refused(frame):
     with pytest.raises(AssertionError):
         read(frame, ChatCompletionChunk)

@@ -86,7 +86,7 @@ TOKEN = TextToken(1, 0, None)
         (SampleDelta(0, "", pieces=[CallBegin(0, "f"), CallArguments(0, "{}")]), 258, False),
     ],
 )
-def test_what_a_delta_weighs(delta: SampleDelta, size: int, is_empty: bool) -> None:
+def test_delta_has_size_and_emptiness(delta: SampleDelta, size: int, is_empty: bool) -> None:
     assert (delta.size, delta.is_empty) == (size, is_empty)
 
 
@@ -163,7 +163,7 @@ def test_phases_begin_when_the_prompt_is_submitted_and_admitted() -> None:
     }
 
 
-def test_the_longest_sample_of_each_prompt_is_told() -> None:
+def test_metric_counts_the_longest_sample_of_each_prompt() -> None:
     told = Told((1, 1), n=2)
     for sample, num_tokens in enumerate((4, 7, 2, 1)):
         told.give(sample, num_tokens, at=101.0)
@@ -184,7 +184,7 @@ def test_all_samples_of_a_prompt_have_waited_alike() -> None:
     assert told.metrics.request_time_per_output_token.count == 0, "one token has no gaps"
 
 
-def test_nothing_is_made_up_where_a_sample_has_no_token_or_nobody_says_how_long_it_waited() -> None:
+def test_timings_are_absent_without_tokens_or_queue_time() -> None:
     told = Told()
     [sample] = told.progress.samples
     assert told.progress.timings(sample) is None
@@ -205,7 +205,7 @@ def test_cached_tokens_and_accepted_drafts_are_in_the_log() -> None:
     assert told.log_fields["accepted_draft_tokens"] == 5
 
 
-def test_what_scoring_has_put_into_the_cache_is_no_saving() -> None:
+def test_tokens_cached_by_scoring_are_not_counted_as_cached() -> None:
     told = Told((5,))
     told.progress.note_scored([1])
     output = GenerationOutput(0, (), None, 0, num_cached_tokens=4)
@@ -219,7 +219,7 @@ def test_what_scoring_has_put_into_the_cache_is_no_saving() -> None:
 
 @pytest.mark.parametrize("tokens_per_step", [1, 3, 100])
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_stop_string(make_api, tokens_per_step, streamed):
+async def test_stop_string_ends_text_usage_and_generation(make_api, tokens_per_step, streamed):
     api = make_api("one two three", tokens_per_step=tokens_per_step)
     body = {**BODY, "stop": ["xyz", "two"]}
     if streamed:
@@ -410,7 +410,7 @@ def ended(reason: FinishReason, error: str | None = None, refusal: Refusal | Non
         (ended(FinishReason.ERROR, refusal=REFUSAL), RequestError, "long"),
     ],
 )
-def test_the_error_says_what_has_cut_it(
+def test_failure_has_the_reason_of_the_backend(
     output: GenerationOutput, kind: type[Exception], message: str
 ) -> None:
     error = failure(output)

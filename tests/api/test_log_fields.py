@@ -14,7 +14,7 @@ from tests.fakes import FakeStream, make_request
     [("/v1/completions", {"prompt": "a"}), ("/v3/completions", {"prompt": "a"}),
      ("/v1/responses", {"input": "a"})],
 )  # fmt: skip
-async def test_a_stream_that_fails_says_why(make_api, path, body):
+async def test_failed_stream_logs_its_error(make_api, path, body):
     """Its status is 200: the head has gone out before."""
     api = make_api("hello", chat=chat_model())
     api.backend.fail_after = 2
@@ -26,7 +26,7 @@ async def test_a_stream_that_fails_says_why(make_api, path, body):
     assert request.log_fields["error"] == "out of order"
 
 
-async def test_a_refusal_says_why(make_api):
+async def test_refusal_logs_param_and_error(make_api):
     response = await make_api().call("POST", "/v1/completions", {"prompt": "a", "stop": 5})
     assert dict(response.log_fields) == {
         "param": "stop",

@@ -48,7 +48,7 @@ def test_likeliest_tokens_and_the_token_itself(found, num_top, expected):
     assert list(likeliest(found, num_top)) == expected
 
 
-def test_arrays():
+def test_logprob_arrays_have_names_and_offsets_of_tokens():
     arrays = logprob_arrays(
         [TextToken(97, 0, None), TextToken(0xC3, 1, entry(0xC3, 98)), TextToken(99, 1, entry(99))],
         1,
@@ -69,7 +69,7 @@ def test_of_tokens_with_the_same_text_the_likelier_counts():
 
 @pytest.mark.parametrize("path", [LOGPROB_FORMATS_V1, V3])
 @pytest.mark.parametrize("num_top", [0, 1, 20])
-async def test_unary_logprobs(make_api, path, num_top):
+async def test_unary_logprobs_have_the_requested_alternatives(make_api, path, num_top):
     _, answer = await make_api("abc").post(path, {**LOGPROB_FORMATS_BODY, "logprobs": num_top})
     logprobs = answer["choices"][0]["logprobs"]
     assert tuple(logprobs) == ARRAYS
@@ -132,7 +132,7 @@ async def test_the_whole_vocabulary(make_api):
     assert [len(top) for top in answer["choices"][0]["logprobs"]["top_logprobs"]] == [EOS, EOS]
 
 
-async def test_prompt_logprobs(make_api):
+async def test_prompt_logprobs_include_the_prompt_token_and_the_likeliest(make_api):
     _, answer = await make_api("z").post(
         LOGPROB_FORMATS_V1, {**LOGPROB_FORMATS_BODY, "prompt": ["ab", "cc"], "prompt_logprobs": 1}
     )
@@ -185,7 +185,7 @@ async def test_echo_with_logprobs(make_api, path, fields, max_tokens):
     assert api.backend.stats().num_running == 0
 
 
-async def test_token_ids(make_api):
+async def test_return_token_ids_includes_prompt_and_completion_ids(make_api):
     api = make_api("zy")
     body = {**LOGPROB_FORMATS_BODY, "return_token_ids": True, "prompt": ["ab", "c"]}
     _, answer = await api.post(LOGPROB_FORMATS_V1, body)
@@ -384,7 +384,7 @@ async def test_more_log_probabilities_where_the_operator_allows_them(make_api):
     assert (status, answer["error"]["param"]) == (400, "logprobs")
 
 
-async def test_nothing_is_reported_that_was_not_asked_for(make_api):
+async def test_optional_members_are_null_unless_requested(make_api):
     _, answer = await make_api("z").post(V1, BODY)
     told = {name for name, value in answer["choices"][0].items() if value is not None}
     assert told == {"index", "text", "finish_reason"}

@@ -47,12 +47,14 @@ from tests.fakes import ByteTokenizer, FakeBackend, make_request, model_info
         ("500\u00b5s", False),
     ],
 )
-def test_durations(given: str | float | None, leaves: bool) -> None:
+def test_keep_alive_of_zero_alone_unloads_the_model(
+    given: str | float | None, leaves: bool
+) -> None:
     assert unloads(given) is leaves
 
 
 @pytest.mark.parametrize("given", ["", "m", "5 minutes", "five", "1d", "1" * 100])
-def test_no_durations(given: str) -> None:
+def test_keep_alive_that_is_no_duration_is_refused(given: str) -> None:
     with pytest.raises(InvalidField, match="keep_alive must be"):
         unloads(given)
 
@@ -77,7 +79,9 @@ class Holder:
         (None, True, True, None),
     ],
 )
-def test_who_has_a_model_leave(keep_alive, loads_on_demand, is_admin, reason) -> None:
+def test_keep_alive_unloads_for_admins_on_demand(
+    keep_alive, loads_on_demand, is_admin, reason
+) -> None:
     models, request = ServedModels(), make_request("POST", "/api/chat")
     request.caller = Caller(tenant="", is_admin=is_admin)
     holder = None if loads_on_demand is None else Holder(loads_on_demand)
@@ -125,7 +129,7 @@ async def test_each_who_waits_has_the_model_in_use(
     assert not waiters.remove("a", first)
 
 
-async def test_who_leaves_waits_no_longer(residency: Residency, waiters: ModelWaiters) -> None:
+async def test_removed_waiter_is_not_counted(residency: Residency, waiters: ModelWaiters) -> None:
     waiting = waiters.add("a")
     assert waiters.remove("a", waiting)
     assert residency["a"].num_waiting == waiters.num_waiting("a") == 0
@@ -270,7 +274,7 @@ async def test_a_client_that_leaves_waits_no_longer() -> None:
     await pool.close()
 
 
-async def test_a_client_that_leaves_as_its_model_comes_holds_nothing() -> None:
+async def test_client_cancelled_as_its_model_is_loaded_holds_no_model() -> None:
     pool = Pool(plan("a"), plan("b"), max_loaded_models=1)
     gone = asyncio.ensure_future(pool.hold("a"))
     await asyncio.sleep(0)
@@ -285,7 +289,7 @@ async def test_a_client_that_leaves_as_its_model_comes_holds_nothing() -> None:
     await pool.close()
 
 
-async def test_a_load_that_fails_says_why_and_is_not_tried_in_a_loop() -> None:
+async def test_failed_load_has_a_reason_and_a_pause() -> None:
     pool = Pool(plan("a"), max_loaded_models=1)
     pool.loader.error = ConfigurationError("a file is broken")
     for _ in range(3):
@@ -303,7 +307,7 @@ async def test_a_load_that_fails_says_why_and_is_not_tried_in_a_loop() -> None:
     await pool.close()
 
 
-async def test_who_waits_too_long_is_told() -> None:
+async def test_waiting_beyond_the_timeout_is_unavailable() -> None:
     pool = Pool(plan("a"), wait_timeout=0.01, max_loaded_models=1)
     pool.loader.go.clear()
     with pytest.raises(BackendUnavailable, match=r"not be loaded within 0.01 s"):
@@ -332,7 +336,7 @@ async def test_whoever_unloads_a_model_that_is_leaving_waits_until_it_is_out_of_
     await pool.close()
 
 
-async def test_whoever_unloads_a_model_that_cannot_be_loaded_is_told_at_once() -> None:
+async def test_unloading_a_model_that_fails_to_load_ends_at_once() -> None:
     pool = Pool(plan("a"), max_loaded_models=1)
     pool.loader.go.clear()
     pool.loader.error = ConfigurationError("a file is broken")
@@ -551,7 +555,7 @@ async def test_a_model_that_cannot_warm_up_is_not_loaded() -> None:
 # Each model is in one state.
 
 
-async def test_states() -> None:
+async def test_metrics_have_the_state_and_loads_of_each_model() -> None:
     pool = Pool(plan("a"), plan("b"), max_loaded_models=1)
     registry = CollectorRegistry()
     registry.register(ModelCollector(pool.models, pool))

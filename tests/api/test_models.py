@@ -47,7 +47,7 @@ async def get(api, path: str):
         ("/v3/v1", {**CARD, "owned_by": "OVMS"}),
     ],
 )
-async def test_models(api, prefix, card):
+async def test_model_cards_have_the_members_of_their_prefix(api, prefix, card):
     status, listed = await get(api, f"{prefix}/models")
     cards = listed.pop("models", [])
     assert (status, listed) == (200, {"object": "list", "data": [card]})
@@ -56,7 +56,7 @@ async def test_models(api, prefix, card):
         assert await get(api, f"{prefix}/models/{name}") == (200, card)
 
 
-async def test_unknown_model(api):
+async def test_unknown_model_is_a_404_in_the_form_of_the_dialect(api):
     status, body = await get(api, "/v1/models/other")
     assert (status, body["error"]["code"]) == (404, "model_not_found")
     status, body = await get(api, "/v3/models/other")

@@ -18,6 +18,6 @@ async def test_where_it_is_done(cost: int, in_a_thread: bool) -> None:
 
 
 @pytest.mark.parametrize("cost", [0, offload.MUCH])
-async def test_what_fails_is_told(cost: int) -> None:
+async def test_exception_of_offloaded_work_is_raised(cost: int) -> None:
     with pytest.raises(ZeroDivisionError):
         await offload.run(lambda: 1 // 0, cost)

@@ -27,7 +27,7 @@ def asked(make_api, name: str, *, told: bool = True, **fields: object):
 
 
 @pytest.mark.parametrize(("prefix", "name"), ENDPOINTS)
-async def test_a_whole_answer_tells_of_it(make_api, prefix, name):
+async def test_whole_answer_has_metrics(make_api, prefix, name):
     api, body = asked(make_api, name)
     status, answer = await api.post(f"{prefix}/{name}", body)
     assert status == 200
@@ -36,7 +36,7 @@ async def test_a_whole_answer_tells_of_it(make_api, prefix, name):
 
 
 @pytest.mark.parametrize(("prefix", "name"), ENDPOINTS)
-async def test_of_a_stream_the_event_that_has_its_usage_tells_of_it(make_api, prefix, name):
+async def test_stream_event_with_usage_has_metrics(make_api, prefix, name):
     options = {} if name == "responses" else {"stream_options": {"include_usage": True}}
     api, body = asked(make_api, name, **options)
     *events, done = await api.stream(f"{prefix}/{name}", body)
@@ -69,7 +69,7 @@ async def test_response_that_includes_metrics_reports_them_whatever_the_server_s
         ("chat/completions", {"n": 2}, True),
     ],
 )
-async def test_nobody_is_told_who_did_not_ask_or_has_several_samples(make_api, name, fields, told):
+async def test_metrics_are_absent_by_default_or_with_several_samples(make_api, name, fields, told):
     api, body = asked(make_api, name, told=told, **fields)
     _, answer = await api.post(f"/v1/{name}", body)
     assert "metrics" not in answer

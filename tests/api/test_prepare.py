@@ -105,7 +105,7 @@ async def test_stop_strings_go_to_the_backend_where_there_are_images(make):
     ],
 )
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_nobody_writes_images_into_a_text(make, path, messages, place):
+async def test_image_tags_in_texts_are_refused(make, path, messages, place):
     api = make()
     status, body = await api.post(path, {"model": "fake", "messages": messages})
     assert status == 400

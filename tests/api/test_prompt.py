@@ -103,7 +103,7 @@ BODY = {"model": "fake", "prompt": "abcdef"}
         ({"truncate_prompt_tokens": 3, "prompt": [120] * 500}, "xxx"),
     ],
 )
-async def test_truncation(make_api, path, fields, kept):
+async def test_truncation_keeps_the_requested_side_of_the_prompt(make_api, path, fields, kept):
     api = make_api("z")
     body = {**BODY, "max_tokens": 10, "echo": True, **fields}
     status, answer = await api.post(path, body)
@@ -182,7 +182,7 @@ class WatchedTokenizer(ByteTokenizer):
         ("/v3/tokenize", {"model": "fake", "text": ["a"] * 50}, False),
     ],
 )
-async def test_what_takes_long_is_done_in_a_thread(make_api, path, body, on_the_loop):
+async def test_long_texts_are_encoded_in_a_thread(make_api, path, body, on_the_loop):
     tokenizer = WatchedTokenizer()
     api = make_api("z", model=model_info(max_model_len=5000), tokenizer=tokenizer)
     status, _ = await api.post(path, body)

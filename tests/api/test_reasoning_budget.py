@@ -106,7 +106,7 @@ async def test_whether_the_prompt_has_opened_reasoning(make, opened, is_inside):
     assert (await budget_of(make(model()), CHAT, fields)).is_inside is is_inside
 
 
-async def test_a_model_without_reasoning_says_that_there_is_no_limit(make):
+async def test_thinking_budget_of_a_model_without_reasoning_warns(make):
     api = make(ChatModel(PLAIN, None, None, ChatConfig(reasoning_budget=5)))
     assert await budget_of(api, CHAT, {}) is None
     response = await api.call(

@@ -41,7 +41,7 @@ from tests.fakes import model_info
         ({"use_activation": False}, False, PairOptions(64, uses_activation=False)),
     ],
 )  # fmt: skip
-def test_options(fields, chunks, options):
+def test_pair_options_are_read_from_the_request(fields, chunks, options):
     served = served_encoder(Task.RERANK)
     assert read_pair_options(RerankRequest(**fields), served, chunks=chunks) == options
     served.tokenizing.close()
@@ -271,7 +271,9 @@ async def test_documents_are_sorted(make_encoder_api, prefix, width):
         ({"documents": [{"text": "a"}, "b"]}, 2, False),
     ],
 )
-async def test_fields(make_encoder_api, fields, num_results, has_documents):
+async def test_top_n_and_return_documents_shape_the_results(
+    make_encoder_api, fields, num_results, has_documents
+):
     api = make_encoder_api(served_encoder(Task.RERANK))
     _, answer = await api.post("/v3/rerank", {**BODY, **fields})
     assert len(answer["results"]) == num_results
@@ -375,7 +377,7 @@ async def test_coheres_clients_read_what_is_wrong(make_encoder_api, fields, erro
         ("truncation_side", "left", 'truncation_side must be "right"'),
     ],
 )
-async def test_wrong_values(make_encoder_api, field, value, words):
+async def test_wrong_rerank_field_value_is_refused(make_encoder_api, field, value, words):
     api = make_encoder_api(served_encoder(Task.RERANK, max_allowed_chunks=4))
     status, answer = await api.post("/v3/rerank", {**BODY, field: value})
     assert status == 400
@@ -391,7 +393,9 @@ async def test_wrong_values(make_encoder_api, field, value, words):
     ("one", "other", "documents"),
     [("q", "a", "a"), ("q", ["a", "b"], "ab"), (["q", "r"], ["a", "b"], "ab"), (["q"], "b", "b")],
 )
-async def test_pairs(make_encoder_api, first, second, one, other, documents):
+async def test_score_pairs_single_texts_and_lists_under_each_field_name(
+    make_encoder_api, first, second, one, other, documents
+):
     api = make_encoder_api(served_encoder(Task.RERANK))
     status, answer = await api.post("/v1/score", {first: one, second: other})
     assert status == 200, answer

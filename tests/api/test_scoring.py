@@ -117,7 +117,7 @@ def test_tokens_of_content(has_markup, pieces, expected):
 
 
 @pytest.mark.parametrize("num_pushed", [1, 4, 30])
-def test_what_a_call_says_is_no_content(num_pushed: int) -> None:
+def test_tokens_of_calls_are_no_content(num_pushed: int) -> None:
     """Also where content says the same as a call before it."""
     text = '<c>{"add": 1}</c> add <c>{"x": "it"}</c> it'
     parts = [text[i : i + num_pushed] for i in range(0, len(text), num_pushed)]
@@ -144,7 +144,7 @@ def token(logprob: float) -> TextToken:
     return TextToken(1, 0, TokenLogprobs(1, logprob, 1, [], []))
 
 
-def test_mean_logprob():
+def test_mean_logprob_of_no_tokens_is_below_all_others():
     assert mean_logprob([token(-1.0), token(-2.0)]) == -1.5
     assert mean_logprob([]) < mean_logprob([token(-1e9)])
 

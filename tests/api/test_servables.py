@@ -48,7 +48,7 @@ async def test_status_of_the_configuration(api, method, path):
         ("/v1/models/org/fake%201/unload", "", "its own machine"),
     ],
 )
-async def test_only_operators_say_what_is_served(api, path, tenant, message):
+async def test_only_operators_load_and_unload_models(api, path, tenant, message):
     status, body = await ask(api, "POST", path, tenant=tenant)
     assert status == 403
     assert message in body["error"]["message"]
@@ -76,7 +76,7 @@ async def test_a_model_by_kserves_paths(api, name, version):
         ("POST", "/v2/models/other/infer"),
     ],
 )
-async def test_unknown_model(api, method, path):
+async def test_unknown_model_is_a_404_at_kserve_paths(api, method, path):
     assert await ask(api, method, path) == (404, {"error": "The model `other` does not exist."})
 
 

@@ -31,7 +31,7 @@ from tests.fakes import ByteTokenizer, FakeStream, make_request, model_info
 from tests.media.pictures import BLUE, RED, png
 
 
-def test_nothing_is_counted():
+def test_no_hold_can_be_released_repeatedly():
     release = no_hold()
     release()
     release()
@@ -141,7 +141,7 @@ async def test_usage_counts_the_tokens_of_images(make):
 
 @pytest.mark.parametrize("path", [V1, V3])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_only_the_backend_can_tell_is_a_fault_of_the_request(make, path, stream):
+async def test_refusal_of_the_backend_is_a_400(make, path, stream):
     api = make()
     api.backend.refusal = Refusal("too many tokens", "prompt", "context_length_exceeded")
     sent = FakeStream()
@@ -152,7 +152,7 @@ async def test_what_only_the_backend_can_tell_is_a_fault_of_the_request(make, pa
     assert not sent.started
 
 
-async def test_what_the_backend_cannot_do_is_refused_before_images_are_loaded(make):
+async def test_unsupported_field_is_refused_before_images_are_loaded(make):
     api = make()
     api.backend.check_error = FieldFault("logit_bias", " is not supported")
     status, body = await api.post(V1, chat({"type": "image_url", "image_url": {"url": "data:,"}}))
@@ -199,7 +199,7 @@ PLACE = "messages[0].content[0]"
         ),
     ],
 )
-async def test_bad_parts(make, part, param, message):
+async def test_invalid_image_part_is_refused_by_its_place(make, part, param, message):
     api = make()
     status, body = await api.post(V1, chat(part))
     assert status == 400
@@ -332,7 +332,7 @@ async def test_tokens_of_images_are_not_counted(make):
         (COMPLETIONS, {"prompt": "a"}, "logit_bias", None),
     ],
 )
-async def test_what_the_backend_cannot_do_is_named_as_it_was_asked(make, path, fields, param, told):
+async def test_unsupported_field_has_the_name_of_the_request(make, path, fields, param, told):
     api = make()
     api.backend.check_error = FieldFault(param, " is not supported")
     status, body = await api.post(path, {**(chat(text("a")) if path == V1 else {}), **fields})
@@ -393,7 +393,7 @@ def test_the_operator_names_formats():
 
 
 @pytest.mark.parametrize("kind", ["tool", "reasoning"])
-def test_unknown_formats(kind):
+def test_unknown_parser_is_a_configuration_error(kind):
     with pytest.raises(ConfigurationError, match=f"the {kind} parser must be .* not 'morse'"):
         load_chat(DEMO_MODEL, ChatConfig(**{f"{kind}_parser": "morse"}))
 
@@ -419,7 +419,7 @@ def test_a_model_without_a_template(tmp_path: Path):
     assert chat.missing == "has no chat template"
 
 
-def test_a_broken_template_of_the_model_is_told_in_the_log(tmp_path: Path, caplog):
+def test_broken_chat_template_is_logged(tmp_path: Path, caplog):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{% if %}"}))
     with caplog.at_level(logging.WARNING):
         chat = load_chat(tmp_path, ChatConfig())
@@ -428,7 +428,7 @@ def test_a_broken_template_of_the_model_is_told_in_the_log(tmp_path: Path, caplo
     assert "chats are refused" in caplog.text
 
 
-def test_what_is_known_of_it():
+def test_known_encoder_has_task_and_capability():
     for task, capability in ((Task.EMBEDDINGS, "embedding"), (Task.RERANK, "rerank")):
         served = served_encoder(task)
         known = KnownModel.of(served)
@@ -570,7 +570,7 @@ def test_a_model_that_is_leaving_is_asked_to_leave_once_more() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_operations(seed: int) -> None:
+def test_random_operations_keep_limits_and_serve_all_waiters(seed: int) -> None:
     """Whatever happens, no model in use leaves, limits hold, and whoever waits has a turn."""
     rng = random.Random(seed)
     config = {"max_loaded_models": rng.choice([1, 2]), "idle_unload": rng.choice([0, 30])}
@@ -633,7 +633,7 @@ def test_random_operations(seed: int) -> None:
 # Models are found by their names.
 
 
-def test_only_model_takes_any_name_where_the_operator_says_so():
+def test_single_model_takes_any_name_if_configured():
     [known, _] = several_models()[0].known
     models = ServedModels()
     models.set_known([known])

@@ -34,7 +34,7 @@ def make(make_api, tracer: FakeTracer, **changes: object):
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", BODIES)
-async def test_a_generation_is_told_from_begin_to_end(make_api, tracer, name, streamed):
+async def test_span_of_a_generation_has_begin_and_end(make_api, tracer, name, streamed):
     api = make(make_api, tracer)
     body = {"model": "fake", **BODIES[name]}
     if streamed:
@@ -56,7 +56,7 @@ async def test_a_generation_is_told_from_begin_to_end(make_api, tracer, name, st
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", BODIES)
-async def test_a_failure_is_told_before_and_after_the_first_byte(make_api, tracer, name, streamed):
+async def test_span_of_a_failed_generation_has_the_error(make_api, tracer, name, streamed):
     api = make(make_api, tracer)
     api.backend.fail_after = 2
     body = {"model": "fake", "stream": streamed, **BODIES[name]}
@@ -66,7 +66,7 @@ async def test_a_failure_is_told_before_and_after_the_first_byte(make_api, trace
     assert "out of order" in end.error[1]
 
 
-async def test_what_the_client_does_not_wait_for_is_aborted(make_api, tracer):
+async def test_span_of_a_cancelled_generation_has_the_cancellation(make_api, tracer):
     api = make(make_api, tracer)
     api.backend.paused = True
     body = {"model": "fake", "prompt": "a", "n": 2}
@@ -79,7 +79,7 @@ async def test_what_the_client_does_not_wait_for_is_aborted(make_api, tracer):
     assert (list(end.finish_reasons), end.error) == (["abort", "abort"], None)
 
 
-async def test_a_refused_prompt_is_told(make_api, tracer):
+async def test_span_of_a_refused_prompt_has_the_error(make_api, tracer):
     api = make(make_api, tracer)
     api.backend.submit_error = Overloaded("too many wait")
     status, _ = await api.post("/v1/completions", {"model": "fake", "prompt": "a"})
@@ -88,7 +88,7 @@ async def test_a_refused_prompt_is_told(make_api, tracer):
     assert end.error == ("Overloaded", "too many wait")
 
 
-async def test_what_only_echoes_has_no_phases(make_api, tracer):
+async def test_span_of_an_echo_has_no_phases(make_api, tracer):
     api = make(make_api, tracer)
     await api.post(
         "/v1/completions", {"model": "fake", "prompt": "a", "echo": True, "max_tokens": 0}
@@ -97,7 +97,7 @@ async def test_what_only_echoes_has_no_phases(make_api, tracer):
     assert (list(end.finish_reasons), list(end.phases)) == ([], [])
 
 
-async def test_a_response_in_the_background_tells_of_its_conversation(make_api, tracer, make_state):
+async def test_span_of_a_background_response_has_its_conversation(make_api, tracer, make_state):
     state = make_state()
     api = make(make_api, tracer, state=state)
     _, conversation = await api.post("/v1/conversations", {})

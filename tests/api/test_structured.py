@@ -24,7 +24,7 @@ SEQUENCE = {"type": "sequence", "elements": [{"type": "const_string", "value": "
 
 
 @pytest.mark.parametrize("given", [{"format": SEQUENCE}, json.dumps({"format": SEQUENCE})])
-def test_a_format_is_told_as_it_is(given):
+def test_structural_tag_is_returned_unchanged(given):
     assert tag_format(given, "tag") == SEQUENCE
     assert tag_format({"format": {"type": 5}}, "tag") == {"type": 5}  # its renderers check it
 
@@ -62,7 +62,7 @@ BAD: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("given", "place", "message"), BAD)
-def test_what_is_malformed_is_named(given, place, message):
+def test_malformed_structural_tag_is_named(given, place, message):
     with pytest.raises(InvalidField) as error:
         tag_format(given, "tag")
     assert error.value.param == f"tag{place}"
@@ -268,7 +268,7 @@ FORMAT = {"type": "sequence", "elements": [{"type": "const_string", "value": "a"
     ],
 )
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_constraint(make_api, path, fields, kind, source):
+async def test_structured_output_fields_become_a_grammar(make_api, path, fields, kind, source):
     api = make_api("z")
     status, answer = await api.post(path, {**BODY, **fields, "prompt": ["a", "b"]})
     assert status == 200, answer
@@ -292,7 +292,7 @@ async def test_constraint(make_api, path, fields, kind, source):
         {"grammar": "", "json_schema": None, "regex": None, "ebnf": None},
     ],
 )
-async def test_no_constraint(make_api, fields):
+async def test_fields_without_structure_compile_no_grammar(make_api, fields):
     api = make_api("z")
     status, _ = await api.post(V1, {**BODY, **fields})
     assert status == 200

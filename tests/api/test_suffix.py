@@ -18,7 +18,7 @@ class BeginningTokenizer(ByteTokenizer):
 
 
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_suffix(make_api, path):
+async def test_suffix_adds_the_fill_in_the_middle_tokens(make_api, path):
     body = {**BODY, "suffix": "xy", "prompt": ["a", "b"], "return_token_ids": True}
     api = make_api("z", tokenizer=ByteTokenizer(**FIM))
     _, answer = await api.post(path, body)

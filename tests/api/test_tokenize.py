@@ -56,7 +56,9 @@ def make_encoder_api():
         ("/v3/tokenize", {"text": ["hi", "h"], "max_length": 2}, {"tokens": [[CLS, 104]] * 2}),
     ],
 )
-async def test_answers(make_encoder_api, task, path, body, answer) -> None:
+async def test_encoder_tokenizes_and_detokenizes_in_each_dialect(
+    make_encoder_api, task, path, body, answer
+) -> None:
     assert await make_encoder_api(task).post(path, {"model": "fake", **body}) == (200, answer)
 
 
@@ -74,7 +76,9 @@ async def test_answers(make_encoder_api, task, path, body, answer) -> None:
         ("/detokenize", {"tokens": [SEP + 1]}, "tokens", "exported without a detokenizer"),
     ],
 )
-async def test_what_an_encoder_cannot_do(make_encoder_api, path, body, field, reason) -> None:
+async def test_unsupported_tokenization_of_an_encoder_is_refused(
+    make_encoder_api, path, body, field, reason
+) -> None:
     api = make_encoder_api(has_detokenizer=False)
     status, answer = await api.post(path, {"model": "fake", **body})
     assert (status, answer["error"]["param"]) == (400, field)
@@ -88,7 +92,7 @@ OVMS = ["/v3/tokenize", "/v3/v1/tokenize"]
 
 
 @pytest.mark.parametrize("path", VLLM)
-async def test_tokenize(make_api, path):
+async def test_tokenize_returns_ids_and_requested_strings(make_api, path):
     body = {"prompt": "hé"}
     tokens = list("hé".encode())
     assert await make_api().post(path, body) == (
@@ -101,7 +105,7 @@ async def test_tokenize(make_api, path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", DETOKENIZE)
-async def test_detokenize(make_api, path):
+async def test_detokenize_returns_the_text_of_the_tokens(make_api, path):
     for tokens, text in (([104, 105], "hi"), ([], "")):
         assert await make_api().post(path, {"tokens": tokens}) == (200, {"prompt": text})
 
@@ -140,7 +144,7 @@ async def test_bad_requests_of_vllm(make_api, path, body, field):
         assert field in answer["error"]["message"]
 
 
-async def test_unknown_model(make_api):
+async def test_unknown_model_is_a_404(make_api):
     for path in (*VLLM, *DETOKENIZE, *OVMS):
         status, _ = await make_api().post(path, {"model": "other"})
         assert status == 404
@@ -192,7 +196,7 @@ async def test_counts_of_messages_agree_with_usage(make_api, fields):
         ({"prompt": "a"}, "prompt"),
     ],
 )  # fmt: skip
-async def test_bad_messages(make_api, fields, field):
+async def test_invalid_message_fields_are_refused_by_name(make_api, fields, field):
     api = make_api(chat=chat_model())
     status, answer = await api.post("/tokenize", {"messages": MESSAGES, **fields})
     assert (status, answer["error"]["param"]) == (400, field), answer

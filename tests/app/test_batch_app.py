@@ -81,7 +81,7 @@ def test_a_signal_ends_it(tmp_path, number: signal.Signals, code: int) -> None:
         ("in", "none/out", "none is not a directory"),
     ],
 )
-def test_wrong_paths(tmp_path, input: str, output: str, fault: str) -> None:
+def test_invalid_batch_paths_are_refused(tmp_path, input: str, output: str, fault: str) -> None:
     (tmp_path / "in").touch()
     with pytest.raises(ConfigurationError, match=fault):
         run_batch(BatchPaths(tmp_path / input, tmp_path / output), None)  # type: ignore[arg-type]

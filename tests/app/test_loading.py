@@ -56,7 +56,7 @@ def test_a_broken_gguf_file_is_found_before_it_is_converted(tmp_path: Path) -> N
         check_models([model(path=path)])
 
 
-def test_what_the_files_and_the_operator_say() -> None:
+def test_options_of_the_operator_override_those_of_the_files() -> None:
     info = read_info(model("a", max_model_len=7))
     assert (info.name, info.max_model_len) == ("a", 7)
 
@@ -88,7 +88,7 @@ class FakeCore:
         ({"enable_lora": True}, "CPU", "m: AUTO chooses CPU: adapters are served on the CPU only"),
     ],
 )
-def test_what_auto_chooses_is_logged(
+def test_device_chosen_by_auto_is_logged(
     caplog: pytest.LogCaptureFixture, engine: dict[str, object], device: str, line: str | None
 ) -> None:
     core: Any = FakeCore()
@@ -166,7 +166,7 @@ def test_a_model_that_was_compiled_ahead_is_used_once(
     assert len([line for line in caplog.messages if line.startswith("loading m")]) == 2
 
 
-def test_another_model_than_the_one_ahead_is_compiled_anew(
+def test_model_that_differs_from_the_one_compiled_ahead_is_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compiled = fake_backend(monkeypatch)
@@ -242,7 +242,9 @@ def test_a_conversion_that_cannot_be_stored_ahead_is_made_by_the_load(
     assert compiled == [DEMO_MODEL]
 
 
-def test_without_a_cache_nothing_is_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_ahead_without_a_disk_cache_compiles_no_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compiled = fake_backend(monkeypatch)
     monkeypatch.setattr(compiling.DiskCache, "is_kept", False)
     assert compile_ahead(model()) is None

@@ -42,7 +42,7 @@ def find(source: ModelSource) -> ModelConfig:
     return ModelConfig(Path(source.location), source.names)
 
 
-def test_what_is_known_before_a_model_is_loaded(tmp_path: Path) -> None:
+def test_names_and_sizes_are_known_before_loading(tmp_path: Path) -> None:
     gguf = tmp_path / "m.gguf"
     gguf.write_bytes(b"x" * 7)
     demo, other = plan_models([DEMO, ModelConfig(gguf, ("g",))], ResidencyConfig())
@@ -57,7 +57,7 @@ def test_what_is_known_before_a_model_is_loaded(tmp_path: Path) -> None:
     )
 
 
-def test_what_a_model_is_for_that_encodes_texts_is_known_before() -> None:
+def test_capabilities_of_encoders_are_known_before_loading() -> None:
     configs = [ModelConfig(encoder_dir(), ("e",)), ModelConfig(encoder_dir(1), ("r",))]
     plans = plan_models(configs, ResidencyConfig(max_loaded_models=1))
     assert [plan.known.capabilities for plan in plans] == [("embedding",), ("rerank",)]
@@ -296,7 +296,9 @@ def test_a_model_that_is_back_finds_its_prompts_on_disk(server: Server) -> None:
 
 
 @pytest.mark.parametrize("flags", [("--backend", "genai"), ("--draft-model", str(DEMO_MODEL))])
-def test_all_that_belongs_to_a_model_goes_with_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_unloading_frees_threads_descriptors_and_processes(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
     models = tmp_path / "config.json"
     write_list(models, a=DEMO_MODEL)
     with running(models, "--max-loaded-models", "1", *flags) as server:

@@ -41,7 +41,7 @@ async def test_the_paged_backend_takes_no_images() -> None:
         ),
     ],
 )
-async def test_drafts_that_cannot_be_had(
+async def test_unsupported_draft_options_are_refused(
     model_dir: Path, config: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):

@@ -158,7 +158,7 @@ async def test_a_full_queue_refuses_at_once(backend: GenerationBackend) -> None:
     await listener.done.wait()
 
 
-async def test_the_first_output_tells_how_long_the_request_waited(make: Make) -> None:
+async def test_first_output_has_the_queue_time(make: Make) -> None:
     ticks = count()
     both_submitted = threading.Event()
     backend = make(lambda num_steps: wait(both_submitted), lambda: float(next(ticks)))

@@ -92,7 +92,7 @@ def test_texts_of_several_clients_are_computed_together():
     assert [text.job for text in queue.next_batch(64)] == ["c", "c"]
 
 
-def test_what_is_given_up_is_not_computed():
+def test_discarded_texts_are_not_computed():
     queue = TextQueue()
     queue.add("a", 1, [5, 5])
     queue.add("a", 2, [5])
@@ -210,7 +210,7 @@ async def test_rows_are_in_the_order_of_the_texts(made):
     assert stats.counters.num_steps == 2 * len(model.batches)
 
 
-async def test_what_it_counts():
+async def test_encoder_counts_batches_and_tokens():
     model = StoppingModel()
     backend = ThreadedEncoder(model, model_info(), max_batch_tokens=64, max_num_queued=3)
     backend.start()
@@ -329,7 +329,7 @@ async def test_a_failure_ends_all(made, caplog):
         await backend.encode([text(1)], "a")
 
 
-async def test_the_end(made):
+async def test_close_fails_waiting_and_later_encodings(made):
     model, backend = made
     waiting = asyncio.ensure_future(backend.encode([text(1)], "a"))
     await begun(model)
@@ -373,7 +373,7 @@ async def encode(directory, config: EncoderConfig, make_texts):
     ("pooling", "theirs"),
     [("auto", POOLING.CLS), ("mean", POOLING.MEAN), ("last", POOLING.LAST_TOKEN)],
 )
-async def test_vectors(pooling, theirs):
+async def test_embeddings_equal_those_of_genai_for_each_pooling(pooling, theirs):
     def make_texts(texts):
         return [EncoderText(texts.enclosed(each)) for each in texts.encode(TEXTS)]
 
@@ -385,7 +385,7 @@ async def test_vectors(pooling, theirs):
 
 
 @pytest.mark.parametrize("num_labels", [1, 2])
-async def test_scores(num_labels):
+async def test_rerank_scores_equal_those_of_genai(num_labels):
     query = "the model"
 
     def make_texts(texts):

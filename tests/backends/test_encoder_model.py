@@ -64,7 +64,7 @@ MASK = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
         (Pooling.LAST, [STATES[0, 3], STATES[1, 1]]),
     ],
 )
-def test_pooling(pooling, rows):
+def test_each_pooling_ignores_masked_positions(pooling, rows):
     states = ops.parameter([-1, -1, 3], np.float32, name="states")
     mask = ops.parameter([-1, -1], np.int64, name="mask")
     output = pooled(states.output(0), mask.output(0), pooling)
@@ -100,7 +100,7 @@ def test_segments_compute_what_the_whole_does(max_segments, num):
     np.testing.assert_allclose(carried, whole, atol=1e-5)
 
 
-def test_what_cannot_be_cut_stays_whole():
+def test_graph_that_cannot_be_split_stays_whole():
     ops = ov.opset13
     ids = ops.parameter([-1, 4], np.float32, name="a")
     model = ov.Model([ops.result(ops.relu(ids))], [ids], "no weights")
@@ -122,7 +122,7 @@ def no_vocabulary():
 @pytest.mark.parametrize(
     ("num_labels", "task", "width"), [(0, Task.EMBEDDINGS, 32), (1, Task.RERANK, 1)]
 )
-def test_what_a_graph_makes_of_texts(num_labels, task, width):
+def test_encoder_graph_has_task_width_and_inputs(num_labels, task, width):
     path = encoder_dir(num_labels) / GRAPH
     graph = read_encoder(path, task, Pooling.CLS, no_vocabulary)
     assert graph.info == EncoderInfo(task, width)
@@ -160,7 +160,7 @@ def test_a_decoder_scores_by_the_logits_of_two_tokens():
         (DEMO_MODEL / "missing.xml", Task.EMBEDDINGS, "cannot be read"),
     ],
 )
-def test_what_cannot_be_served(path, task, words):
+def test_graph_that_is_no_encoder_is_refused(path, task, words):
     with pytest.raises(ConfigurationError, match=words):
         read_encoder(path, task, Pooling.CLS, dict)
 

@@ -129,7 +129,7 @@ def make(engines: WorkingEngines, num_working: int = 1) -> ComputeTurn:
     return turn
 
 
-def test_nobody_waits_without_encoders(engines):
+def test_turns_do_not_wait_without_encoders(engines):
     turn = ComputeTurn(engines)
     with turn.step(), turn.step():
         pass
@@ -263,7 +263,7 @@ def test_each_output_goes_to_its_request_until_it_has_finished() -> None:
     assert flight.discard("b", None) is True
 
 
-def test_the_first_output_after_admission_tells_the_wait() -> None:
+def test_first_output_after_admission_has_the_queue_time() -> None:
     flight, told = Flight(), []
     flight.add(request("a"), told.append)
     flight.deliver(step(output("a"), admitted=("a",), at=103.0))
@@ -271,7 +271,7 @@ def test_the_first_output_after_admission_tells_the_wait() -> None:
     assert [each.queue_time for each in told] == [3.0, None]
 
 
-def test_those_on_their_way_to_the_engine_wait_too() -> None:
+def test_submitted_requests_count_as_waiting() -> None:
     flight = Flight(max_num_waiting=3)
     flight.add(request("a", n=2), lambda _: None)
     assert flight.stats.num_waiting == 2
@@ -331,7 +331,7 @@ def test_a_listener_that_fails_ends_its_request_alone(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize(
     ("index", "num_told"), [(None, 0), (0, 1)], ids=["all of it", "one sample"]
 )
-def test_what_is_discarded_is_not_told(index: int | None, num_told: int) -> None:
+def test_outputs_of_discarded_requests_are_dropped(index: int | None, num_told: int) -> None:
     flight, told = Flight(), []
     flight.add(request("a", n=2), told.append)
     assert flight.discard("a", index)
@@ -351,7 +351,7 @@ def test_at_the_end_every_sample_has_its_reason() -> None:
     ]
 
 
-def test_a_listener_that_fails_at_the_end_keeps_it_from_nobody() -> None:
+def test_failing_listener_does_not_stop_the_others() -> None:
     flight, told = Flight(), []
 
     def fail(_: GenerationOutput) -> None:
@@ -443,7 +443,7 @@ def test_a_working_engine_is_not_kept_waiting() -> None:
     assert waits == [False, True]
 
 
-def test_commands_without_a_step_are_told_as_well() -> None:
+def test_commands_without_a_step_are_reported() -> None:
     engine = Engine()
     told, _ = run(engine, [Abort("a", 1)], [Close()])
     assert engine.aborted == [("a", 1)]
@@ -470,7 +470,7 @@ def test_an_error_of_a_step_ends_the_loop() -> None:
         run(Engine(), [Submit(request("crash"))])
 
 
-def test_nothing_is_done_after_close() -> None:
+def test_requests_after_close_are_ignored() -> None:
     engine = Engine()
     told, _ = run(engine, [Close(), Submit(request("late"))])
     assert told == engine.queue == []

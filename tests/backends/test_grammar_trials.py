@@ -49,7 +49,7 @@ def test_refusals_are_remembered_within_bounds() -> None:
     refused.check(Grammar(GrammarKind.REGEX, "0"))  # forgotten
 
 
-def test_what_another_trial_may_see_otherwise_is_not_remembered() -> None:
+def test_uncertain_refusal_is_not_cached() -> None:
     refused = RefusedGrammars()
     grammar = Grammar(GrammarKind.REGEX, "a")
     with suppress(UnusableGrammar), refused.remembering(grammar):
@@ -57,7 +57,7 @@ def test_what_another_trial_may_see_otherwise_is_not_remembered() -> None:
     refused.check(grammar)
 
 
-def test_grammars_are_told_from_one_another() -> None:
+def test_digests_of_different_grammars_differ() -> None:
     grammars = [
         Grammar(GrammarKind.REGEX, "a"),
         Grammar(GrammarKind.CHOICE, "a"),
@@ -361,7 +361,7 @@ async def test_slow_ones_of_another_client_come_after_one_at_most() -> None:
         assert slow.seen.index("slow!") <= 2
 
 
-async def test_a_client_with_too_many_is_told_so() -> None:
+async def test_client_with_too_many_trials_gets_an_overload() -> None:
     with two_lanes() as (lanes, _, slow):
         async with blocked(lanes, slow, 30) as tasks:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=10)
@@ -396,7 +396,7 @@ async def test_a_refusal_and_a_panic_concern_only_their_grammar() -> None:
         assert await lanes.run(grammar("a"), "x") == "A"
 
 
-async def test_what_nobody_waits_for_is_not_tried() -> None:
+async def test_cancelled_grammar_is_not_tried() -> None:
     with two_lanes() as (lanes, quick, slow):
         async with blocked(lanes, slow, 2) as tasks:
             await until(lambda: "slow1" in quick.seen and lanes.stats.num_waiting == 1)
@@ -494,7 +494,7 @@ async def test_numbers_that_end_the_compiler_are_refused_by_name(
     assert guarded.stats.num_deaths == 0
 
 
-async def test_what_ends_the_compiler_ends_only_its_trial(guarded: GuardedGrammars) -> None:
+async def test_grammar_that_crashes_the_compiler_is_refused(guarded: GuardedGrammars) -> None:
     with pytest.raises(InvalidField, match="it is too much for the compiler") as error:
         await guarded.compile(DEEP, "")
     assert error.value.param == "tools"
@@ -506,7 +506,9 @@ PATTERNS = {f"^a{{{i}}}b*$": {"type": "integer"} for i in range(900)}
 
 
 @pytest.mark.parametrize("grammar", [hours(1), schema({"patternProperties": PATTERNS})])
-async def test_what_takes_for_ever_is_refused(guarded: GuardedGrammars, grammar: Grammar) -> None:
+async def test_grammar_that_compiles_too_long_is_refused(
+    guarded: GuardedGrammars, grammar: Grammar
+) -> None:
     started = time.process_time()
     with pytest.raises(InvalidField, match="it takes too long to compile") as error:
         await compile_in_the_end(guarded, grammar)
@@ -532,7 +534,7 @@ async def test_an_ordinary_grammar_does_not_wait_for_hostile_ones(guarded: Guard
     await asyncio.gather(ordinary, *hostile, return_exceptions=True)
 
 
-async def test_what_has_passed_is_compiled_and_kept(guarded: GuardedGrammars) -> None:
+async def test_accepted_grammar_is_compiled_and_cached(guarded: GuardedGrammars) -> None:
     grammar = schema({"type": "object", "properties": {"a": {}}, "additionalProperties": True})
     first, second = [await guarded.compile(grammar, "") for _ in range(2)]
     assert isinstance(first.compiled, CompiledGrammar)
@@ -541,7 +543,7 @@ async def test_what_has_passed_is_compiled_and_kept(guarded: GuardedGrammars) ->
     assert guarded.stats.num_trials == 1
 
 
-async def test_what_is_wrong_is_told(guarded: GuardedGrammars) -> None:
+async def test_invalid_regex_is_refused_with_the_reason(guarded: GuardedGrammars) -> None:
     with pytest.raises(InvalidField, match="invalid regex"):
         await guarded.compile(Grammar(GrammarKind.REGEX, "[a"), "")
 

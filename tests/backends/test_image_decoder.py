@@ -42,7 +42,7 @@ def num_shared() -> int:
     return Path("/proc/self/maps").read_text().count("memfd:image")
 
 
-def test_what_is_not_admitted_is_not_decoded(decoder: ImageDecoder) -> None:
+def test_image_that_is_not_admitted_is_not_decoded(decoder: ImageDecoder) -> None:
     def refuse(num_pixels: int, num_kept: int) -> None:
         raise Overloaded(f"{num_pixels} pixels")
 
@@ -77,7 +77,7 @@ def test_a_process_that_does_not_answer_is_ended(processes: Processes) -> None:
         decoder.close()
 
 
-def test_a_process_that_answers_something_else_is_ended(processes: Processes) -> None:
+def test_process_with_a_mismatched_answer_is_killed_and_replaced(processes: Processes) -> None:
     class Desynchronised(ImageDecoder):
         def _ask(self, *arguments: Any) -> Image:
             super()._ask(*arguments)

@@ -51,7 +51,9 @@ def test_only_the_pixels_that_a_model_uses_come_back(decoder: ImageDecoder, kind
         (encode(corners(), "JPEG")[:-20], "is damaged"),
     ],
 )
-def test_what_is_at_fault(decoder: ImageDecoder, data: bytes, message: str) -> None:
+def test_invalid_image_is_refused_with_its_field(
+    decoder: ImageDecoder, data: bytes, message: str
+) -> None:
     with pytest.raises(InvalidField, match=message) as caught:
         decoder.decode(data, "part[3]", MAX_PIXELS, BOUND, admit_all)
     assert caught.value.param == "part[3]"

@@ -128,11 +128,11 @@ def test_the_operator_may_offer_less_context() -> None:
 
 
 @pytest.mark.parametrize("num_tokens", [500, 10_000])
-def test_a_cache_that_holds_all_changes_nothing(num_tokens: int) -> None:
+def test_cache_of_the_whole_context_leaves_the_model_info_unchanged(num_tokens: int) -> None:
     assert fit_cache(CONTEXT_LENGTH_MODEL, num_tokens) is CONTEXT_LENGTH_MODEL
 
 
-def test_a_small_cache_is_told_to_operators_and_clients(caplog: pytest.LogCaptureFixture) -> None:
+def test_small_cache_is_logged_and_named_in_errors(caplog: pytest.LogCaptureFixture) -> None:
     model = fit_cache(CONTEXT_LENGTH_MODEL, 40)
     assert model.max_model_len == 40
     assert "context length reduced from 500 to the 40 tokens that the KV cache" in caplog.text
@@ -148,7 +148,7 @@ def test_a_small_cache_is_told_to_operators_and_clients(caplog: pytest.LogCaptur
     ("width", "vocab_size", "eos_token_ids"),
     [(97, 97, {5}), (100, 100, {5, 99}), (None, 97, {5, 99})],
 )
-def test_the_weights_say_how_large_the_vocabulary_is(
+def test_vocabulary_size_follows_the_weights(
     width: int | None, vocab_size: int, eos_token_ids: set[int]
 ) -> None:
     model = fit_vocabulary(replace(MODEL, eos_token_ids=frozenset({5, 99})), width)
@@ -182,7 +182,9 @@ def test_without_a_good_tokenizer_json_there_are_no_grammars(
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, ""),
     ],
 )
-def test_gaps(config: dict[str, Any], expected: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_config_fields_are_logged(
+    config: dict[str, Any], expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
     log_gaps(ModelInfo("m", 0, 1000, 100, frozenset(), config=config))
     assert expected in caplog.text
     assert bool(caplog.text) is bool(expected)
@@ -263,7 +265,9 @@ def test_without_a_cache_it_is_found_each_time(files: tuple[Path, ...]) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '"0"', "null"])
-def test_what_is_kept_may_be_broken(files: tuple[Path, ...], tmp_path: Path, content: str) -> None:
+def test_broken_cached_result_is_measured_again(
+    files: tuple[Path, ...], tmp_path: Path, content: str
+) -> None:
     difference, cache = Difference(0.0), DiskCache(tmp_path / "cache")
     check_graph(comparison(files, difference), cache)
     (kept,) = (tmp_path / "cache").rglob("difference.json")
@@ -281,7 +285,7 @@ def test_a_model_that_cannot_be_computed_is_refused(files: tuple[Path, ...]) -> 
         check_graph(comparison(files, difference), DiskCache(None))
 
 
-def test_without_memory_it_is_left_out_and_said(
+def test_comparison_without_memory_is_skipped_and_logged(
     files: tuple[Path, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     difference, cache = Difference(1.0), DiskCache(tmp_path / "cache")
@@ -293,7 +297,7 @@ def test_without_memory_it_is_left_out_and_said(
     assert difference.count == 1
 
 
-def test_what_cannot_be_compared_is_served_and_said(
+def test_model_that_cannot_be_compared_is_served_with_a_warning(
     files: tuple[Path, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def difference() -> float:
@@ -340,13 +344,13 @@ def write(directory, config: dict, tokenizer: dict | None = None) -> None:
         ({"text_config": {"max_position_embeddings": 9}}, None, 9),
     ],
 )
-def test_lengths(tmp_path, config, tokenizer, length):
+def test_encoder_length_is_read_from_config_and_tokenizer(tmp_path, config, tokenizer, length):
     write(tmp_path, {"vocab_size": 100, **config}, tokenizer)
     info = read_info(tmp_path, name="a")
     assert (info.name, info.vocab_size, info.max_model_len) == ("a", 100, length)
 
 
-def test_missing(tmp_path):
+def test_encoder_without_graph_or_vocab_size_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match=r"it has no openvino_model\.xml"):
         read_info(tmp_path, name="a")
     write(tmp_path, {})
@@ -373,7 +377,7 @@ def model_info_write(model_dir: Path, config: dict, generation: dict | None = No
         (model_dir / "generation_config.json").write_text(json.dumps(generation))
 
 
-def test_what_the_files_say(model_dir):
+def test_model_info_is_read_from_the_files(model_dir):
     info = read_model_info(model_dir)
     assert (info.name, info.vocab_size, info.max_model_len) == ("my-model", 100, 2048)
     assert info.eos_token_ids == {2}
@@ -405,7 +409,7 @@ def test_a_relative_directory_has_its_own_name(model_dir, monkeypatch):
         ({}, UNLIMITED),
     ],
 )
-def test_context_length(model_dir, config, expected):
+def test_context_length_comes_from_the_first_usable_config_field(model_dir, config, expected):
     model_info_write(model_dir, {"vocab_size": 100, "eos_token_id": 2, **config})
     assert read_model_info(model_dir).max_model_len == expected
 
@@ -427,7 +431,7 @@ def test_end_of_text_tokens(model_dir, config, generation, expected):
     assert read_model_info(model_dir).eos_token_ids == expected
 
 
-def test_sampling_defaults(model_dir):
+def test_sampling_defaults_come_from_generation_config(model_dir):
     generation = {
         "do_sample": False,
         "temperature": 0.7,
@@ -450,14 +454,14 @@ def test_sampling_defaults(model_dir):
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"17", b"\xff\xfe", b"[" * 100_000])
-def test_broken_json(model_dir, name, content):
+def test_invalid_json_file_is_a_configuration_error(model_dir, name, content):
     (model_dir / name).write_bytes(content)
     with pytest.raises(ConfigurationError, match=rf"{name} is not (valid JSON|a JSON object)"):
         read_model_info(model_dir)
 
 
 @pytest.mark.parametrize("vocab_size", [None, "many", 1.5, True, 0])
-def test_no_vocabulary(model_dir, vocab_size):
+def test_invalid_vocab_size_is_a_configuration_error(model_dir, vocab_size):
     model_info_write(model_dir, {**CONFIG, "vocab_size": vocab_size})
     with pytest.raises(ConfigurationError, match="vocab_size"):
         read_model_info(model_dir)

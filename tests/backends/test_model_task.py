@@ -23,7 +23,7 @@ from fastovms.server_config import DEMO_MODEL
     ("content", "words"),
     [(None, "cannot read"), ("{", "not valid JSON"), ("[1]", "not a JSON object")],
 )
-def test_faults(tmp_path, content, words):
+def test_invalid_json_raises_or_reads_as_none_when_optional(tmp_path, content, words):
     path = tmp_path / "a.json"
     if content is not None:
         path.write_text(content)
@@ -32,7 +32,7 @@ def test_faults(tmp_path, content, words):
     assert read_optional(path) == ([1] if content == "[1]" else None)
 
 
-def test_integers():
+def test_first_integer_prefers_earlier_names_and_skips_booleans():
     assert first_integer([{"a": True}, {"a": 5, "b": 6}], ("b", "a")) == 6
     assert first_integer([{}], ("a",)) is None
     assert [is_integer(value) for value in (1, True, 1.0, "1")] == [True, False, False, False]
@@ -67,7 +67,7 @@ def make(tmp_path):
         (STATES, "BertModel", "embeddings", Task.EMBEDDINGS),
     ],
 )
-def test_tasks(make, graph, architecture, wanted, task):
+def test_task_follows_graph_architecture_and_setting(make, graph, architecture, wanted, task):
     assert find_task(make(graph, architecture), wanted) is task
 
 
@@ -83,7 +83,7 @@ def test_of_a_model_that_generates():
         (NEITHER, "auto", "has none of the outputs last_hidden_state"),
     ],
 )
-def test_what_a_graph_cannot_do(make, graph, wanted, words):
+def test_task_that_a_graph_lacks_is_refused(make, graph, wanted, words):
     with pytest.raises(ConfigurationError, match=words):
         find_task(make(graph), wanted)
 
@@ -109,7 +109,9 @@ def test_a_directory_without_a_graph_is_left_to_others(tmp_path, graph):
           "p/config.json": {"pooling_mode_lasttoken": True}}, {}, "auto", Pooling.LAST),
     ],
 )  # fmt: skip
-def test_pooling(tmp_path, files, config, wanted, pooling):
+def test_pooling_follows_setting_then_files_then_architecture(
+    tmp_path, files, config, wanted, pooling
+):
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(json.dumps(content))

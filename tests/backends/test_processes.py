@@ -79,7 +79,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL"),
     ],
 )
-def test_it_is_told_and_ends(start, end: str, fate: str) -> None:
+def test_child_receives_messages_and_ends_with_its_fate(start, end: str, fate: str) -> None:
     child = start(end)
     numbers = np.arange(100_000)
     send(child.connection, {"numbers": numbers})
@@ -104,12 +104,12 @@ def test_one_that_does_not_end_is_killed(start, monkeypatch: pytest.MonkeyPatch)
     ("code", "words"),
     [(0, "has ended with code 0"), (-signal.SIGSEGV, "was ended by SIGSEGV")],
 )
-def test_fates(code: int, words: str) -> None:
+def test_fate_names_the_exit_code_or_signal(code: int, words: str) -> None:
     assert fate(code) == words
 
 
 @pytest.mark.parametrize("message", [None, "text", [np.zeros((2, 3)), np.ones(0)], b"x" * 10**5])
-def test_messages(message: object) -> None:
+def test_messages_pass_through_a_pipe_unchanged(message: object) -> None:
     ours, theirs = Pipe()
     with ours, theirs:
         send(ours, message)

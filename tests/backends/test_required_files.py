@@ -20,13 +20,13 @@ def model_dir(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("missing", REQUIRED_FILES)
-def test_missing_file(model_dir, missing):
+def test_missing_required_file_is_named(model_dir, missing):
     (model_dir / missing).unlink()
     with pytest.raises(ConfigurationError, match=f"has no {missing}$"):
         check_files(model_dir)
 
 
-def test_no_directory(model_dir):
+def test_path_other_than_a_model_directory_is_refused(model_dir):
     with pytest.raises(ConfigurationError, match=r"nowhere does not exist$"):
         check_files(model_dir / "nowhere")
     with pytest.raises(

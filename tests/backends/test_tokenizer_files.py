@@ -105,7 +105,9 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("changes", "expected"), WAYS.values(), ids=WAYS)
-def test_end_tokens(model: Path, changes: tuple[Change, ...], expected: set[int]) -> None:
+def test_end_tokens_are_found_where_files_or_fields_are_missing(
+    model: Path, changes: tuple[Change, ...], expected: set[int]
+) -> None:
     for change in changes:
         change(model)
     found = read_model_info(model).eos_token_ids

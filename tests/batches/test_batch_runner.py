@@ -38,7 +38,7 @@ async def idle(runner: BatchRunner) -> None:
 
 
 @pytest.mark.slow
-async def test_several(server, tmp_path) -> None:
+async def test_batches_belong_to_a_tenant_and_old_ones_are_dropped(server, tmp_path) -> None:
     runner = BatchRunner(tmp_path / "batches", BatchConfig(max_kept=2), server.parts)
     for number in range(3):
         await runner.add(numbered(number, tenant="a"))
@@ -146,7 +146,7 @@ async def test_a_client_that_leaves_has_cancelled_the_batch(server, tmp_path, mo
     assert record.status is BatchStatus.CANCELLED
 
 
-async def test_records_that_cannot_be_deleted_hold_nobody_up(
+async def test_undeletable_records_do_not_delay_batches(
     server, tmp_path, monkeypatch, caplog
 ) -> None:
     runner = BatchRunner(tmp_path / "batches", BatchConfig(max_kept=1), server.parts)

@@ -50,7 +50,7 @@ async def test_the_limit_changes() -> None:
     assert slots.num_used == 4
 
 
-async def test_large_lines() -> None:
+async def test_large_line_makes_the_next_line_wait() -> None:
     slots = LineSlots(lambda: 100)
     await slots.acquire(100 * MB)
     waiting = asyncio.ensure_future(slots.acquire(1))
@@ -60,7 +60,7 @@ async def test_large_lines() -> None:
     await waiting
 
 
-async def test_who_is_cancelled_leaves_its_turn() -> None:
+async def test_cancelled_waiter_passes_its_slot_on() -> None:
     slots = LineSlots(lambda: 1)
     await slots.acquire(1)
     tasks = [asyncio.ensure_future(slots.acquire(1)) for _ in range(4)]
@@ -98,7 +98,9 @@ async def test_an_owner_without_a_slot_gets_one_beside_those_of_another() -> Non
 @pytest.mark.parametrize(
     ("sizes", "num_rests"), [([1] * 31, 0), ([1] * 64, 2), ([100_000] * 4, 2), ([10**6] * 3, 3)]
 )
-def test_rests(monkeypatch, sizes: list[int], num_rests: int) -> None:
+def test_slow_pace_rests_after_many_lines_or_bytes(
+    monkeypatch, sizes: list[int], num_rests: int
+) -> None:
     rests: list[float] = []
     monkeypatch.setattr(input.time, "sleep", rests.append)
     quick, slow = Pace(), Pace(0.25)
@@ -108,7 +110,7 @@ def test_rests(monkeypatch, sizes: list[int], num_rests: int) -> None:
     assert rests == [0.25] * num_rests
 
 
-def test_it_stops() -> None:
+def test_stopped_pace_raises_at_the_next_line() -> None:
     one = Pace()
     one.spend(5)
     one.stop()
@@ -136,7 +138,7 @@ def check(tmp_path, *lines: str, endpoint: str | None = URL, max_lines: int = 10
     return check_input(tmp_path / "in", rules)
 
 
-def test_good_ones(tmp_path) -> None:
+def test_valid_lines_are_counted_without_errors(tmp_path) -> None:
     lines = [line("a"), "", line("b", body={"model": "alias"}), line("c", body={}), " "]
     checked = check(tmp_path, *lines)
     assert checked.errors == []
@@ -171,7 +173,7 @@ def test_good_ones(tmp_path) -> None:
         (line(body={"model": "n"}), "mismatched_model", "body.model"),
     ],
 )
-def test_faults_tell_their_line(tmp_path, bad, code, param) -> None:
+def test_input_fault_has_its_line_number(tmp_path, bad, code, param) -> None:
     [error] = check(tmp_path, line("z"), "", bad).errors
     assert (error.code, error.param, error.line) == (code, param, 3)
     assert len(error.message) < 200
@@ -185,7 +187,7 @@ def test_faults_tell_their_line(tmp_path, bad, code, param) -> None:
         b'{"model":"m","prompt":"\xed\xa0\x80"}',
     ],
 )
-def test_a_line_that_is_not_utf8_tells_its_number(tmp_path, bad: bytes) -> None:
+def test_line_that_is_not_utf8_has_its_number(tmp_path, bad: bytes) -> None:
     (tmp_path / "in").write_bytes(
         line("a").encode() + b"\n" + line("b").encode().replace(b'{"model": "m"}', bad)
     )
@@ -202,7 +204,7 @@ def test_ids_that_come_twice(tmp_path) -> None:
     assert {error.code for error in errors} == {"duplicate_custom_id"}
 
 
-def test_bounds(tmp_path, monkeypatch) -> None:
+def test_empty_or_too_large_input_has_an_error(tmp_path, monkeypatch) -> None:
     assert [error.code for error in check(tmp_path).errors] == ["empty_file"]
     lines = [line(str(number)) for number in range(5)]
     [error] = check(tmp_path, *lines, max_lines=4).errors
@@ -234,7 +236,7 @@ def test_many_lines_leave_time_for_others(tmp_path, monkeypatch, repeated: bool)
     assert len(pauses) == count
 
 
-def test_it_ends_where_nobody_wants_it(tmp_path) -> None:
+def test_stopped_check_ends_early(tmp_path) -> None:
     stopped = Pace()
     stopped.stop()
     for lines in ([line()], [""] * 5):
@@ -340,7 +342,7 @@ async def test_one_at_a_time_apart_from_other_work(tmp_path, checks) -> None:
     assert len(checks.begun) == 100
 
 
-async def test_who_is_cancelled_ends_the_thread(tmp_path, checks) -> None:
+async def test_cancelled_check_ends_its_thread(tmp_path, checks) -> None:
     checker = InputChecker()
     task = asyncio.ensure_future(checker.check(tmp_path, RULES))
     await checks.have_begun(1)

@@ -53,7 +53,9 @@ from fastovms.system.threads import DiskThreads
         (b"1234567890\nb", [(1, b"1234567890"), (2, b"b")]),
     ],
 )
-def test_reading(content, lines, tmp_path, monkeypatch) -> None:
+def test_lines_are_numbered_without_blank_ones_and_cut_at_max_line(
+    content, lines, tmp_path, monkeypatch
+) -> None:
     monkeypatch.setattr(records, "MAX_LINE", 10)
     (tmp_path / "in").write_bytes(content)
     assert list(read_lines(tmp_path / "in")) == lines
@@ -76,7 +78,7 @@ def test_a_request_and_what_it_must_not_ask(body: bytes, forbidden: str | None) 
 
 
 @pytest.mark.parametrize("cut", range(12))
-def test_utf8_is_told_piece_by_piece(monkeypatch, cut: int) -> None:
+def test_utf8_is_checked_piece_by_piece(monkeypatch, cut: int) -> None:
     monkeypatch.setattr(records, "_PIECE", 3)
     text = "aé\u20ac\U0001f600b".encode()
     assert is_utf8(text)
@@ -95,11 +97,11 @@ def test_utf8_is_told_piece_by_piece(monkeypatch, cut: int) -> None:
         ("x", None),
     ],
 )
-def test_ids(id, number) -> None:
+def test_line_number_is_read_from_a_result_id_of_the_same_batch(id, number) -> None:
     assert number_of(id, "k") == number
 
 
-def test_results() -> None:
+def test_result_line_has_the_response_or_the_error() -> None:
     line = answer_line("i", "c\n", LineAnswer(200, "r", b'{"a":1}'))
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
@@ -110,7 +112,7 @@ def test_results() -> None:
 
 
 @pytest.mark.parametrize(("status", "is_success"), [(200, True), (299, True), (400, False)])
-def test_success(status, is_success) -> None:
+def test_line_answer_is_success_with_a_2xx_status(status, is_success) -> None:
     assert LineAnswer(status, "", b"").is_success is is_success
 
 
@@ -207,7 +209,7 @@ def folder(tmp_path) -> Folder:
     return Folder(tmp_path)
 
 
-def test_which_faults_may_pass(folder) -> None:
+def test_passing_faults_depend_on_phase_and_input(folder) -> None:
     record = new_record()
     faults = BatchFaults(record, folder)
     assert faults.is_passing(OSError("full"))
@@ -218,7 +220,7 @@ def test_which_faults_may_pass(folder) -> None:
     assert faults.is_passing(OSError("full"))
 
 
-def test_who_is_blamed(folder) -> None:
+def test_blame_depends_on_the_input_file(folder) -> None:
     record = new_record()
     faults = BatchFaults(record, folder)
     faults.blame(ZeroDivisionError())
@@ -287,7 +289,7 @@ async def test_keeps_what_is_foreign(tmp_path, foreign: bytes, number: int) -> N
     assert path.read_bytes() == content
 
 
-async def test_cannot_be_had(tmp_path) -> None:
+async def test_output_in_a_missing_directory_is_refused(tmp_path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written: No such file"):
         await open_output(tmp_path / "none" / "out", KEY, 3, DiskThreads("a")).__aenter__()
 
@@ -318,7 +320,7 @@ MESSAGE = {
 EMBEDDING = {"prompt_tokens": 500, "total_tokens": 500}
 
 
-def test_all_forms() -> None:
+def test_usage_of_all_endpoints_is_added_up() -> None:
     usage = BatchUsage()
     for given in (CHAT, RESPONSE, MESSAGE, EMBEDDING, None):
         usage.add(usage_of(json.dumps({"id": "x", "usage": given}).encode()))
@@ -420,7 +422,7 @@ async def test_a_line_that_is_cut_is_done_again(paths, cut: int) -> None:
     "tail",
     [b"\0" * 50, b"\0" * 50 + b"\n", b"{}\n", b'{"id":"batch_req_x00000004"}\n', b"no\n"],
 )
-async def test_what_is_no_result_is_cut_off(paths, tail: bytes) -> None:
+async def test_damaged_tail_of_results_is_cut(paths, tail: bytes) -> None:
     await fill(paths)
     content = paths.output.read_bytes()
     paths.output.write_bytes(content + tail)
@@ -430,7 +432,7 @@ async def test_what_is_no_result_is_cut_off(paths, tail: bytes) -> None:
     assert paths.output.read_bytes() == content
 
 
-async def test_what_comes_twice_or_from_elsewhere_is_cut_off(paths) -> None:
+async def test_repeated_or_foreign_results_are_cut(paths) -> None:
     await fill(paths)
     content = paths.output.read_bytes()
     paths.output.write_bytes(content * 2)
@@ -488,7 +490,7 @@ async def test_answers_are_looked_at_in_threads(paths, monkeypatch) -> None:
     await log.close()
 
 
-async def test_a_disk_that_fails_is_told_to_all(paths, monkeypatch) -> None:
+async def test_disk_failure_is_raised_to_all_writers(paths, monkeypatch) -> None:
     log = opened(paths)
 
     def fail(descriptor: int, data: bytes) -> int:

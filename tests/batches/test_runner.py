@@ -64,7 +64,7 @@ class Site:
         return LineCaller(self.router, lambda: "id", refuse_line, **options)
 
 
-async def test_what_a_handler_sees() -> None:
+async def test_line_is_sent_as_a_request_of_its_tenant() -> None:
     site = Site(Response(200, b"{}"))
     assert await site.caller().ask(line(n=1), "tenant") == (200, "id", b"{}")
     [request] = site.requests
@@ -83,7 +83,7 @@ async def test_what_a_handler_sees() -> None:
         (line("/v1/y"), 404, b"no such path"),
     ],
 )
-async def test_what_no_line_may_ask(asked, status, words) -> None:
+async def test_unsupported_line_is_refused(asked, status, words) -> None:
     site = Site()
     answer = await site.caller().ask(asked, "")
     assert answer.status == status
@@ -125,12 +125,12 @@ async def test_a_refusal_has_the_form_of_its_path(url: str, status: int, error: 
         (503, (), 1.0),
     ],
 )
-async def test_it_says_when_to_ask_again(status, headers, seconds) -> None:
+async def test_unavailable_answer_is_asked_again_later(status, headers, seconds) -> None:
     site = Site(Response(status, headers=headers))
     assert await site.caller().ask(line(), "") == AskLater(seconds)
 
 
-async def test_what_an_engine_loses_as_it_fails_is_for_the_next_process() -> None:
+async def test_answer_of_a_failed_engine_is_asked_again() -> None:
     site = Site(Response(500, b"{}"), Response(500, b"{}"))
     assert (await site.caller().ask(line(), "")).status == 500
     assert await site.caller(has_failed=lambda: True).ask(line(), "") == AskLater(1.0)
@@ -224,7 +224,7 @@ async def test_a_batch_that_is_cancelled_while_its_lines_wait_has_no_slot(tmp_pa
     assert work.slots.num_used == 0
 
 
-async def test_all_lines(tmp_path) -> None:
+async def test_runner_answers_all_lines_with_at_most_five_at_once(tmp_path) -> None:
     work = Work(tmp_path)
     runner, log = work.runner()
     await runner.run()
@@ -256,7 +256,7 @@ async def test_a_run_that_was_cut_goes_on(tmp_path) -> None:
     assert work.results() == ALL
 
 
-async def test_what_is_not_run_is_told(tmp_path) -> None:
+async def test_skipped_lines_are_in_the_results(tmp_path) -> None:
     work = Work(tmp_path)
     runner, log = work.runner()
     log.add(7, "7", LineAnswer(200, "r", b"{}"))
@@ -405,7 +405,7 @@ async def test_it_goes_on_after_any_number_of_ends(server) -> None:
     assert (record.completed, record.failed) == (36, 4)
 
 
-async def test_what_ends_every_process_has_failed(server) -> None:
+async def test_batch_that_ends_every_process_fails(server) -> None:
     record = new_record()
     for _ in range(MAX_IDLE_STARTS):
         await cut(server, record, 0)
@@ -415,7 +415,7 @@ async def test_what_ends_every_process_has_failed(server) -> None:
     assert record.output_file_id is record.error_file_id is None
 
 
-async def test_what_was_done_before_every_process_ended_is_in_the_files(server) -> None:
+async def test_failed_batch_keeps_completed_lines(server) -> None:
     record = new_record()
     await cut(server, record, 15)
     num_done = len(server.asked)
@@ -430,7 +430,9 @@ async def test_what_was_done_before_every_process_ended_is_in_the_files(server) 
 
 
 @pytest.mark.parametrize("is_wrong", [False, True])
-async def test_nobody_sees_an_end_that_is_not_kept(server, monkeypatch, is_wrong: bool) -> None:
+async def test_end_of_a_batch_is_visible_after_it_is_stored(
+    server, monkeypatch, is_wrong: bool
+) -> None:
     monkeypatch.setattr(records, "_RETRY_DELAY", 0.0)
     record, seen = new_record(), []
     save = server.save
@@ -463,7 +465,7 @@ async def test_a_wrong_input_fails(server, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("cancels", [True, False])
-async def test_a_batch_that_ends_early_tells_of_every_line(server, cancels: bool) -> None:
+async def test_batch_that_ends_early_has_a_result_for_every_line(server, cancels: bool) -> None:
     server.num_answers = 10
     record = new_record(expires_at=1000 if not cancels else 5000)
     if not cancels:
@@ -533,7 +535,7 @@ def replace_id(record: BatchRecord) -> BatchRecord:
     return record
 
 
-async def test_an_end_while_finalizing_changes_nothing(server) -> None:
+async def test_batch_resumed_while_finalizing_has_the_same_results(server) -> None:
     record = new_record()
     await server.run(record).drive()
     record.status = BatchStatus.FINALIZING  # the last record was not yet written

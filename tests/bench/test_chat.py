@@ -14,7 +14,7 @@ NUM_WORDS = 48
 
 
 @pytest.mark.parametrize("name", shapes(NUM_WORDS))
-async def test_every_token_is_told_of(name):
+async def test_every_token_is_timed(name):
     tokenizer = Tokenizer.load(DEMO_MODEL)
     chat = load_chat(DEMO_MODEL, ChatConfig())
     seconds, num_events = await seconds_a_token(shapes(NUM_WORDS)[name], tokenizer, chat)

@@ -55,13 +55,15 @@ def test_sides_take_turns_with_the_same_texts(capsys) -> None:
         ([URL, "--documents", "0"], "--documents"),
     ],
 )
-def test_wrong_arguments(capsys, arguments: list[str], message: str) -> None:
+def test_invalid_arguments_are_refused_with_a_message(
+    capsys, arguments: list[str], message: str
+) -> None:
     with pytest.raises(SystemExit):
         read_arguments(arguments)
     assert message in capsys.readouterr().err
 
 
-def test_a_server_that_is_not_there_is_told() -> None:
+def test_unreachable_server_is_an_error() -> None:
     side = read_arguments([URL]).sides[FIRST_SIDE]
     with pytest.raises(RequestFailed):
         asyncio.run(run(read_arguments([URL]), {FIRST_SIDE: EmbeddingSide(side, None)}))

@@ -44,7 +44,7 @@ def test_matrices_are_of_their_types(
     assert tensors["output.weight"].shape == (1600, hidden_size)
 
 
-def test_what_is_written_can_be_served(tmp_path: Path) -> None:
+def test_written_gguf_file_builds_a_model(tmp_path: Path) -> None:
     write_decoder(TINY, TYPES["q8_0"], tmp_path / "a.gguf", TOKENIZER)
     file = read_gguf(tmp_path / "a.gguf")
     model = build_decoder(file, read_hyperparameters(file.metadata))
@@ -62,7 +62,7 @@ def test_texts_have_the_tokens_that_the_tokenizer_gives_them(tmp_path: Path) -> 
     assert written.encode(text).ids == known.encode(text).ids
 
 
-def test_tokens_that_are_no_text_are_never_said(tmp_path: Path) -> None:
+def test_tokens_without_text_have_no_weight_in_the_output(tmp_path: Path) -> None:
     write_decoder(TINY, TYPES["q8_0"], tmp_path / "a.gguf", TOKENIZER)
     rows = read_gguf(tmp_path / "a.gguf").read_rows("output.weight")
     known = Tokenizer.from_file(str(TOKENIZER))
@@ -103,7 +103,7 @@ def test_command_writes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["demo", "q8_0", "{tmp}/a.gguf", "--tokenizer", "{tmp}/none"], "directory: {tmp}/none"),
     ],
 )
-def test_command_says_what_is_wrong(
+def test_invalid_arguments_are_refused_with_a_message(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:

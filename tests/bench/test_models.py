@@ -160,7 +160,7 @@ def test_paged_attention_gives_the_same_logits(shape: Shape) -> None:
     np.testing.assert_allclose(logits.reshape(expected.shape), expected, atol=1e-3)
 
 
-def test_a_sliding_window_hides_what_lies_before_it(prompt: NDArray[np.int64]) -> None:
+def test_sliding_window_hides_earlier_tokens(prompt: NDArray[np.int64]) -> None:
     """One layer sees the window, itself included: what comes before it changes nothing."""
     shape = replace(TINY, sliding_window=10, num_hidden_layers=1)
     model = ov.Core().compile_model(LlamaGraph(shape, NUM_TOKENS, seed=1).build(), "CPU", EXACT)
@@ -235,7 +235,7 @@ def test_directory_is_complete_and_runs_in_genai(tmp_path: Path, tokenizer: Path
     assert max(texts[0]) <= max(known)
 
 
-def test_parts_of_characters_are_never_said(tmp_path: Path, tokenizer: Path) -> None:
+def test_tokens_of_partial_characters_are_never_likely(tmp_path: Path, tokenizer: Path) -> None:
     write_model(replace(TINY, vocab_size=16), tmp_path, tokenizer)
     decode = openvino_genai.Tokenizer(str(tmp_path)).decode
     model = ov.Core().compile_model(tmp_path / "openvino_model.xml", "CPU", EXACT)

@@ -30,7 +30,7 @@ URL = "http://127.0.0.1:8000"
         ([URL, "--warm-up", "0"], "must be an integer at least 1, not '0'"),
     ],
 )
-def test_wrong_flags_are_told_before_any_work(
+def test_invalid_flags_are_refused_before_any_work(
     flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -22,7 +22,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     return calls
 
 
-def test_arguments(calls: list[tuple[object, ...]]) -> None:
+def test_chat_arguments_become_the_terminal_config(calls: list[tuple[object, ...]]) -> None:
     assert main(["chat"]) == 0
     main(["chat", "--system", "Be brief.", "--model", "m", "http://a"])
     assert calls == [

@@ -38,7 +38,7 @@ QUIET = ("--no-run", "--port", "0", "--state-dir", ":memory:", "--cache-dir", ""
 
 
 @pytest.mark.slow
-def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_prints_a_report_without_colours(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", *QUIET]) == 0
     output = capsys.readouterr().out
     assert "model: demo_model" in output
@@ -67,7 +67,9 @@ class Terminal(StringIO):
     ("environ", "is_coloured"),
     [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
 )
-def test_colours(environ: dict[str, str], is_coloured: bool) -> None:
+def test_colours_need_a_terminal_that_allows_them(
+    environ: dict[str, str], is_coloured: bool
+) -> None:
     assert wants_colour(Terminal(), environ) == is_coloured
     assert not wants_colour(StringIO(), environ)
 
@@ -147,7 +149,9 @@ def test_a_list_that_is_new(capfd, folder):
         ),
     ],
 )
-def test_wrong_lines(capfd, folder, flag, rest, message):
+def test_incomplete_or_contradictory_config_edit_changes_no_file(
+    capfd, folder, flag, rest, message
+):
     before = (folder / "mr" / "config.json").read_text()
     line = f"{flag} {rest} --model_path /models/new"
     assert edit(capfd, line) == (2, f"fastovms: {message.format(flag=flag)}\n")
@@ -208,7 +212,7 @@ def test_a_model_is_found_from_anywhere(capfd, folder, monkeypatch, config, mode
     assert entry["config"]["base_path"] == written.format(folder)
 
 
-def test_what_a_list_cannot_hold_is_told(folder, caplog):
+def test_options_that_a_list_cannot_hold_are_logged(folder, caplog):
     put_models(folder)
     line = (
         "--add_to_config --config_path mr --model_name b --model_path models/n "

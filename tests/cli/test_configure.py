@@ -71,7 +71,7 @@ def configure(line: str) -> int:
                                  "MODEL_DISTRIBUTION_POLICY": "TENSOR_PARALLEL"}}),
     ],
 )  # fmt: skip
-def test_what_is_given_is_read_back(folder, capfd, flags, settings):
+def test_configured_settings_are_read_back_from_the_graph(folder, capfd, flags, settings):
     line = f"{CONFIGURE} {flags.replace('{0}', str(folder))}"
     assert configure(line) == 0
     assert capfd.readouterr() == ("m/graph.pbtxt\n", "")
@@ -163,7 +163,7 @@ def test_options_without_use_here_are_in_the_graph_all_the_same(folder, caplog):
         (f"{CONFIGURE} --unknown", "there is no flag --unknown"),
     ],
 )  # fmt: skip
-def test_wrong_lines(folder, capfd, line, message):
+def test_invalid_configure_line_is_refused_and_writes_no_graph(folder, capfd, line, message):
     assert configure(line) == 2
     output = capfd.readouterr()
     assert (output.out, output.err.count("\n")) == ("", 1), output.err

@@ -34,7 +34,7 @@ SWITCHES, VALUES, REMOVED = (
 )
 
 
-def test_variables_that_set_something_are_named():
+def test_only_variables_with_an_effect_are_listed():
     environ = {
         "API_KEY": "secret", "TASK": "embeddings", "MAX_MODEL_LEN": "8k", "HOME": "/", "SEED": "1",
         "DTYPE": "auto", "REVISION": " ", "OVMS_MODEL_REPOSITORY_PATH": "/m",
@@ -45,7 +45,7 @@ def test_variables_that_set_something_are_named():
     }  # fmt: skip
 
 
-def test_runpods_variables():
+def test_runpod_variables_become_settings():
     environ = {
         "MODEL_NAME": "org/model",
         "MODEL_REVISION": "v2",
@@ -180,7 +180,7 @@ def test_variables_and_reasons_do_not_overlap():
     assert not set(VARIABLES) & set(IGNORED)
 
 
-def test_extra_arguments():
+def test_vllm_extra_args_are_split_like_a_shell_line():
     assert extra_arguments({}) == []
     assert extra_arguments({"VLLM_EXTRA_ARGS": "--a 'b c'"}) == ["--a", "b c"]
     with pytest.raises(ConfigurationError, match="VLLM_EXTRA_ARGS in the environment: No closing"):

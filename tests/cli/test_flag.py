@@ -74,7 +74,7 @@ def test_adapters_have_paths_that_the_api_takes() -> None:
         (["--max-model-len", "9" * 20], f"not '{'9' * 20}'"),
     ],
 )  # fmt: skip
-def test_wrong_values(arguments, message):
+def test_invalid_value_of_a_flag_is_refused(arguments, message):
     with pytest.raises(argparse.ArgumentError, match=rf"argument {arguments[0]}: .*") as caught:
         parse(*arguments)
     assert message in str(caught.value)
@@ -110,7 +110,7 @@ def test_wrong_values(arguments, message):
         (reader_of(str), "s", "s"),
     ],
 )
-def test_right_values(read, text, value):
+def test_valid_value_of_a_flag_is_converted(read, text, value):
     assert read(text) == value
 
 
@@ -182,7 +182,7 @@ def parser(*flags: Flag) -> argparse.ArgumentParser:
         (MEMBER, "--kv u8", {ENGINE.plugin_config: {"KV": "u8"}}),
     ],
 )
-def test_what_it_sets(flag, line, settings) -> None:
+def test_flag_sets_its_settings(flag, line, settings) -> None:
     assert flag.settings_of(parser(flag).parse_args(line.split())) == Settings(settings)
 
 

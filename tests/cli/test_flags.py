@@ -36,7 +36,7 @@ def parse(*arguments: str):
     return read_flags(arguments_of(*arguments))
 
 
-def test_nothing_given_is_the_defaults():
+def test_empty_command_line_gives_the_defaults():
     given = parse()
     assert given == Settings()
     assert given.section(HttpConfig) == HttpConfig()
@@ -104,7 +104,7 @@ def test_defaults_can_be_written_as_flags(flag):
         (["--chat-template", "{{ x }}"], CHAT.chat_template, "{{ x }}"),
     ],
 )
-def test_values(arguments, field, value):
+def test_flag_sets_the_field_of_its_section(arguments, field, value):
     settings = parse(*arguments)
     assert getattr(settings.section(field.section), field.name) == value
     of_models = {field: value} if field.section in MODEL_SECTIONS else {}
@@ -124,7 +124,7 @@ def test_values(arguments, field, value):
         (["--uds", "/s", "--host", "h"], "h", 8000, ("unix:/s",)),
     ],
 )  # fmt: skip
-def test_addresses(arguments, host, port, listen):
+def test_host_port_and_socket_flags_become_addresses(arguments, host, port, listen):
     http = parse(*arguments).section(HttpConfig)
     assert (http.host, http.port, http.listen) == (host, port, listen)
 
@@ -143,7 +143,7 @@ def test_vllms_names_of_parsers_are_names_of_ours(field, aliases):
 CACHE_OF_U8 = ["--plugin-config", '{"KV_CACHE_PRECISION": "u8"}']
 
 
-def test_flags_may_say_the_same_twice():
+def test_two_flags_with_the_same_value_are_accepted():
     given = parse("--kv-cache-precision", "u8", *CACHE_OF_U8).given
     assert given[ENGINE.plugin_config] == {"KV_CACHE_PRECISION": "u8"}
 

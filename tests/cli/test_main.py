@@ -54,7 +54,7 @@ from tests.ovms.test_graph import write as write_graph
         (["--gguf-filename", "x.gguf"], "gguf_filename", "x.gguf"),
     ],
 )
-def test_arguments(line: list[str], name: str, value: object) -> None:
+def test_serving_arguments_are_stored_by_name(line: list[str], name: str, value: object) -> None:
     parser = argparse.ArgumentParser()
     add_serving_arguments(parser, shows_all=True)
     assert getattr(parser.parse_args(line), name) == value
@@ -118,7 +118,7 @@ def test_flags_go_before_the_environment():
         ("--model a --model b --model_name c", "for one model, not 2"),
     ],
 )
-def test_contradictions(line, message):
+def test_contradictory_model_arguments_are_refused(line, message):
     with pytest.raises(ConfigurationError) as caught:
         chosen(*line.split())
     assert message in str(caught.value)
@@ -141,7 +141,7 @@ GRAPH_OPTIONS = """
 """
 
 
-def test_a_graph(tmp_path):
+def test_options_of_a_graph_become_the_model_config(tmp_path):
     (tmp_path / "model").mkdir()
     graph = write_graph(tmp_path, GRAPH_OPTIONS)
     expected = ModelConfig(
@@ -191,7 +191,7 @@ def test_a_wrong_plugin_config_in_a_graph(tmp_path, options, message):
     assert message in str(caught.value)
 
 
-def test_options_without_use_are_told(tmp_path, caplog):
+def test_unused_options_of_a_graph_are_logged(tmp_path, caplog):
     write_graph(tmp_path, 'models_path: "./" dynamic_split_fuse: false')
     assert found(ModelSource(str(tmp_path))).path == tmp_path
     [record] = caplog.records
@@ -298,7 +298,9 @@ PATHS = BatchPaths(Path("in"), Path("out"))
         (["--input-file", "in", "--output_file", "out", "--model", "m"], "m"),
     ],
 )
-def test_words(calls: list[Call], line: list[str], model: str) -> None:
+def test_batch_arguments_give_paths_and_model(
+    calls: list[Call], line: list[str], model: str
+) -> None:
     assert run("--batch-concurrency", "5", *line) == 1
     assert calls == [(PATHS, model, 5, "WARNING")]
 
@@ -325,7 +327,9 @@ def test_the_log_as_it_is_asked_for(calls: list[Call]) -> None:
         (["in", "out", "a", "--model", "b"], "MODEL cannot be used with --model"),
     ],
 )
-def test_wrong_words(calls: list[Call], line: list[str], fault: str) -> None:
+def test_incomplete_or_contradictory_batch_arguments_are_refused(
+    calls: list[Call], line: list[str], fault: str
+) -> None:
     with pytest.raises(ConfigurationError, match=fault):
         run(*line)
     assert not calls
@@ -346,7 +350,7 @@ def test_extra_arguments_go_before_variables_and_behind_flags(monkeypatch):
     ("line", "command"),
     [("serve m", "serve"), ("--port 1", "serve"), ("pull a/b", "pull"), ("tune m", "tune")],
 )
-def test_commands(line, command):
+def test_first_word_selects_the_command_with_serve_as_default(line, command):
     assert parse(line.split()).command.__module__ == f"fastovms.cli.{command}"
 
 
@@ -372,7 +376,7 @@ def test_a_wrong_line_is_one_line_of_error(arguments, message, capsys):
     assert "--help" in error
 
 
-def test_what_ovms_calls_its_modes():
+def test_mode_flags_of_ovms_are_parsed():
     arguments = parse(["--pull", "--source_model", "a/b", "--add_to_config", "list.json"])
     assert (arguments.pull, arguments.list_models, arguments.configure) == (True, False, False)
     assert arguments.source_model == "a/b"
@@ -420,7 +424,7 @@ def refused(capfd, *arguments: str) -> str:
         (("serve", "a", "b"), "b"),
     ],
 )
-def test_wrong_flags(capfd, arguments, message):
+def test_invalid_command_line_is_refused_with_a_message(capfd, arguments, message):
     assert message in refused(capfd, *arguments)
 
 
@@ -435,7 +439,7 @@ def test_directory_that_is_no_model(capfd, tmp_path):
     assert "has no openvino_model.xml" in line
 
 
-def test_broken_model(capfd, tmp_path):
+def test_broken_model_is_refused_by_its_path(capfd, tmp_path):
     for name in ("model.xml", "model.bin", "tokenizer.xml", "detokenizer.xml"):
         (tmp_path / f"openvino_{name}").write_text('<net name="x" version="11"/>')
     (tmp_path / "config.json").write_text(
@@ -452,7 +456,7 @@ def test_port_in_use(capfd):
     assert line == f"fastovms: cannot listen on 127.0.0.1:{port}: Address already in use\n"
 
 
-def test_unknown_host(capfd):
+def test_address_of_another_machine_is_refused(capfd):
     assert "cannot listen on 203.0.113.1:0" in refused(capfd, "serve", "--host", "203.0.113.1",
                                                        "--port", "0")  # fmt: skip
 
@@ -474,13 +478,13 @@ def test_unknown_host(capfd):
         ),
     ],
 )
-def test_what_cannot_be_had(capfd, tmp_path, flags, message):
+def test_options_that_cannot_be_combined_are_refused(capfd, tmp_path, flags, message):
     line = refused(capfd, "serve", *(flag.format(tmp_path) for flag in flags))
     assert line.startswith("fastovms: " + message.format(tmp_path))
 
 
 @pytest.mark.slow
-def test_help():
+def test_help_flag_prints_the_usage():
     done = subprocess.run(
         [sys.executable, "-m", "fastovms", "--help"], capture_output=True, text=True, check=True
     )
@@ -579,7 +583,7 @@ def test_a_signal_before_anything_is_served(number, arguments):
         assert process.stderr.read() == b""
 
 
-def test_version(capfd):
+def test_version_flag_prints_the_version(capfd):
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert caught.value.code == 0
@@ -601,7 +605,7 @@ def test_the_demo_model_is_inside_the_package():
         (["./nowhere"], True),  # and the server says that it is missing
     ],
 )
-def test_what_is_compiled_while_the_server_is_imported(
+def test_single_local_model_is_compiled_while_the_server_is_imported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: list[str], is_ahead: bool
 ) -> None:
     found: list[object] = []

@@ -33,7 +33,7 @@ from tests.state.conftest import postgres, postgres_server, test_database
         (["--api-key", "b"], {"OPENAI_API_KEY": "a"}, "b"),
     ],
 )
-def test_the_key(line, environ, key):
+def test_api_key_flag_precedes_the_environment(line, environ, key):
     parser = argparse.ArgumentParser()
     for flag in CHAT_FLAGS:
         flag.add_to(parser)
@@ -63,7 +63,7 @@ def test_every_field_has_a_flag() -> None:
     assert fields == {field for section in sections for field in vars(Fields(section)).values()}
 
 
-def test_values(calls: list[tuple[object, ...]]) -> None:
+def test_bench_flags_become_load_and_data_config(calls: list[tuple[object, ...]]) -> None:
     line = (
         "bench --backend openai-chat --request-rate 2.5 --header X-A=b=c --header Y=z "
         "--metric_percentiles 50,99.9 --percentile-metrics ttft,itl --goodput ttft:500,e2el:3000 "
@@ -110,7 +110,7 @@ def test_the_key_of_the_environment(
         (("--dataset-name", "sonnet"), "must be random, prefix_repetition, sharegpt or custom"),
     ],
 )
-def test_wrong_flags(
+def test_invalid_bench_flag_is_refused_with_one_line(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -222,7 +222,7 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", [0, 10, -1, -30])
-def test_a_file_that_was_cut_off_adds_nothing(tmp_path, capsys, cut):
+def test_import_of_a_damaged_file_is_refused_and_adds_no_state(tmp_path, capsys, cut):
     start, file, end = (str(tmp_path / name) for name in ("start", "file", "end"))
     asyncio.run(fill(start))
     assert main(["state", "export", start, file]) == 0
@@ -246,7 +246,9 @@ def test_a_file_that_was_cut_off_adds_nothing(tmp_path, capsys, cut):
         (["migrate", "NONE", "NONE"], 2, "has no stored state"),
     ],
 )
-def test_a_place_that_is_none(tmp_path, capsys, arguments, code, message):
+def test_missing_or_unreachable_state_is_refused_with_one_line(
+    tmp_path, capsys, arguments, code, message
+):
     given = [text.replace("NONE", str(tmp_path / "none")) for text in arguments]
     assert main(["state", *given]) == code
     [line] = capsys.readouterr().err.splitlines()

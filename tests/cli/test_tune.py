@@ -48,7 +48,7 @@ def test_a_model_is_measured_and_the_result_kept(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_rounds")
-def test_what_a_start_will_not_go_by_is_not_promised(
+def test_tune_with_no_tune_warns_that_serve_ignores_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--cache-dir", str(tmp_path), "--kv-cache-precision", "f16", "--no-tune"]
@@ -58,7 +58,9 @@ def test_what_a_start_will_not_go_by_is_not_promised(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_rounds")
-def test_without_a_cache_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_without_a_cache_warns_that_nothing_is_kept(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     flags = ["--cache-dir", "", "--kv-cache-precision", "u8"]
     assert main(["tune", *flags, str(DEMO_MODEL)]) == 0
     assert "could not be kept" in capsys.readouterr().out
@@ -69,7 +71,7 @@ def test_a_missing_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == f"fastovms: model directory {tmp_path}/none does not exist\n"
 
 
-def test_a_model_of_embeddings_has_nothing_to_measure(
+def test_tune_refuses_an_embedding_model(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["tune", str(encoder_dir())]) == 2
@@ -87,7 +89,7 @@ def test_a_model_of_embeddings_has_nothing_to_measure(
         ("exact, f32 cache", None, False, []),
     ],
 )
-def test_caches_and_slow_exports_are_told(
+def test_report_names_caches_and_slow_exports(
     name: str, int4_group_size: int | None, has_vnni: bool, told: list[str]
 ) -> None:
     report = TuningReport(

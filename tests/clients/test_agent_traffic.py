@@ -53,7 +53,7 @@ def next_call(text: str) -> int:
     return int(found[-1]) if found else 0
 
 
-def test_codex(url: str) -> None:
+def test_codex_session_calls_tools_until_the_final_answer(url: str) -> None:
     calls, last, tool_calls = [], "", set()
     with connect(f"{url.replace('http', 'ws')}/v1/responses", max_size=None) as socket:
         for entry in sent_by("codex"):
@@ -79,7 +79,7 @@ def test_codex(url: str) -> None:
     assert tool_calls == {"exec_command"}
 
 
-def test_claude_code(url: str) -> None:
+def test_claude_code_session_calls_tools_until_the_turn_ends(url: str) -> None:
     calls = []
     for entry in sent_by("claude"):
         request = urllib.request.Request(

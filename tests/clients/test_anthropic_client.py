@@ -47,7 +47,7 @@ def asked(text: str = QUESTION, **fields: Any) -> Any:
     }
 
 
-def test_create(client: anthropic.Anthropic) -> None:
+def test_create_returns_text_and_usage(client: anthropic.Anthropic) -> None:
     message = client.messages.create(**asked("Hello", system="Be brief."))
     [block] = message.content
     assert block.type == "text"
@@ -59,7 +59,7 @@ def test_create(client: anthropic.Anthropic) -> None:
     assert counted.input_tokens > 5
 
 
-def test_stream(client: anthropic.Anthropic) -> None:
+def test_stream_gives_the_text_of_a_whole_message(client: anthropic.Anthropic) -> None:
     with client.messages.stream(**asked("Once upon a time", stop_sequences=["."])) as stream:
         text = "".join(stream.text_stream)
         message = stream.get_final_message()
@@ -89,7 +89,7 @@ def test_inputs_of_tools_accumulate(client: anthropic.Anthropic) -> None:
     assert message.stop_reason == "tool_use"
 
 
-def test_tool_runner(client: anthropic.Anthropic) -> None:
+def test_tool_runner_calls_the_tool_and_ends_the_turn(client: anthropic.Anthropic) -> None:
     cities = []
 
     @anthropic.beta_tool
@@ -128,14 +128,14 @@ class City(BaseModel):
     is_big: bool
 
 
-def test_parse(client: anthropic.Anthropic) -> None:
+def test_parse_returns_an_object_of_the_output_format(client: anthropic.Anthropic) -> None:
     parsed = client.messages.parse(**asked("Is Paris big?", output_format=City))
     assert isinstance(parsed.parsed_output, City)
     with client.messages.stream(**asked("Is Paris big?", output_format=City)) as stream:
         assert stream.get_final_message().parsed_output == parsed.parsed_output
 
 
-def test_models(client: anthropic.Anthropic) -> None:
+def test_models_are_listed_and_retrieved(client: anthropic.Anthropic) -> None:
     [model] = client.models.list()
     assert model.id == NAME
     assert client.models.retrieve(NAME).created_at == model.created_at
@@ -152,7 +152,9 @@ def test_models(client: anthropic.Anthropic) -> None:
         ({"extra_body": {"temperature": "hot"}}, anthropic.BadRequestError, "temperature"),
     ],
 )  # fmt: skip
-def test_errors(client: anthropic.Anthropic, fields: Any, error: Any, words: str) -> None:
+def test_invalid_request_raises_the_error_class_of_its_status(
+    client: anthropic.Anthropic, fields: Any, error: Any, words: str
+) -> None:
     with pytest.raises(error) as caught:
         client.messages.create(**{**asked("Hello"), **fields})
     body: Any = caught.value.body
@@ -161,7 +163,7 @@ def test_errors(client: anthropic.Anthropic, fields: Any, error: Any, words: str
     assert body["request_id"] == caught.value.request_id
 
 
-def test_what_the_http_layer_refuses(client: anthropic.Anthropic) -> None:
+def test_image_for_a_text_model_is_refused(client: anthropic.Anthropic) -> None:
     pixel = io.BytesIO()
     Image.new("RGB", (8, 8)).save(pixel, "PNG")
     data = base64.b64encode(pixel.getvalue()).decode()
@@ -187,7 +189,7 @@ def test_batches_and_files_are_refused_by_name(client: anthropic.Anthropic) -> N
         assert caught.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
 
 
-def test_keys() -> None:
+def test_wrong_key_and_large_body_raise_errors_of_the_api() -> None:
     server = start_server("--api-key", "alpha", "--max-body", "4096")
     try:
         with anthropic.Anthropic(base_url=server.url, api_key="alpha", max_retries=0) as client:

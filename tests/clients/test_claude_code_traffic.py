@@ -115,7 +115,7 @@ HISTORY = [
 ]
 
 
-def test_a_turn(server: Server) -> None:
+def test_turn_with_history_streams_message_events_without_warnings(server: Server) -> None:
     headers, answer = send(
         server, "/v1/messages?beta=true", {**FIELDS, "max_tokens": 40, "messages": HISTORY}
     )
@@ -137,7 +137,7 @@ def test_the_next_turn_comes_from_the_cache(server: Server) -> None:
     assert usages[1]["cache_read_input_tokens"] > usages[1]["input_tokens"]
 
 
-def test_counted_tokens(server: Server) -> None:
+def test_count_tokens_grows_with_the_tools(server: Server) -> None:
     body = {"model": NAME, "messages": HISTORY, "tools": TOOLS, "system": SYSTEM}
     counted = json.loads(send(server, "/v1/messages/count_tokens?beta=true", body)[1])
     fewer = {**body, "tools": TOOLS[:1]}
@@ -145,7 +145,7 @@ def test_counted_tokens(server: Server) -> None:
     assert counted["input_tokens"] > less["input_tokens"] > 20
 
 
-def test_a_title(server: Server) -> None:
+def test_title_request_with_a_schema_returns_an_object(server: Server) -> None:
     """The small model is asked for objects, without thinking or a stream."""
     schema = {
         "type": "object",
@@ -166,14 +166,14 @@ def test_a_title(server: Server) -> None:
     assert set(json.loads(message["content"][0]["text"])) == {"title"}
 
 
-def test_a_probe(server: Server) -> None:
+def test_quota_probe_generates_one_token(server: Server) -> None:
     body = {"model": NAME, "max_tokens": 1, "messages": [{"role": "user", "content": "quota"}]}
     message = json.loads(send(server, "/v1/messages?beta=true", body)[1])
     assert message["stop_reason"] == "max_tokens"
     assert message["usage"]["output_tokens"] == 1
 
 
-def test_a_search(server: Server) -> None:
+def test_server_tool_is_ignored_with_a_warning_header(server: Server) -> None:
     """Tools of Anthropic's servers are passed over, and the client is told."""
     search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
     body = {**FIELDS, "max_tokens": 2, "messages": HISTORY[:1], "tools": [search]}

@@ -38,7 +38,7 @@ def get_weather(city: str) -> str:
     return f"It is sunny in {city}, 18 degrees."
 
 
-def test_models(client):
+def test_model_is_listed_shown_running_and_pulled(client):
     [model] = client.list().models
     assert model.model == NAME
     assert model.size > 0
@@ -64,7 +64,7 @@ async def test_the_asynchronous_client(server):
     assert "Paris" in "".join(part.message.content for part in parts)
 
 
-def test_prompts(client):
+def test_generate_continues_a_context_and_streams_a_raw_prompt(client):
     first = client.generate(NAME, "What is the capital of France?", options=GREEDY)
     assert "Paris" in first.response
     again = client.generate(NAME, "Thanks!", context=first.context, options=GREEDY)
@@ -73,7 +73,7 @@ def test_prompts(client):
     assert len("".join(part.response for part in raw)) > 4
 
 
-def test_formats(client):
+def test_chat_with_a_schema_returns_valid_json(client):
     answer = client.chat(NAME, ASKED, format=SCHEMA, options=GREEDY)
     assert json.loads(answer.message.content)["a"] in ("x", "y")
 
@@ -93,7 +93,7 @@ def test_an_agent_with_a_function(client):
     ("fields", "status"),
     [({"model": "x"}, 404), ({"options": {"temperature": 9}}, 400), ({"format": {"type": 5}}, 400)],
 )
-def test_errors(client, fields, status):
+def test_invalid_chat_raises_a_response_error_with_its_status(client, fields, status):
     with pytest.raises(ollama.ResponseError) as caught:
         client.chat(**{"model": NAME, "messages": ASKED, **fields})
     assert caught.value.status_code == status

@@ -151,7 +151,7 @@ def test_a_conversation_is_compacted(client):
     assert "Alice" in answer.output_text
 
 
-def test_decisions(client):
+def test_decisions_have_a_typed_answer_for_each_question(client):
     """What is read agrees with the log probabilities of a chat's first token."""
     questions = [
         {"type": "predicate", "name": "wet", "instructions": "The street is wet."},

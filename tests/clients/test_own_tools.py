@@ -58,7 +58,9 @@ def run_command(request: Any) -> str:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("kind", ["http", "websocket", "previous_response_id", "conversation"])
-async def test_openai_agents(url: str, streamed: bool, kind: str) -> None:
+async def test_openai_agent_edits_files_with_its_own_tools(
+    url: str, streamed: bool, kind: str
+) -> None:
     agents.set_tracing_disabled(True)
     editor = Editor()
     tools = [agents.ShellTool(executor=run_commands), agents.ApplyPatchTool(editor=editor)]
@@ -104,7 +106,7 @@ async def test_openai_agents_with_a_local_shell(url: str) -> None:
         ({"type": "computer"}, "computer_call"),
     ],
 )
-def test_items_and_events_are_what_the_types_of_openai_say(url: str, tool: Any, kind: str) -> None:
+def test_items_and_events_match_the_types_of_openai(url: str, tool: Any, kind: str) -> None:
     asked = {"model": NAME, "input": "Do it.", "tools": [tool], "tool_choice": "required"}
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         raw = client.responses.with_raw_response.create(**asked)

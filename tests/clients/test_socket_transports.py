@@ -107,7 +107,7 @@ def through_nginx(folder: Path) -> Iterator[Connect]:
 
 
 @pytest.mark.parametrize("opened", [over_tls, over_a_unix_socket, through_nginx])
-def test_two_turns(
+def test_second_turn_continues_an_unstored_response_on_each_transport(
     opened: Callable[[Path], AbstractContextManager[Connect]], tmp_path: Path
 ) -> None:
     """The second turn continues the first one, which is not stored; then the connection closes at

@@ -113,12 +113,12 @@ def parts(value: object) -> Iterator[BaseModel]:
 
 
 @pytest.mark.parametrize(("path", "body", "kind"), ANSWERS)
-def test_answers(server, path, body, kind) -> None:
+def test_answer_matches_the_schema_of_the_vendor(server, path, body, kind) -> None:
     check(send(server, path, body), kind)
 
 
 @pytest.mark.parametrize(("path", "body", "kind"), STREAMS)
-def test_events(server, path, body, kind) -> None:
+def test_streamed_events_match_the_schema_of_the_vendor(server, path, body, kind) -> None:
     lines = send(server, path, {**body, "stream": True}).splitlines()
     told = [line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: {")]
     assert len(told) > 2

@@ -127,7 +127,7 @@ def test_a_prompt_is_computed_for_the_next_request(client: anthropic.Anthropic) 
     assert read(empty) == read(client.messages.create(**asked([user(image(PICTURE))])))
 
 
-def test_ollamas_client(server: Server) -> None:
+def test_ollama_client_sends_images_in_chat_and_generate(server: Server) -> None:
     with ollama.Client(host=server.url) as client:
         chats = [
             client.chat(

@@ -62,7 +62,7 @@ def test_directories_are_those_that_the_manifests_mount() -> None:
 
 
 @pytest.mark.parametrize("line", re.findall(r"^COPY (?!--)(.+) \S+$", DOCKERFILE, re.MULTILINE))
-def test_what_is_copied_is_there(line: str) -> None:
+def test_copied_paths_exist(line: str) -> None:
     assert [path for path in line.split() if not (ROOT / path).exists()] == []
 
 

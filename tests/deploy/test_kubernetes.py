@@ -163,7 +163,7 @@ def test_pods_are_within_the_restricted_security_standard(name: str) -> None:
 
 
 @every_overlay
-def test_what_the_server_writes_can_be_written(name: str) -> None:
+def test_written_directories_are_writable_volumes(name: str) -> None:
     resources = overlay(name)
     for container, pod, given in servers(resources):
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
@@ -269,7 +269,7 @@ def test_the_router_reads_the_size_of_the_cache() -> None:
         assert {it["pluginRef"] for it in profile["plugins"]} <= types
 
 
-def test_an_autoscaler_alone_says_how_many_replicas_there_are() -> None:
+def test_autoscaled_deployments_have_no_replica_count() -> None:
     for name in OVERLAYS:
         resources = overlay(name)
         scaled = {

@@ -247,7 +247,7 @@ def test_panels_do_not_lie_on_each_other() -> None:
         taken |= cells
 
 
-def test_the_dashboard_is_what_its_table_says() -> None:
+def test_dashboard_is_current_with_its_table() -> None:
     command = [sys.executable, "-m", "deploy.observability.dashboard", "--check"]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0, "write it anew"
 
@@ -266,7 +266,7 @@ def test_alerts_fire_when_they_should_and_else_not(tmp_path: Path) -> None:
     promtool("test", "rules", str(tests))
 
 
-def test_every_alert_says_what_to_do() -> None:
+def test_every_alert_has_severity_and_description() -> None:
     for name, rule in rules().items():
         assert rule["labels"]["severity"] in ("warning", "critical"), name
         assert len(rule["annotations"]["description"]) > 100, name

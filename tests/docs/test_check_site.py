@@ -36,11 +36,11 @@ def test_loads_are_found(page: str):
         "<p>https://fonts.example url(https://fonts.example)</p>",
     ],
 )
-def test_what_loads_nothing_is_fine(page: str):
+def test_page_without_external_resources_has_no_loads(page: str):
     assert loads_of_page(page) == []
 
 
-def test_styles():
+def test_external_url_of_a_style_is_found():
     assert loads_of_style("@font-face { src: url('https://fonts.example/a.woff2') }")
     assert loads_of_style("@font-face { src: url(../fonts/a.woff2) }") == []
 

@@ -18,7 +18,7 @@ def test_the_page_is_current(name: str):
     assert current == generate.PAGES[name](), "run python -m docs.generate"
 
 
-def test_a_stale_page_is_found_and_written_anew(tmp_path, monkeypatch, capsys):
+def test_stale_page_is_reported_and_rewritten(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(generate, "DOCS", tmp_path)
     pages = {"flags.md": lambda: "# All flags\n", "metrics.md": lambda: "# Metrics\n"}
     monkeypatch.setattr(generate, "PAGES", pages)

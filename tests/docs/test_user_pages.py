@@ -122,7 +122,7 @@ def test_the_pages_are_found():
     [page for page in PAGES if page.stem != "page"],  # its address is what is copied
     ids=lambda page: page.stem,
 )
-def test_a_page_begins_with_something_to_copy(page: Path):
+def test_page_begins_with_an_example_in_a_fenced_block(page: Path):
     """No block is made by indentation: it would not be found here."""
     first = next((block for block in blocks_of(page) if block.language not in ("text", "")), None)
     assert first is not None

@@ -111,7 +111,9 @@ def test_a_fine_machine() -> None:
         ({"num_numa_nodes": 2}, Level.NOTE, "NUMA", "2 nodes"),
     ],
 )
-def test_what_is_told(changes: Mapping[str, object], level: Level, topic: str, words: str) -> None:
+def test_finding_has_level_topic_and_text(
+    changes: Mapping[str, object], level: Level, topic: str, words: str
+) -> None:
     findings = found(replace(FINE, **changes))  # type: ignore[arg-type]
     assert [
         text for of, where, text, _ in findings if (of, where) == (level, topic) and words in text
@@ -146,7 +148,7 @@ def directory(
         (DatabaseFacts("postgresql://h/d", "refused"), Level.PROBLEM, "h/d: refused"),
     ],
 )
-def test_installation_checks_what_is_told(
+def test_installation_finding_has_level_and_text(
     facts: DirectoryFacts | SecretFacts | AddressFacts | DatabaseFacts, level: Level, words: str
 ) -> None:
     installation = InstallationFacts(
@@ -206,7 +208,7 @@ def test_a_run_far_below_the_ceiling_is_noted() -> None:
     assert "fastovms tune" in model_checks_found(slow)["run"].advice
 
 
-def test_experts() -> None:
+def test_weights_of_active_experts_count_for_each_token() -> None:
     sparse = with_model(traffic=WeightTraffic(10_000_000_000, 0, 8_000_000_000, 0.125))
     assert sparse.model.traffic.per_token == 3_000_000_000
     assert (
@@ -236,7 +238,7 @@ def test_a_run_without_a_figure_is_noted() -> None:
     )
 
 
-def test_what_is_not_measured_is_not_told() -> None:
+def test_checks_without_measurement_are_left_out() -> None:
     quiet = replace(with_model(run=replace(RUN, seconds_per_token=None)), bandwidth=None)
     assert set(model_checks_found(quiet)) == {"model", "backend", "tuning", "reads"}
     genai = replace(with_model(backend="genai", run=None), bandwidth=None)
@@ -260,7 +262,9 @@ def read(directory: Path, **encoder: str) -> EncoderFacts | None:
         (1, "auto", "rerank", None),
     ],
 )
-def test_what_encoders_are(num_labels: int, wanted: str, task: str, pooling: str | None) -> None:
+def test_facts_of_encoders_have_task_and_pooling(
+    num_labels: int, wanted: str, task: str, pooling: str | None
+) -> None:
     directory = encoder_dir(num_labels)
     facts = read(directory, pooling=wanted)
     assert facts is not None
@@ -269,7 +273,7 @@ def test_what_encoders_are(num_labels: int, wanted: str, task: str, pooling: str
     assert facts.weights_size == (directory / "openvino_model.bin").stat().st_size
 
 
-def test_what_generates_is_no_encoder() -> None:
+def test_generating_model_is_not_read_as_encoder() -> None:
     assert read(DEMO_MODEL) is None
 
 
@@ -347,7 +351,7 @@ def finder(settings: Settings) -> Callable[[ModelSource], ModelConfig | None]:
 
 
 @pytest.mark.slow
-def test_everything_is_examined() -> None:
+def test_examination_covers_machine_model_and_configuration() -> None:
     examination = examine(ModelSource(), QUIET, finder(QUIET), runs=False)
     topics = {finding.topic for finding in examination.findings}
     assert {"processor", "cores", "memory", "address", "cache directory", "model"} <= topics
@@ -391,7 +395,7 @@ FINDINGS = [
 ]
 
 
-def test_the_text() -> None:
+def test_findings_are_rendered_as_text_with_a_summary() -> None:
     assert render(FINDINGS, in_colour=False).splitlines() == [
         "ok       cores: 8 of them",
         "warning  governor: powersave",
@@ -402,7 +406,7 @@ def test_the_text() -> None:
     assert render(FINDINGS[:1], in_colour=False).endswith("\nall is well")
 
 
-def test_colours() -> None:
+def test_status_of_a_finding_is_coloured() -> None:
     lines = render(FINDINGS, in_colour=True).splitlines()
     assert lines[0] == "\x1b[32mok     \x1b[0m  cores: 8 of them"
     assert lines[1].startswith("\x1b[33mwarning\x1b[0m")

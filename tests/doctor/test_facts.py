@@ -78,7 +78,7 @@ def test_a_hybrid_laptop(tmp_path: Path) -> None:
     assert facts.available_memory == facts.memory_limit_left == 2000
 
 
-def test_a_kernel_that_tells_little(tmp_path: Path) -> None:
+def test_missing_kernel_files_give_unknown_facts(tmp_path: Path) -> None:
     write(tmp_path, **{"proc/meminfo": "MemAvailable: 1 kB"})
     facts = read_machine(tmp_path)
     assert facts.model == "an unknown processor"
@@ -90,7 +90,7 @@ def test_a_kernel_that_tells_little(tmp_path: Path) -> None:
     assert math.isinf(facts.quota)
 
 
-def test_this_machine() -> None:
+def test_facts_of_this_machine_are_plausible() -> None:
     facts = read_machine()
     assert "sse2" in facts.flags or not facts.flags
     assert 1 <= facts.num_threads <= facts.num_allowed <= facts.num_cpus
@@ -118,7 +118,7 @@ def read(
     )
 
 
-def test_directories(tmp_path: Path) -> None:
+def test_directories_are_examined_without_being_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     facts = read(
         engine=EngineConfig(cache_dir=str(tmp_path)),
@@ -142,12 +142,12 @@ def test_a_directory_below_a_file_cannot_be_made(tmp_path: Path) -> None:
         assert (cache.exists, cache.is_writable) == (False, False)
 
 
-def test_what_needs_no_directory() -> None:
+def test_state_in_memory_needs_no_directory() -> None:
     [cache] = read(state=StateConfig(state_dir=":memory:")).directories
     assert cache.path is None
 
 
-def test_secrets(tmp_path: Path) -> None:
+def test_secret_files_are_examined_for_mode_and_access(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("k")
     keys.chmod(0o640)
@@ -164,7 +164,7 @@ def test_secrets(tmp_path: Path) -> None:
     ]
 
 
-def test_addresses(tmp_path: Path) -> None:
+def test_address_that_cannot_be_bound_has_its_fault(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         listen = (f"unix:{tmp_path}/s", "unix:/none/s", "nowhere", "[::1]:0", "no.invalid:80")
@@ -256,7 +256,7 @@ def test_a_token_reads_its_experts_only(expert: str, config: Mapping[str, object
     assert traffic.per_token == traffic.total - (EXPERTS - 1) * MATRIX
 
 
-def test_what_is_not_known_counts_in_full() -> None:
+def test_unknown_experts_count_in_full() -> None:
     assert read_traffic(model(is_tied=True, expert="named"), {}).experts == 0
     unknown = read_traffic(model(is_tied=True, expert="named"), {"num_experts": EXPERTS})
     assert unknown.per_token == unknown.total
@@ -314,6 +314,6 @@ def test_the_genai_backend_is_not_looked_into() -> None:
     assert (facts.backend, facts.backend_reason, facts.run) == ("genai", "as --backend says", None)
 
 
-def test_what_is_no_model(tmp_path: Path) -> None:
+def test_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="openvino_model"):
         read_model(replace(demo(), path=tmp_path), tmp_path, NOTHING_KEPT, runs=False)

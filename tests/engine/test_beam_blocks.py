@@ -39,7 +39,7 @@ def test_beams_share_what_they_have_in_common() -> None:
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 3, 6])
-def test_abort_frees_everything_at_any_stage(num_steps: int) -> None:
+def test_abort_frees_all_blocks_of_a_beam_search_at_any_step(num_steps: int) -> None:
     engine = make_engine(max_num_batched_tokens=16)
     engine.add(beam_request("gone", list(range(30)), BeamSearch(4), ignore_eos=True))
     engine.add(beam_request("kept", [7, 8], BeamSearch(2), n=2))
@@ -104,7 +104,7 @@ def test_beams_that_come_back_share_their_prompt_again() -> None:
     assert [outputs["r", i].token_ids for i in range(4)] == search_alone(request)
 
 
-def test_who_may_go_first_does_not_come_between_the_beams_of_a_group() -> None:
+def test_request_of_higher_rank_does_not_split_a_group_of_beams() -> None:
     """A preempted group comes back in several steps; each time one arrives that goes first."""
     engine = make_engine(
         num_blocks=20, enable_prefix_caching=False, max_num_seqs=12, max_num_batched_tokens=12

@@ -178,7 +178,7 @@ def test_texts_equal_the_reference(
     ],
     ids=["chunked prefill", "no prefix cache", "queueing", "preempting", "preempting, no cache"],
 )
-def test_how_it_is_scheduled_changes_nothing(
+def test_scheduling_does_not_change_beam_search_results(
     model: PagedModel,
     pipeline: openvino_genai.ContinuousBatchingPipeline,
     prompts: list[list[int]],

@@ -273,7 +273,7 @@ def test_searches_and_samples_in_one_batch_find_what_they_find_alone(
         assert engine.counters.num_preemptions > 0
 
 
-def test_what_the_outputs_say() -> None:
+def test_outputs_of_beam_search_have_tokens_logprobs_and_finish_reasons() -> None:
     prompt = list(range(10))
     search = BeamSearch(4, early_stopping=EarlyStopping.NEVER)
     stop = search_alone(beam_request("", prompt, search, max_tokens=3))[0][1]

@@ -66,7 +66,9 @@ def test_untouched_blocks_are_used_before_the_cache_is_evicted() -> None:
         (ids(), 0),
     ],
 )
-def test_match_prefix(prompt: array[int], num_matched: int) -> None:
+def test_match_prefix_finds_full_blocks_of_the_same_prefix(
+    prompt: array[int], num_matched: int
+) -> None:
     blocks = BlockManager(4, 2)
     table = take(blocks, 2)
     register_all(blocks, table, ids(1, 2, 3, 4))
@@ -152,7 +154,7 @@ def test_a_salt_parts_equal_prefixes() -> None:
     assert blocks.match_prefix(prompt).block_ids == []
 
 
-def test_a_block_that_lost_its_beginning_is_registered_anew() -> None:
+def test_block_whose_predecessor_was_evicted_is_registered_again() -> None:
     """Two sequences computed the same first block; the registered one has been evicted."""
     blocks = BlockManager(3, 1)
     first, second = take(blocks, 1), take(blocks, 2)

@@ -133,7 +133,7 @@ def test_a_request_ends_alone(
     assert engine.blocks.num_free_blocks == 64
 
 
-def test_a_token_that_is_impossible_breaks_nothing() -> None:
+def test_tokens_with_minus_infinity_are_never_generated() -> None:
     model = BreakingModel(-np.inf, np.array([0, 50]))
     engine = make_engine(model)
     for i, temperature in enumerate((0.0, 1.0)):
@@ -169,7 +169,7 @@ def test_it_ends_in_the_middle_of_a_text() -> None:
     assert outputs[-1].finish_reason is FinishReason.ERROR
 
 
-def test_what_it_has_computed_is_not_found_again() -> None:
+def test_blocks_computed_with_broken_logits_are_not_reused() -> None:
     """As a fault of the machine may have broken it."""
     model = BreakingModel()
     engine = make_engine(model)
@@ -218,7 +218,7 @@ def test_a_damaged_model_ends_the_engine(params: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("good_every", "num_trials"), [(3, 0), (4, 1), (100, 2)])
-def test_the_model_is_tried_only_when_nothing_else_shows_that_it_works(
+def test_model_is_tried_only_after_several_broken_requests_in_a_row(
     good_every: int, num_trials: int
 ) -> None:
     model = BreakingModel()
@@ -229,7 +229,7 @@ def test_the_model_is_tried_only_when_nothing_else_shows_that_it_works(
     assert model.num_trials == num_trials
 
 
-def test_a_broken_draft_model_drafts_nothing() -> None:
+def test_broken_draft_model_does_not_change_the_text() -> None:
     draft = BreakingModel()
     draft.is_damaged = True
     draft_model = DraftModel(

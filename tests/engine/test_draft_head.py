@@ -139,7 +139,7 @@ def test_a_cached_prefix_that_the_head_does_not_have_is_left_out() -> None:
     assert one.num_wrong == 0
 
 
-def test_texts_with_another_first_token_share_nothing_in_the_cache_of_the_head() -> None:
+def test_head_cache_is_not_shared_between_different_first_tokens() -> None:
     one = Speculation()
     for first in (50, 60):
         one.add("r", [first, *range(41)], max_tokens=8)
@@ -158,7 +158,7 @@ def test_a_long_prompt_is_followed_while_it_is_computed() -> None:
     assert one.num_wrong == 0
 
 
-def test_hidden_states_do_not_pile_up_while_nothing_is_drafted() -> None:
+def test_pending_hidden_states_stay_bounded_while_drafting_pauses() -> None:
     one = Speculation(max_model_len=700)
     one.add("r", [1, 2, 3], max_tokens=600, num_assistant_tokens=None)
     most = 0
@@ -172,7 +172,7 @@ def test_hidden_states_do_not_pile_up_while_nothing_is_drafted() -> None:
     assert len(one.head.num_tokens_per_step) == 600 // 64
 
 
-def test_what_does_not_fit_goes_without_until_there_is_room() -> None:
+def test_sequence_without_room_in_the_draft_cache_gets_no_drafts() -> None:
     one = Speculation(draft_tokens=60)
     expected = {}
     for i in range(6):
@@ -220,7 +220,7 @@ def test_a_head_that_fails_is_switched_off(
     caching=st.booleans(),
     lookup=st.booleans(),
 )
-def test_random_operations_lose_no_block_and_draft_nothing_wrong(
+def test_random_operations_leak_no_block_and_make_no_wrong_draft(
     seed: int, num_blocks: int, draft_tokens: int, budget: int, caching: bool, lookup: bool
 ) -> None:
     one = Speculation(
@@ -237,7 +237,7 @@ def test_random_operations_lose_no_block_and_draft_nothing_wrong(
 
 
 @pytest.mark.slow
-def test_thousands_of_operations_with_preemptions_draft_nothing_wrong() -> None:
+def test_preemptions_in_a_long_run_make_no_wrong_draft() -> None:
     one = Speculation(num_blocks=24, draft_tokens=80, max_model_len=96, max_num_batched_tokens=32)
     RandomOperations(one.engine, random.Random(0)).run(3_000)
     assert one.engine.counters.num_preemptions > 10

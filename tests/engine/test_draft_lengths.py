@@ -61,7 +61,7 @@ def test_as_much_is_drafted_as_gives_the_most_tokens_a_second(
         assert lengths == expected
 
 
-def test_nothing_is_drafted_before_a_step_has_been_measured() -> None:
+def test_draft_length_is_zero_before_any_step_is_measured() -> None:
     chances = [np.array(SURE)]
     assert draft_lengths(chances, StepCosts(), num_sequences=1, num_rows=1) == [0]
 

@@ -238,7 +238,7 @@ PROMPTS = [[i, 1, 2, 3, 4, 5, 6, 7][: 3 + i] for i in range(6)]
     ids=str,
 )
 @pytest.mark.parametrize("temperature", [0, 4])
-def test_drafts_save_steps_and_change_nothing(
+def test_draft_model_saves_steps_without_changing_texts(
     settings: dict[str, float], temperature: float
 ) -> None:
     def generate(draft: FakeModel | None) -> tuple[Texts, Engine]:
@@ -275,7 +275,9 @@ def test_a_draft_model_that_is_always_right_is_always_believed() -> None:
         ({"max_tokens": 2}, "the one token after the next is not worth a draft"),
     ],
 )
-def test_without_drafts(settings: dict[str, object], reason: str) -> None:
+def test_requests_without_drafts_never_run_the_draft_model(
+    settings: dict[str, object], reason: str
+) -> None:
     draft = FakeDraft()
     engine, _ = make_engine(draft)
     engine.add(request("r", [1, 2, 3], **settings))
@@ -370,7 +372,7 @@ def test_a_long_prompt_holds_no_drafts_up() -> None:
     assert num_drafted["long"] > 0
 
 
-def test_what_does_not_fit_goes_without_until_there_is_room() -> None:
+def test_sequence_without_room_in_the_draft_model_gets_no_drafts() -> None:
     engine, model = make_engine(FakeDraft(), draft_tokens=60)
     assert isinstance(model, CheckedDraftModel)
     expected = {}
@@ -392,7 +394,7 @@ def test_what_does_not_fit_goes_without_until_there_is_room() -> None:
     assert model.blocks.num_free_blocks == model.blocks.num_blocks
 
 
-def test_a_preempted_sequence_holds_nothing() -> None:
+def test_preempted_sequence_is_released_by_the_draft_model() -> None:
     engine, model = make_engine(FakeDraft(), num_blocks=10, max_model_len=40)
     assert model is not None
     for i in range(3):

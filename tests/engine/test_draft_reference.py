@@ -80,7 +80,7 @@ def generate(
     ],
     ids=["greedy", "seeded", "not enough blocks"],
 )
-def test_drafts_change_nothing(
+def test_draft_models_do_not_change_the_generated_texts(
     target: PagedModel,
     twin: PagedModel,
     stranger: PagedModel,

@@ -78,7 +78,7 @@ def compiler() -> GrammarCompiler:
         ('{"name":"Ada","reference":"7f93-', None, True, 'AA-2210"}'),
     ],
 )
-def test_what_is_forced_and_what_is_found_join_as_far_as_the_grammar_goes(
+def test_forced_and_looked_up_drafts_join_within_the_grammar(
     compiler: GrammarCompiler,
     so_far: str,
     num_tokens: int | None,
@@ -123,7 +123,7 @@ class CopyingModel(FakeModel):
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0, 0.7])
 @pytest.mark.parametrize("has_model", [False, True])
-def test_drafts_under_a_grammar_change_nothing(
+def test_drafts_under_a_grammar_save_steps_without_changing_texts(
     compiler: GrammarCompiler, temperature: float, has_model: bool
 ) -> None:
     def generate(drafts: bool) -> tuple[dict[tuple[str, int], list[int]], Engine]:
@@ -180,7 +180,9 @@ def test_drafts_under_a_grammar_change_nothing(
 
 @pytest.mark.parametrize("automatic", [True, False])
 @pytest.mark.parametrize("temperature", [0, 5])
-def test_drafts_save_steps_and_change_nothing(automatic: bool, temperature: float) -> None:
+def test_prompt_lookup_saves_steps_without_changing_texts(
+    automatic: bool, temperature: float
+) -> None:
     def generate(lookup: bool) -> tuple[dict[tuple[str, int], list[int]], Engine]:
         engine, _ = make_engine(
             num_blocks=256, max_model_len=512, enable_prompt_lookup=lookup and automatic
@@ -235,7 +237,7 @@ class FaultyGrammar:
 
 @pytest.mark.parametrize("forces", [True, False])
 @pytest.mark.parametrize("lookup", [True, False])
-def test_a_fault_in_a_guess_costs_that_sequence_its_drafts_and_nobody_anything_else(
+def test_fault_in_a_draft_disables_drafts_of_that_sequence_only(
     forces: bool, lookup: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine, draft_model = make_draft_engine(FakeDraft(), enable_prompt_lookup=lookup)

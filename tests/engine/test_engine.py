@@ -76,7 +76,7 @@ def test_samples_have_tokens_and_processors_of_their_own(maker: SequenceMaker) -
     assert np.flatnonzero(logits != 1).tolist() == PROMPT
 
 
-def test_who_comes_later_is_later_in_the_queue(maker: SequenceMaker) -> None:
+def test_rank_orders_by_priority_then_arrival(maker: SequenceMaker) -> None:
     [early], [late], [urgent] = (maker.make(request(priority=p)) for p in (0, 0, -1))
     assert urgent.rank < early.rank < late.rank
 
@@ -213,7 +213,7 @@ def test_seeded_samples_differ_and_repeat() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("config", [{}, {"num_blocks": 16, "max_num_batched_tokens": 7}], ids=str)
-def test_what_was_cut_off_goes_on_as_if_it_had_not_been(
+def test_resumed_request_continues_with_the_same_tokens(
     params: dict[str, object], config: dict[str, int]
 ) -> None:
     settings = SamplingParams(**{"max_tokens": 25, **params})  # type: ignore[arg-type]
@@ -293,7 +293,7 @@ def test_ends_at_the_context_length() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 8])
-def test_abort_frees_everything_at_any_stage(steps: int) -> None:
+def test_abort_frees_all_blocks_of_a_request_at_any_step(steps: int) -> None:
     engine, _ = make_engine(max_num_batched_tokens=8)
     engine.add(greedy("kept", [1, 2, 3], max_tokens=30))
     engine.add(greedy("gone", list(range(40)), max_tokens=20, n=2))

@@ -51,7 +51,7 @@ for function in (twice, thrice):
 
 
 @pytest.mark.slow
-def test_what_is_not_in_the_cache_is_announced_once(tmp_path: Path) -> None:
+def test_compilation_without_a_cache_is_logged_once(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(_ANNOUNCED)
     environ = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}

@@ -23,13 +23,13 @@ def function(monkeypatch: pytest.MonkeyPatch) -> RowFunction[..., int]:
     return function
 
 
-def test_the_first_call_waits_for_kernels_that_nobody_has_asked_for(
+def test_first_call_compiles_kernels_that_were_not_requested(
     function: RowFunction[..., int],
 ) -> None:
     assert function(*ROW) == 99
 
 
-def test_numpy_stands_in_until_they_are_there(
+def test_numpy_computes_rows_until_kernels_are_compiled(
     function: RowFunction[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled, load = threading.Event(), row_functions.load_kernels

@@ -44,7 +44,7 @@ def test_equals_a_full_log_softmax(num_top: int) -> None:
     assert result.top_logprobs == pytest.approx(exact[order].tolist(), abs=1e-5)
 
 
-def test_impossible_tokens() -> None:
+def test_impossible_token_has_logprob_minus_infinity_and_last_rank() -> None:
     logits = np.array([0, -np.inf, 0], np.float32)
     result = token_logprobs(logits, 1, 1)
     assert result.logprob == -np.inf
@@ -97,7 +97,9 @@ def process(
     ],
     ids=lambda value: "" if isinstance(value, list) else None,
 )
-def test_processors(params: SamplingParams, generated: list[int], expected: list[float]) -> None:
+def test_processors_apply_biases_bans_min_tokens_and_penalties(
+    params: SamplingParams, generated: list[int], expected: list[float]
+) -> None:
     assert process(params, generated, [1, 1, -1, 2, 0]).tolist() == expected
 
 
@@ -285,7 +287,9 @@ def test_a_processor_that_fails_costs_only_its_own_request(logprobs: int | None)
 
 
 @pytest.mark.parametrize("eos_token_ids", [frozenset(), frozenset({600, 500})])
-def test_where_everything_is_ruled_out_the_text_ends(eos_token_ids: frozenset[int]) -> None:
+def test_banning_all_tokens_samples_an_end_token_or_token_zero(
+    eos_token_ids: frozenset[int],
+) -> None:
     bans = tuple((i,) for i in range(VOCAB_SIZE))
     settings = {"bad_words_token_ids": bans, "eos_token_ids": eos_token_ids}
     expected = [500 if eos_token_ids else 0]

@@ -174,7 +174,7 @@ def test_positions_and_seeds_are_independent(seeds: Sequence[int]) -> None:
 @pytest.mark.parametrize("size", [3, 256, 512, 1000])
 @pytest.mark.parametrize("possible", [0, 1, -1])
 @pytest.mark.parametrize("settings", [{}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}], ids=str)
-def test_what_is_impossible_is_never_drawn(
+def test_impossible_tokens_are_never_drawn(
     size: int, possible: int, settings: dict[str, Any]
 ) -> None:
     logits = np.full(size, -np.inf, np.float32)
@@ -225,7 +225,7 @@ def test_at_a_huge_temperature_all_are_alike(temperature: float, settings: dict[
 
 
 @pytest.mark.parametrize("least", [np.finfo(np.float32).min, -3.401e38])
-def test_the_least_of_all_numbers_is_more_than_nothing(least: float) -> None:
+def test_lowest_finite_logits_are_drawn_over_minus_infinity(least: float) -> None:
     logits = np.full(300, -np.inf, np.float32)
     logits[[100, 200]] = least
     assert set(draw(logits, range(50))) == {100, 200}
@@ -270,7 +270,7 @@ def test_any_numbers_leave_a_token(
 @pytest.mark.parametrize("values", [*BROKEN, [-np.inf]], ids=str)
 @pytest.mark.parametrize("others", [-3, 3, None], ids=str)
 @pytest.mark.parametrize("settings", FILTERS, ids=str)
-def test_nothing_is_drawn_from_what_is_no_number(
+def test_draws_from_rows_with_invalid_logits_are_broken(
     values: list[float], others: float | None, settings: dict[str, Any]
 ) -> None:
     """Wherever it stands, beside numbers (unless these are None) or not. Minus infinity is only a
@@ -336,7 +336,7 @@ def test_of_what_is_impossible_there_is_no_sum() -> None:
     assert log_sum_exp_and_top(np.full(700, -np.inf, np.float32), 2) == (0, [0, 1])
 
 
-def test_of_what_is_no_number_the_sum_is_none() -> None:
+def test_log_sum_exp_of_a_row_with_nan_is_nan() -> None:
     assert math.isnan(log_sum_exp_and_top(np.array([1, np.nan, 2], np.float32), 1)[0])
 
 

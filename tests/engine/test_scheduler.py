@@ -57,7 +57,7 @@ def sequence(num_computed: int, num_tokens: int, *drafts: int, scores: bool = Fa
         ([(sequence(0, 4), 3), (sequence(5, 6), 1)], [3], [0]),
     ],
 )
-def test_who_is_sampled(
+def test_rows_of_complete_prompts_and_decodes_are_sampled(
     chunks: list[tuple[Sequence, int]], rows: list[int], sampled: list[int]
 ) -> None:
     batch = build_batch([Chunk(*chunk) for chunk in chunks], 4)
@@ -124,7 +124,7 @@ def test_samples_stay_in_order_and_preempted_ones_come_first() -> None:
     assert [(s.request_id, s.index) for s in queue] == [("0", 0), ("1", 0), ("1", 1), ("1", 2)]
 
 
-def test_nobody_starves() -> None:
+def test_early_arrival_outranks_a_late_request_of_any_priority() -> None:
     """However many of the highest priority keep coming, an early arrival is not passed by all."""
     assert rank_of(0, 10**9) < rank_of(10**6, -(10**9))
 
@@ -172,14 +172,14 @@ def test_full_blocks_are_shared_and_the_rest_is_new() -> None:
 
 
 @pytest.mark.parametrize("num_blocks", [2, 3])
-def test_nothing_is_held_where_there_are_too_few(num_blocks: int) -> None:
+def test_failed_block_allocation_takes_no_blocks(num_blocks: int) -> None:
     made, blocks, _ = tables(num_blocks)
     wanted = block_tables_sequence(4 * BLOCK_SIZE)
     assert not made.give_blocks(wanted, Plan())
     assert (len(wanted.block_table), blocks.num_free_blocks) == (0, num_blocks)
 
 
-def test_a_prompt_that_is_scored_is_computed_anew() -> None:
+def test_prompt_with_prompt_logprobs_does_not_use_cached_blocks() -> None:
     made, _, counters = tables()
     computed(made, 10)
     second = block_tables_sequence(10, prompt_logprobs=1)
@@ -230,7 +230,7 @@ def test_a_sample_goes_on_from_its_prompt_or_from_where_there_is_a_state(
 # The order in which sequences run, and the blocks that they share.
 
 
-def test_preemption_happens_and_changes_nothing() -> None:
+def test_preemption_does_not_change_the_generated_tokens() -> None:
     engine, _ = make_engine(num_blocks=10, max_model_len=40)
     for i, prompt in enumerate([[1] * 8, [2] * 8, [3] * 8]):
         engine.add(greedy(str(i), prompt, max_tokens=24))
@@ -313,7 +313,7 @@ def test_a_prompt_of_higher_priority_is_computed_before_the_rest_of_one_that_has
         assert text(outputs["urgent", index]) == continue_greedily(short, 4)
 
 
-def test_what_comes_first_by_rank_goes_on_first_of_those_that_have_begun() -> None:
+def test_request_of_highest_rank_continues_first() -> None:
     engine, _ = make_engine(max_num_batched_tokens=16, num_blocks=300, max_model_len=1100)
     engine.add(greedy("long", [1] * 500, max_tokens=1))
     engine.step()

@@ -42,7 +42,9 @@ def sequence(*, limit: int = 9, index: int = 0, grammar: Grammar | None = None, 
         (sequence(limit=3), 0, FinishReason.STOP),
     ],
 )
-def test_the_end(made: Sequence, token_id: int, reason: FinishReason | None) -> None:
+def test_append_returns_the_finish_reason_of_a_token(
+    made: Sequence, token_id: int, reason: FinishReason | None
+) -> None:
     assert made.append(token_id) is reason
     assert list(made.token_ids) == [5, 6, token_id]
     assert (made.num_generated_tokens, made.num_uncomputed_tokens) == (1, 3)
@@ -60,7 +62,7 @@ def test_the_first_sample_scores_the_prompt(
     assert made.scores_prompt is scores
 
 
-def test_a_copy_owns_nothing_of_the_original() -> None:
+def test_fork_shares_no_mutable_state_with_the_original() -> None:
     original = sequence(grammar=Grammar())
     original.block_table.append(3)
     original.draft_token_ids.append(4)

@@ -49,12 +49,12 @@ def test_between_known_sizes_it_interpolates_and_beyond_them_goes_on(
     assert curve((10, 2.0), (20, 5.0)).seconds(size, beyond=3.0) == pytest.approx(seconds)
 
 
-def test_nothing_known_and_below_what_is_known() -> None:
+def test_cost_curve_is_unknown_at_first_and_flat_below_its_samples() -> None:
     assert CostCurve(starts_at_zero=True).seconds(4) is None
     assert curve((8, 3.0), starts_at_zero=False).seconds(1) == 3.0
 
 
-def test_what_has_not_been_measured_for_long_is_forgotten() -> None:
+def test_cost_not_measured_for_long_is_forgotten() -> None:
     made = CostCurve(starts_at_zero=True, memory=20)
     made.learn(100, 90.0)
     made.learn(100, 90.0)
@@ -110,7 +110,7 @@ def seconds_of(num_tokens: int, context: float, growth: float = 1 / 2000) -> flo
     return num_tokens * 0.0004 * (1 + context * growth)
 
 
-def test_nothing_is_known_at_first() -> None:
+def test_prefill_costs_are_unknown_before_any_measurement() -> None:
     costs = PrefillCosts()
     assert costs.seconds(10, 0) is None
     assert costs.token_seconds is None
@@ -146,7 +146,7 @@ def test_how_many_tokens_fit() -> None:
     assert costs.num_tokens_within(0.0, 0, 256) == 0
 
 
-def test_short_pieces_say_nothing_of_contexts() -> None:
+def test_short_pieces_do_not_raise_the_cost_of_long_contexts() -> None:
     """What every step costs that has any makes them dear."""
     costs = PrefillCosts()
     costs.learn(100, 50, 0.04)
@@ -309,7 +309,7 @@ def test_while_all_steps_draft_few_are_spared_to_measure_those_without() -> None
 @pytest.mark.parametrize(
     ("odds", "first_row_seconds"), [(RANDOM, 0.0), (MIDDLING, 0.020)], ids=["random", "dear rows"]
 )
-def test_what_does_not_pay_costs_less_than_one_in_a_hundred(
+def test_drafts_that_do_not_pay_cost_less_than_one_percent(
     odds: tuple[float, float], first_row_seconds: float
 ) -> None:
     simulation = Simulation(odds, first_row_seconds=first_row_seconds)
@@ -318,7 +318,7 @@ def test_what_does_not_pay_costs_less_than_one_in_a_hundred(
     assert result.share < 0.01
 
 
-def test_pauses_grow_as_long_as_nothing_pays_and_are_short_again_once_it_does() -> None:
+def test_draft_pauses_double_up_to_a_limit_until_drafts_pay() -> None:
     costs, now, pauses = DraftCosts(), 0, []
     for _ in range(7):
         for _ in range(2):
@@ -337,7 +337,7 @@ def test_pauses_grow_as_long_as_nothing_pays_and_are_short_again_once_it_does() 
     assert costs.is_trial_due(now + 64)
 
 
-def test_a_measurement_between_refusals_begins_the_pause_anew() -> None:
+def test_measurement_between_refusals_restarts_the_pause() -> None:
     costs = DraftCosts()
     costs.learn(4, 1.0, 0)
     for now in range(0, 600, 60):
@@ -390,7 +390,7 @@ def machine() -> Machine:
     return made
 
 
-def test_step_costs_nothing_is_known_at_first() -> None:
+def test_step_costs_are_unknown_before_any_measurement() -> None:
     machine = Machine()
     assert machine.costs.decode_seconds(1, 1) is None
     assert machine.costs.prefills.seconds(100, 0) is None
@@ -421,7 +421,7 @@ def test_rows_of_drafts(machine: Machine) -> None:
     assert costs.decode_seconds(8, 12) == pytest.approx(14.4), "as the nearest number had them"
 
 
-def test_tokens_of_prompts_tell_what_rows_cost_where_no_drafts_have_been(machine: Machine) -> None:
+def test_cost_of_rows_is_estimated_from_prompts_without_drafts(machine: Machine) -> None:
     for _ in range(3):
         machine.run(4, 0, 64)
         machine.run(4, 0, 16)
@@ -432,13 +432,13 @@ def test_tokens_of_prompts_tell_what_rows_cost_where_no_drafts_have_been(machine
     assert estimate == pytest.approx(12 + 4 * (16 + CHANGE) / 64)
 
 
-def test_what_a_prompt_alone_costs_does_not_hold_the_weights(machine: Machine) -> None:
+def test_cost_of_a_prompt_alone_leaves_out_the_weights(machine: Machine) -> None:
     for _ in range(3):
         machine.run(0, 0, 64)
     assert machine.costs.prefills.seconds(64, 0) == pytest.approx(64 / 4 - 0.5)
 
 
-def test_drafts_before_any_plain_step_teach_nothing() -> None:
+def test_drafted_steps_before_a_plain_step_leave_costs_unknown() -> None:
     machine = Machine()
     machine.run(1, 4)
     assert machine.costs.decode_seconds(1, 5) is None
@@ -517,19 +517,19 @@ def prompt(length: int = 1600, start: int = 0) -> Sequence:
         ([(4, 8, 1.0)], BUDGET),  # nothing to compare it with
     ],
 )
-def test_what_a_prompt_may_have_of_a_step(
+def test_prompt_beside_streams_gets_a_bounded_part_of_a_step(
     steps: list[tuple[int, int, float]], expected: int
 ) -> None:
     assert pacing_after(*steps).max_prefill_tokens(4, 4, prompt(), BUDGET) == expected
 
 
-def test_what_no_reader_sees_is_allowed() -> None:
+def test_quick_steps_may_take_45_ms() -> None:
     """Steps of 1 ms may take 45, and then have a multiple of 16 tokens in all."""
     quick = pacing_after(*[(4, 0, 0.001)] * 3, *[(4, 100, 0.081)] * 3)
     assert quick.max_prefill_tokens(4, 4, prompt(), BUDGET) == 44
 
 
-def test_what_is_over_soon_is_not_held_back() -> None:
+def test_prompt_of_less_than_a_second_is_not_split() -> None:
     """A second of a prompt's tokens, those left out that are cached."""
     pacing = pacing_after(*[(4, 0, 0.001)] * 3, *[(4, 100, 0.101)] * 3)
     assert pacing.max_prefill_tokens(4, 4, prompt(1000), BUDGET) == BUDGET
@@ -539,7 +539,7 @@ def test_what_is_over_soon_is_not_held_back() -> None:
     assert pacing.max_prefill_tokens(4, 4, cached, BUDGET) == BUDGET
 
 
-def test_what_attention_to_a_long_context_costs_is_learned() -> None:
+def test_cost_of_attention_to_a_long_context_is_learned() -> None:
     costs = StepCosts()
 
     def run(num_prefill_tokens: int, start: int = 0) -> None:

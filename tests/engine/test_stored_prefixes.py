@@ -31,7 +31,7 @@ from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
 from tests.engine.stored_engine import BLOCK_SIZE, StoredEngine, request, stored_engine
 
 
-def test_jobs_run_in_order_and_a_failing_one_ends_nothing() -> None:
+def test_failing_job_does_not_stop_later_jobs() -> None:
     done: list[int] = []
     thread = JobThread("jobs")
     thread.do(lambda: done.append(1))
@@ -97,7 +97,7 @@ def test_a_block_moves_to_disk_and_back(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_what_is_not_known_is_tried() -> None:
+def test_unknown_costs_are_measured_by_reading() -> None:
     policy = ReadingPolicy()
     assert policy.pays(1, 10**9)
     policy.learn_computed(63, 1.0)  # too few to tell
@@ -142,7 +142,7 @@ def restoration(blocks: BlockManager) -> Restoration:
 
 @pytest.mark.parametrize("num_filled", range(3))
 @pytest.mark.parametrize("keep", [False, True])
-def test_what_has_been_filled_is_kept_and_nothing_is_held(
+def test_ended_restoration_keeps_filled_blocks_only_on_request(
     blocks: BlockManager, restoration: Restoration, num_filled: int, keep: bool
 ) -> None:
     filled: list[int] = []
@@ -174,7 +174,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_prompt_is_read_and_goes_on_as_if_it_had_been_computed(path: Path) -> None:
+def test_prompt_restored_from_disk_continues_with_the_same_tokens(path: Path) -> None:
     with stored_engine(path) as engine:
         assert engine.ask(request("a", PROMPT)) == continue_greedily(PROMPT, 4)
         assert engine.num_restored == NUM_STORED
@@ -204,7 +204,7 @@ def test_only_what_memory_lacks_is_read(path: Path) -> None:
         (request("r", PROMPT), {"num_blocks": 72}, 63 * BLOCK_SIZE),  # an eighth stays free
     ],
 )
-def test_what_is_not_read(
+def test_blocks_that_do_not_match_are_not_read(
     path: Path, asked: GenerationRequest, options: dict[str, object], num_read: int
 ) -> None:
     with stored_engine(path, **options) as engine:
@@ -332,7 +332,7 @@ def test_a_prompt_that_needs_the_blocks_that_are_read_into_has_them(
         reads.go_on.set()
 
 
-def test_what_runs_is_not_preempted_for_what_is_read(
+def test_running_request_is_not_preempted_for_restored_blocks(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = SlowReads(monkeypatch)
@@ -377,7 +377,9 @@ def test_blocks_are_taken_when_the_reader_comes_to_them(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-def test_random_operations(path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_random_operations_with_stored_prefixes_give_correct_texts(
+    path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     rng = random.Random(seed)
     permits = threading.Semaphore(0)
     read = BlockDirectory.read
@@ -470,7 +472,7 @@ def write_all(engine: StoredEngine) -> None:
         ([SHORT, [*SHORT[:20], 7]], 5),
     ],
 )
-def test_what_is_worth_it_is_written(
+def test_blocks_used_often_enough_are_written(
     tmp_path: Path, prompts: list[list[int]], num_blocks: int
 ) -> None:
     with stored_engine(tmp_path) as engine:
@@ -483,13 +485,13 @@ def test_what_is_worth_it_is_written(
 
 
 @pytest.mark.parametrize("keeps_salted", [False, True])
-def test_salted_prompts_are_kept_only_if_told(tmp_path: Path, keeps_salted: bool) -> None:
+def test_salted_prompts_are_stored_only_if_enabled(tmp_path: Path, keeps_salted: bool) -> None:
     with stored_engine(tmp_path, keeps_salted=keeps_salted) as engine:
         engine.ask(request("a", LONG, salt="s"))
     assert num_files(tmp_path) == 64 * keeps_salted
 
 
-def test_what_is_left_is_written_at_the_end(tmp_path: Path) -> None:
+def test_remaining_blocks_are_written_at_the_end(tmp_path: Path) -> None:
     with stored_engine(tmp_path) as engine:
         engine.ask(request("a", LONG))
         assert num_files(tmp_path) < 64
@@ -556,7 +558,7 @@ def test_the_end_writes_what_the_writer_has_not_come_to(
     assert num_files(tmp_path) == 64
 
 
-def test_nothing_is_written_at_the_end_of_an_engine_that_has_failed(tmp_path: Path) -> None:
+def test_close_without_flush_ends_threads_and_skips_pending_writes(tmp_path: Path) -> None:
     with stored_engine(tmp_path) as engine:
         engine.ask(request("a", LONG))
         engine.prefixes.close(flush=False)

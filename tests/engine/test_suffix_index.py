@@ -43,18 +43,20 @@ def guess() -> list[int]:
 
 
 @pytest.mark.usefixtures("functions")
-def test_the_first_use_waits_for_kernels_that_nobody_has_asked_for() -> None:
+def test_first_use_compiles_kernels_that_were_not_requested() -> None:
     assert guess() == [3, 4]
 
 
-def test_nothing_is_looked_up_until_they_are_there(functions: SuffixFunctions) -> None:
+def test_lookup_finds_no_match_until_deferred_kernels_are_loaded(
+    functions: SuffixFunctions,
+) -> None:
     functions.defer()
     assert guess() == []
     functions.try_to_load()
     assert guess() == [3, 4]
 
 
-def test_nothing_is_looked_up_where_they_cannot_be_compiled(
+def test_lookup_is_off_when_kernels_cannot_be_compiled(
     functions: SuffixFunctions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
@@ -106,7 +108,7 @@ def test_guesses_what_followed(
     assert suffix_index_guess(index, text, token_ids[-max_match:], count) == expected
 
 
-def test_what_others_wrote_is_guessed_within_a_space_only() -> None:
+def test_texts_are_found_only_within_their_tenant_and_salt() -> None:
     index = SuffixIndex(1000)
     secret = [*range(50, 80)]
     spaces = [("alice", b""), ("bob", b""), ("alice", b"salt"), None, ("alice", b"")]
@@ -119,7 +121,7 @@ def test_what_others_wrote_is_guessed_within_a_space_only() -> None:
     assert found == [[], [], [], secret[10:15]]
 
 
-def test_a_space_that_is_forgotten_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgotten_space_is_not_reused_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastovms.parts.drafts.suffix_index._MAX_SPACES", 2)
     index = SuffixIndex(1000)
     add(index, SUFFIX_INDEX_TEXT, "first")
@@ -142,7 +144,7 @@ def test_a_prompt_that_begins_as_another_one_takes_no_more_room() -> None:
     assert ends == [306, 311, 316, 321], "what is generated counts each time"
 
 
-def test_positions_begin_anew_before_they_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_restart_before_they_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastovms.parts.drafts.suffix_index._MAX_POSITION", 250)
     index = SuffixIndex(100)
     text = index.new_text(None)
@@ -247,7 +249,7 @@ def test_odds_are_those_of_a_text_and_of_its_space() -> None:
     assert first_chance("bob") == first_chance(None) == before
 
 
-def test_what_seems_hopeless_is_still_guessed_to_see_whether_it_becomes_likely() -> None:
+def test_unlikely_draft_is_tried_with_one_token() -> None:
     index = SuffixIndex(1000)
     text = add(index, SUFFIX_INDEX_TEXT)
     context = array("q", SUFFIX_INDEX_TEXT[-1:])

@@ -20,7 +20,7 @@ def test_each_kind_below_the_forced_one_is_of_some_guess() -> None:
 @pytest.mark.parametrize(
     ("votes", "num_voters", "support"), [(1, 3, 0), (2, 4, 1), (1, 1, 2), (3, 3, 3)]
 )
-def test_a_kind_tells_how_many_agree(votes: int, num_voters: int, support: int) -> None:
+def test_kind_of_a_match_encodes_its_support(votes: int, num_voters: int, support: int) -> None:
     assert kind_of(1, votes, num_voters) % NUM_SUPPORTS == support
 
 

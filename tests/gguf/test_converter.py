@@ -68,7 +68,7 @@ def test_files_that_some_have(metadata: dict[str, Any], name: str, content: str)
         }),
     ],
 )  # fmt: skip
-def test_sampling_is_as_in_llama_cpp_where_the_file_states_nothing(
+def test_sampling_parameters_default_to_those_of_llama_cpp(
     stated: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     found = files(**{f"general.sampling.{key}": value for key, value in stated.items()})
@@ -83,7 +83,7 @@ def test_no_name_of_a_template_leaves_the_directory(key: str) -> None:
 # The converter as a program: what it leaves in a directory, and how it refuses a file.
 
 
-def test_the_head_alone_tells_what_is_in_a_file(tmp_path: Path) -> None:
+def test_contents_are_read_from_the_header_alone(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(head([entry("general.architecture", "llama")]))
     with pytest.raises(ConfigurationError, match=r"m\.gguf cannot be served: llama.block_count"):
@@ -101,7 +101,7 @@ def test_a_refusal_is_one_line_and_a_status(
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
 
 
-def test_a_full_disk_is_told_from_a_file_that_is_refused(
+def test_full_disk_is_reported_apart_from_a_refused_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_model(tmp_path / "m.gguf", TinyModel())

@@ -43,7 +43,7 @@ from tests.gguf.tiny_models import HEAD_SIZE, LAYERS, TOKENS, TinyModel, write_m
         (2, [1, 1], 0, ["x.", "xx"], None),
     ],
 )
-def test_what_each_token_sees(
+def test_causal_and_windowed_masks_hide_tokens(
     num_tokens: int, given: list[int], window: int, causal: list[str], windowed: list[str] | None
 ) -> None:
     ids = opset13.parameter([-1, -1], np.int64)
@@ -137,7 +137,7 @@ class Session:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_log_probabilities(name: str, tmp_path: Path) -> None:
+def test_log_probabilities_agree_with_a_numpy_decoder(name: str, tmp_path: Path) -> None:
     write_model(tmp_path / "m.gguf", VARIANTS[name])
     session = Session(build(tmp_path / "m.gguf"))
     reference = NumpyDecoder(tmp_path / "m.gguf")
@@ -231,7 +231,9 @@ def rope(**settings: object) -> RopeSettings:
           "beta_slow": 0.0001}, [1, 10], 1 + 0.1 * np.log(4)),
     ],
 )  # fmt: skip
-def test_periods(settings: dict[str, object], periods: list[float], magnitude: float) -> None:
+def test_rope_scaling_sets_periods_and_magnitude(
+    settings: dict[str, object], periods: list[float], magnitude: float
+) -> None:
     parameters = replace(read("llama"), rope=rope(**settings))
     rotation = rotation_of(parameters, NoTensors())
     assert rotation.periods == pytest.approx(periods)

@@ -67,7 +67,7 @@ def model_dir(gguf_file: Path) -> Path:
     return model_directory(gguf_file, DiskCache(gguf_file.parent / "cache"), gguf_file.parent)
 
 
-def test_what_is_made_of_a_file_is_a_whole_model(model_dir: Path) -> None:
+def test_converted_directory_is_a_complete_model(model_dir: Path) -> None:
     info = read_model_info(model_dir)
     assert (info.vocab_size, info.max_model_len) == (len(TOKENS), 512)
     assert info.eos_token_ids == {0, 2}
@@ -76,7 +76,9 @@ def test_what_is_made_of_a_file_is_a_whole_model(model_dir: Path) -> None:
     assert names == {"bos_token": TOKENS[1], "eos_token": TOKENS[0]}
 
 
-def test_the_paged_engine_computes_what_the_file_says(gguf_file: Path, model_dir: Path) -> None:
+def test_paged_engine_computes_the_logits_of_the_gguf_file(
+    gguf_file: Path, model_dir: Path
+) -> None:
     """In prompts that are longer than the windows, beside each other and token by token. One of
     them passes the end of the original context, where Phi 3 begins to rotate in another way."""
     rng = np.random.default_rng(1)

@@ -56,7 +56,7 @@ def test_every_type_has_a_name() -> None:
 
 
 @pytest.mark.parametrize("number", QUANTIZED)
-def test_numbers(number: int) -> None:
+def test_quantized_rows_are_dequantized_as_by_the_gguf_package(number: int) -> None:
     kind = QUANTIZED[number]
     rng = np.random.default_rng(number)
     rows = random_rows(rng, 64, 2 * kind.block_size, Type(number), 0.1)
@@ -219,7 +219,7 @@ def test_no_head_crashes_the_reader(tmp_path_factory: pytest.TempPathFactory, da
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_those_in_the_table_are_found(name: str) -> None:
+def test_supported_architectures_are_found(name: str) -> None:
     assert find_architecture(name) is ARCHITECTURES[name]
 
 
@@ -301,7 +301,9 @@ def test_sizes_and_defaults() -> None:
         ),
     ],
 )
-def test_windows(architecture: str, settings: dict[str, Any], windowed: str) -> None:
+def test_sliding_window_applies_to_layers_of_the_architecture(
+    architecture: str, settings: dict[str, Any], windowed: str
+) -> None:
     layers = read(architecture, **settings).windowed_layers
     assert "".join(str(int(has_window)) for has_window in layers) == windowed
 
@@ -345,7 +347,7 @@ def test_the_largest_gemma_3_scales_by_its_hidden_size() -> None:
          "attention.sliding_window_pattern must be a number of layers, not x"),
     ],
 )  # fmt: skip
-def test_what_is_not_taken_is_named(
+def test_unsupported_metadata_is_refused_by_name(
     architecture: str, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):

@@ -69,7 +69,9 @@ def test_answers_are_those_of_the_file(gguf_file: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_taken_is_one_line(tmp_path: Path, model: TinyModel, message: str) -> None:
+def test_serving_an_unsupported_file_fails_with_one_line(
+    tmp_path: Path, model: TinyModel, message: str
+) -> None:
     write_model(tmp_path / "m.gguf", model)
     command = [sys.executable, "-m", "fastovms", "serve", str(tmp_path / "m.gguf"), "--port", "0"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -46,7 +46,7 @@ def loaded(metadata: dict[str, Any]) -> tokenizers.Tokenizer:
         ({**sentencepiece(), "tokenizer.ggml.add_bos_token": False}, [], []),
     ],
 )
-def test_what_texts_begin_and_end_with(
+def test_encoding_adds_begin_and_end_tokens(
     metadata: dict[str, Any], begin: list[int], end: list[int]
 ) -> None:
     tokenizer = loaded(metadata)
@@ -164,7 +164,7 @@ def test_empty_tokens_get_names() -> None:
         ),
     ],
 )
-def test_what_is_not_taken_is_named(metadata: dict[str, Any], message: str) -> None:
+def test_unsupported_tokenizer_is_refused_by_name(metadata: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make_tokenizer_json(TokenizerFields(metadata))
 

@@ -55,7 +55,7 @@ LARK = 'start: "x" ("1" | "2") "."'
         (GrammarKind.GRAMMAR, GBNF, {"x1.", "x2."}.__contains__),
     ],
 )
-def test_text_obeys(
+def test_generated_text_matches_its_grammar(
     compiler: GrammarCompiler,
     tokenizer: LLTokenizer,
     kind: GrammarKind,
@@ -82,7 +82,9 @@ def test_json_obeys_its_schema_and_is_compact(
     assert 0 <= value["age"] <= 120
 
 
-def test_many_choices(compiler: GrammarCompiler, tokenizer: LLTokenizer) -> None:
+def test_ten_thousand_choices_are_compiled(
+    compiler: GrammarCompiler, tokenizer: LLTokenizer
+) -> None:
     source = json.dumps([f"v{i}" for i in range(10_000)])
     text = generate(compiler, tokenizer, Grammar(GrammarKind.CHOICE, source), 0, use_forced=True)
     assert text in json.loads(source)
@@ -154,7 +156,7 @@ ENDLESS = [
 
 @pytest.mark.parametrize("specials", [(), ("<call>",)], ids=str)
 @pytest.mark.parametrize(("kind", "source"), ENDLESS)
-def test_nothing_ends_a_text_before_what_must_come(
+def test_end_token_is_refused_before_a_required_part(
     kind: GrammarKind, source: Any, specials: tuple[str, ...]
 ) -> None:
     grammar = Grammar(kind, "", tree=source)
@@ -175,7 +177,9 @@ def test_nothing_ends_a_text_before_what_must_come(
          {"vocab": [["<\ue000a>", 0.0], ["b", -1.5]], "unk_id": 0}),
     ],
 )  # fmt: skip
-def test_names_are_hidden_wherever_they_stand(model: object, expected: object) -> None:
+def test_special_names_are_hidden_in_every_kind_of_vocabulary(
+    model: object, expected: object
+) -> None:
     added = [
         {"id": 0, "content": "<a>", "special": False},
         {"id": 7, "content": "  ", "special": False},
@@ -201,7 +205,7 @@ def test_names_are_hidden_wherever_they_stand(model: object, expected: object) -
         '{"model": {"vocab": {}}, "added_tokens": [{}]}',
     ],
 )
-def test_what_is_no_tokenizer(text: str) -> None:
+def test_text_that_is_no_tokenizer_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="the file does not describe a tokenizer"):
         without_names(text)
 
@@ -231,7 +235,7 @@ def calls(tree: Node) -> Grammar:
         ("<call>a", None),
     ],
 )
-def test_what_follows_a_tag_is_constrained(
+def test_text_after_a_tag_is_constrained(
     specials: tuple[str, ...], text: str, is_accepted: bool | None
 ) -> None:
     assert vocabulary(*specials).accepts(calls(CALLS), text) is is_accepted
@@ -297,7 +301,7 @@ AB = Regex("[ab]+")
         (Json("true"), ["1", "[]"], ["x"]),
     ],
 )  # fmt: skip
-def test_parts(
+def test_part_of_a_grammar_tree_accepts_its_texts_only(
     tree: Node, accepted: list[str], refused: list[str], specials: tuple[str, ...]
 ) -> None:
     accepts = vocabulary(*specials).accepts
@@ -305,7 +309,7 @@ def test_parts(
     assert not any(accepts(calls(tree), text) for text in refused)
 
 
-def test_a_schema_is_written_once_however_often_it_stands_there() -> None:
+def test_repeated_schema_is_written_once() -> None:
     schema = Json.of({"description": "// # /ü/ @answer"})
     rules = tree_rules(in_order(schema, one_of(schema, several(schema, schema))), {}, [])
     assert rules.count("%json") == 1
@@ -367,7 +371,7 @@ def test_bad_grammars_name_the_field(
     assert error.value.param == "structured_outputs.json"
 
 
-def test_an_answer_that_nothing_satisfies_is_refused_in_a_tree_too(
+def test_unsatisfiable_schema_of_an_answer_in_a_tree_is_refused(
     compiler: GrammarCompiler,
 ) -> None:
     tree = in_order(MAYBE_LINE_BREAK, Answer())
@@ -433,7 +437,7 @@ def test_text_without_a_choice_is_limited(
         {"anyOf": [{"type": "array", "prefixItems": [{"const": i}]} for i in range(3000)]},
     ],
 )
-def test_what_is_too_complex_is_refused_before_a_sample_is_begun(
+def test_too_complex_schema_is_refused_before_sampling(
     compiler: GrammarCompiler, schema: object
 ) -> None:
     with pytest.raises(InvalidField, match=r"max is 2000|Too many items"):

@@ -49,7 +49,7 @@ MOST = 2**53 - 1
         ({"minProperties": math.inf}, "minProperties must be a whole number .*, not inf"),
     ],
 )  # fmt: skip
-def test_what_is_refused(schema: object, fault: str) -> None:
+def test_malformed_keyword_is_refused(schema: object, fault: str) -> None:
     source = json.dumps({"type": "object", "properties": {"a": schema}})
     with pytest.raises(ValueError, match=fault):
         usable_schema(source)
@@ -72,7 +72,7 @@ def test_what_is_refused(schema: object, fault: str) -> None:
         },
     ],
 )
-def test_what_is_left_alone(schema: object) -> None:
+def test_schema_without_need_of_changes_is_unchanged(schema: object) -> None:
     assert json.loads(usable_schema(json.dumps(schema))) == schema
 
 
@@ -195,7 +195,7 @@ FINITE: dict[str, Schema] = {
 
 
 @pytest.mark.parametrize("schema", ENDLESS.values(), ids=ENDLESS)
-def test_endless(schema: Schema) -> None:
+def test_schema_that_only_endless_values_satisfy_is_refused(schema: Schema) -> None:
     assert without_endless_parts(schema) is False
     grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
     with pytest.raises(InvalidField, match="nothing satisfies it"):
@@ -210,7 +210,7 @@ def test_endless(schema: Schema) -> None:
 
 
 @pytest.mark.parametrize("schema", FINITE.values(), ids=FINITE)
-def test_finite(schema: Schema) -> None:
+def test_schema_without_endless_parts_is_unchanged(schema: Schema) -> None:
     assert without_endless_parts(schema) is schema
 
 
@@ -241,7 +241,7 @@ def test_large_schemas_are_looked_at_once_or_so(schema: Schema) -> None:
 
 
 @pytest.mark.slow
-def test_too_large() -> None:
+def test_schema_with_too_many_references_is_refused() -> None:
     parts = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}]} for i in range(2000)}
     with pytest.raises(ValueError, match="refer to each other too often"):
         without_endless_parts({"$defs": parts})
@@ -278,7 +278,7 @@ def schemas(names: list[str]) -> st.SearchStrategy[Schema]:
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.fixed_dictionaries({"x": schemas(["x", "y"]), "y": schemas(["x", "y"])}))
-def test_what_is_left_never_ends_in_a_dead_end(parts: dict[str, Schema]) -> None:
+def test_remaining_schema_has_no_dead_end(parts: dict[str, Schema]) -> None:
     """Random texts within it come to their end."""
     grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"$ref": "#/$defs/x", "$defs": parts}))
     fault = ""

@@ -86,7 +86,9 @@ def both(first: Any, second: Any) -> Any:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_two_schemas_say(first: Schema, second: Schema, expected: Schema | None) -> None:
+def test_merged_schemas_allow_what_both_allow(
+    first: Schema, second: Schema, expected: Schema | None
+) -> None:
     assert merged(first, second, both) == expected
 
 
@@ -313,7 +315,9 @@ REF = {"$ref": "#/$defs/Base"}
     ],
     ids=str,
 )
-def test_what_may_be_written(schema: Schema, allowed: list[str], refused: list[str]) -> None:
+def test_schema_accepts_and_refuses_texts(
+    schema: Schema, allowed: list[str], refused: list[str]
+) -> None:
     grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
     for text in allowed:
         assert vocabulary().accepts(grammar, text) is True, text
@@ -352,7 +356,7 @@ def test_what_may_be_written(schema: Schema, allowed: list[str], refused: list[s
 def test_whoever_wants_it_otherwise(
     change: Any, schema: Schema, allowed: list[str], refused: list[str]
 ) -> None:
-    test_what_may_be_written(change(schema), allowed, refused)
+    test_schema_accepts_and_refuses_texts(change(schema), allowed, refused)
 
 
 def test_the_same_definition_is_closed_once_and_merged_where_it_is_merged() -> None:
@@ -376,12 +380,12 @@ def test_the_same_definition_is_closed_once_and_merged_where_it_is_merged() -> N
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_malformed_is_refused(schema: Schema) -> None:
+def test_malformed_schema_is_refused(schema: Schema) -> None:
     with pytest.raises(InvalidField, match="cannot be used"):
         vocabulary().matcher(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
 
 
-def test_what_contradicts_itself_is_satisfied_by_nothing() -> None:
+def test_contradictory_schema_is_refused_as_unsatisfiable() -> None:
     for parts in ([A, {"type": "string"}], [{"enum": [1]}, {"const": 2}]):
         schema = {"properties": {}, "allOf": parts}
         with pytest.raises(InvalidField, match="Unsatisfiable schema"):
@@ -395,7 +399,7 @@ def test_alternatives_within_alternatives_have_a_limit() -> None:
         closed_schema({"allOf": [ten] * 4})
 
 
-def test_what_is_nested_too_deeply() -> None:
+def test_too_deeply_nested_schema_is_refused() -> None:
     schema: dict[str, Any] = A
     for _ in range(400):
         schema = {"type": "object", "properties": {"a": schema}}
@@ -428,7 +432,7 @@ def test_what_is_nested_too_deeply() -> None:
         ),
     ],
 )
-def test_what_is_left_out(schema: object, expected: object) -> None:
+def test_unsupported_keywords_are_left_out(schema: object, expected: object) -> None:
     source = json.dumps(schema)
     assert json.loads(usable_schema(source)) == expected
     assert usable_rules(f'start: "a" %json {source} "b"') == (
@@ -440,17 +444,17 @@ def test_what_is_left_out(schema: object, expected: object) -> None:
     "source",
     ['{"type":  "string"}', '{"format":  "email"}', '{"const":  {"format": "x"}}', '{"$ref":  5}'],
 )
-def test_what_needs_nothing_is_the_same_text(source: str) -> None:
+def test_schema_without_replaced_keywords_is_unchanged(source: str) -> None:
     assert usable_schema(source) == source
 
 
-def test_what_only_looks_like_a_schema_in_rules() -> None:
+def test_schema_in_a_string_or_comment_of_rules_is_unchanged() -> None:
     endless = '%json {"$ref": "#"}'
     for lark in (f'start: "{endless[:6]}" // {endless}', f"start: /a/ # {endless}", "%json {"):
         assert usable_rules(lark) == lark
 
 
-def test_a_format_that_nobody_knows_asks_nothing() -> None:
+def test_unknown_format_accepts_a_string() -> None:
     schema = json.dumps({"type": "string", "format": "file-path"})
     assert vocabulary().accepts(Grammar(GrammarKind.JSON_SCHEMA, schema), '"a/b"')
 

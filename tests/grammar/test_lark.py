@@ -204,7 +204,7 @@ def test_special_tokens_are_looked_up() -> None:
 @pytest.mark.parametrize(
     ("text", "written"), [("a", '"a"'), ('"\n\\', '"\\"\\n\\\\"'), ("é", '"é"')]
 )
-def test_quotes(text: str, written: str) -> None:
+def test_quoted_text_escapes_quotes_and_line_breaks(text: str, written: str) -> None:
     assert quoted(text) == written
 
 
@@ -218,7 +218,7 @@ def test_terminals_beside_each_other_become_one() -> None:
     assert rules.join([]) == '""'
 
 
-def test_what_is_made_of_terminals_is_one() -> None:
+def test_part_of_terminals_is_a_terminal() -> None:
     rules = writer()
     assert rules.either([[A], []]) == LarkPart('("a" | "")', True)
     assert rules.repeat([A, A], "?") == LarkPart('("a" "a")?', True)

@@ -53,7 +53,9 @@ GRAMMAR = Grammar(GrammarKind.JSON_SCHEMA, "{}", param="response_format")
         ("regex parse error:\n  (a", "regex parse error:"),
     ],
 )
-def test_the_first_line_says_it_or_what_stands_below_a_drawing(said: str, told: str) -> None:
+def test_first_line_of_an_error_or_the_line_below_a_drawing_is_returned(
+    said: str, told: str
+) -> None:
     assert first_line(said) == told
 
 
@@ -78,7 +80,7 @@ def test_faults_name_the_field() -> None:
         ([-1.0, MAX_SECONDS + 2 * FREE_SECONDS], True),  # a clock that goes back gives nothing
     ],
 )
-def test_what_is_beyond_the_free_time_of_a_token_counts(
+def test_time_beyond_the_free_seconds_of_a_token_uses_up_the_budget(
     seconds: list[float], is_used_up: bool
 ) -> None:
     now = 0.0
@@ -124,7 +126,9 @@ def test_samples_of_one_grammar_are_independent(compiler: GrammarCompiler) -> No
     assert possible(second, array("q")) == at_start
 
 
-def test_a_dead_end_is_told_in_one_line(compiler: GrammarCompiler, tokenizer: LLTokenizer) -> None:
+def test_dead_end_is_reported_in_one_line(
+    compiler: GrammarCompiler, tokenizer: LLTokenizer
+) -> None:
     source = 'start: /[a-z]{20}/ NOTHING\nNOTHING: "c" & "d"'
     state = compiler.start(Grammar(GrammarKind.GRAMMAR, source), 0)
     state(np.zeros(300, np.float32), array("q", tokenizer.tokenize_str("ab" * 10)))
@@ -245,7 +249,7 @@ def test_a_guess_goes_on_to_the_first_token_that_is_barred(
     assert not state.error
 
 
-def test_what_is_forced_is_told_from_where_the_guess_has_come() -> None:
+def test_forced_tokens_continue_from_the_position_of_the_scout() -> None:
     scout = start("[0-9]zzz").scout(NOTHING)
     assert scout is not None
     assert scout.forced_tokens() == []
@@ -253,7 +257,7 @@ def test_what_is_forced_is_told_from_where_the_guess_has_come() -> None:
     assert TOKENIZER.decode_str(scout.forced_tokens()) == "zzz"
 
 
-def test_nothing_is_tried_at_the_end_of_the_text_or_of_the_time() -> None:
+def test_scout_ends_with_the_text_or_the_time_budget() -> None:
     state = start("7")
     assert state.scout(array("q", [*tokens("7"), 0])) is None
     now = 0.0
@@ -278,7 +282,7 @@ def grammar(name: object) -> Grammar:
     return Grammar(GrammarKind.REGEX, str(name))
 
 
-def test_those_asked_for_last_are_kept() -> None:
+def test_most_recently_used_grammars_are_kept() -> None:
     cache = GrammarCache(10 * MB)
     for name in "abc":
         cache.put(grammar(name), CompiledGrammar(MATCHER, 3 * MB))

@@ -49,7 +49,7 @@ Read = Callable[[dict[str, object]], object]
         (lambda v: flag_of(v, "f", "a"), {"a": True}, True),
     ],
 )
-def test_what_is_right(read: Read, value: dict[str, object], expected: object) -> None:
+def test_valid_member_is_returned(read: Read, value: dict[str, object], expected: object) -> None:
     assert read(value) == expected
 
 
@@ -69,7 +69,9 @@ def test_what_is_right(read: Read, value: dict[str, object], expected: object) -
         (lambda v: flag_of(v, "f", "a"), {"a": 1}, "f.a must be true or false"),
     ],
 )
-def test_what_is_wrong(read: Read, value: dict[str, object], message: str) -> None:
+def test_invalid_member_is_refused_with_its_path(
+    read: Read, value: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         read(value)
 
@@ -130,7 +132,7 @@ def test_one_element_for_each_property_in_their_order(text: str, is_accepted: bo
         ({"properties": {"a": {"type": "string", "minLength": 1}}}, "cannot have 'minLength' of"),
     ],
 )
-def test_what_is_refused(schema: dict[str, object], message: str) -> None:
+def test_unsupported_parameter_schema_is_refused(schema: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         grammar(schema)
 
@@ -280,7 +282,7 @@ CASES: dict[str, tuple[Format, list[str], list[str]]] = {
 
 @VOCABULARIES
 @pytest.mark.parametrize(("format_", "accepted", "refused"), CASES.values(), ids=CASES)
-def test_format(
+def test_structural_tag_accepts_texts_of_its_format_only(
     words: Vocabulary, format_: Format, accepted: list[str], refused: list[str]
 ) -> None:
     wanted = structural_tag_grammar(format_)
@@ -290,7 +292,7 @@ def test_format(
 
 @VOCABULARIES
 @pytest.mark.parametrize(("format_", "accepted", "refused"), CASES.values(), ids=CASES)
-def test_what_is_generated_is_accepted(
+def test_text_generated_from_a_format_is_accepted_by_it(
     words: Vocabulary, format_: Format, accepted: list[str], refused: list[str]
 ) -> None:
     """And it comes to its end, wherever it went."""
@@ -398,7 +400,7 @@ BAD: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize(("format_", "message"), BAD.values(), ids=BAD)
-def test_bad_formats_say_where(format_: object, message: str) -> None:
+def test_invalid_format_is_refused_with_its_path(format_: object, message: str) -> None:
     with pytest.raises(InvalidField, match=re.escape(message)) as error:
         TEXT.matcher(structural_tag_grammar(format_))
     assert error.value.param == "response_format"
@@ -412,7 +414,7 @@ def test_bad_formats_say_where(format_: object, message: str) -> None:
         ("{}", "format.type must be one of"),
     ],
 )
-def test_bad_sources(source: str, message: str) -> None:
+def test_invalid_structural_tag_is_refused(source: str, message: str) -> None:
     with pytest.raises(InvalidField, match=message):
         TEXT.matcher(Grammar(GrammarKind.STRUCTURAL_TAG, source))
 
@@ -450,7 +452,9 @@ space ::= | " " | "\n"{1,2} [ \t]{0,20}
         ('start: "a" /b+/', ["ab"], ["a"]),
     ],
 )  # fmt: skip
-def test_what_may_be_written(rules: str, allowed: list[str], refused: list[str]) -> None:
+def test_lark_rules_accept_and_refuse_texts(
+    rules: str, allowed: list[str], refused: list[str]
+) -> None:
     grammar = Grammar(GrammarKind.GRAMMAR, rules)
     for text in allowed:
         assert vocabulary().accepts(grammar, text) is True, text
@@ -461,7 +465,7 @@ def test_what_may_be_written(rules: str, allowed: list[str], refused: list[str])
 @pytest.mark.parametrize(
     "rules", [r'root ::= "\ud800"', r'root ::= "\UFFFFFFFF"', "root ::= [", "a ::= b", "root ::= b"]
 )
-def test_what_is_malformed(rules: str) -> None:
+def test_malformed_grammar_is_refused(rules: str) -> None:
     with pytest.raises(InvalidField, match="the grammar cannot be used"):
         vocabulary().matcher(Grammar(GrammarKind.GRAMMAR, rules))
 

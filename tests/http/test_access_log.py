@@ -38,14 +38,14 @@ def line(form: str, **changes: bool) -> str:
     return only
 
 
-def test_text() -> None:
+def test_text_form_quotes_and_escapes_values() -> None:
     assert line("text") == (
         "2023-11-14T22:13:20.500Z 127.0.0.1:4711 POST /v1/%0Ax status=200 bytes=1234 "
         'duration_ms=53.2 id=r-1 prompt_tokens=5 finish="a \\"quoted\\"\\nline"'
     )
 
 
-def test_json() -> None:
+def test_json_form_has_every_field_of_a_cut_exchange() -> None:
     assert orjson.loads(line("json", completed=False)) == {
         "time": "2023-11-14T22:13:20.500Z",
         "client": "127.0.0.1:4711",
@@ -86,7 +86,7 @@ def test_a_path_with_what_ends_a_line_or_moves_a_cursor(form: str) -> None:
         assert orjson.loads(only)["path"] == ended.request.raw_path
 
 
-def test_unknown_form() -> None:
+def test_unknown_form_raises_key_error() -> None:
     with pytest.raises(KeyError):
         AccessLog("xml", print)
 
@@ -114,7 +114,7 @@ def test_skipped_paths_are_logged_only_when_they_fail(
     assert bool(lines) == is_logged
 
 
-def test_series() -> None:
+def test_metrics_show_levels_bytes_requests_and_durations() -> None:
     levels = SimpleNamespace(num_connections=3, num_handshakes=4, num_body_bytes=5)
     metrics = HttpMetrics(lambda: levels)
     registry = CollectorRegistry()

@@ -27,7 +27,9 @@ def _pieces(case: dict[str, Any]) -> list[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", _SAMPLE, ids=lambda case: case["id"])
-async def test_sample(case: dict[str, Any], start: Start) -> None:
+async def test_case_of_the_json_file_gets_an_expected_answer(
+    case: dict[str, Any], start: Start
+) -> None:
     running = await start(**(_SHORT if "408" in case["expect"] else {}))
     pieces = _pieces(case)
     method = pieces[0].split(b" ")[0].decode("latin-1")
@@ -53,7 +55,7 @@ async def test_sample(case: dict[str, Any], start: Start) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-async def test_own(case: Case, start: Start) -> None:
+async def test_own_case_gets_its_expected_statuses(case: Case, start: Start) -> None:
     running = await start(**(_SHORT if 408 in case.statuses or not case.raw else {}))
     methods = ["HEAD"] * case.raw.count(b"HEAD /") + ["GET"]
     at_end = len(case.statuses) + case.closed

@@ -27,7 +27,7 @@ async def let_it_work() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["/health", "/stream", "/slow", "/nothing"])
-async def test_a_lost_connection_leaves_nothing_behind(path: str, start: Start) -> None:
+async def test_lost_connection_is_freed_without_garbage_collection(path: str, start: Start) -> None:
     """Not even for the garbage collector."""
     running = await start()
     state = running.server._state
@@ -141,7 +141,7 @@ async def test_a_last_answer_to_a_slow_reader(tls: bool, start: Start) -> None:
 
 
 @pytest.mark.slow
-async def test_one_stalled_client_costs_the_others_nothing(start: Start) -> None:
+async def test_stalled_client_is_cut_and_does_not_block_others(start: Start) -> None:
     running = await start(write_timeout=0.2)
     stalled = socket.create_connection(("127.0.0.1", running.port))
     stalled.sendall(get("/large") * 3)

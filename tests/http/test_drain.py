@@ -71,7 +71,7 @@ async def test_a_request_that_comes_while_the_loop_is_busy(start: Start) -> None
         each.close()
 
 
-async def test_an_idle_client_is_told_at_once(start: Start) -> None:
+async def test_idle_connection_is_closed_when_its_time_is_over(start: Start) -> None:
     """When the time of its connection is over, not in a later pass of the loop: what it sends until
     then is lost."""
     running = await start(drain_grace=0.05)

@@ -48,7 +48,7 @@ from tests.http.requests import request
         (None, False),
     ],
 )
-def test_api_keys(authorization: str | None, granted: bool) -> None:
+def test_only_well_formed_bearer_keys_are_granted(authorization: str | None, granted: bool) -> None:
     keys = ApiKeys(["alpha", "beta"], render_error, exempt=["/health", "/"])
     fields = {} if authorization is None else {"Authorization": authorization}
     asked = request(**fields)
@@ -89,7 +89,7 @@ def test_keys_in_a_field_of_their_own(fields: dict[str, str], tenant: str | None
     ("path", "free"),
     [("/health", True), ("/health/", True), ("/", True), ("/healthy", False), ("/x/health", False)],
 )
-def test_exempt_paths(path: str, free: bool) -> None:
+def test_exempt_paths_need_no_key(path: str, free: bool) -> None:
     keys = ApiKeys(["alpha"], render_error, exempt=["/health", "/"])
     assert (keys(request(path)) is None) is free
 
@@ -103,7 +103,7 @@ def test_each_key_is_a_tenant() -> None:
     assert "alpha" not in first
 
 
-def test_no_keys() -> None:
+def test_empty_key_list_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="no API key"):
         ApiKeys([], render_error)
 
@@ -175,7 +175,7 @@ def test_the_servers_own_names(host: str | None) -> None:
         "127.0.0.256", "%6cocalhost", "127.0.0.1%2eevil",
     ],
 )  # fmt: skip
-def test_other_names(host: str) -> None:
+def test_foreign_host_names_are_refused_with_a_hint(host: str) -> None:
     answer = CHECK(host_check_request(host))
     assert answer is not None
     assert answer.status == 421
@@ -200,7 +200,7 @@ def test_where_it_does_not_apply() -> None:
     assert check(host_check_request("evil.example")) is not None
 
 
-def test_machine_names(tmp_path: Path) -> None:
+def test_machine_names_include_aliases_of_the_hosts_file(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text(
         "127.0.0.1 localhost\n"
@@ -295,7 +295,7 @@ def test_pages_of_others(
 
 
 @pytest.mark.parametrize("origin", ["null", "", "http://127.0.0.1", f"{OWN}/", "http://evil"])
-def test_other_origins(origin: str) -> None:
+def test_malformed_or_foreign_origins_are_refused(origin: str) -> None:
     assert refused(CorsPolicy(""), "GET", {}, origin=origin)
     assert refused(CorsPolicy(OWN), "POST", {}, origin=origin, site="none")
     assert refused(CorsPolicy(""), "GET", {}, origin=f"{OWN}, {origin}")
@@ -335,7 +335,9 @@ def test_the_scheme_of_the_server() -> None:
 
 
 @pytest.mark.parametrize(("method", "fields"), [("POST", LINK), ("GET", FRAME), ("HEAD", NO_CORS)])
-def test_what_is_no_followed_link(method: str, fields: dict[str, str]) -> None:
+def test_cross_site_request_that_is_no_followed_link_is_refused(
+    method: str, fields: dict[str, str]
+) -> None:
     assert refused(CorsPolicy(""), method, fields, site="cross-site")
 
 
@@ -375,12 +377,14 @@ ANY = {
         (CorsPolicy("http://a"), None, {"Vary": "Origin"}),
     ],
 )
-def test_cors_fields(policy: CorsPolicy, origin: str | None, fields: dict[str, str]) -> None:
+def test_cors_fields_follow_policy_and_origin(
+    policy: CorsPolicy, origin: str | None, fields: dict[str, str]
+) -> None:
     asked = request(**({} if origin is None else {"Origin": origin}))
     assert dict(policy.response_fields(asked)) == fields
 
 
-def test_preflight_fields() -> None:
+def test_preflight_fields_list_allowed_methods_and_headers() -> None:
     asked = request(
         method="OPTIONS",
         Origin="http://a",
@@ -421,7 +425,9 @@ def test_preflight_fields() -> None:
         ("GET", {"Content-Type": "text/plain"}, True),
     ],
 )
-def test_json_only(method: str, fields: dict[str, str], allowed: bool) -> None:
+def test_json_only_refuses_unsupported_content_types_and_encodings(
+    method: str, fields: dict[str, str], allowed: bool
+) -> None:
     named = {name.replace("-", "_"): value for name, value in fields.items()}
     refusal: Response | None = JsonOnly(render_error)(request(method=method, **named))
     assert (refusal is None) is allowed
@@ -456,7 +462,9 @@ PROXIES = "10.0.0.0/8,fd00::/8"
     ],
     ids=lambda value: value[:40] or "nothing",
 )
-def test_who_asks(peer: str, told: str, client: str) -> None:
+def test_forwarded_client_is_the_nearest_address_beyond_trusted_proxies(
+    peer: str, told: str, client: str
+) -> None:
     headers = Headers([("X-Forwarded-For", told)])
     assert ForwardedClients(PROXIES).client(peer, headers) == client
 

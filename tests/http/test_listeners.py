@@ -51,7 +51,7 @@ from tests.paths import ROOT, TLS
         ("unix:/run/x.sock", UnixAddress(Path("/run/x.sock"))),
     ],
 )
-def test_addresses(text: str, address: object) -> None:
+def test_address_text_is_parsed_and_round_trips(text: str, address: object) -> None:
     parsed = parse_address(text)
     assert parsed == address
     assert parse_address(str(parsed)) == parsed
@@ -60,7 +60,7 @@ def test_addresses(text: str, address: object) -> None:
 @pytest.mark.parametrize(
     "text", ["", "8000", "host", "host:", "host:x", "host:65536", "::1:80", "unix:", "a:-1", "a:٣"]
 )
-def test_bad_addresses(text: str) -> None:
+def test_malformed_addresses_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"address '.*'"):
         parse_address(text)
 
@@ -76,7 +76,7 @@ def test_bad_addresses(text: str) -> None:
         (socket.AF_INET6, "::", False),
     ],
 )
-def test_sockets(family: int, address: str, local: bool) -> None:
+def test_only_loopback_sockets_are_local(family: int, address: str, local: bool) -> None:
     with socket.socket(family) as sock:
         sock.bind((address, 0))
         assert is_local(sock) is local
@@ -131,7 +131,7 @@ def notifier(manager: socket.socket, **environ: str) -> Notifier:
     return Notifier({"NOTIFY_SOCKET": manager.getsockname(), **environ}, os.getpid())
 
 
-def test_messages(manager: socket.socket) -> None:
+def test_notifier_sends_each_state_to_the_manager(manager: socket.socket) -> None:
     service = notifier(manager)
     service.status("loading\nthe model")
     assert manager.recv(100) == b"STATUS=loading the model"
@@ -175,7 +175,9 @@ def test_without_a_manager(tmp_path: Path) -> None:
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_watchdog_interval(environ: dict[str, str], interval: float | None) -> None:
+def test_watchdog_interval_is_half_of_the_environment_value(
+    environ: dict[str, str], interval: float | None
+) -> None:
     assert Notifier(environ, 7).watchdog_interval == interval
 
 
@@ -195,7 +197,7 @@ def test_sockets_that_are_not_ours(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "datagram", "none"])
-def test_what_is_no_stream_socket(
+def test_inherited_descriptor_that_is_no_stream_socket_is_refused(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Said in words, before a model is loaded."""
@@ -455,7 +457,7 @@ async def unix_get(path: Path) -> bytes:
     return data
 
 
-async def test_several_addresses(start: Start, tmp_path: Path) -> None:
+async def test_server_listens_on_several_addresses(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "s"
     listen = ("127.0.0.1:0", "[::1]:0", f"unix:{path}")
     running = await start(listen=listen, unix_mode=0o600)
@@ -476,7 +478,7 @@ async def test_several_addresses(start: Start, tmp_path: Path) -> None:
     assert not path.exists()
 
 
-async def test_every_interface(start: Start) -> None:
+async def test_empty_host_listens_on_every_interface_with_one_port(start: Start) -> None:
     running = await start(host="")
     ports = {address.rsplit(":", 1)[1] for address in running.server.addresses}
     assert len(ports) == 1, "one port for both families"
@@ -505,7 +507,7 @@ async def test_a_live_one_is_not(start: Start, tmp_path: Path) -> None:
         assert path.exists()
 
 
-async def test_a_live_one_that_accepts_nobody(start: Start, tmp_path: Path) -> None:
+async def test_unix_socket_of_a_busy_server_is_not_replaced(start: Start, tmp_path: Path) -> None:
     """Its queue is full: asking whether it lives must not wait for a place."""
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as busy, contextlib.ExitStack() as clients:
@@ -555,7 +557,7 @@ async def test_failing_frees_what_was_bound(start: Start, tmp_path: Path) -> Non
         assert not path.exists()
 
 
-async def test_reuse_port(start: Start) -> None:
+async def test_reuse_port_lets_two_servers_share_a_port(start: Start) -> None:
     first = await start(reuse_port=True)
     second = await start(reuse_port=True, port=first.port)
     assert first.port == second.port

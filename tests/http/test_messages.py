@@ -20,7 +20,7 @@ from fastovms.http.messages import Caller, Request
         ("digest", "10.0.0.1:4711", "digest"),
     ],
 )
-def test_who_sends_is_told_by_the_key_or_the_address(tenant: str, client: str, sender: str) -> None:
+def test_sender_is_the_tenant_or_the_address(tenant: str, client: str, sender: str) -> None:
     request = Request("GET", "/", client=client)
     request.caller = Caller(tenant=tenant)
     assert request.sender == sender

@@ -50,7 +50,9 @@ from tests.http.more_cases import CASES, chunked, get, post
         (b"\x16\x03\x01\x02", 400, "TLS on a plaintext port", False),
     ],
 )
-def test_methods(line: bytes | None, status: int, message: str, answered: bool) -> None:
+def test_method_fault_has_the_status_of_a_bad_request_line(
+    line: bytes | None, status: int, message: str, answered: bool
+) -> None:
     fault = method_fault(line)
     assert (fault.status, fault.message, fault.answered) == (status, message, answered)
 
@@ -59,13 +61,13 @@ def test_methods(line: bytes | None, status: int, message: str, answered: bool) 
     ("data", "status"),
     [(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505), (b"GET / HTTP/1.1\r\nA\r\n\r\n", 400)],
 )
-def test_what_the_parser_refuses(data: bytes, status: int) -> None:
+def test_error_of_httptools_gets_its_status(data: bytes, status: int) -> None:
     with pytest.raises(httptools.HttpParserError) as caught:
         httptools.HttpRequestParser(None).feed_data(data)
     assert parse_fault(caught.value).status == status
 
 
-def test_a_large_body_is_told_its_limit() -> None:
+def test_fault_of_a_large_body_names_the_limit() -> None:
     fault = large_body_fault(100)
     assert (fault.status, fault.message) == (413, "the body is larger than 100 bytes")
 
@@ -84,14 +86,16 @@ def test_a_large_body_is_told_its_limit() -> None:
         ("HTTPS://[::1]:80/a?b", "GET", "/a", "b"),
     ],
 )
-def test_targets(target: str, method: str, path: str, query: str) -> None:
+def test_target_is_split_into_path_and_query(
+    target: str, method: str, path: str, query: str
+) -> None:
     assert split_target(target, method) == (path, query)
 
 
 @pytest.mark.parametrize(
     "target", ["/a#b", "*", "a", "ftp://h/a", "http:///a", "http://a b/", "http://u@h/"]
 )
-def test_bad_targets(target: str) -> None:
+def test_malformed_targets_are_bad_requests(target: str) -> None:
     with pytest.raises(Fault) as caught:
         split_target(target, "GET")
     assert caught.value.status == 400
@@ -113,7 +117,9 @@ def head(*fields: tuple[str, str], version: str = "1.1", host: str | None = "h")
         (head(host="[::1]:80"), 0),
     ],
 )
-def test_lengths(request_head: Request, length: int | None) -> None:
+def test_body_length_follows_content_length_and_transfer_coding(
+    request_head: Request, length: int | None
+) -> None:
     assert body_length(request_head) == length
 
 
@@ -129,7 +135,9 @@ def test_lengths(request_head: Request, length: int | None) -> None:
         (head(("expect", "x")), 417, "the only supported expectation"),
     ],
 )
-def test_bad_fields(request_head: Request, status: int, message: str) -> None:
+def test_invalid_or_unsupported_fields_are_refused(
+    request_head: Request, status: int, message: str
+) -> None:
     with pytest.raises(Fault, match=message) as caught:
         body_length(request_head)
     assert caught.value.status == status
@@ -145,7 +153,9 @@ def test_bad_fields(request_head: Request, status: int, message: str) -> None:
         (head(), 5, False),
     ],
 )
-def test_who_waits_for_continue(request_head: Request, length: int | None, expected: bool) -> None:
+def test_request_expects_continue_by_version_length_and_header(
+    request_head: Request, length: int | None, expected: bool
+) -> None:
     assert expects_continue(request_head, length) is expected
 
 
@@ -174,7 +184,7 @@ PARENT = "00f067aa0ba902b7"
         (f"cc-{TRACE}-{PARENT}-01-what-the-future-will-be-like", True),
     ],
 )
-def test_what_is_taken(value: str, is_sampled: bool) -> None:
+def test_valid_traceparent_is_accepted(value: str, is_sampled: bool) -> None:
     found = trace_context(Headers([("TraceParent", value), ("tracestate", "a=1,b=2")]))
     assert found is not None
     assert (found.trace_id, found.parent_id, found.state) == (TRACE, PARENT, "a=1,b=2")
@@ -209,16 +219,16 @@ def test_what_is_taken(value: str, is_sampled: bool) -> None:
         f"00-{TRACE[:-1]}\u0661-{PARENT}-01",
     ],
 )
-def test_what_counts_as_missing(value: str) -> None:
+def test_malformed_traceparent_is_ignored(value: str) -> None:
     assert trace_context(Headers([("traceparent", value), ("tracestate", "a=1")])) is None
 
 
-def test_two_of_them_are_none() -> None:
+def test_repeated_traceparent_gives_no_trace_context() -> None:
     fields = [("traceparent", f"00-{TRACE}-{PARENT}-01")] * 2
     assert trace_context(Headers(fields)) is None
 
 
-def test_nothing_is_made_up() -> None:
+def test_tracestate_alone_gives_no_trace_context() -> None:
     assert trace_context(Headers([("tracestate", "a=1")])) is None
 
 
@@ -279,7 +289,7 @@ def test_a_small_body_finds_room_however_many_hold_all_that_they_may(num_hogs: i
     budget.check()
 
 
-def test_random_operations() -> None:
+def test_random_takes_and_returns_keep_the_body_budget_consistent() -> None:
     rng = random.Random(1)
     budget = BodyBudget(1000)
     taken: list[tuple[str, int]] = []
@@ -490,7 +500,7 @@ def test_trailers_are_bounded_whatever_the_content_was() -> None:
     assert recorder.events == [("fault", 431)]
 
 
-def test_awaiting_continue() -> None:
+def test_first_body_byte_ends_awaiting_continue() -> None:
     request = post(b"hello", "Expect: 100-continue")
     recorder = Recorder()
     recorder.feed(request[:-5])

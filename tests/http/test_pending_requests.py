@@ -25,7 +25,7 @@ def test_all_of_one_read_may_wait_for_other_clients(num_waiting, is_blocked, is_
     assert queue.is_full(server, is_blocked=is_blocked) is is_full
 
 
-def test_what_is_dropped_frees_its_memory():
+def test_dropped_pending_requests_free_their_bodies():
     freed = []
     server = SimpleNamespace(give_back_body=lambda request: freed.append(request.path))
     queue = PendingRequests([pending("/a"), pending("/b")])

@@ -63,7 +63,7 @@ def router() -> Router:
         ("POST", "/files/a/b", "/files/{rest:path}", {"rest": "a/b"}),
     ],
 )
-def test_match(
+def test_match_finds_the_most_specific_route_and_its_parameters(
     method: str, path: str, pattern: str, params: dict[str, str], router: Router
 ) -> None:
     found = router.match(method, path)
@@ -76,7 +76,7 @@ def test_match(
     "path",
     ["", "/v1", "/v1/models/", "/v1/models/a/b", "/v1%2Fmodels", "/V1/models", "/files", "//"],
 )
-def test_no_match(path: str, router: Router) -> None:
+def test_unknown_paths_match_no_route(path: str, router: Router) -> None:
     assert router.match("GET", path) is None
     assert router.allowed(path) is None
 
@@ -109,7 +109,7 @@ def test_while_more_routes_are_to_come(router: Router) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["v1", "/{a:path}/{b:path}"])
-def test_bad_patterns(pattern: str) -> None:
+def test_malformed_route_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="route"):
         Router().add("GET", pattern, handler("x"))
 
@@ -172,11 +172,11 @@ def test_the_root_is_taken_off_wherever_it_is(dispatcher, path, seen):
 
 
 @pytest.mark.parametrize("path", [f"{ROOT}x/v1/models", ROOT, f"{ROOT}/", "/v2/abc/v1/models"])
-def test_what_only_looks_like_it(dispatcher, path):
+def test_path_that_only_resembles_the_root_path_is_not_found(dispatcher, path):
     assert dispatcher.admit(Request("GET", path)).status == 404
 
 
-def test_errors_are_told_for_the_path_behind_it(dispatcher):
+def test_errors_name_the_path_without_the_root_path(dispatcher):
     def error_of(dispatcher, path):
         return dispatcher.error(Request("GET", path), 413, "").body
 
@@ -230,7 +230,7 @@ def test_steps_that_make_room_for_each_other(dispatcher):
     assert spelled.error(Request("GET", "/v1//x//v3//y"), 413, "").body == b"/v3/y"
 
 
-def test_a_path_that_there_is_not_is_told_which_one_is_meant():
+def test_not_found_suggests_the_path_that_is_meant():
     router = Router()
     router.add("POST", "/v1/x", dispatch_handler)
     tell = lambda path, status, message: Response(status, message.encode())  # noqa: E731

@@ -128,7 +128,7 @@ async def test_head_has_the_fields_of_get(start: Start) -> None:
     assert head.headers["content-length"] == "2"
 
 
-async def test_allow(start: Start) -> None:
+async def test_allow_field_lists_the_methods_of_a_path(start: Start) -> None:
     running = await start()
     requests = get("/echo") + get("/items/1", method="PUT") + get("*", method="OPTIONS")
     echo, items, everything = (await talk(running.port, requests, answers=3)).answers()
@@ -171,7 +171,7 @@ async def test_a_refusal_carries_the_clients_fields(start: Start) -> None:
     assert answer.headers["access-control-allow-origin"] == "*"
 
 
-async def test_what_a_handler_sees(start: Start) -> None:
+async def test_handler_receives_method_path_query_and_headers(start: Start) -> None:
     running = await start()
     await talk(
         running.port, get("/health?a=1", "X-A: 1", "x-a: 2", host="h:1") + post(b"hi"), answers=2
@@ -223,7 +223,7 @@ async def test_checks_see_the_head_before_the_body(start: Start) -> None:
     assert len(running.site.requests) == 1
 
 
-async def test_exchanges(start: Start) -> None:
+async def test_observers_get_each_exchange_with_status_and_size(start: Start) -> None:
     running = await start()
     await talk(running.port, get() + get("/stream") + b"\0", answers=4)
     health, stream, fault = running.site.exchanges

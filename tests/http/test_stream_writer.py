@@ -14,7 +14,7 @@ from tests.http.more_cases import get
 loop_factory = VirtualLoop
 
 
-async def test_a_stream_says_when_it_is_writable() -> None:
+async def test_stream_reports_when_it_is_writable() -> None:
     bench = Bench()
     transport = bench.connect()
     transport.room = 0

@@ -65,7 +65,7 @@ async def test_larger_than_any_body_in_memory(start: Start) -> None:
     await other.closed.wait()
 
 
-async def test_nothing_is_read_while_it_is_full(start: Start) -> None:
+async def test_full_sink_pauses_reading_of_the_body(start: Start) -> None:
     sink = Sink(room=100_000)
     running = await serve(start, sink)
     size = 50_000_000

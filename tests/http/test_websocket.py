@@ -78,7 +78,7 @@ async def connected(port: int) -> AsyncIterator[Client]:
             writer.close()
 
 
-async def test_the_handshake(start: Start) -> None:
+async def test_handshake_answers_with_the_accept_key_of_rfc_6455(start: Start) -> None:
     """The key and its answer are those of RFC 6455, 1.3."""
     running = await start()
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
@@ -102,7 +102,7 @@ async def test_the_handshake(start: Start) -> None:
         (FIELDS[:3], 400),
     ],
 )
-async def test_what_is_no_handshake_leaves_the_connection_open(
+async def test_invalid_handshake_leaves_the_connection_open(
     start: Start, fields: tuple[str, ...], status: int
 ) -> None:
     running = await start()
@@ -178,7 +178,7 @@ async def test_the_codes_of_ends(start: Start, data: bytes, code: int) -> None:
     assert running.server.num_body_bytes == 0
 
 
-async def test_a_client_that_disappears_frees_everything(start: Start) -> None:
+async def test_lost_client_frees_the_memory_of_its_message(start: Start) -> None:
     running = await start()
     async with connected(running.port) as client:
         client.send(frame(TEXT, b"x" * 10_000, final=False))

@@ -277,7 +277,7 @@ async def answers(client: Client) -> tuple[list[tuple[int, bytes]], int | None]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
-async def test_a_case(start: Start, case: Case) -> None:
+async def test_autobahn_case_gets_its_answers_and_close_code(start: Start, case: Case) -> None:
     """Frames come at once, one by one, and byte by byte."""
     running = await start()
     together = b"".join(case.frames)

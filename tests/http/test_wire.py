@@ -73,7 +73,7 @@ async def test_clear_and_set_again() -> None:
     assert counted.calls == [12]
 
 
-async def test_close_forgets_everything() -> None:
+async def test_closed_deadline_never_fires() -> None:
     counted = Counted()
     counted.set(2)
     counted.deadline.close()
@@ -111,7 +111,7 @@ async def test_a_client_that_reads_slowly_is_served() -> None:
     assert not transport.aborted
 
 
-async def test_a_stream_nobody_reads_is_cut_at_its_bound() -> None:
+async def test_stream_that_is_not_read_is_aborted_at_its_limit() -> None:
     bench = Bench()
     transport = bench.connect()
     transport.room = 0

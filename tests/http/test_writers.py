@@ -62,7 +62,7 @@ async def test_tasks_are_counted_although_they_run_later() -> None:
     await ticks()
 
 
-async def test_what_comes_later_does_not_overtake() -> None:
+async def test_later_request_does_not_overtake_waiting_ones() -> None:
     bench = SlowBench()
     transports = [bench.connect() for _ in range(6)]
     for number, transport in enumerate(transports[:5]):
@@ -181,7 +181,7 @@ def test_the_date_changes_once_a_second() -> None:
     assert b"08:49:38 GMT" in writer.render(Response(200, b"x"), request, close=False)
 
 
-def test_a_traced_request_is_told_its_trace() -> None:
+def test_answer_to_a_traced_request_has_traceresponse() -> None:
     request = Request("GET", "/", id="r")
     request.trace = TraceContext("a" * 32, "b" * 16)
     writer = ResponseWriter()
@@ -202,7 +202,9 @@ def test_a_traced_request_is_told_its_trace() -> None:
         ("1.0", True, b"Connection: close\r\n"),
     ],
 )
-def test_connection_field(version: str, close: bool, line: bytes | None) -> None:
+def test_connection_field_follows_version_and_close(
+    version: str, close: bool, line: bytes | None
+) -> None:
     request = Request("GET", "/", http_version=version)
     data = ResponseWriter().render(Response(200), request, close=close)
     assert (b"Connection" in data) is (line is not None)
@@ -225,7 +227,7 @@ def test_an_unknown_status_has_an_empty_reason() -> None:
         ("€", "?"),
     ],
 )
-def test_clean(value: str, cleaned: str) -> None:
+def test_clean_replaces_characters_invalid_in_a_field_value(value: str, cleaned: str) -> None:
     assert clean(value) == cleaned
 
 
@@ -243,7 +245,9 @@ def test_names_that_handlers_may_not_write(name: str) -> None:
     ("given", "echoed"),
     [("abc-123", True), ("x" * 128, True), ("x" * 129, False), ("a b", False), ("\xe9", False)],
 )
-async def test_request_id(given: str, echoed: bool, start: Start) -> None:
+async def test_valid_request_id_is_echoed_and_an_invalid_one_replaced(
+    given: str, echoed: bool, start: Start
+) -> None:
     running = await start()
     conversation = await talk(running.port, get("/health", f"X-Request-Id: {given}"))
     (answer,) = conversation.answers()
@@ -251,7 +255,7 @@ async def test_request_id(given: str, echoed: bool, start: Start) -> None:
     assert running.site.requests[0].id == answer.headers["x-request-id"]
 
 
-async def test_an_observer_that_fails_harms_nobody(
+async def test_failing_observer_does_not_affect_answers(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     def observer(exchange: object) -> None:

@@ -146,7 +146,7 @@ def test_first_turns_of_conversations(tmp_path: Path) -> None:
         ("sharegpt", b"\xff", "cannot read --dataset-path .*no UTF-8"),
     ],
 )
-def test_what_is_no_data_set(
+def test_invalid_data_set_is_refused(
     tmp_path: Path, name: str, content: str | bytes | None, message: str
 ) -> None:
     path = tmp_path / "file"
@@ -198,7 +198,7 @@ async def test_no_more_run_at_once_than_allowed() -> None:
     assert load.num_tokens == 18
 
 
-async def test_failures_are_told_by_kind() -> None:
+async def test_failures_are_counted_by_kind() -> None:
     script = Script(statuses=[429])
     with scripted_server(script) as url:
         client = HttpClient(Target.from_url(url))
@@ -232,7 +232,7 @@ async def test_requests_that_time_out_count_towards_the_duration() -> None:
     assert load.seconds >= 0.99
 
 
-async def test_when_it_is_cancelled_what_there_is_is_told() -> None:
+async def test_cancelled_load_returns_timelines_so_far() -> None:
     ended: list[Timeline] = []
     has_ended = asyncio.Event()
 
@@ -268,7 +268,7 @@ async def run(config: LoadConfig, *urls: str, num_rounds: int = 1) -> list[Loade
     return servers
 
 
-async def test_bodies_ask_for_what_the_flags_say() -> None:
+async def test_request_bodies_follow_the_flags() -> None:
     script = Script()
     config = LoadConfig(
         num_prompts=1, num_warmups=0, api_key="k", headers=(("X-A", "b"),), ignore_eos=True,
@@ -317,7 +317,7 @@ async def test_a_failed_request_ends_no_round() -> None:
     assert [failure and failure.kind for failure in failures] == ["HTTP 503", None]
 
 
-async def test_what_json_lacks_is_refused() -> None:
+async def test_body_that_json_cannot_hold_is_refused() -> None:
     with (
         scripted_server(Script()) as url,
         pytest.raises(ConfigurationError, match="cannot be written as JSON: Integer exceeds"),
@@ -355,7 +355,9 @@ def test_failures_make_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None
     assert "HTTP 429:                              1 (status 429)" in capsys.readouterr().out
 
 
-def test_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_json_result_is_printed_and_saved(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     kept = tmp_path / "result.json"
     with scripted_server(Script()) as url:
         assert bench(url, "--json", "--result-filename", str(kept), "--save-detailed") == 0
@@ -376,7 +378,9 @@ def test_a_result_is_kept_in_a_file_named_after_the_time(
     assert json.loads(kept.read_text())["completed"] == 4
 
 
-def test_two_servers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_compare_measures_two_servers_and_reports_their_ratios(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     page, plots = tmp_path / "page.html", tmp_path / "plots.svg"
     with scripted_server(Script()) as url, scripted_server(Script()) as other:
         written = ("--html", str(page), "--svg", str(plots))
@@ -401,7 +405,7 @@ def test_two_servers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
         (("http://a", "--dataset-name", "custom"), "needs --dataset-path"),
     ],
 )
-def test_what_is_refused(
+def test_invalid_arguments_are_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     assert bench(*arguments) == 2

@@ -14,7 +14,7 @@ def test_an_infinite_rate_is_all_at_once() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_few(number: int) -> None:
+def test_load_of_at_most_one_request_starts_at_zero(number: int) -> None:
     assert arrival_times(number, 2.0, 1.0, random.Random(0)) == [0.0] * number
 
 

@@ -37,7 +37,7 @@ def recorded(*events: tuple[bytes, float]) -> Timeline:
     return timeline
 
 
-def test_a_stream() -> None:
+def test_timeline_is_read_from_the_events_of_a_stream() -> None:
     role = b'{"choices": [{"delta": {"role": "assistant", "content": ""}}]}'
     usage = b'{"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 5}}'
     timeline = recorded(
@@ -90,7 +90,7 @@ def timeline(started: float, *arrivals: float, tokens: int | None = None) -> Tim
 STREAMS = [timeline(0.0, 0.5, 1.0, 1.5, tokens=3), timeline(1.0, 1.5, 2.0, tokens=5)]
 
 
-def test_throughput() -> None:
+def test_summary_has_tokens_and_requests_per_second() -> None:
     summary = summarize(Load.of(STREAMS))
     assert (summary.completed, summary.failed) == (2, 0)
     assert (summary.total_input_tokens, summary.total_output_tokens) == (20, 8)
@@ -102,7 +102,7 @@ def test_throughput() -> None:
     assert not summary.counts_events
 
 
-def test_latencies() -> None:
+def test_summary_has_mean_and_percentiles_of_latencies() -> None:
     names = ("ttft", "tpot", "itl", "e2el")
     found = summarize(Load.of(STREAMS), latencies=names, percentiles=[50, 100]).latencies
     assert found["ttft"] == Distribution(500, 500, 0, {50: 500, 100: 500})
@@ -134,7 +134,7 @@ def test_failures_are_counted_by_kind_and_nowhere_else() -> None:
     assert summary.total_output_tokens == 8
 
 
-def test_without_usage() -> None:
+def test_summary_without_usage_counts_events() -> None:
     summary = summarize(Load.of([timeline(0.0, 1.0, 2.0)]))
     assert summary.counts_events
     assert summary.total_output_tokens == 2
@@ -142,7 +142,7 @@ def test_without_usage() -> None:
     assert summary.total_token_throughput is None
 
 
-def test_nothing() -> None:
+def test_summary_of_no_requests_is_empty() -> None:
     summary = summarize(Load.of([]), latencies=["ttft", "itl"], percentiles=[99])
     assert summary.latencies == {}
     assert summary.output_throughput == summary.max_output_tokens_per_s == 0
@@ -184,7 +184,7 @@ def test_the_text_is_that_of_vllm() -> None:
     assert "no usage" not in text
 
 
-def test_what_is_not_known_is_not_made_up() -> None:
+def test_report_leaves_out_unknown_figures() -> None:
     text = render(summarize(Load.of([Timeline(0.0, [0.5, 1.0])])), LoadConfig())
     assert "Total input tokens:                      -" in text
     assert "The server sends no usage" in text
@@ -235,7 +235,7 @@ LOAD_PAGE_LOAD = Load.of(
 )
 
 
-def test_a_page_needs_nothing_from_elsewhere() -> None:
+def test_html_page_escapes_text_and_loads_no_resources() -> None:
     svg = draw({"http://a": [LOAD_PAGE_LOAD], "http://b": [LOAD_PAGE_LOAD, LOAD_PAGE_LOAD]})
     assert svg == draw(
         {"http://a": [LOAD_PAGE_LOAD], "http://b": [LOAD_PAGE_LOAD, LOAD_PAGE_LOAD]}
@@ -253,7 +253,7 @@ def test_a_load_without_an_answer_can_be_drawn() -> None:
     assert "http://a" not in draw({"http://a": [Load.of([])]})
 
 
-def test_what_draws_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     check_plots()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigurationError, match=r"pip install '\.\[plots\]'"):

@@ -130,7 +130,7 @@ def test_damaged_files_raise_or_give_audio(seed: int) -> None:
             assert len(decode(bytes(data)))
 
 
-def test_file_that_names_an_impossible_place_is_refused_and_nothing_is_printed(
+def test_corrupt_audio_is_refused_without_a_traceback(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     whole, path = encoded("caf", "pcm_s16le", SOUND[: SAMPLE_RATE // 10]), tmp_path / "sound.caf"

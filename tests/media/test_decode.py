@@ -120,7 +120,7 @@ FORMATS = [
 
 
 @pytest.mark.parametrize(("kind", "options"), FORMATS)
-def test_formats(kind, options):
+def test_image_of_each_format_is_decoded(kind, options):
     pixels = decode(encode(corners(), kind, **options))
     assert pixels.shape == CORNERS.shape
     np.testing.assert_allclose(fields(pixels), [RED, GREEN, BLUE, WHITE], atol=8)
@@ -149,7 +149,7 @@ GREYS = [[value] * 3 for value in (76, 150, 29, 255)]
     ],
     ids=lambda value: getattr(value, "mode", None),
 )
-def test_modes(image, kind, expected):
+def test_image_of_each_mode_is_decoded_as_rgb(image, kind, expected):
     options = {"quality": 100, "subsampling": 0} if kind == "JPEG" else {}
     np.testing.assert_allclose(fields(decode(encode(image, kind, **options))), expected, atol=8)
 
@@ -161,7 +161,7 @@ def test_sixteen_bits_keep_their_high_byte():
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF"])
-def test_what_is_transparent_is_white(kind):
+def test_transparent_pixels_become_white(kind):
     image = pillow.new("RGBA", (4, 4), (255, 0, 0, 255))
     image.putpixel((0, 0), (0, 0, 255, 0))
     options = {"lossless": True, "exact": True} if kind == "WEBP" else {}
@@ -170,7 +170,7 @@ def test_what_is_transparent_is_white(kind):
     assert pixels[3, 3].tolist() == list(RED)
 
 
-def test_what_is_half_transparent_is_mixed_with_white():
+def test_half_transparent_pixels_are_mixed_with_white():
     pixels = decode(encode(pillow.new("RGBA", (2, 2), (255, 0, 0, 128)), "PNG"))
     assert pixels[0, 0].tolist() == [255, 127, 127]
 
@@ -207,7 +207,7 @@ def test_exif_turns_the_picture(kind, orientation, expected):
     np.testing.assert_allclose(fields(pixels), expected, atol=8)
 
 
-def test_broken_exif_turns_nothing():
+def test_broken_exif_does_not_rotate_an_image():
     data = encode(corners(), "JPEG", quality=100, subsampling=0, exif=b"Exif\0\0broken")
     assert decode(data).shape == CORNERS.shape
 
@@ -235,14 +235,14 @@ def test_many_strips_are_one_picture():
         encode(corners(), "ICO"),
     ],
 )
-def test_no_image(data):
+def test_data_of_another_format_is_refused(data):
     with pytest.raises(InvalidField, match="must be an image in one of the formats PNG, JPEG") as e:
         EncodedImage(data, NAME, max_pixels=10_000, bound=PixelBound(10_000))
     assert e.value.param == NAME
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
-def test_truncated(kind):
+def test_truncated_image_is_refused(kind):
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     data = encode(pillow.fromarray(noise), kind)
     with pytest.raises(InvalidField, match=r"is damaged|must be an image"):
@@ -344,7 +344,7 @@ def test_every_kind_of_pixels_is_shrunk(mode):
     assert decode(data, 10**6, PixelBound(5000)).shape == (50, 100, 3)
 
 
-def test_without_pillow(monkeypatch):
+def test_image_without_pillow_is_refused_by_the_missing_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(InvalidField, match="the extra vision of this server is not installed"):
         EncodedImage(png(), NAME, max_pixels=10, bound=PixelBound(10))

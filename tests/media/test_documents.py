@@ -34,13 +34,13 @@ def encrypted(data: bytes, password: str) -> bytes:
         (b'{"a": 1}', '{"a": 1}'),
     ],
 )
-def test_texts(data, text):
+def test_text_is_decoded_without_a_byte_order_mark(data, text):
     assert not is_pdf(data)
     assert decode_text(data, "x") == text
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"a\0b", b"PK\x03\x04\0", b"\x89PNG\r\n\x1a\n"])
-def test_what_is_no_text(data):
+def test_file_that_is_no_utf8_text_is_refused(data):
     with pytest.raises(InvalidField, match="x must be a PDF or a text in UTF-8"):
         decode_text(data, "x")
 
@@ -49,7 +49,7 @@ IN_A_PROCESS = pytest.param(PdfProcesses().read, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("read", [read_pdf, IN_A_PROCESS])
-def test_pages(read):
+def test_text_of_pdf_pages_is_joined(read):
     data = pdf_file(["The first page", "", "The third page"])
     assert is_pdf(data)
     assert is_pdf(b"\r\n" + data)
@@ -111,7 +111,7 @@ def test_a_bomb_costs_its_process():
 
 
 @pytest.mark.slow
-def test_no_process():
+def test_pdf_without_memory_for_a_process_is_unavailable():
     def fail():
         raise OSError(12, "no memory")
 

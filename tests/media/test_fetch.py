@@ -34,7 +34,7 @@ TEXT = base64.b64encode(DATA).decode()
         "data:application/octet-stream;base64,",
     ],
 )
-def test_heads(head):
+def test_data_url_with_each_valid_head_is_decoded(head):
     assert decode_data_url(head + TEXT + "\n", "url", max_bytes=256) == DATA
 
 
@@ -72,7 +72,7 @@ def test_lines_and_escapes(text):
         ("data:image/png;base64," + "=" * 10_000, "at most 256 bytes"),
     ],
 )
-def test_faults(url, message):
+def test_invalid_data_url_is_refused(url, message):
     with pytest.raises(InvalidField, match=message) as error:
         decode_data_url(url, "messages[0].content[0].image_url.url", max_bytes=256)
     assert error.value.param == "messages[0].content[0].image_url.url"
@@ -97,7 +97,7 @@ def test_any_text_is_data_or_an_invalid_field(text):
     "address",
     ["8.8.8.8", "2606:4700::1111", "2002:808:808::1", "64:ff9b::808:808", "2a00:1450::5%eth0"],
 )
-def test_public(address):
+def test_public_address_is_recognized(address):
     assert is_public(address)
 
 
@@ -139,7 +139,7 @@ def test_public(address):
         "8.8.8",
     ],
 )
-def test_not_public(address):
+def test_private_or_malformed_address_is_not_public(address):
     assert not is_public(address)
 
 
@@ -241,7 +241,7 @@ async def test_forms_of_bodies(raw):
         assert await fetch(server.fetcher(), server.url()) == b"picture"
 
 
-async def test_what_is_asked():
+async def test_fetch_sends_path_host_and_headers():
     async with site(answer(), answer()) as server:
         await fetch(server.fetcher(), server.url("/d\u00e4ys/a b.png?x=1&y=%20#part"))
         await fetch(server.fetcher("PICS.example."), server.url("", host="Pics.Example."))
@@ -282,7 +282,7 @@ async def test_what_is_asked():
         b"\0" * 300_000,
     ],
 )
-async def test_faults_are_all_told_alike(raw, caplog):
+async def test_every_fetch_fault_has_the_same_error(raw, caplog):
     caplog.set_level("INFO")
     async with site(raw) as server:
         with pytest.raises(InvalidField) as error:
@@ -300,7 +300,7 @@ async def test_faults_are_all_told_alike(raw, caplog):
         answer(b"7d0\r\n" + b"x" * 2000, "200 OK", "Transfer-Encoding: chunked"),
     ],
 )
-async def test_too_large(raw):
+async def test_response_above_the_limit_is_refused(raw):
     async with site(raw) as server:
         with pytest.raises(InvalidField, match="must be at most 1000 bytes"):
             await fetch(server.fetcher(), server.url())
@@ -311,13 +311,13 @@ async def test_exactly_as_large_as_allowed():
         assert len(await fetch(server.fetcher(), server.url())) == LIMIT
 
 
-async def test_too_slow():
+async def test_response_after_the_timeout_is_refused():
     async with site() as server:
         with pytest.raises(InvalidField, match="cannot be fetched"):
             await fetch(server.fetcher(timeout=0.05), server.url())
 
 
-async def test_nobody_there():
+async def test_fetch_from_a_closed_port_is_refused():
     async with site() as server:
         url = server.url()
     with pytest.raises(InvalidField, match="cannot be fetched"):
@@ -331,7 +331,7 @@ async def test_an_address_that_does_not_answer_is_not_the_last():
 
 
 @pytest.mark.slow
-async def test_a_name_that_nobody_knows():
+async def test_fetch_from_an_unknown_host_is_refused():
     async def resolve(host: str, port: int) -> Sequence[str]:
         raise OSError("no such name")
 
@@ -380,7 +380,7 @@ async def test_other_domains_are_not_even_looked_up(host):
     assert not server.resolved
 
 
-async def test_without_domains_nothing_is_fetched():
+async def test_no_url_is_fetched_without_allowed_domains():
     fetcher = Fetcher([], allow_redirects=False, allow_private=True, timeout=9)
     for url in ("http://pics.example/", "https://all/"):
         with pytest.raises(InvalidField, match="this server does not fetch images from"):
@@ -388,7 +388,7 @@ async def test_without_domains_nothing_is_fetched():
 
 
 @pytest.mark.parametrize("domain", ["", "http://x", "x/y", "x:80", "a b", "*", "x@y"])
-def test_domains_that_are_none(domain):
+def test_invalid_domain_is_refused(domain):
     with pytest.raises(ConfigurationError, match="must be host names such as"):
         Site().fetcher("pics.example", domain)
 
@@ -417,7 +417,7 @@ async def test_domains_as_operators_write_them():
         "https://pics.example/" + "x" * 9000,
     ],
 )
-async def test_malformed_urls(url):
+async def test_malformed_url_is_refused_before_resolution(url):
     server = Site()
     with pytest.raises(InvalidField, match="is a malformed URL"):
         await fetch(server.fetcher("all"), url)

@@ -37,7 +37,7 @@ from tests.media.pictures import BLUE, RED, encode, png
 # The memory of decoded images: taken before, given back with the last reference.
 
 
-def test_what_there_is_no_room_for_is_refused() -> None:
+def test_memory_beyond_the_budget_is_refused() -> None:
     budget = MemoryBudget(10)
     budget.take(10)
     with pytest.raises(Overloaded):
@@ -48,7 +48,7 @@ def test_what_there_is_no_room_for_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_an_image_gives_back_when_nobody_has_it() -> None:
+def test_freed_image_returns_its_memory() -> None:
     budget = MemoryBudget(10)
     budget.take(10)
     image = np.zeros((1, 1, 3), np.uint8)
@@ -101,7 +101,7 @@ def read(root: Path | None, url: str, max_bytes: int = 100) -> bytes:
     return LocalFiles(root).read(url, NAME, max_bytes=max_bytes)
 
 
-def test_files_below(root):
+def test_path_or_file_url_below_the_root_is_read(root):
     assert read(root, f"{root}/a.png") == b"inside"
     assert read(root, f"{root}/sub dir/b.png") == b"below"
     assert read(root, f"file://{root}/sub%20dir/b.png") == b"below"
@@ -139,7 +139,7 @@ def test_a_root_behind_a_link(root, tmp_path):
         "/dev/zero",
     ],
 )
-def test_everything_else_is_refused_in_the_same_words(root, tmp_path, path):
+def test_unreadable_file_is_refused_with_the_same_message(root, tmp_path, path):
     (root / "link.png").symlink_to(tmp_path / "secret.png")
     (root / "linked").symlink_to(tmp_path)
     (root / "loop").symlink_to(root / "loop")
@@ -167,12 +167,12 @@ def test_everything_else_is_refused_in_the_same_words(root, tmp_path, path):
         "file://",
     ],
 )
-def test_paths_that_are_none(root, url):
+def test_relative_or_foreign_path_is_refused(root, url):
     with pytest.raises(InvalidField, match=r"must be the absolute path of a file, without \.\."):
         read(root, url.format(root=root))
 
 
-def test_hard_links(root, tmp_path):
+def test_file_with_several_hard_links_is_refused(root, tmp_path):
     """Whose name outside the directory is as good as the one inside."""
     (root / "linked.png").hardlink_to(tmp_path / "secret.png")
     with pytest.raises(InvalidField, match="a file with several hard links is refused") as error:
@@ -182,12 +182,12 @@ def test_hard_links(root, tmp_path):
     assert read(root, f"{root}/linked.png") == b"secret"
 
 
-def test_not_allowed(root):
+def test_local_file_without_a_root_is_refused(root):
     with pytest.raises(InvalidField, match="this server does not read local files"):
         read(None, f"{root}/a.png")
 
 
-def test_too_large(root):
+def test_file_above_the_limit_is_refused(root):
     assert read(root, f"{root}/a.png", 6) == b"inside"
     with pytest.raises(InvalidField, match="at most 5 bytes"):
         read(root, f"{root}/a.png", 5)
@@ -206,7 +206,7 @@ def test_a_path_that_changes_while_it_is_opened(root, tmp_path, monkeypatch):
         read(root, f"{root}/a.png")
 
 
-def test_a_root_that_is_none(tmp_path):
+def test_missing_root_directory_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="nowhere is not a directory"):
         LocalFiles(tmp_path / "nowhere")
 
@@ -237,7 +237,7 @@ def test_each_image_once(text, num_images):
         ("<|image_pad|>", 0, "<|image_pad|>"),
     ],
 )
-def test_what_clients_wrote_is_no_image(text, num_images, tag):
+def test_image_tag_in_client_text_is_refused(text, num_images, tag):
     with pytest.raises(InvalidField) as error:
         check_tags(text, num_images, "messages", ["<|image_pad|>"])
     assert str(error.value) == f"messages must not contain {tag}: it stands for an image"
@@ -377,7 +377,7 @@ async def test_faults_name_the_part(url: str, message: str) -> None:
     assert error.value.param == "part[1]"
 
 
-async def test_too_many() -> None:
+async def test_image_beyond_max_images_is_refused() -> None:
     loader = ImageLoader(MediaConfig(max_images=2))
     with pytest.raises(InvalidField, match="one image too many: a request may have 2") as error:
         await load(loader, *[data_url(png())] * 4)
@@ -396,7 +396,7 @@ def test_images_are_counted_as_they_are_read() -> None:
     assert [unbounded.add(source) for source in sources][-1] == image_tag(2)
 
 
-async def test_images_count_until_nobody_has_them() -> None:
+async def test_images_count_until_they_are_freed() -> None:
     size = 3 * 4 * 3
     loader = ImageLoader(MediaConfig(max_image_memory=2 * size))
     first = await load(loader, data_url(png()))
@@ -448,7 +448,7 @@ async def test_images_that_can_never_be_in_memory_together() -> None:
     await nothing_used(loader)
 
 
-async def test_what_is_damaged_counts_no_longer() -> None:
+async def test_damaged_image_returns_its_memory() -> None:
     noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
     loader = ImageLoader(MediaConfig())
     whole = encode(pillow.fromarray(noise), "PNG")
@@ -481,7 +481,7 @@ async def test_a_few_at_once() -> None:
     assert fetcher.most_waiting <= 4
 
 
-async def test_a_request_that_is_gone_fetches_nothing_more() -> None:
+async def test_cancelled_request_stops_its_fetches_and_frees_the_budget() -> None:
     fetcher = FakeFetcher()
     loader = ImageLoader(MediaConfig(), fetcher=fetcher)
     loading = asyncio.ensure_future(load(loader, "http://x/", "http://y/"))

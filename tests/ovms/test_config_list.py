@@ -27,7 +27,9 @@ from fastovms.server_config import ModelSource, ServiceConfig, Settings
         ("lists", "/abs/m", "/abs/m"),
     ],
 )
-def test_paths(folder, path, expected, tmp_path, monkeypatch) -> None:
+def test_relative_path_is_resolved_against_the_list(
+    folder, path, expected, tmp_path, monkeypatch
+) -> None:
     (tmp_path / "lists").mkdir()
     monkeypatch.chdir(tmp_path)
     assert path_from(tmp_path / folder, Path(path)) == expected
@@ -50,7 +52,7 @@ def test_a_folder_that_is_a_link(tmp_path, monkeypatch) -> None:
         (b"[" * 100_000, "is not valid JSON"),
     ],
 )
-def test_what_cannot_be_read(content, message, tmp_path) -> None:
+def test_unreadable_list_is_refused(content, message, tmp_path) -> None:
     path = tmp_path / "f.json"
     if content is not None:
         path.write_bytes(content)
@@ -96,7 +98,7 @@ def test_links_and_permissions_stay(tmp_path) -> None:
     assert os.listdir(tmp_path / "real") == ["f"]
 
 
-def test_a_file_of_somebody_else_is_written_all_the_same(tmp_path, monkeypatch) -> None:
+def test_file_of_another_owner_is_written(tmp_path, monkeypatch) -> None:
     def forbid(*_: object) -> None:
         raise PermissionError
 
@@ -138,7 +140,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_models(folder):
+def test_listed_models_become_model_sources(folder):
     config = {"name": "org/m", "base_path": "models/m", "target_device": "GPU",
               "plugin_config": {"NUM_STREAMS": 1}}  # fmt: skip
     text = {"name": "n", "base_path": "/models/n", "plugin_config": '{"A": "b"}'}
@@ -153,7 +155,7 @@ def test_models(folder):
     ]
 
 
-def test_graphs(folder):
+def test_listed_graphs_become_model_sources(folder):
     root = {
         "model_config_list": [],
         "mediapipe_config_list": [
@@ -180,7 +182,7 @@ def test_metrics_and_a_directory(folder):
         assert read_config_list(path).settings.section(ServiceConfig).ovms_metrics is enable
 
 
-def test_what_is_about_tensors_is_told(folder, caplog):
+def test_tensor_options_of_a_list_are_logged(folder, caplog):
     config = {"name": "m", "base_path": "m", "batch_size": "16", "nireq": 4}
     assert len(models_of({"model_config_list": [{"config": config}]}, folder)) == 1
     assert [record.getMessage() for record in caplog.records] == [
@@ -239,7 +241,7 @@ def test_members_of_newer_versions_are_named_and_ignored(folder, caplog):
         ({"pipeline_config_list": [{}]}, "pipeline_config_list is for models of tensors"),
     ],
 )  # fmt: skip
-def test_wrong_lists(folder, root, message):
+def test_invalid_config_list_is_refused_by_path_and_field(folder, root, message):
     path = write(folder, root)
     with pytest.raises(ConfigurationError) as caught:
         read_config_list(path)

@@ -14,7 +14,7 @@ from fastovms.server_config import CHAT, ENCODER, ENGINE, FILES, LIMITS
 
 
 @pytest.mark.parametrize("name", CALCULATORS)
-def test_every_option_sets_something_or_says_why_not(name):
+def test_each_option_has_a_field_or_a_reason_or_a_neutral_value(name):
     calculator = CALCULATORS[name]
     assert calculator.group.required == ("models_path",)
     assert set(calculator.group.options) == set(calculator.options)
@@ -23,7 +23,7 @@ def test_every_option_sets_something_or_says_why_not(name):
         assert is_used or option.neutral
 
 
-def test_text():
+def test_plugin_config_is_parsed_as_a_json_object():
     assert parse_plugin_config("") == parse_plugin_config(" \n") == {}
     assert parse_plugin_config('{"NUM_STREAMS": "1"}') == {"NUM_STREAMS": "1"}
     for text in ("{", "[]", "1", "NUM_STREAMS=1"):
@@ -40,7 +40,7 @@ def test_prompt_lookup_is_not_for_the_device(given, expected):
     assert config == ({"CACHE_DIR": "/c", "NUM_STREAMS": 1}, expected, [])
 
 
-def test_what_is_for_other_pipelines_is_told():
+def test_plugin_options_of_other_pipelines_are_logged():
     config = read_plugin_config({"MAX_PROMPT_LEN": 1024, "ATTENTION_BACKEND": "SDPA"})
     assert config.properties == {}
     assert config.unused == [
@@ -180,7 +180,7 @@ def test_every_option_that_is_used(folder):
         "sparse_attention_config { mode: XATTENTION xattention_threshold: 0.8 }",
     ],
 )
-def test_an_option_without_use_is_told(folder, option):
+def test_unused_option_of_a_graph_is_logged(folder, option):
     node = read_graph(write(folder, f'models_path: "model" {option}'))
     assert node.settings.given == {FILES.path: folder / "model"}
     [line] = node.unused
@@ -259,7 +259,7 @@ def test_graphs_of_encoders(folder, calculator, message, options, given):
     assert node.unused == []
 
 
-def test_what_is_no_graph_of_a_language_model(folder):
+def test_graph_of_another_kind_is_refused(folder):
     options = 'models_path: "model"'
     path = write(folder, options)
     text = path.read_text()

@@ -25,7 +25,7 @@ def test_every_option_has_a_use_or_a_reason(option):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_names_are_told_apart(place):
+def test_names_of_options_are_unique(place):
     names = Counter(name for option in OVMS_OPTIONS if (name := getattr(option, place)))
     assert max(names.values()) == 1
 

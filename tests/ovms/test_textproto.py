@@ -38,11 +38,11 @@ def plain(message: Message) -> list[tuple[str, object]]:
         ("[a.b.C]: 1 [ type.x.com / a.B ] { }", [("[a.b.C]", 1), ("[type.x.com/a.B]", [])]),
     ],
 )  # fmt: skip
-def test_text(text, expected):
+def test_textproto_is_parsed_into_names_and_values(text, expected):
     assert plain(parse(text)) == expected
 
 
-def test_words_are_told_from_strings():
+def test_words_and_strings_have_different_types():
     word, string = (field.value for field in parse('a: true b: "true"').fields)
     assert isinstance(word, Word)
     assert not isinstance(string, Word)
@@ -112,7 +112,7 @@ def written(tree: list) -> str:
 
 @pytest.mark.slow
 @given(TREES)
-def test_what_is_written_is_read(tree):
+def test_written_tree_is_read_back(tree):
     def readable(items: list) -> list:
         return [
             (name, readable(item) if isinstance(item, list)
@@ -137,5 +137,5 @@ def test_a_quoted_string_is_read_back(text):
         ("""'"\\\n""", r'''"'\"\\\n"'''),
     ],
 )
-def test_quotes(text, quoted):
+def test_string_is_quoted_with_fewest_escapes(text, quoted):
     assert quote(text) == quoted

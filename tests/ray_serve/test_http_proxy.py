@@ -234,7 +234,7 @@ async def test_no_more_is_read_than_is_taken() -> None:
 
 
 @pytest.mark.parametrize("leaves", ["by a message", "by a cancelled task", "within its request"])
-async def test_the_server_is_told_when_the_client_leaves(leaves: str) -> None:
+async def test_server_connection_closes_when_the_client_disconnects(leaves: str) -> None:
     has_begun, has_ended = asyncio.Event(), asyncio.Event()
 
     async def wait_for_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -62,7 +62,7 @@ async def test_a_server_that_is_not_healthy_is_an_error(replica: Any) -> None:
             await replica.check_health()
 
 
-async def test_autoscaling_is_told_of_the_queues(replica: Any) -> None:
+async def test_autoscaling_metrics_count_the_queues(replica: Any) -> None:
     replica._proxy = FakeProxy((200, 'fastovms_num_requests_waiting{model_name="m"} 3.0\n'))
     stats = await replica.record_autoscaling_stats()
     assert stats == {"fastovms_num_requests_running": 0.0, "fastovms_num_requests_waiting": 3.0}

@@ -46,7 +46,7 @@ def exchange(status=200, *, route="/v3/completions", method="POST", completed=Tr
         (exchange(route="/v3/models", method="GET"), {}),
     ],
 )  # fmt: skip
-def test_counts(told, counted):
+def test_exchange_increments_the_counters_of_its_method(told, counted):
     registry = CollectorRegistry()
     metrics = OvmsMetrics()
     registry.register(metrics)
@@ -60,7 +60,7 @@ def test_counts(told, counted):
     assert samples == counted
 
 
-def test_names():
+def test_metrics_are_exported_with_names_and_labels_of_ovms():
     registry = CollectorRegistry()
     metrics = OvmsMetrics()
     registry.register(metrics)
@@ -90,7 +90,7 @@ NAMED = {"OTEL_EXPORTER_OTLP_ENDPOINT": ENDPOINT}
         (ENDPOINT, {"OTEL_SDK_DISABLED": "true"}, False),
     ],
 )
-def test_who_asks_for_spans(
+def test_spans_are_recorded_if_an_endpoint_is_configured(
     endpoint: str | None, environment: dict[str, str], is_wanted: bool
 ) -> None:
     with span_tracer(endpoint, environment) as tracer:
@@ -112,7 +112,7 @@ def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_the_extra")
-def test_who_asks_by_the_flag_is_told_what_to_install() -> None:
+def test_traces_flag_without_the_extra_names_it() -> None:
     with (
         pytest.raises(ConfigurationError, match=r"pip install '\.\[otel\]'"),
         span_tracer(ENDPOINT, {}),
@@ -121,7 +121,7 @@ def test_who_asks_by_the_flag_is_told_what_to_install() -> None:
 
 
 @pytest.mark.usefixtures("without_the_extra")
-def test_an_environment_made_for_others_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_otlp_variables_without_the_extra_log_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), span_tracer(None, NAMED) as tracer:
         assert tracer is None
     assert "pip install" in caplog.text

@@ -61,7 +61,7 @@ def guard(
         ({"API_KEY": "a"}, ServerPhase.LOADING, asked("/metrics"), 401),
     ],
 )
-def test_who_is_let_in(
+def test_guard_admits_by_phase_path_and_key(
     environ: dict[str, str], phase: ServerPhase, request_: Request, status: int | None
 ) -> None:
     keeper = guard(environ, phase)
@@ -179,7 +179,7 @@ def statuses(
         ({"allowed_hosts": "a,*", "allowed_origins": "*"}, [0] * 3, [0] * 3, [0] * 3),
     ],
 )
-def test_who_is_let_through(
+def test_gates_check_host_and_origin(
     fields: dict[str, str], without_key: list[int], not_local: list[int], with_key: list[int]
 ) -> None:
     config = SecurityConfig(**fields)  # type: ignore[arg-type]
@@ -415,7 +415,7 @@ async def test_an_engine_that_does_not_stop_is_left_behind(monkeypatch) -> None:
     assert run.notes[-1] == "close"
 
 
-async def test_what_can_be_is_reloaded(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_reload_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     reloaded: list[str] = []
 
     def refuse() -> None:

@@ -76,7 +76,7 @@ def test_stderr_and_logging(capfd):
 
 
 @pytest.mark.slow
-def test_a_log_that_nobody_reads_stops_nobody(monkeypatch):
+def test_log_that_is_not_read_does_not_block_writers(monkeypatch):
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as pipe, os.fdopen(reading, "rb") as reader:
         monkeypatch.setattr(sys, "stderr", pipe)
@@ -97,7 +97,7 @@ def test_a_log_that_nobody_reads_stops_nobody(monkeypatch):
     assert all(line == b"x" * 1000 + b"\n" or b"dropped" in line for line in reads_lines)
 
 
-def test_reopen(tmp_path):
+def test_reopened_log_writes_to_a_new_file(tmp_path):
     path = tmp_path / "log"
     writer = LineWriter(path)
     writer.write_line("before")

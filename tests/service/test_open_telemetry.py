@@ -111,7 +111,7 @@ def test_a_generation_is_one_span_with_its_phases(recorder: Recorder) -> None:
     assert told.resource.attributes["service.version"] == __version__
 
 
-def test_texts_that_are_encoded_have_nothing_of_a_generation(recorder: Recorder) -> None:
+def test_span_of_embeddings_has_no_attributes_of_generation(recorder: Recorder) -> None:
     start = replace(
         START,
         kind=GenerationKind.EMBEDDINGS,
@@ -152,7 +152,7 @@ def test_a_failure_is_an_error(recorder: Recorder) -> None:
     assert "gen_ai.response.finish_reasons" not in told.attributes
 
 
-def test_a_request_that_nobody_traces_begins_a_trace(recorder: Recorder) -> None:
+def test_request_without_a_trace_begins_one(recorder: Recorder) -> None:
     spans = [recorder.tracer.begin(replace(START, trace=None)) for _ in range(2)]
     contexts = []
     for span in spans:

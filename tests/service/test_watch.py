@@ -203,7 +203,7 @@ def test_look_spares_a_starved_engine(engines, clock):
     assert watch.look() == "no step has ended for 5 s"
 
 
-def test_without_a_timeout_only_progress_is_told(engines, clock):
+def test_watch_without_a_timeout_reports_only_progress(engines, clock):
     watch, looks = make_watch(engines, clock, timeout=0)
     engines[0].progress = RUNNING
     watch.look()
@@ -270,7 +270,7 @@ def test_every_look_counts(watched: SimpleNamespace) -> None:
     assert get("fastovms_loop_longest_stall_seconds") == pytest.approx(0.3)
 
 
-def test_what_keeps_the_loop_itself_is_told_from_what_it_waits_for(
+def test_busy_time_of_the_loop_is_measured_apart_from_waits(
     watched: SimpleNamespace,
 ) -> None:
     busy = "fastovms_loop_longest_busy_seconds"
@@ -282,7 +282,7 @@ def test_what_keeps_the_loop_itself_is_told_from_what_it_waits_for(
     assert watched.get(busy) == pytest.approx(0.1)
 
 
-def test_a_loop_that_nobody_waits_for_is_left_alone(watched: SimpleNamespace) -> None:
+def test_loop_without_connections_is_watched_less_often(watched: SimpleNamespace) -> None:
     assert watched.loop.run(late=0) == pytest.approx(0.05)
     watched.somebody.is_there = False
     watched.loop.run(late=0)
@@ -292,7 +292,7 @@ def test_a_loop_that_nobody_waits_for_is_left_alone(watched: SimpleNamespace) ->
     assert watched.loop.run(late=0) == pytest.approx(0.05)
 
 
-def test_it_ends(watched: SimpleNamespace) -> None:
+def test_stopped_loop_watch_schedules_no_call(watched: SimpleNamespace) -> None:
     watched.watch.stop()
     assert watched.loop.call is None
 
@@ -353,7 +353,7 @@ async def test_the_first_trim_comes_soon(monkeypatch: pytest.MonkeyPatch) -> Non
     trimmer.stop()
 
 
-async def test_nothing_is_trimmed_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stopped_trimmer_makes_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
     monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
     calls: list[None] = []

@@ -53,7 +53,7 @@ def test_the_oldest_go_when_they_are_too_large(make_database, clock):
     assert find(database, "5") is None
 
 
-def test_what_is_too_old_goes(make_database, clock):
+def test_expired_objects_are_evicted(make_database, clock):
     database = make_database(UNBOUNDED._replace(max_age=1000))
     assert database.seconds_to_expiry() is None
     add(database, "a")
@@ -166,7 +166,7 @@ def test_many_are_evicted_a_few_at_a_time(make_database, clock):
 # Transactions
 
 
-def test_an_operation_that_fails_changes_nothing_and_spoils_no_other(make_database):
+def test_failed_operation_is_undone_and_others_are_kept(make_database):
     database = make_database()
 
     def fail(state: Operations) -> None:

@@ -10,11 +10,11 @@ from fastovms.errors import ConfigurationError
 from fastovms.server_config import StateConfig
 
 
-def test_nothing_is_kept():
+def test_disabled_store_is_none():
     assert open_store(StateConfig(enable_store=False), {}, time.time) is None
 
 
-async def test_a_directory(tmp_path):
+async def test_store_in_a_directory_is_on_disk(tmp_path):
     store = open_store(StateConfig(state_dir=str(tmp_path)), {}, time.time)
     assert store.stats().is_on_disk
     await store.close()

@@ -51,7 +51,7 @@ def test_branches_of_a_chain_do_not_see_each_other(make_database):
     assert context(database, "leaf", tenant="other") is None
 
 
-def test_a_chain_says_which_response_is_missing(make_database):
+def test_chain_names_the_missing_response(make_database):
     database = make_database()
     add(database, "root")
     add(database, "middle", "root")
@@ -62,7 +62,7 @@ def test_a_chain_says_which_response_is_missing(make_database):
     assert ids(found) == ["leaf-in", "leaf-out"]
 
 
-def test_nothing_is_added_that_continues_itself(make_database):
+def test_response_that_continues_a_cycle_is_refused(make_database):
     database = make_database()
     add(database, "a")
     add(database, "b", "a")
@@ -81,7 +81,7 @@ def test_nothing_is_added_that_continues_itself(make_database):
 
 
 @pytest.mark.parametrize("progress", [ResponseProgress.FINISHED, ResponseProgress.RUNNING])
-def test_nothing_is_added_that_continues_what_is_gone(make_database, progress):
+def test_response_that_continues_a_deleted_or_foreign_one_is_refused(make_database, progress):
     database = make_database()
     add(database, "a")
     add(database, "b", "a")

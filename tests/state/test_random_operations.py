@@ -37,7 +37,7 @@ class Model:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_random_operations(make_database, clock, seed, tmp_path):
+def test_random_operations_agree_with_a_model(make_database, clock, seed, tmp_path):
     rng = random.Random(seed)
     path = str(tmp_path / "state.db")
     database = make_database(path=path)

@@ -113,7 +113,7 @@ def test_a_cancel_reaches_its_owner(a, b):
     assert b.request_cancel("t", "r") is False
 
 
-def test_an_owner_is_told_of_a_deletion(a, b, database):
+def test_owner_is_notified_of_a_deletion(a, b, database):
     assert b.delete_response("t", "r") is True
     assert b.told == ["a", TOPIC]
     assert a.renew_leases() == []
@@ -239,7 +239,7 @@ def test_the_data_to_resume_a_response_are_replaced(cut, b, database):
     database.check()
 
 
-def test_attempts_count_until_the_model_says_more(cut, b, database):
+def test_attempts_reset_when_tokens_are_stored(cut, b, database):
     b.take_over(None, 9)
     assert [b.begin_attempt("t", "r").num_attempts for _ in range(3)] == [1, 2, 3]
     b.add_events("t", "r", EventPack(3, b"3"))
@@ -249,7 +249,7 @@ def test_attempts_count_until_the_model_says_more(cut, b, database):
     database.check()
 
 
-def test_what_is_given_up_is_free_at_once(cut, b, clock, database):
+def test_given_up_response_can_be_taken_over_at_once(cut, b, clock, database):
     cut.renew_leases()
     cut.give_up([KEY])
     assert cut.told == [TOPIC]
@@ -261,7 +261,7 @@ def test_what_is_given_up_is_free_at_once(cut, b, clock, database):
     database.check()
 
 
-def test_what_was_tried_in_vain_is_taken_over_last(cut, b, clock):
+def test_failed_attempt_is_taken_over_last(cut, b, clock):
     cut.begin_attempt("t", "r")
     cut.add_response("t", replace(CAN_GO_ON, id="later"), None)
     clock.now += LEASE + 1
@@ -275,7 +275,7 @@ def test_a_cancel_waits_for_who_takes_over(cut, b):
     assert b.begin_attempt("t", "r").cancel_requested is True
 
 
-def test_what_nobody_takes_over_is_interrupted(cut, b, clock, database):
+def test_response_without_a_new_owner_is_interrupted(cut, b, clock, database):
     b.interrupt_expired(PATIENCE)
     assert find(database, "r").progress is ResponseProgress.RUNNING
     clock.now += PATIENCE
@@ -286,7 +286,7 @@ def test_what_nobody_takes_over_is_interrupted(cut, b, clock, database):
     database.check()
 
 
-def test_what_a_response_needs_to_be_gone_on_with_counts(make_timed, clock):
+def test_resumption_counts_toward_the_size(make_timed, clock):
     database = make_timed(UNBOUNDED._replace(max_bytes=2000))
     a = Side(database, "a", clock)
     with pytest.raises(TooLarge, match="2000"):

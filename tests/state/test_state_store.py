@@ -35,7 +35,7 @@ BOUNDS = StateBounds(max_age=100, max_count=3, max_bytes=1000)
         (Totals(1, 1), 900.0, True),
     ],
 )
-def test_bounds(totals, oldest_use, is_exceeded):
+def test_bounds_limit_number_size_and_age(totals, oldest_use, is_exceeded):
     assert BOUNDS.is_exceeded(totals, oldest_use, now=1000.0) is is_exceeded
 
 
@@ -45,7 +45,7 @@ def test_seconds_to_expiry():
     assert BOUNDS.seconds_to_expiry(1.0, 1000.0) == 0
 
 
-async def test_what_is_kept_is_exported(make_sqlite, tmp_path):
+async def test_state_metrics_are_exported(make_sqlite, tmp_path):
     database = make_sqlite(path=str(tmp_path / "state.db"))
     store = StateStore(database)
     registry = CollectorRegistry()
@@ -119,7 +119,7 @@ async def test_an_error_reaches_who_asked(start):
     assert await worker.run(find("a")) == b"{}"
 
 
-async def test_what_waits_is_committed_together(start, monkeypatch):
+async def test_waiting_operations_share_a_commit(start, monkeypatch):
     worker, database = start()
     gate = Gate()
     batches = []
@@ -139,7 +139,7 @@ async def test_what_waits_is_committed_together(start, monkeypatch):
     assert batches == [1, 50]
 
 
-async def test_nothing_is_acknowledged_before_its_commit(start, monkeypatch):
+async def test_operation_with_a_failed_commit_fails(start, monkeypatch):
     worker, database = start()
     failed = asyncio.get_running_loop().create_future()
 
@@ -250,7 +250,7 @@ async def skip_time(monkeypatch):
 
 
 @pytest.mark.parametrize("is_too_late", [False, True])
-async def test_a_result_in_the_turn_of_its_timeout_leaves_nothing_stuck(
+async def test_result_beside_its_timeout_leaves_the_worker_usable(
     start, monkeypatch, skip_time, is_too_late
 ):
     """One long turn of the loop ends behind both. Which one comes first is the loop's business."""
@@ -270,7 +270,7 @@ async def test_a_result_in_the_turn_of_its_timeout_leaves_nothing_stuck(
     assert await worker.run(find("a")) == b"{}"
 
 
-async def test_who_leaves_is_not_answered(start):
+async def test_cancelled_operation_is_executed_without_answer(start):
     worker, _ = start()
     gate = Gate()
     blocked = asyncio.ensure_future(worker.run(gate))
@@ -363,7 +363,7 @@ async def noted(used: list[str], name: str, run, operation):
     return await run(operation)
 
 
-async def test_what_is_kept_and_where(make_sqlite, tmp_path) -> None:
+async def test_stats_have_count_size_and_location(make_sqlite, tmp_path) -> None:
     store = StateStore(make_sqlite(path=str(tmp_path / "state.db")))
     await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     stats = store.stats()

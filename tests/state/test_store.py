@@ -21,7 +21,7 @@ async def test_a_watch_is_woken_by_its_topic():
     assert not watchers._watches
 
 
-async def test_what_comes_while_nobody_waits_is_not_missed():
+async def test_wake_before_waiting_is_not_missed():
     watchers = Watchers()
     with watchers.watch("a") as watch:
         watchers.wake("a")
@@ -29,7 +29,7 @@ async def test_what_comes_while_nobody_waits_is_not_missed():
         await watch.changed(0.001)  # woken once
 
 
-def test_topics_are_short_and_tell_responses_apart():
+def test_topics_are_short_and_unique():
     keys = [("t", "r"), ("t", "r2"), ("tr", ""), ("", "tr"), ("t\0", "r"), ("t", "\0r")]
     topics = {response_topic(*key) for key in keys}
     assert len(topics) == len(keys)

@@ -22,7 +22,7 @@ from tests.state.transactions import add, context, do, ids, items
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", bytes(10_000)])
-def test_a_seal(text):
+def test_damaged_seal_is_refused(text):
     sealed = seal(text)
     assert unseal(sealed) == text
     for damaged in (sealed[:-1], sealed[1:], sealed + b"0", bytes([sealed[0] ^ 1]) + sealed[1:]):
@@ -32,7 +32,7 @@ def test_a_seal(text):
         unseal(b"")
 
 
-def test_nothing_is_sealed_as_nothing():
+def test_seal_of_none_is_none():
     assert seal(None) is None
 
 
@@ -78,7 +78,7 @@ def test_a_variable_for_each_value():
     assert [marks(values) for values in ([], [7], "abc")] == ["", "?", "?, ?, ?"]
 
 
-def test_slices():
+def test_slices_have_the_size_except_the_last():
     assert list(slices(range(5), 2)) == [range(2), range(2, 4), range(4, 5)]
     assert list(slices([], 2)) == []
 
@@ -98,7 +98,7 @@ def test_slices():
         (Page(9, False, after="4"), ["3", "2", "1", "0"], False),
     ],
 )
-def test_pages(make_database, page, expected, has_more):
+def test_page_lists_items_in_order_after_a_cursor(make_database, page, expected, has_more):
     database = make_database()
     given = items("0", "1", "2", "3", "4")
     response = StoredResponse("r", b"{}", input=given, output=items("out"))
@@ -112,7 +112,7 @@ def test_pages(make_database, page, expected, has_more):
         assert (ids(found), found.has_more) == (expected, has_more)
 
 
-def test_a_page_after_nothing(make_database):
+def test_page_after_an_unknown_item_is_refused(make_database):
     database = make_database()
     add(database, "a")
     page = Page(1, True, after="a-out")
@@ -175,7 +175,7 @@ TEXT = b"x" * 1000
         lambda state: state.update_conversation("t", "c", TEXT),
     ],
 )
-def test_what_is_larger_than_everything_may_be_drives_nothing_out(make_database, operation):
+def test_object_above_max_bytes_is_refused_without_eviction(make_database, operation):
     database = make_database(UNBOUNDED._replace(max_bytes=1000))
     do(database, lambda state: state.add_conversation("t", "c", b"{}", []))
     totals = database.totals

@@ -114,7 +114,7 @@ def changed(lines: list[bytes], number: int, line: bytes) -> list[bytes]:
         (lambda lines: [lines[0].replace(b'"num_rows"', b'"rows"')], "is damaged"),
     ],
 )
-def test_a_file_that_is_none(tmp_path, change, message):
+def test_invalid_export_is_refused(tmp_path, change, message):
     path = tmp_path / "file"
     write_portable(path, ROWS, lambda count: None)
     path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
@@ -122,7 +122,7 @@ def test_a_file_that_is_none(tmp_path, change, message):
         read(path)
 
 
-def test_the_first_line_says_what_it_is(tmp_path):
+def test_first_line_has_format_and_version(tmp_path):
     write_portable(tmp_path / "file", Rows(), lambda count: None)
     first = (tmp_path / "file").read_bytes().splitlines()[0]
     header = {"format": "fastovms-state", "version": VERSION, "num_rows": 0}
@@ -148,7 +148,7 @@ def test_pages_have_all_rows_in_order(make_database):
     assert names == [f"{number}-{side}" for number in range(PAGE + 5) for side in ("in", "out")]
 
 
-def test_what_is_there_already_stays(make_sqlite, make_database):
+def test_existing_objects_are_kept_on_import(make_sqlite, make_database):
     source, target = make_sqlite(), make_database()
     add(source, "a")
     add(source, "b", "a", progress=ResponseProgress.RUNNING)
@@ -165,7 +165,7 @@ def test_what_is_there_already_stays(make_sqlite, make_database):
     target.check()
 
 
-def test_nothing_is_added_where_anything_fails(make_sqlite, make_database):
+def test_failed_copy_adds_no_rows(make_sqlite, make_database):
     source, target = make_sqlite(), make_database()
     add(source, "a")
     with source.snapshot() as tables:
@@ -183,14 +183,14 @@ def test_nothing_is_added_where_anything_fails(make_sqlite, make_database):
     target.check()
 
 
-def test_what_belongs_to_nobody_is_left_out(make_database):
+def test_rows_without_an_object_are_left_out(make_database):
     database = make_database()
     with database.transaction() as tables:
         RowTarget(tables).add(EVENTS, [(7, 0, b"data")])
     database.check()
 
 
-def test_a_directory(tmp_path):
+def test_directory_is_opened_only_with_a_state_and_exclusively(tmp_path):
     with (
         pytest.raises(ConfigurationError, match="has no stored state"),
         open_place(str(tmp_path), None, {}),
@@ -240,7 +240,7 @@ def test_a_url_without_the_extra(monkeypatch):
         pass
 
 
-def test_a_copy(make_sqlite, make_database, tmp_path):
+def test_exported_rows_are_copied_into_another_database(make_sqlite, make_database, tmp_path):
     source, target, counted = make_sqlite(), make_database(), []
     add(source, "a")
     with rows_of(source) as rows:
@@ -265,7 +265,7 @@ def test_texts_with_wrong_checksums(make_database):
     assert faults == [f"objects, object {key}: body is damaged"]
 
 
-def test_files_that_cannot_be_had(make_sqlite, tmp_path):
+def test_unusable_files_are_refused(make_sqlite, tmp_path):
     with (
         rows_of(make_sqlite()) as rows,
         pytest.raises(ConfigurationError, match=r"cannot write .*: No such file"),

@@ -66,14 +66,14 @@ def test_a_service_without_home_has_that_of_its_user():
     assert user_directory("state", {}) == home / ".local" / "state" / "fastovms"
 
 
-def test_what_the_operator_names_starts_from_the_working_directory():
+def test_relative_cache_dir_is_below_the_working_directory():
     environ = {"HOME": "/h"}
     assert cache_root("c", environ) == Path("c")
     assert model_root(Path("m"), environ) == Path("m")
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0o777, 0o775), (0o1777, 0o1777), (0o700, 0o700)])
-def test_what_every_user_may_write_is_made_private(tmp_path, mode, expected) -> None:
+def test_world_writable_directory_is_made_private(tmp_path, mode, expected) -> None:
     path = tmp_path / "state"
     path.mkdir()
     path.chmod(mode)
@@ -126,7 +126,9 @@ def plant(path: Path, kind: str, target: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("flags", [os.O_RDONLY, _APPEND, os.O_WRONLY])
-def test_what_is_no_file_is_never_opened(tmp_path, kind: str, message: str, flags: int) -> None:
+def test_entry_that_is_no_file_is_never_opened(
+    tmp_path, kind: str, message: str, flags: int
+) -> None:
     target = tmp_path / "target"
     target.write_text("of somebody else")
     path = tmp_path / "file"
@@ -142,7 +144,7 @@ def test_what_is_no_file_is_never_opened(tmp_path, kind: str, message: str, flag
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "pipe", "socket"])
-def test_a_file_that_is_written_anew_takes_the_place_of_a_link(tmp_path, kind: str) -> None:
+def test_rewritten_file_replaces_a_link(tmp_path, kind: str) -> None:
     target = tmp_path / "target"
     target.write_text("of somebody else")
     plant(tmp_path / "file", kind, target)
@@ -277,14 +279,14 @@ def test_an_entry_is_made_once_by_threads_that_take_turns(cache):
 
 
 @pytest.mark.parametrize("root", [None, "a file"])
-def test_where_nothing_can_be_locked_nobody_waits(tmp_path, root):
+def test_exclusive_without_a_usable_directory_does_not_wait(tmp_path, root):
     if root is not None:
         (tmp_path / root).touch()
     with DiskCache(None if root is None else tmp_path / root / "cache").exclusive("kind", "0"):
         pass
 
 
-def test_what_fails_leaves_nothing(cache, tmp_path):
+def test_failed_put_leaves_no_files(cache, tmp_path):
     def fill(directory: Path) -> None:
         write("half")(directory)
         raise ValueError("out of luck")
@@ -295,7 +297,7 @@ def test_what_fails_leaves_nothing(cache, tmp_path):
     assert not list((tmp_path / "a" / "cache").iterdir())
 
 
-def test_a_broken_entry_is_dropped_and_made_anew(cache, caplog):
+def test_broken_entry_is_replaced(cache, caplog):
     entry = cache.put("model", KEYS[0], write("broken"))
     cache.discard(entry)
     assert cache.find("model", KEYS[0]) is None
@@ -304,14 +306,14 @@ def test_a_broken_entry_is_dropped_and_made_anew(cache, caplog):
 
 
 @pytest.mark.parametrize("name", [None, "a file in its place", "impossible" * 30])
-def test_a_cache_that_cannot_be_kept_is_none(name, tmp_path):
+def test_cache_in_an_impossible_directory_stores_no_entries(name, tmp_path):
     (tmp_path / "a file in its place").write_text("")
     cache = DiskCache(None if name is None else tmp_path / name)
     assert cache.put("model", KEYS[0], write("lost")) is None
     assert cache.find("model", KEYS[0]) is None
 
 
-def test_what_was_not_used_for_longest_goes_first(tmp_path):
+def test_least_recently_used_entry_is_deleted_first(tmp_path):
     cache = DiskCache(tmp_path, max_size=35)
     for age, key in enumerate(KEYS[:3]):
         entry = cache.put("model", key, write("x" * 10))

@@ -211,7 +211,7 @@ def resident() -> int:
         return int(file.read().split()[1]) * 4096
 
 
-def test_what_lies_free_between_blocks_in_use_is_given_back() -> None:
+def test_free_memory_between_used_blocks_is_returned() -> None:
     """malloc by itself returns only what is free at the end of a heap."""
     blocks = [bytes(60_000) for _ in range(2000)]  # too large for Python's own pools
     kept = blocks[::16]
@@ -224,9 +224,7 @@ def test_what_lies_free_between_blocks_in_use_is_given_back() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("access", [mmap.ACCESS_READ, mmap.ACCESS_COPY])
-def test_what_was_read_of_a_mapped_file_is_given_back_unless_it_was_written(
-    tmp_path: Path, access: int
-) -> None:
+def test_clean_pages_of_a_mapped_file_are_returned(tmp_path: Path, access: int) -> None:
     size = 64 * 2**20
     path = tmp_path / "the weights"
     path.write_bytes(b"\1" * size)

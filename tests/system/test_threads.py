@@ -20,7 +20,7 @@ from fastovms.system.threads import (
 # Work in a thread ends a future, unless nobody waits any more.
 
 
-async def test_what_it_returns_and_raises() -> None:
+async def test_thread_call_returns_and_raises() -> None:
     async with asyncio.timeout(20):
         thread = await in_daemon_thread("name", threading.current_thread)
         assert (thread.name, thread.daemon) == ("name", True)
@@ -28,7 +28,7 @@ async def test_what_it_returns_and_raises() -> None:
             await in_daemon_thread("name", lambda: 1 // 0)
 
 
-async def test_nobody_waits() -> None:
+async def test_result_of_a_cancelled_future_is_ignored() -> None:
     go = threading.Event()
     future = in_daemon_thread("name", go.wait)
     future.cancel()
@@ -50,7 +50,7 @@ async def test_disk_threads_what_it_returns_and_raises() -> None:
     await threads.close()
 
 
-async def test_a_disk_that_hangs_holds_back_nothing_else() -> None:
+async def test_hanging_disk_threads_do_not_block_other_threads() -> None:
     threads = DiskThreads("disk")
     go = threading.Event()
     hanging = [threads.begin(go.wait) for _ in range(100)]
@@ -135,7 +135,7 @@ async def test_run_to_end_what_it_returns_and_raises() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_who_is_cancelled_finds_it_done(fails: bool) -> None:
+async def test_cancelled_disk_call_is_completed(fails: bool) -> None:
     go = asyncio.Event()
     is_done = False
 

@@ -117,7 +117,7 @@ print(level_in_use(), *(logging.getLogger(name).getEffectiveLevel() for name in 
 @pytest.mark.parametrize(
     ("level", "levels"), [("DEBUG", [10, 10, 20]), ("INFO", [20] * 3), ("ERROR", [40] * 3)]
 )
-def test_libraries_write_nothing_below_info(level, levels):
+def test_libraries_log_from_level_info_upwards(level, levels):
     """In a process of its own, since a log is set up once."""
     run = subprocess.run(
         [sys.executable, "-c", _LEVELS, level], capture_output=True, check=True, text=True
@@ -125,7 +125,7 @@ def test_libraries_write_nothing_below_info(level, levels):
     assert [int(word) for word in run.stdout.split()] == levels
 
 
-def test_level_named() -> None:
+def test_level_named_trace_is_debug() -> None:
     assert [level_named(name) for name in ("trace", "debug", "warning")] == [
         "DEBUG",
         "DEBUG",

@@ -31,7 +31,7 @@ from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics, S
         (SampleTimings(9.0, 0.0, 0.0, 1), None, None),
     ],
 )
-def test_means(
+def test_means_need_more_than_one_token_and_a_duration(
     timings: SampleTimings, per_token: float | None, tokens_per_second: float | None
 ) -> None:
     assert timings.per_token == per_token
@@ -127,7 +127,7 @@ def test_the_counts_of_a_model_go_on_after_its_next_load() -> None:
     assert (counted.num_texts, counted.batch_sizes.count) == (6, 2)
 
 
-def test_the_size_of_the_cache_is_told_in_our_words_and_in_those_of_vllm() -> None:
+def test_cache_config_metric_has_vllm_labels() -> None:
     labels = {
         "model_name": "m",
         "block_size": str(STATS.block_size),

@@ -111,14 +111,14 @@ def check_cuts(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS.values(), ids=lambda found: found.name)
-def test_a_cut_call_tells_no_markup(tool_format: ToolFormat) -> None:
+def test_call_that_is_cut_shows_no_markup(tool_format: ToolFormat) -> None:
     reasoning = REASONING_FORMATS.get(tool_format.name)
     for text in texts_of(tool_format):
         check_cuts(text, tool_format, reasoning)
 
 
 @pytest.mark.parametrize("reasoning", REASONING_FORMATS.values(), ids=lambda found: found.name)
-def test_a_cut_thought_tells_no_markup(reasoning: ReasoningFormat) -> None:
+def test_reasoning_that_is_cut_shows_no_markup(reasoning: ReasoningFormat) -> None:
     thoughts = reasoning.parse
     if not isinstance(thoughts, ThoughtTags):
         return

@@ -28,7 +28,7 @@ def names(source: str) -> tuple[str | None, str | None]:
         ("llama3", "llama3", None),
     ],
 )
-def test_whole_templates(name, tools, reasoning):
+def test_formats_are_detected_from_whole_templates(name, tools, reasoning):
     assert names((TEMPLATES / f"{name}.jinja").read_text()) == (tools, reasoning)
 
 
@@ -86,7 +86,7 @@ def test_the_demo_model():
         ("<|start_header_id|> <|python_tag|> <function=", "functionary_v31", None),
     ],
 )
-def test_marks(marks, tools, reasoning):
+def test_formats_are_detected_from_marks(marks, tools, reasoning):
     assert names(marks) == (tools, reasoning)
 
 

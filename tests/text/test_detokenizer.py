@@ -193,7 +193,7 @@ def pieces_of_text(tokenizer: Tokenizer, text: str) -> str:
     return "".join(detokenizer.push([token_id]) for token_id in token_ids) + detokenizer.flush()
 
 
-def test_ids_outside_the_vocabulary_add_nothing(tokenizer: Tokenizer) -> None:
+def test_ids_outside_the_vocabulary_decode_to_no_text(tokenizer: Tokenizer) -> None:
     detokenizer = tokenizer.detokenizer()
     (letter,) = tokenizer.encode("!", add_special_tokens=False)[-1:]
     text = detokenizer.push([tokenizer.vocab_size, letter, 10**9]) + detokenizer.flush()
@@ -491,7 +491,7 @@ def test_the_offset_is_the_length_of_what_went_before(byte_level: Tokenizer, cle
             assert abs(token.offset - len(tokenizer.decode(token_ids[:position]))) <= 1
 
 
-def test_token_bytes(tokenizer: Tokenizer):
+def test_token_bytes_join_to_the_text_and_include_special_tokens(tokenizer: Tokenizer):
     token_ids = tokenizer.encode("small fox", add_special_tokens=False)
     assert b"".join(map(tokenizer.token_bytes, token_ids)).decode().strip() == "small fox"
     assert tokenizer.token_bytes(10**6) == b""

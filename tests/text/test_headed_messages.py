@@ -72,11 +72,11 @@ def pieces(text: str, *, has_tools: bool = True, tells: bool = True, inside: boo
         ("<k>x:a;<k>x:b;", [Content("a b")]),
     ],
 )
-def test_messages(text: str, expected: list[Piece]) -> None:
+def test_headed_messages_become_pieces_of_their_kind(text: str, expected: list[Piece]) -> None:
     assert pieces(text) == expected
 
 
-def test_what_is_not_to_be_found_is_content() -> None:
+def test_markup_that_is_not_searched_is_content() -> None:
     assert pieces("<k>call:{};", has_tools=False) == [Content("{}")]
     assert pieces("<k>think:a;<k>x:b;", tells=False) == [Content("a b")]
 

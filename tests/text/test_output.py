@@ -96,11 +96,11 @@ def test_arguments_of_every_kind(arguments, text, width):
     ("arguments", "text"),
     [('{"input": "a\\nb\\u00', "a\nb"), ('{"inp', ""), ('{"more": 1, "inp', "")],
 )
-def test_of_a_call_that_is_cut_there_is_what_was_told(arguments, text):
+def test_incomplete_custom_call_keeps_the_input_so_far(arguments, text):
     assert read(arguments, complete=False) == text
 
 
-def test_texts_are_told_as_they_are_written():
+def test_input_of_a_custom_call_streams_piece_by_piece():
     reader = InputReader()
     assert [reader.push(piece) for piece in ('{"input"', ': "a', "b\\", 'n"', "}")] == [
         "", "a", "b", "\n", "",
@@ -136,7 +136,7 @@ def test_only_calls_to_custom_tools_are_changed():
     assert parser.in_reasoning
 
 
-def test_parameters():
+def test_input_parameters_anchor_the_pattern_if_given():
     assert "pattern" not in input_parameters()["properties"]["input"]
     assert input_parameters("a|b")["properties"]["input"]["pattern"] == "^(?:a|b)$"
 
@@ -328,7 +328,7 @@ def test_an_answer_that_begins_within_a_thought() -> None:
     check("a<f>()", [Reasoning("a"), *call(0)], THOUGHTS, inside=True)
 
 
-def test_what_is_not_looked_for_is_content() -> None:
+def test_tags_without_a_parser_are_content() -> None:
     check("<t>a</t><f>()", [Content("<t>a</t>"), *call(0)], None)
     check(
         "<t>a<f>()</t>b<f>()", [Reasoning("a<f>()"), Content("b<f>()")], THOUGHTS, has_tools=False
@@ -392,7 +392,7 @@ def test_in_reasoning_follows_the_text():
     assert states == [True, True, False, False]
 
 
-def test_arguments_are_told_character_by_character():
+def test_arguments_stream_character_by_character():
     parser = output_parser(HERMES3, None, prompt="", tools=TOOLS)
     parser.push('<tool_call>{"name": "add", "arguments": {"text": "')
     assert [parser.push(char) for char in "ab"] == [
@@ -449,7 +449,7 @@ def test_tokens_behind_the_stop_string_are_not_counted(include_stop: bool, shown
     ("min_tokens", "shown", "num_tokens"),
     [(0, "a", 3), (2, "a", 3), (3, "a--b", 6), (5, "a--b", 6), (6, "a--b--c", None)],
 )
-def test_a_stop_string_within_the_first_tokens_ends_nothing(
+def test_stop_string_within_min_tokens_does_not_end_the_text(
     min_tokens: int, shown: str, num_tokens: int | None
 ) -> None:
     text = stream("--", min_tokens=min_tokens)
@@ -526,7 +526,7 @@ def test_tokens_count_to_the_one_that_completed_a_stop_string(
     st.integers(1, 4),
     st.booleans(),
 )
-def test_a_stop_string_is_counted_as_in_text_that_nobody_parses(
+def test_stop_string_in_parsed_text_is_counted_as_in_plain_text(
     text: str, stop: list[str], min_tokens: int, width: int, include_stop: bool
 ) -> None:
     data = f"{text}.".encode()

@@ -49,7 +49,7 @@ def test_values_that_are_listed(schema: dict[str, object], values: list[str] | N
 
 
 @pytest.mark.parametrize("schema", [{}, {"type": "string"}, {"type": ["string", "null"]}])
-def test_a_schema_that_asks_nothing_lets_any_text_through(schema: dict[str, object]) -> None:
+def test_schema_without_constraints_accepts_any_text(schema: dict[str, object]) -> None:
     assert text_body(parameter(schema), END) == ANY_TEXT
 
 
@@ -76,7 +76,7 @@ def test_bounds_and_patterns(schema: dict[str, object], right: list[str], wrong:
     assert not any(accepts(grammar, text + END) for text in wrong)
 
 
-def test_what_no_expression_says_is_refused() -> None:
+def test_string_schema_without_a_regular_expression_is_refused() -> None:
     schema = {"type": "string", "anyOf": [{"pattern": "a", "minLength": 2}, {"const": "b"}]}
     with pytest.raises(InvalidField, match="'anyOf' of the string parameter a") as caught:
         text_body(parameter(schema), END)
@@ -119,7 +119,9 @@ def types(schema: object) -> set[str]:
         ({"$ref": "https://example.com"}, set(ANY_TYPE)),
     ],
 )
-def test_types(schema: object, expected: set[str]) -> None:
+def test_schema_types_are_found_through_references_and_unions(
+    schema: object, expected: set[str]
+) -> None:
     assert types(schema) == expected
 
 
@@ -142,7 +144,7 @@ def test_schemas_that_lead_back_or_by_many_ways_are_read_once(definitions, schem
     assert find_parameters(root)["x"].types == expected
 
 
-def test_what_reading_types_may_cost_is_bounded() -> None:
+def test_reading_types_of_many_references_is_bounded() -> None:
     """Every property leads through all definitions."""
     names = [f"n{i}" for i in range(500)]
     every = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
@@ -238,7 +240,9 @@ def test_order_and_what_has_to_be_there() -> None:
     ("keyword", "value"),
     [("anyOf", [{}]), ("oneOf", [{}]), ("minProperties", 2), ("maxProperties", 0)],
 )
-def test_what_cannot_be_said_one_by_one(keyword: str, value: object) -> None:
+def test_keyword_beside_properties_is_refused_for_single_parameters(
+    keyword: str, value: object
+) -> None:
     schema = {"properties": {"a": {}}, "required": ["a"], keyword: value}
     with pytest.raises(InvalidField, match=f"^'{keyword}' next to the properties of f cannot"):
         parameters_of(schema, "f")

@@ -71,14 +71,16 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "text", "prompt", "pieces"), CASES)
-def test_samples(name: str, text: str, prompt: str, pieces: list[Piece]) -> None:
+def test_reasoning_sample_gives_its_pieces_however_cut(
+    name: str, text: str, prompt: str, pieces: list[Piece]
+) -> None:
     for parts in cuts(text):
         parser = output_parser(None, REASONING_FORMATS[name], prompt=prompt, tools=[])
         assert parse(parser, parts) == pieces, parts
         assert not parser.in_reasoning or pieces[-1] == Reasoning(pieces[-1][0])
 
 
-def test_thoughts_are_told_as_they_are_generated() -> None:
+def test_reasoning_streams_as_it_is_generated() -> None:
     parser = output_parser(None, REASONING_FORMATS["qwen3"], prompt="", tools=[])
     parser.push("<think>\n")
     assert [parser.push(text) for text in ("why", " so", "\n")] == [

@@ -104,14 +104,14 @@ def test_only_the_beginning_of_a_tag_is_held_back() -> None:
     ("texts", "is_taken"),
     [(["<", "tag>"], True), (["<t", "x"], False), (["<t"], False), ([], False)],
 )
-def test_take(texts: list[str], is_taken: bool) -> None:
+def test_take_reports_whether_the_text_starts_with_a_tag(texts: list[str], is_taken: bool) -> None:
     scan = Scanner()
     assert run(scan, scan.take("<tag>"), texts) is is_taken
     rest = "".join(texts) if "x" in texts else ""
     assert run(scan, scan.read(9), []) == rest
 
 
-def test_what_was_read_can_be_had_again() -> None:
+def test_scanner_records_what_was_read() -> None:
     scan = Scanner()
     scan.feed("  abc")
     outer = scan.record()
@@ -171,7 +171,7 @@ def test_white_space_beside_markup_belongs_to_it(
         assert joined([*found, *out.take()]) == pieces
 
 
-def test_white_space_is_told_with_the_text_that_follows() -> None:
+def test_white_space_is_emitted_with_the_following_text() -> None:
     out = PieceCollector(Scanner())
     out.content("a ")
     assert out.take() == [Content("a")]

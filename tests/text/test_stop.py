@@ -46,7 +46,7 @@ def test_every_cut_gives_the_reference(stop: list[str], pieces: list[str], inclu
 @pytest.mark.slow
 @settings(max_examples=400)
 @given(stops, texts, texts, st.booleans())
-def test_what_is_passed_over_does_not_end_the_text_but_may_begin_what_does(
+def test_skipped_text_may_begin_but_not_end_a_stop_string(
     stop: list[str], passed: list[str], pieces: list[str], include: bool
 ) -> None:
     matcher = StopMatcher(stop, include)
@@ -97,7 +97,9 @@ def test_text_is_held_back_only_while_it_may_be_a_stop(stop: list[str], text: st
         pytest.param([], ["a", "b"], [("a", None), ("b", None)]),
     ],
 )
-def test_pieces(stop: list[str], pieces: list[str], results: list[tuple[str, str | None]]) -> None:
+def test_stop_strings_are_found_across_pieces(
+    stop: list[str], pieces: list[str], results: list[tuple[str, str | None]]
+) -> None:
     matcher = StopMatcher(stop)
     assert [matcher.push(piece) for piece in pieces] == [StopResult(*result) for result in results]
 
@@ -117,7 +119,7 @@ def test_flush_releases_what_became_no_stop_string() -> None:
     assert matcher.flush() == ""
 
 
-def test_huge_stop_string_costs_nothing_until_the_text_follows_it() -> None:
+def test_huge_stop_string_is_prepared_only_as_far_as_matched() -> None:
     matcher = StopMatcher(["a" * 10_000_000])
     assert matcher.push("a" * 3 + "b") == ("aaab", None)
     assert sum(map(len, (search._failure for search in matcher._searches))) < 10

@@ -59,12 +59,12 @@ NAMED = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": 
         ),
     ],
 )
-def test_templates(tmp_path, files, templates):
+def test_templates_are_found_in_model_files(tmp_path, files, templates):
     write(tmp_path, files)
     assert find_templates(tmp_path) == templates
 
 
-def test_special_tokens(tmp_path):
+def test_special_tokens_are_merged_from_both_files(tmp_path):
     write(
         tmp_path,
         {
@@ -95,7 +95,7 @@ def test_special_tokens(tmp_path):
         ({"chat_template.jinja": "{% if %}"}, "the chat template is malformed"),
     ],
 )
-def test_broken_files(tmp_path, files, reason):
+def test_broken_template_files_are_configuration_errors(tmp_path, files, reason):
     write(tmp_path, files)
     with pytest.raises(ConfigurationError, match=reason):
         load_template(tmp_path)
@@ -195,7 +195,9 @@ def test_the_final_message_is_continued(source, content, text):
         ("{{ messages[0].content }}", "a", False, "does not appear"),
     ],
 )
-def test_what_cannot_be_continued(source, content, add_generation_prompt, reason):
+def test_message_that_cannot_be_continued_is_refused(
+    source, content, add_generation_prompt, reason
+):
     messages = [*HELLO, {"role": "assistant", "content": content}]
     with pytest.raises(RequestError, match=reason) as error:
         template(source).render(
@@ -204,7 +206,7 @@ def test_what_cannot_be_continued(source, content, add_generation_prompt, reason
     assert error.value.param == "continue_final_message"
 
 
-def test_what_a_template_says_is_repeated_in_part_only():
+def test_message_of_a_template_error_is_cut():
     source = "{{ raise_exception('unknown role ' + messages[0].content) }}"
     for length in (280, 5000):
         with pytest.raises(RequestError) as error:
@@ -229,7 +231,7 @@ def test_what_a_template_says_is_repeated_in_part_only():
         ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__'"),
     ],
 )
-def test_what_a_template_refuses(source, reason, monkeypatch):
+def test_unsafe_or_slow_template_is_refused(source, reason, monkeypatch):
     monkeypatch.setattr("fastovms.text.template_forms._MAX_SECONDS", 0.1)
     with pytest.raises(RequestError, match="the chat template cannot render") as error:
         template(source).render(HELLO)

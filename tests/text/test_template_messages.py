@@ -162,7 +162,7 @@ def test_turns_keep_their_beginning_when_others_follow(name):
 
 
 @pytest.mark.slow
-def test_what_a_template_cannot_show_is_warned_of():
+def test_parts_that_a_template_cannot_show_are_warned_of():
     warnings: list[str] = []
     calls = [{**CALL["tool_calls"][0], "id": call_id} for call_id in ("a", "b")]
     results = [{**RESULT, "tool_call_id": call_id} for call_id in ("a", "b")]

@@ -33,7 +33,7 @@ from tests.text.conftest import FIXTURES
 FIM = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
 
 
-def test_fim_formats():
+def test_fim_tokens_are_found_by_name_and_join_prefix_and_suffix():
     for named, tokens in (
         ({}, None),
         ({"<|fim_prefix|>": 1}, None),
@@ -111,7 +111,7 @@ def test_a_token_that_openvino_takes_for_a_byte_has_its_text() -> None:
     assert table.decode([1, 2, 1]) == " b<body> b"
 
 
-def test_a_table_has_nothing_where_the_vocabulary_has_gaps() -> None:
+def test_gaps_in_the_vocabulary_have_empty_bytes_in_the_table() -> None:
     table = build_token_table({b"b": 2}, frozenset(), [], decoder("", "", "b"))
     assert table is not None
     assert list(table.token_bytes) == [b"", b"", b"b"]
@@ -201,14 +201,18 @@ TOKENIZER_TEXTS = ["", "Hello wörld 😀", " leading", "a\x00b", "line\n\n\tlin
 
 @pytest.mark.parametrize("text", TOKENIZER_TEXTS)
 @pytest.mark.parametrize("name", ["byte_level", "sentencepiece"])
-def test_round_trip(name: str, text: str, request: pytest.FixtureRequest) -> None:
+def test_decoding_returns_the_encoded_text(
+    name: str, text: str, request: pytest.FixtureRequest
+) -> None:
     tokenizer: Tokenizer = request.getfixturevalue(name)
     token_ids = tokenizer.encode(text)
     assert tokenizer.decode(token_ids) == text
     assert all(0 <= token_id < tokenizer.vocab_size for token_id in token_ids)
 
 
-def test_special_tokens(byte_level: Tokenizer, sentencepiece: Tokenizer) -> None:
+def test_special_tokens_are_encoded_and_hidden_by_default(
+    byte_level: Tokenizer, sentencepiece: Tokenizer
+) -> None:
     assert byte_level.special_token_ids == {0, 1, 2}
     text = "<|im_start|>user<|im_end|></think>"
     token_ids = byte_level.encode(text)
@@ -264,7 +268,7 @@ def test_unknown_detokenizer_is_logged(caplog: pytest.LogCaptureFixture) -> None
         ("openvino_detokenizer.xml", r"has no openvino_detokenizer\.xml$"),
     ],
 )
-def test_missing_file(tmp_path: Path, name: str, message: str) -> None:
+def test_missing_tokenizer_file_is_named(tmp_path: Path, name: str, message: str) -> None:
     model_dir = Path(shutil.copytree(FIXTURES / "byte_level", tmp_path / "model"))
     (model_dir / name).unlink()
     with pytest.raises(ConfigurationError, match=message):

@@ -48,7 +48,7 @@ def told(
     )
 
 
-def test_tools_are_told_in_the_systems_turn() -> None:
+def test_tools_are_listed_in_the_system_message() -> None:
     first, second = told(USER)
     assert first["role"] == "system"
     assert '{"name": "add", "parameters": {"type": "object"}}\n' in first["content"]
@@ -62,7 +62,7 @@ def test_tools_are_told_in_the_systems_turn() -> None:
     assert second == USER
 
 
-def test_without_a_systems_turn_they_are_told_in_the_users() -> None:
+def test_tools_are_listed_in_the_user_message_without_system_role() -> None:
     [first] = told(USER, system=False)
     assert first["role"] == "user"
     assert first["content"].startswith("You can call")
@@ -78,11 +78,13 @@ def test_without_a_systems_turn_they_are_told_in_the_users() -> None:
         ({"parallel": True}, "To call several"),
     ],
 )
-def test_how_calls_may_be_made_is_told(choice: dict[str, bool], words: str) -> None:
+def test_listed_tools_say_whether_calls_may_be_parallel(
+    choice: dict[str, bool], words: str
+) -> None:
     assert words in told(USER, **choice)[0]["content"]
 
 
-def test_calls_and_results_are_told_in_turns_that_alternate() -> None:
+def test_calls_and_results_become_alternating_messages() -> None:
     form = TemplateForm(calls=AS_TEXT, results=False)
     write = partial(written_call, TOOL_FORMATS["hermes3"])
     messages, warnings = adapt([USER, CALLED, *RESULTS, USER], form, (), write)

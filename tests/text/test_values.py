@@ -30,7 +30,7 @@ from tests.text.copying import copied, read_whole, rest_of
 
 
 @given(st.text())
-def test_what_is_escaped_is_the_inside_of_a_string(text: str) -> None:
+def test_escaped_text_is_the_inside_of_a_json_string(text: str) -> None:
     assert json.loads(f'"{escape(text)}"') == text
 
 
@@ -61,7 +61,9 @@ def test_what_is_escaped_is_the_inside_of_a_string(text: str) -> None:
         ("", "", False, ""),
     ],
 )  # fmt: skip
-def test_copy_json(text: str, told: str, is_whole: bool, rest: str) -> None:
+def test_copy_json_repairs_strings_and_stops_at_the_first_fault(
+    text: str, told: str, is_whole: bool, rest: str
+) -> None:
     assert copied(copy_json, text) == (told, is_whole, rest)
 
 
@@ -76,18 +78,18 @@ def test_copy_json(text: str, told: str, is_whole: bool, rest: str) -> None:
         ("", None),
     ],
 )
-def test_read_string(text: str, read: str | None) -> None:
+def test_read_string_decodes_a_complete_json_string(text: str, read: str | None) -> None:
     scan = Scanner()
     assert read_whole(scan, read_string(scan), [text]) == read
 
 
 @pytest.mark.parametrize("text", ["1", '"a"', '{"a":[{}]}', "[" * 5000 + "]" * 5000])
-def test_json(text: str) -> None:
+def test_one_json_value_is_json(text: str) -> None:
     assert is_json(text)
 
 
 @pytest.mark.parametrize("text", ["", "1 ", "a", '"a\nb"', "[" * 5000, "[1,]", "1 2"])
-def test_no_json(text: str) -> None:
+def test_text_other_than_one_json_value_is_not_json(text: str) -> None:
     assert not is_json(text)
 
 
@@ -103,7 +105,7 @@ VALUES = st.recursive(
 
 @pytest.mark.slow
 @given(VALUES)
-def test_what_python_writes_is_read(value: object) -> None:
+def test_repr_of_a_python_value_is_read(value: object) -> None:
     written = repr(value)
     assert ast.literal_eval(written) == value
     assert json.loads(to_json(written, PYTHON) or "no value") == value
@@ -127,7 +129,9 @@ def test_what_python_writes_is_read(value: object) -> None:
         ("{1: 2}", "{", False, "1: 2}"),
     ],
 )
-def test_copy_python(text: str, told: str, is_whole: bool, rest: str) -> None:
+def test_copy_python_writes_python_literals_as_json(
+    text: str, told: str, is_whole: bool, rest: str
+) -> None:
     assert copied(copy_python, text) == (told, is_whole, rest)
 
 
@@ -163,7 +167,7 @@ def test_depth_costs_no_recursion() -> None:
 @pytest.mark.parametrize(
     ("text", "json"), [("1", "1"), (" 1", " 1"), ("1 ", None), ("1,", None), ("", None)]
 )
-def test_one_value_and_nothing_else(text: str, json: str | None) -> None:
+def test_to_json_accepts_exactly_one_value(text: str, json: str | None) -> None:
     assert to_json(text, JSON) == json
 
 
@@ -180,7 +184,7 @@ def test_words_are_ascii(text: str, word: str, rest: str) -> None:
     ("text", "starts", "rest"),
     [('"a', True, '"a'), ("<q>", True, "<q>"), ("<x>", False, "<x>"), ("<q", False, "")],
 )
-def test_what_the_end_leaves_of_a_quote_is_dropped(text: str, starts: bool, rest: str) -> None:
+def test_incomplete_quote_at_the_end_is_dropped(text: str, starts: bool, rest: str) -> None:
     scan = Scanner()
     assert read_whole(scan, starts_string(scan, LOOSE), list(text)) is starts
     assert rest_of(scan) == rest

@@ -38,7 +38,7 @@ def test_start_page_leads_to_an_example_that_is_answered(page: Page) -> None:
 
 @pytest.mark.parametrize("place", ["#", "#post_v1_chat_completions"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_in_the_docs(
+def test_docs_page_has_no_axe_violations(
     browser: Browser, quick_server: UiServer, place: str, scheme: str
 ) -> None:
     with window(browser, quick_server, color_scheme=scheme) as opened:

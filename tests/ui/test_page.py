@@ -129,12 +129,12 @@ def test_modules_are_short_and_make_html_of_texts_in_one_place(path: Path) -> No
     assert (makes_html is not None) == (path.name == "markdown.js")
 
 
-def test_styles_load_nothing() -> None:
+def test_styles_have_no_external_urls() -> None:
     for path in STATIC.rglob("*.css"):
         assert not loads_of_style(path.read_text())
 
 
-def test_what_others_have_written_is_as_the_table_says() -> None:
+def test_vendored_files_match_the_table() -> None:
     rows = re.findall(
         r"^\| `([^`]+)` \| .* \| `([0-9a-f]{64})` \|$", (VENDOR / "README.md").read_text(), re.M
     )
@@ -155,7 +155,7 @@ def test_every_file_is_in_the_wheel() -> None:
     assert {path for path in STATIC.rglob("*") if path.is_file()} <= packed
 
 
-def test_every_text_is_said_somewhere() -> None:
+def test_every_text_of_the_page_is_used() -> None:
     table = STATIC / "core" / "texts.js"
     keys = re.findall(r'^  "?([\w.-]+)"?: \[', table.read_text(), re.MULTILINE)
     assert len(keys) > 100
@@ -200,7 +200,7 @@ def get(files: PageFiles, path: str, **fields: str) -> Response:
     return response
 
 
-def test_the_page(files: PageFiles) -> None:
+def test_index_page_has_security_headers(files: PageFiles) -> None:
     response = get(files, "/")
     fields = dict(response.headers)
     assert (response.status, response.body) == (200, files.index.body)
@@ -237,7 +237,9 @@ def test_there_is_no_such_file(files: PageFiles, path: str) -> None:
         ("", False),
     ],
 )
-def test_what_takes_gzip_gets_it(files: PageFiles, accepted: str, is_zipped: bool) -> None:
+def test_page_is_compressed_for_clients_that_accept_gzip(
+    files: PageFiles, accepted: str, is_zipped: bool
+) -> None:
     response = get(files, "/", accept_encoding=accepted)
     fields = dict(response.headers)
     assert fields["Vary"] == "Accept-Encoding"
@@ -247,7 +249,7 @@ def test_what_takes_gzip_gets_it(files: PageFiles, accepted: str, is_zipped: boo
 
 
 @pytest.mark.parametrize("accepted", ["gzip", "identity"])
-def test_what_a_browser_has_is_not_sent_again(files: PageFiles, accepted: str) -> None:
+def test_matching_etag_is_answered_with_304(files: PageFiles, accepted: str) -> None:
     tag = dict(get(files, "/", accept_encoding=accepted).headers)["ETag"]
     for known in (tag, f'"other", W/{tag}', "*"):
         response = get(files, "/", accept_encoding=accepted, if_none_match=known)

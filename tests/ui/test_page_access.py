@@ -66,7 +66,7 @@ def violations(opened: Window) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_nothing(
+def test_page_has_no_axe_violations(
     browser: Browser, quick_server: UiServer, chat: str, scheme: str, width: int
 ) -> None:
     size = {"width": width, "height": 800}

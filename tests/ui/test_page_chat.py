@@ -71,7 +71,9 @@ def test_a_call_is_answered_by_hand(browser: Browser, quick_server: UiServer) ->
         expect(opened.page.locator("#set-tools")).to_have_value(re.compile("get_weather"))
 
 
-def test_branches(browser: Browser, quick_server: UiServer) -> None:
+def test_edited_message_starts_a_branch_of_the_chat(
+    browser: Browser, quick_server: UiServer
+) -> None:
     with window(browser, quick_server) as opened:
         opened.open()
         opened.set(temperature="0")
@@ -105,7 +107,7 @@ def test_branches(browser: Browser, quick_server: UiServer) -> None:
         expect(opened.page.get_by_role("heading", name="What shall we talk about?")).to_be_visible()
 
 
-def test_nothing_is_lost_while_what_is_set_is_wrong(
+def test_edited_message_is_kept_while_a_setting_is_invalid(
     browser: Browser, quick_server: UiServer
 ) -> None:
     with window(browser, quick_server) as opened:
@@ -127,7 +129,7 @@ def test_nothing_is_lost_while_what_is_set_is_wrong(
         assert "Bob" in opened.answers()[0]
 
 
-def test_what_is_set_is_asked_for(browser: Browser, quick_server: UiServer) -> None:
+def test_settings_of_the_page_are_sent(browser: Browser, quick_server: UiServer) -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     with window(browser, quick_server) as opened:
         opened.open()
@@ -184,7 +186,7 @@ def test_an_export_asks_the_same_again(browser: Browser, quick_server: UiServer)
         assert download.value.suggested_filename == "chat.py"
 
 
-def test_a_refused_request_is_told_and_can_be_mended(
+def test_refused_request_is_shown_and_can_be_repeated(
     browser: Browser, quick_server: UiServer
 ) -> None:
     with window(browser, quick_server) as opened:
@@ -250,9 +252,7 @@ def test_a_model_that_does_not_see_is_offered_no_images(
         expect(opened.page.get_by_role("button", name="Add images")).to_be_hidden()
 
 
-def test_a_server_that_cannot_be_reached_is_told_of(
-    browser: Browser, quick_server: UiServer
-) -> None:
+def test_unreachable_server_is_reported(browser: Browser, quick_server: UiServer) -> None:
     title = "A chat that cannot be had"
     quick_server.conversation(title, [{"role": "user", "content": title}])
     with window(browser, quick_server) as opened:
@@ -298,7 +298,7 @@ def test_back_and_forward_lead_from_chat_to_chat(browser: Browser, quick_server:
         expect(message).to_have_text("About the Alpaca")
 
 
-def test_what_another_window_has_asked_is_shown_with_the_focus(
+def test_question_of_another_window_is_shown_on_focus(
     browser: Browser, quick_server: UiServer
 ) -> None:
     with window(browser, quick_server) as one:

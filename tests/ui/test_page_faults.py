@@ -115,9 +115,7 @@ def test_arabic_and_hebrew_run_from_the_right(browser: Browser, quick_server: Ui
         assert field.evaluate(direction) == "rtl"
 
 
-def test_an_answer_cut_by_its_limit_says_so_and_is_continued(
-    browser: Browser, quick_server: UiServer
-) -> None:
+def test_answer_cut_by_its_limit_can_be_continued(browser: Browser, quick_server: UiServer) -> None:
     with window(browser, quick_server) as opened:
         opened.open()
         opened.set(temperature="0", maxTokens="200")
@@ -145,7 +143,7 @@ def test_an_answer_cut_by_its_limit_says_so_and_is_continued(
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "not kept"])
-def test_a_stopped_answer_says_so_and_is_continued(
+def test_stopped_answer_can_be_continued(
     browser: Browser, slow_server: UiServer, forgetful_server: UiServer, is_kept: bool
 ) -> None:
     with window(browser, slow_server if is_kept else forgetful_server) as opened:
@@ -188,7 +186,7 @@ def test_a_failed_continuation_leaves_the_answer_as_it_was(
         assert "Once upon a time" in opened.answers()[0]
 
 
-def test_a_model_that_loads_is_told_of_and_the_list_has_states(browser: Browser) -> None:
+def test_model_list_shows_loading_states(browser: Browser) -> None:
     flags = ("--model", f"one={DEMO_MODEL}", "--model", f"two={DEMO_MODEL}")
     with (
         ui_server(*flags, "--max-loaded-models", "1", load_seconds=2.0) as server,
@@ -205,7 +203,7 @@ def test_a_model_that_loads_is_told_of_and_the_list_has_states(browser: Browser)
         expect(options).to_have_text(["one", "two · not loaded"])
 
 
-def test_a_stop_that_fails_is_told_of(browser: Browser, slow_server: UiServer) -> None:
+def test_failed_stop_is_reported(browser: Browser, slow_server: UiServer) -> None:
     with window(browser, slow_server) as opened:
         opened.open()
         opened.set(temperature="0", maxTokens="60")
@@ -319,7 +317,7 @@ def test_conversations_of_api_clients_are_called_by_their_first_message(
         assert quick_server.ask("GET", f"/v1/conversations/{created['id']}")["metadata"] == {}
 
 
-def test_a_browser_that_keeps_nothing_can_chat(browser: Browser, quick_server: UiServer) -> None:
+def test_chat_works_without_browser_storage(browser: Browser, quick_server: UiServer) -> None:
     refuse = """for (const kind of ['localStorage', 'sessionStorage']) {
       const get = () => { throw new DOMException('no', 'SecurityError'); };
       Object.defineProperty(window, kind, {get});
@@ -358,9 +356,7 @@ def test_a_library_that_cannot_be_loaded_is_loaded_with_the_next_answer(
         assert other in opened.page.url
 
 
-def test_a_last_message_without_an_answer_says_so_and_is_answered(
-    browser: Browser, quick_server: UiServer
-) -> None:
+def test_unanswered_message_can_be_answered(browser: Browser, quick_server: UiServer) -> None:
     question = [{"role": "user", "content": "What is 7 + 5?"}]
     chat = quick_server.conversation("A sum", question)
     with window(browser, quick_server) as opened:

@@ -23,7 +23,9 @@ PARSER = (
 )
 
 
-def test_hostile_texts(browser: Browser, quick_server: UiServer) -> None:
+def test_hostile_texts_have_safe_links_and_break_no_policy(
+    browser: Browser, quick_server: UiServer
+) -> None:
     texts = hostile_texts(NUM_TEXTS)
     assert len(set(texts)) == NUM_TEXTS
     items = [

@@ -55,9 +55,7 @@ def test_an_answer_goes_on_over_a_reload_and_on_another_device(
         assert [item["role"] for item in items] == ["user", "assistant"]
 
 
-def test_an_answer_that_a_restart_cuts_off_is_told_of_and_asked_again(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_answer_cut_by_a_restart_can_be_asked_again(browser: Browser, tmp_path: Path) -> None:
     flags = ("--state-dir", str(tmp_path), "--no-resume")
     server = start_ui_server(*flags, step_seconds=0.04)
     try:
@@ -113,7 +111,7 @@ def test_a_key_is_asked_for_until_it_is_right(browser: Browser) -> None:
             expect(opened.page.locator("select.model")).to_have_value("demo_model")
 
 
-def test_where_nothing_is_kept_chats_stay_in_the_tab(browser: Browser) -> None:
+def test_chats_without_a_store_stay_in_the_tab(browser: Browser) -> None:
     with (
         ui_server("--no-enable-store", step_seconds=0.02) as server,
         window(browser, server) as opened,

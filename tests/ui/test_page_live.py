@@ -12,7 +12,7 @@ from tests.encoder_models import encoder_dir
 from tests.ui.browser import UiServer, Window, ui_server, window
 
 
-def test_what_the_engine_does_is_shown(browser: Browser, slow_server: UiServer) -> None:
+def test_live_view_shows_running_requests(browser: Browser, slow_server: UiServer) -> None:
     body = {"model": "demo_model", "prompt": "Once", "max_tokens": 120, "ignore_eos": True}
     with window(browser, slow_server) as opened:
         opened.open("#live")
@@ -76,9 +76,7 @@ def test_a_server_that_only_encodes_shows_its_engine(browser: Browser) -> None:
         assert "KV cache in use" not in shown(opened)
 
 
-def test_it_asks_once_a_second_and_not_while_nobody_looks(
-    browser: Browser, quick_server: UiServer
-) -> None:
+def test_live_view_polls_only_while_visible(browser: Browser, quick_server: UiServer) -> None:
     with window(browser, quick_server) as opened:
         asked: list[str] = []
         opened.page.on("request", lambda one: asked.append(one.url))

@@ -46,7 +46,7 @@ FAMILY = family(("a", None, None), ("b", "a", 4), ("c", "b", 6), ("d", "a", 4), 
         ("c", 8, ["c"], 0, "c"),
     ],
 )
-def test_branches(
+def test_branches_of_a_chat_are_found_at_a_position(
     opened: Window, shown: str, at: int, ids: list[str], current: int, parent: str
 ) -> None:
     found = call(

@@ -43,14 +43,14 @@ from tests.api.messages.asking import BODY, PATH, THINKS, THOUGHT, TOOL, USER, a
         (FinishReason.LENGTH, None, [], ("max_tokens", None)),
     ],
 )
-def test_endings(
+def test_stop_reason_follows_from_finish_stop_string_and_calls(
     reason: FinishReason, stop: str | int | None, are_whole: list[bool], told: tuple[str, str]
 ) -> None:
     form = AnswerForm(ShownPieces(), str, 9)
     assert form.ending(reason, stop, are_whole, 9) == MessageEnding(*told)
 
 
-def test_the_context_may_end_sooner_than_the_request_says() -> None:
+def test_context_end_before_max_tokens_has_its_own_stop_reason() -> None:
     ending = AnswerForm(ShownPieces(), str, 9).ending(FinishReason.LENGTH, None, [], 8)
     assert ending.stop_reason == "model_context_window_exceeded"
 
@@ -149,14 +149,14 @@ def use(number: int, **arguments: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_bodies(
+def test_message_body_has_a_block_for_each_shown_piece(
     pieces: list[Piece], shown: dict[str, bool], content: list[Any], reason: str
 ) -> None:
     told = body(pieces, **shown)
     assert (told["content"], told["stop_reason"]) == (content, reason)
 
 
-def test_thoughts() -> None:
+def test_reasoning_becomes_a_thinking_block_unless_hidden() -> None:
     [block] = body([Reasoning("hm")])["content"]
     assert (block["type"], block["thinking"]) == ("thinking", "hm")
     assert body([Reasoning("hm")], hides_reasoning=True)["content"] == []
@@ -232,7 +232,7 @@ def test_blocks_follow_each_other() -> None:
     assert b'"input_tokens":1,"cache_creation_input_tokens":0,"cache_read_input_tokens":4' in end
 
 
-def test_what_is_not_shown_has_no_block() -> None:
+def test_hidden_pieces_have_no_block() -> None:
     sent = frames(hides_content=True, hides_reasoning=True, one_call=True)
     pieces = (Reasoning("a"), Content("b"), CallBegin(1, "g"), CallEnd(1, True))
     last = delta(*pieces, reason=FinishReason.STOP)
@@ -252,7 +252,7 @@ def test_thoughts_that_are_not_shown_are_sealed() -> None:
     ]
 
 
-def test_failures() -> None:
+def test_failure_becomes_an_error_event_with_the_request_id() -> None:
     [name, data, *_] = frames().failure(BackendUnavailable("draining")).split(b"\n")
     assert name == b"event: error"
     assert orjson.loads(data.removeprefix(b"data: ")) == {
@@ -287,7 +287,7 @@ SAID = {"role": "assistant", "content": "Well, "}
         ({"tools": [TOOL]}, "<tool get_weather>u:Hi;<thinking False>>"),
     ],
 )
-async def test_prompts(make, fields, prompt):
+async def test_request_fields_are_rendered_into_the_prompt(make, fields, prompt):
     api = make()
     await ask(api, False, **fields)
     assert prompt_of(api) == prompt
@@ -314,7 +314,7 @@ async def test_uses_of_tools_need_their_results(make):
         ({"top_k": -1, "temperature": 1}, (1, 1, 0)),
     ],
 )
-async def test_sampling(make, fields, expected):
+async def test_sampling_fields_reach_the_backend(make, fields, expected):
     api = make()
     await ask(api, False, **fields)
     params = api.backend.submitted[0].params
@@ -329,7 +329,7 @@ async def test_max_tokens_is_cut_to_what_the_context_leaves(make, asked, given):
 
 
 @pytest.mark.parametrize("name", ["output_config", "output_format"])
-async def test_structured_answers(make, name):
+async def test_json_schema_format_becomes_a_grammar(make, name):
     schema = {"type": "json_schema", "schema": {"type": "object"}}
     api = make('{"a":1}')
     await ask(api, False, **{name: {"format": schema} if name == "output_config" else schema})
@@ -349,7 +349,7 @@ def text(words: str) -> dict[str, Any]:
 
 
 @both
-async def test_a_text(make, streamed):
+async def test_text_answer_is_a_message_with_usage(make, streamed):
     message = await ask(make(), streamed)
     assert message.pop("id").startswith("msg_")
     assert message == {
@@ -407,7 +407,7 @@ async def test_thoughts_that_are_not_shown(make, streamed):
 
 
 @both
-async def test_calls(make, streamed):
+async def test_tool_calls_follow_the_text_as_tool_use_blocks(make, streamed):
     script = f"Wait.{call_text()}{call_text(arguments='{}')}"
     message = await ask(make(script), streamed, tools=[TOOL])
     first, *calls = message["content"]
@@ -434,14 +434,14 @@ async def test_a_call_that_is_cut(make, streamed):
 
 
 @both
-async def test_stop_sequences(make, streamed):
+async def test_stop_sequence_ends_the_message_and_is_reported(make, streamed):
     message = await ask(make("one, two"), streamed, stop_sequences=["three", ", "])
     assert message["content"] == [text("one")]
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", ", ")
 
 
 @both
-async def test_max_tokens(make, streamed):
+async def test_max_tokens_cuts_the_message(make, streamed):
     message = await ask(make("one, two"), streamed, max_tokens=3)
     assert (message["content"], message["stop_reason"]) == ([text("one")], "max_tokens")
 
@@ -473,12 +473,12 @@ async def test_no_tokens_fill_the_cache(make):
 
 
 @both
-async def test_nothing_is_said(make, streamed):
+async def test_empty_answer_has_no_content_and_ends_the_turn(make, streamed):
     message = await ask(make(""), streamed)
     assert (message["content"], message["stop_reason"]) == ([], "end_turn")
 
 
-async def test_count_tokens(make):
+async def test_count_tokens_agrees_with_the_usage_of_a_message(make):
     api = make()
     status, counted = await api.post(f"{PATH}/count_tokens", {"messages": [USER], "tools": [TOOL]})
     assert (status, api.backend.submitted) == (200, [])
@@ -486,7 +486,7 @@ async def test_count_tokens(make):
     assert counted == {"input_tokens": message["usage"]["input_tokens"]}
 
 
-async def test_warnings(make):
+async def test_ignored_tools_and_edits_are_named_in_a_warning_header(make):
     api = make()
     fields = {
         "tools": [{"type": "web_search_20250305", "name": "web_search"}],
@@ -516,7 +516,9 @@ async def test_warnings(make):
          "has"),
     ],
 )  # fmt: skip
-async def test_errors(make, fields, status, kind, words):
+async def test_invalid_request_is_refused_with_an_anthropic_error(
+    make, fields, status, kind, words
+):
     api = make()
     found, error = await api.post(PATH, {**BODY, **fields})
     assert (found, error["type"], error["error"]["type"]) == (status, "error", kind)

@@ -32,7 +32,7 @@ def tool(name: str = "f", **members: Any) -> dict[str, Any]:
     return {"name": name, "description": "A tool", "input_schema": SCHEMA, **members}
 
 
-def test_what_the_template_is_shown() -> None:
+def test_template_receives_functions_without_client_members() -> None:
     cached = tool(type="custom", cache_control={"type": "ephemeral"}, input_examples=[{}])
     use = read_tools([cached, SEARCH], None)
     function = {"name": "f", "description": "A tool", "parameters": SCHEMA}
@@ -52,7 +52,7 @@ def test_what_the_template_is_shown() -> None:
         ({"type": "none"}, [], False, False, True),
     ],
 )
-def test_choices(
+def test_tool_choice_selects_tools_and_whether_calls_are_required(
     choice: Any, names: list[str], is_required: bool, is_named: bool, is_parallel: bool
 ) -> None:
     use = read_tools([tool(), tool("g")], choice)
@@ -62,12 +62,12 @@ def test_choices(
     assert use.is_parallel is is_parallel
 
 
-def test_strict_tools() -> None:
+def test_strict_tool_makes_the_use_of_tools_strict() -> None:
     assert read_tools([tool(strict=True)], None).is_strict
 
 
 @pytest.mark.parametrize("choice", [None, {"type": "auto"}, {"type": "none"}])
-def test_no_tools(choice: Any) -> None:
+def test_absent_tools_are_read_as_an_empty_list(choice: Any) -> None:
     assert read_tools(None, choice).tools == []
 
 
@@ -94,7 +94,9 @@ def test_no_tools(choice: Any) -> None:
         ),
     ],
 )
-def test_faults(tools: list[Any], choice: Any, param: str) -> None:
+def test_invalid_tools_or_choice_are_refused_by_field_name(
+    tools: list[Any], choice: Any, param: str
+) -> None:
     with pytest.raises(InvalidField) as caught:
         read_tools(tools, choice)
     assert caught.value.param == param
@@ -207,11 +209,11 @@ def document(**source: Any) -> dict[str, Any]:
         ([{"type": "search_result", "title": "t", "source": "s", "content": [TEXT]}], "t\ns\na"),
     ],
 )
-def test_texts(content: Any, text: str) -> None:
+def test_content_blocks_are_joined_into_text_with_image_tags(content: Any, text: str) -> None:
     assert BlockReader(GivenImages(2))(read_blocks(content, "content")) == text
 
 
-def test_images() -> None:
+def test_image_sources_keep_the_field_name_of_their_block() -> None:
     images = GivenImages(2)
     BlockReader(images)(read_blocks([BASE64, URL], "content"))
     assert images.sources == [
@@ -309,7 +311,7 @@ ANSWERED = {"role": "tool", "tool_call_id": "toolu_1", "content": "18"}
         ),
     ],
 )
-def test_system(system: Any, messages: list[Any]) -> None:
+def test_nonempty_system_prompt_becomes_the_first_message(system: Any, messages: list[Any]) -> None:
     assert to_messages(system, [HI]).messages == messages
 
 
@@ -365,7 +367,7 @@ def test_system(system: Any, messages: list[Any]) -> None:
         ),
     ],
 )
-def test_messages(given: list[Any], messages: list[Any]) -> None:
+def test_content_blocks_become_chat_messages(given: list[Any], messages: list[Any]) -> None:
     assert to_messages(None, given, GivenImages(16)).messages == messages
 
 
@@ -432,7 +434,9 @@ def read(**fields: Any) -> MessageFields:
         ({"type": "disabled"}, False, False),
     ],
 )
-def test_thinking(thinking: Any, thinks: bool | None, omits: bool) -> None:
+def test_thinking_field_sets_reasoning_and_hidden_display(
+    thinking: Any, thinks: bool | None, omits: bool
+) -> None:
     fields = read(thinking=thinking)
     assert (fields.thinks, fields.omits_thinking) == (thinks, omits)
 
@@ -452,7 +456,9 @@ def test_thinking(thinking: Any, thinks: bool | None, omits: bool) -> None:
         ),
     ],
 )
-def test_output(given: Any, effort: str | None, name: str, format: Any) -> None:
+def test_effort_and_format_are_read_from_output_fields(
+    given: Any, effort: str | None, name: str, format: Any
+) -> None:
     fields = read(**given)
     assert (fields.effort, fields.format_name, fields.format) == (effort, name, format)
 
@@ -485,7 +491,7 @@ def test_edits_of_the_context(edits: Any, warnings: list[str]) -> None:
         {"mcp_servers": [], "n": 1, "best_of": 1},
     ],
 )
-def test_what_changes_nothing(fields: Any) -> None:
+def test_fields_without_effect_are_accepted(fields: Any) -> None:
     assert read(**fields) == MessageFields(warnings=[])
 
 
@@ -543,7 +549,7 @@ def test_a_cache_is_filled_without_an_answer(fields: Any, name: str) -> None:
     assert caught.value.param == name
 
 
-def test_the_rest_may_stand_beside_it() -> None:
+def test_other_fields_are_accepted_beside_a_filling_request() -> None:
     check_filling(
         MessagesRequest(
             stream=False,

@@ -38,7 +38,7 @@ from tests.fakes import ByteTokenizer, FakeStream
 # Times in Ollama's notation.
 
 
-def test_times() -> None:
+def test_times_are_iso_timestamps_and_nanoseconds() -> None:
     assert timestamp(1_750_000_000.5) == "2025-06-15T15:06:40.500000Z"
     assert nanoseconds(0.25) == 250_000_000
 
@@ -50,7 +50,7 @@ __all__ = ["make"]
 TIMES = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 
 
-async def test_a_chat(make):
+async def test_chat_answer_and_stream_have_the_members_of_ollama(make):
     answer = await ask(make(), CHAT, ASKED)
     assert all(type(answer.pop(name)) is int for name in TIMES)
     assert answer == {
@@ -92,7 +92,7 @@ async def test_a_prompts_answer(make):
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, ASKED), (GENERATE, PROMPTED)])
-async def test_thoughts(make, path, body):
+async def test_reasoning_is_sent_as_thinking_apart_from_the_content(make, path, body):
     def told(part):
         message = part.get("message", part)
         return message.get("thinking", ""), message.get("content", message.get("response"))
@@ -102,7 +102,7 @@ async def test_thoughts(make, path, body):
     assert ["".join(texts) for texts in zip(*parts, strict=True)] == ["hm, hm", "Hello!"]
 
 
-async def test_calls_are_told_whole(make):
+async def test_calls_are_sent_whole(make):
     script = f"Well{call_text()}\n{call_text('add', '{}')}"
     body = {**ASKED, "tools": [tool(), tool("add", parameters={})]}
     message = (await ask(make(script), CHAT, body))["message"]
@@ -147,7 +147,7 @@ async def test_a_call_that_is_cut_is_left_out(make):
     assert answer["done_reason"] == "length"
 
 
-async def test_log_probabilities(make):
+async def test_logprobs_agree_in_whole_and_streamed_answers(make):
     body = {**ASKED, "logprobs": True, "top_logprobs": 2}
     answer = await ask(make(), CHAT, body)
     assert "".join(entry["token"] for entry in answer["logprobs"]) == "Hello!"
@@ -207,7 +207,7 @@ LONG = [{"role": role, "content": letter * 30}
         (GENERATE, {**PROMPTED, "context": [*b"before "]}, "before u:Hi;>"),
     ],
 )  # fmt: skip
-async def test_prompts(make, path, body, prompt):
+async def test_request_fields_are_rendered_into_the_prompt(make, path, body, prompt):
     api = make()
     await ask(api, path, body)
     assert prompt_of(api) == prompt
@@ -225,7 +225,7 @@ async def test_prompts(make, path, body, prompt):
         (GENERATE, {**PROMPTED, "context": [1] * 1995}, "context"),
     ],
 )  # fmt: skip
-async def test_refusals(make, path, body, message):
+async def test_invalid_messages_tools_images_or_context_are_refused(make, path, body, message):
     assert message in await refused(make(), path, body)
 
 
@@ -286,7 +286,7 @@ async def test_a_model_without_a_template_goes_on_with_prompts(make):
     assert "has no chat template" in error
 
 
-async def test_what_is_missing_is_filled_in(make):
+async def test_suffix_fills_in_the_middle(make):
     api = make("z", tokenizer=ByteTokenizer(**FIM))
     assert (await ask(api, GENERATE, {**PROMPTED, "suffix": "xy"}))["response"] == "z"
     assert list(api.backend.submitted[0].prompt_token_ids) == [1, *b"Hi", 2, *b"xy", 3]
@@ -336,7 +336,7 @@ class Holder:
 
 
 @pytest.mark.parametrize(("path", "body"), EMPTY)
-async def test_a_request_for_nothing_moves_the_model(make, path, body, monkeypatch):
+async def test_empty_request_loads_or_unloads_the_model(make, path, body, monkeypatch):
     for fields, reason, moves in (
         ({}, "load", ["take fake", "give back fake"]),
         ({"keep_alive": "5m"}, "load", ["take fake", "give back fake"]),
@@ -376,7 +376,7 @@ def admin(is_admin):
 
 
 @pytest.mark.parametrize(("path", "body"), EMPTY)
-async def test_a_model_that_stays_is_said_to_stay(make, path, body):
+async def test_keep_alive_of_a_permanent_model_warns(make, path, body):
     api = make()
     for is_loaded, reason in ((True, "load"), (False, "unload")):
         if not is_loaded:
@@ -415,14 +415,14 @@ async def test_requests_are_counted_and_logged(make):
     assert api.metrics.finished["stop"] == 1
 
 
-async def test_what_is_not_done_is_told(make):
+async def test_num_ctx_beyond_the_context_warns(make):
     response = await make().call("POST", CHAT, {**ASKED, "stream": False,
                                                 "options": {"num_ctx": 10**6}})  # fmt: skip
     assert "options.num_ctx is 1000000" in dict(response.headers)["Warning"]
 
 
 @pytest.mark.parametrize("path", [CHAT, GENERATE])
-async def test_bodies_that_are_none(make, path):
+async def test_body_or_options_that_are_no_object_are_refused(make, path):
     assert "JSON object" in await refused(make(), path, [])
     assert "options must be an object" in await refused(
         make(), path, {"model": "fake", "options": 5}

@@ -72,7 +72,7 @@ def test_a_model_in_memory() -> None:
     assert running.digest == listed.digest
 
 
-def test_a_model_is_told_of_alike_when_it_has_left_memory() -> None:
+def test_cards_of_an_unloaded_model_are_unchanged() -> None:
     model = loaded()
     before = list_card(model, "fake"), full_card(model, fills_in=True).model_info
     model.served = None
@@ -99,12 +99,14 @@ def test_a_model_that_was_never_loaded() -> None:
         (None, "", ""),
     ],
 )
-def test_what_the_weights_are(weights: WeightCount | None, size: str, level: str) -> None:
+def test_details_have_parameter_size_and_quantization(
+    weights: WeightCount | None, size: str, level: str
+) -> None:
     details = list_card(loaded(weights), "fake").details
     assert (details.parameter_size, details.quantization_level) == (size, level)
 
 
-def test_a_model_that_leaves_when_nobody_asks() -> None:
+def test_running_card_has_the_time_of_unloading() -> None:
     assert running_card(loaded(), 0.0, 90.0).expires_at == "1970-01-01T00:01:30.000000Z"
 
 
@@ -120,7 +122,7 @@ async def get(api, path: str):
     return orjson.loads(response.body)
 
 
-async def test_lists(make, monkeypatch):
+async def test_tags_list_known_models_and_ps_lists_loaded_ones(make, monkeypatch):
     api = make()
     assert (await get(api, "/api/version"))["version"].count(".") == 2
     [model] = (await get(api, "/api/tags"))["models"]
@@ -149,7 +151,7 @@ async def test_a_model_that_will_leave(make):
 
 
 @pytest.mark.parametrize("name", ["model", "name"])
-async def test_one_model(make, name):
+async def test_show_reports_capabilities_and_refuses_unknown_models(make, name):
     status, card = await make().post("/api/show", {name: "fake:latest"})
     assert status == 200
     assert "insert" not in card["capabilities"]
@@ -163,7 +165,7 @@ async def test_one_model(make, name):
     assert "model is required" in await refused(make(), "/api/show", {})
 
 
-async def test_pulls(make):
+async def test_pull_succeeds_for_a_known_model_only(make):
     response = await make().call("POST", "/api/pull", {"model": "fake"})
     assert response.content_type == "application/x-ndjson"
     statuses = [orjson.loads(line)["status"] for line in response.body.splitlines()]
@@ -198,7 +200,7 @@ async def test_models_are_not_changed(make, method, path, what):
 @pytest.mark.parametrize(
     ("given", "number"), [("ab", 1), (["a", "b"], 2), ("", 0), ([], 0), (None, 0)]
 )
-async def test_vectors(make_encoder_api, given, number):
+async def test_embed_returns_a_unit_vector_for_each_input(make_encoder_api, given, number):
     api = make_encoder_api(served_encoder())
     status, answer = await api.post("/api/embed", {"model": "fake:latest", "input": given})
     assert status == 200, answer
@@ -226,7 +228,7 @@ async def test_the_older_endpoint(make_encoder_api):
      ({"input": "a" * 65, "truncate": False}, "maximum context length is 64 tokens"),
      ({"input": "a", "dimensions": 0}, "dimensions must be from 1")],
 )  # fmt: skip
-async def test_refusals(make_encoder_api, fields, words):
+async def test_invalid_embed_fields_are_refused(make_encoder_api, fields, words):
     api = make_encoder_api(served_encoder(max_inputs=8))
     status, answer = await api.post("/api/embed", {"model": "fake", **fields})
     assert status == 400
@@ -259,7 +261,7 @@ async def test_longer_texts_are_cut(make_encoder_api):
 
 
 @pytest.mark.parametrize(("path", "field"), [("embed", "input"), ("embeddings", "prompt")])
-async def test_the_operators_instruction_stands_before_documents(make_encoder_api, path, field):
+async def test_document_instruction_precedes_the_text(make_encoder_api, path, field):
     api = make_encoder_api(served_encoder(document_instruction="doc: "))
     status, _ = await api.post(f"/api/{path}", {"model": "fake", field: "ab"})
     assert status == 200
@@ -268,7 +270,7 @@ async def test_the_operators_instruction_stands_before_documents(make_encoder_ap
 
 
 @pytest.mark.parametrize("path", ["embed", "embeddings"])
-async def test_a_model_that_stays_is_said_to_stay(make_encoder_api, path):
+async def test_keep_alive_of_a_permanent_encoder_warns(make_encoder_api, path):
     api = make_encoder_api(served_encoder())
     response = await api.call("POST", f"/api/{path}", {"model": "fake", "keep_alive": 0})
     assert response.status == 200

@@ -54,7 +54,9 @@ MODEL = model_info(max_model_len=100)
         ({"typical_p": 1, "tfs_z": 1.0, "mirostat": 0, "num_gpu": 3, "use_mmap": True}, {}),
     ],
 )  # fmt: skip
-def test_fields(options: dict[str, Any], fields: dict[str, Any]) -> None:
+def test_options_become_sampling_fields_without_warnings(
+    options: dict[str, Any], fields: dict[str, Any]
+) -> None:
     read = read_options(OllamaOptions(**options), MODEL)
     assert fields.items() <= read.fields.items()
     assert read.warnings == []
@@ -68,7 +70,7 @@ def test_the_models_defaults_go_before_ollamas() -> None:
 @pytest.mark.parametrize(
     ("given", "most"), [(None, None), (-1, None), (-2, None), (0, None), (7, 7), (7.0, 7)]
 )
-def test_num_predict(given: float | None, most: int | None) -> None:
+def test_num_predict_limits_tokens_if_positive(given: float | None, most: int | None) -> None:
     assert read_options(OllamaOptions(num_predict=given), MODEL).num_predict == most
 
 
@@ -85,7 +87,7 @@ def test_num_predict(given: float | None, most: int | None) -> None:
         ({"tfs_z": 0.5}, "options.tfs_z must be 1"),
     ],
 )
-def test_refusals(options: dict[str, Any], message: str) -> None:
+def test_unsupported_option_values_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidField, match=message):
         read_options(OllamaOptions(**options), MODEL)
 
@@ -97,7 +99,9 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
         ({"repeat_last_n": 64, "repeat_penalty": 1.1}, "options.repeat_last_n changes nothing"),
     ],
 )
-def test_warnings(options: dict[str, Any], warning: str) -> None:
+def test_num_ctx_and_repeat_last_n_without_effect_warn(
+    options: dict[str, Any], warning: str
+) -> None:
     [found] = read_options(OllamaOptions(**options), MODEL).warnings
     assert found.startswith(warning)
     assert read_options(OllamaOptions(num_ctx=100, repeat_last_n=64), MODEL).warnings == []
@@ -116,7 +120,9 @@ def test_warnings(options: dict[str, Any], warning: str) -> None:
         (None, "no field", None, "no field"),
     ],
 )  # fmt: skip
-def test_names(param: str | None, message: str, told_param: str | None, told: str) -> None:
+def test_error_names_the_field_by_its_ollama_name(
+    param: str | None, message: str, told_param: str | None, told: str
+) -> None:
     with pytest.raises(InvalidField) as caught, named_as_given():
         raise InvalidField(message, param=param, code="c")
     assert (caught.value.param, caught.value.message) == (told_param, told)
@@ -137,7 +143,7 @@ def call(name: str = "add", **members: Any) -> dict[str, Any]:
     return {"function": {"name": name, "arguments": {"a": 1}}, **members}
 
 
-def test_images_stand_before_the_text_in_order() -> None:
+def test_images_precede_the_text_in_order() -> None:
     found = read(
         {**USER, "images": ["aGk=", "data:image/png;base64,aGk="]}, {**USER, "images": ["eA=="]}
     )
@@ -208,7 +214,9 @@ def test_ollama_messages_refusals(message: dict[str, Any], takes_images: bool, w
         ("low", TemplateFields(reasoning_effort="low")),
     ],
 )
-def test_thinking_fields(think: bool | str | None, fields: TemplateFields) -> None:
+def test_think_sets_the_fields_of_the_template(
+    think: bool | str | None, fields: TemplateFields
+) -> None:
     assert thinking_fields(think, "m", can_think=True) == fields
 
 
@@ -220,7 +228,9 @@ def test_thinking_fields(think: bool | str | None, fields: TemplateFields) -> No
         ("low", False, 'think: "m" does not support thinking'),
     ],
 )
-def test_thinking_refusals(think: bool | str, can_think: bool, message: str) -> None:
+def test_unsupported_think_value_is_refused(
+    think: bool | str, can_think: bool, message: str
+) -> None:
     with pytest.raises(InvalidField, match=message):
         thinking_fields(think, "m", can_think=can_think)
 
@@ -264,7 +274,7 @@ async def test_options_reach_the_backend(make, path, body):
         (None, None),
     ],
 )
-async def test_formats(make, path, body, given, kind):
+async def test_format_selects_the_grammar_kind(make, path, body, given, kind):
     api = make()
     await ask(api, path, {**body, "format": given})
     assert [grammar.kind for grammar in api.backend.compiled] == ([] if kind is None else [kind])
@@ -287,7 +297,9 @@ async def test_formats(make, path, body, given, kind):
         ({"model": None}, "model is required"),
     ],
 )
-async def test_asking_refusals(make, path, body, fields, message):
+async def test_invalid_fields_are_refused_and_large_num_predict_accepted(
+    make, path, body, fields, message
+):
     api = make()
     if message:
         assert message in await refused(api, path, {**body, **fields})
@@ -296,7 +308,7 @@ async def test_asking_refusals(make, path, body, fields, message):
 
 
 @pytest.mark.parametrize(("path", "body"), ENDPOINTS)
-async def test_unknown_models(make, path, body):
+async def test_unknown_model_is_a_404_and_latest_tag_is_accepted(make, path, body):
     assert (
         await refused(make(), path, {**body, "model": "x"}, 404)
         == "model 'x' not found: this server has `fake`"
@@ -318,7 +330,7 @@ async def test_a_stream_is_the_default(make):
 # The values of Ollama's options.
 
 
-def test_values() -> None:
+def test_whole_number_of_an_integer_option_becomes_an_int() -> None:
     values = option_values(OllamaOptions(top_k=5.0, temperature=1.0, stop=["a"]))
     assert {name: value for name, value in values.items() if value is not None} == {
         "top_k": 5,
@@ -328,6 +340,6 @@ def test_values() -> None:
     assert type(values["top_k"]) is int
 
 
-def test_fractions() -> None:
+def test_fraction_of_an_integer_option_is_refused() -> None:
     with pytest.raises(InvalidField, match="num_ctx must be an integer, not"):
         option_values(OllamaOptions(num_ctx=1.5))

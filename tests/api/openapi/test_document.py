@@ -70,7 +70,7 @@ COMPONENT = {
         (OVMS, {"prompt": "a", "model": "m", "min_p": 1}, False),
     ],
 )
-def test_what_a_body_may_be(dialect, body, is_valid):
+def test_body_schema_accepts_and_refuses_bodies(dialect, body, is_valid):
     schema = body_schema(CompletionRequest, COMPONENT, ("prompt",), dialect)
     assert jsonschema_rs.is_valid(schema, body) is is_valid
 
@@ -196,7 +196,7 @@ def test_errors_have_the_form_of_their_dialect(document):
         ("/v2/models/{name}/infer", ["400", "404"], ["200"]),
     ],
 )
-def test_statuses(document, path, has, lacks):
+def test_operation_lists_the_statuses_of_its_route(document, path, has, lacks):
     operation, *_ = document["paths"][path].values()
     assert set(has) <= set(operation["responses"])
     assert not set(lacks) & set(operation["responses"])
@@ -232,7 +232,7 @@ def test_the_body_depends_on_the_dialect(document):
     assert schemas["OvmsCompletionRequest"]["required"] == ["model", "prompt"]
 
 
-def test_what_is_always_sent_is_required_in_an_answer(document):
+def test_members_always_sent_are_required_in_answer_schemas(document):
     schemas = document["components"]["schemas"]
     assert schemas["ModelList"]["required"] == ["object", "data"]
     assert schemas["ModelList"]["properties"]["object"] == {"enum": ["list"]}
@@ -299,7 +299,7 @@ def page():
     return DocsRoutes(dict, load_all).page(Request("GET", "/docs"))
 
 
-def test_nothing_is_loaded_from_elsewhere():
+def test_page_loads_no_resource_of_another_host():
     html = page().body.decode()
     assert loads_of_page(html) == []
     assert loads_of_style(re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]) == []

@@ -28,7 +28,7 @@ PLACE = '"item_id":"a","output_index":0,"content_index":0'
         ),
     ],
 )
-def test_events(event, name):
+def test_event_is_decoded_by_its_type(event, name):
     read = msgspec.json.decode(event, type=RESPONSE_EVENT)
     assert type(read).__name__ == name
 
@@ -41,6 +41,6 @@ def test_events(event, name):
         f'{{"type":"response.reasoning_text.done","sequence_number":1,{PLACE},"text":"b","c":1}}',
     ],
 )
-def test_other_events(event):
+def test_unknown_or_malformed_event_is_refused(event):
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(event, type=RESPONSE_EVENT)

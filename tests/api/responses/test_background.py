@@ -73,7 +73,7 @@ async def test_it_can_be_continued_when_it_is_done_only(make):
 
 
 @pytest.mark.parametrize("is_running", [True, False], ids=["running", "queued"])
-async def test_cancel(make, is_running):
+async def test_running_or_queued_response_can_be_cancelled(make, is_running):
     api = paused(make, num_steps=3 if is_running else 0)
     id = await start(api)
     if is_running:
@@ -87,7 +87,7 @@ async def test_cancel(make, is_running):
     assert await ask(api, "POST", f"{V1}/{id}/cancel") == (200, body)
 
 
-async def test_what_has_ended_cannot_be_cancelled(make):
+async def test_completed_response_cannot_be_cancelled(make):
     api = make()
     id = await start(api)
     await wait_for(api, id, "completed")
@@ -96,7 +96,7 @@ async def test_what_has_ended_cannot_be_cancelled(make):
     assert "it is completed" in body["error"]["message"]
 
 
-async def test_what_runs_for_a_client_cannot_be_cancelled(make):
+async def test_foreground_response_cannot_be_cancelled(make):
     api = make()
     _, body = await ask(api, "POST", V1, {"model": "fake", "input": "Hi"})
     status, body = await ask(api, "POST", f"{V1}/{body['id']}/cancel")
@@ -121,7 +121,7 @@ async def test_a_failure_is_kept_with_its_reason(make):
     assert body["error"] == {"code": "server_error", "message": "out of order"}
 
 
-async def test_what_is_wrong_is_refused_at_once(make):
+async def test_invalid_background_request_is_refused_at_once(make):
     api = make(context=100)
     status, _ = await ask(api, "POST", V1, {**BODY, "input": "x" * 200})
     assert status == 400
@@ -141,7 +141,7 @@ async def test_it_survives_its_client(make):
     assert body["output"][0]["content"][0]["text"] == "Hello!"
 
 
-async def test_what_cannot_be_kept_has_failed_with_the_reason(make, make_state):
+async def test_response_that_cannot_be_stored_fails_with_the_reason(make, make_state):
     class Forgetful:
         """Loses the end, as on a full disk."""
 

@@ -26,7 +26,7 @@ async def test_there_may_be_only_so_many(make, make_state):
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}], ids=["whole", "streamed"])
-async def test_what_runs_for_a_client_cannot_be_cancelled_before_it_ends(make, fields):
+async def test_running_foreground_response_cannot_be_cancelled(make, fields):
     api = paused(make)
     body = {"model": "fake", "input": "Hi", "request_id": "mine", **fields}
     task = asyncio.ensure_future(api.call("POST", V1, body, FakeStream(), tenant="me"))
@@ -48,7 +48,7 @@ async def test_what_runs_for_a_client_cannot_be_cancelled_before_it_ends(make, f
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-async def test_what_a_client_has_left_is_not_there_to_be_cancelled(make, is_kept):
+async def test_response_of_a_disconnected_client_is_not_found(make, is_kept):
     api = paused(make)
     body = {"model": "fake", "input": "Hi", "request_id": "mine", "store": is_kept}
     task = asyncio.ensure_future(api.call("POST", V1, body, FakeStream()))
@@ -60,7 +60,7 @@ async def test_what_a_client_has_left_is_not_there_to_be_cancelled(make, is_kept
 
 
 @pytest.mark.slow
-async def test_what_cannot_be_kept_is_kept_when_the_store_is_back(make_replicas, monkeypatch):
+async def test_response_is_stored_once_the_store_recovers(make_replicas, monkeypatch):
     monkeypatch.setattr("fastovms.parts.responses.background._RETRY", 0.001)
     (a, b), _ = make_replicas("a", "b")
     id = await running_response(a)

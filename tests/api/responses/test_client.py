@@ -60,7 +60,7 @@ async def connect(make) -> AsyncIterator[Callable[..., object]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["/v1", "/v3"])
-async def test_create(connect, prefix):
+async def test_created_response_validates_against_the_client_model(connect, prefix):
     client = await connect(prefix=prefix)
     response = await client.responses.create(model="fake", input="Hi")
     assert response.output_text == "Hello!"
@@ -71,7 +71,7 @@ async def test_create(connect, prefix):
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v3"])
-async def test_stream_events(connect, prefix):
+async def test_stream_events_are_numbered_from_created_to_completed(connect, prefix):
     client = await connect("<think>hm</think>Hello!", prefix=prefix)
     kinds = []
     async for event in await client.responses.create(model="fake", input="Hi", stream=True):
@@ -82,7 +82,7 @@ async def test_stream_events(connect, prefix):
 
 
 @pytest.mark.slow
-async def test_stream_helper(connect):
+async def test_stream_helper_accumulates_the_final_response(connect):
     client = await connect("<think>hm</think>Hello!")
     async with client.responses.stream(model="fake", input="Hi") as stream:
         text = ""
@@ -96,7 +96,7 @@ async def test_stream_helper(connect):
     assert final.output[0].content[0].text == "hm"
 
 
-async def test_parse(connect):
+async def test_parse_constrains_and_decodes_the_text_format(connect):
     client = await connect('{"name":"Paris","size":2}')
     parsed = await client.responses.parse(model="fake", input="City?", text_format=City)
     assert parsed.output_parsed == City(name="Paris", size=2)
@@ -157,7 +157,7 @@ async def test_a_call_and_its_output(connect):
     assert first_prompt.prompt_token_ids == second_prompt.prompt_token_ids
 
 
-async def test_logprobs(connect):
+async def test_included_logprobs_have_the_requested_alternatives(connect):
     client = await connect()
     response = await client.responses.create(
         model="fake", input="Hi", include=["message.output_text.logprobs"], top_logprobs=2
@@ -188,7 +188,7 @@ async def test_a_failed_stream(connect):
     assert events[-1].response.error.code == "server_error"
 
 
-async def test_stored_responses(connect):
+async def test_stored_response_is_retrieved_listed_and_deleted(connect):
     client = await connect()
     created = await client.responses.create(
         model="fake", input=[{"role": "user", "content": f"{n}"} for n in range(45)]
@@ -201,13 +201,13 @@ async def test_stored_responses(connect):
         await client.responses.retrieve(created.id)
 
 
-async def test_input_tokens(connect):
+async def test_input_token_count_is_returned_to_the_client(connect):
     client = await connect()
     counted = await client.responses.input_tokens.count(model="fake", input="Hi")
     assert counted.input_tokens == 6
 
 
-async def test_background(connect):
+async def test_background_response_can_be_streamed_from_a_given_event(connect):
     client = await connect()
     queued = await client.responses.create(model="fake", input="Hi", background=True)
     assert queued.status == "queued"
@@ -220,7 +220,7 @@ async def test_background(connect):
         await client.responses.cancel(queued.id)
 
 
-async def test_cancel(connect):
+async def test_cancelled_background_response_stays_cancelled(connect):
     client = await connect()
     client.api.backend.step = lambda: None
     queued = await client.responses.create(model="fake", input="Hi", background=True)
@@ -229,7 +229,7 @@ async def test_cancel(connect):
 
 
 @pytest.mark.slow
-async def test_conversations(connect):
+async def test_client_manages_conversations_and_their_items(connect):
     client = await connect()
     conversation = await client.conversations.create(
         items=[{"type": "message", "role": "user", "content": "A"}], metadata={"topic": "x"}
@@ -253,7 +253,7 @@ async def test_conversations(connect):
         await client.conversations.retrieve(conversation.id)
 
 
-async def test_errors(connect):
+async def test_client_raises_errors_with_param_and_code(connect):
     client = await connect()
     with pytest.raises(openai.NotFoundError) as raised:
         await client.responses.create(model="fake", input="Hi", previous_response_id="resp_x")

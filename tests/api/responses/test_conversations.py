@@ -35,7 +35,7 @@ async def test_get_and_delete(kept, path):
     assert (await ask(api, "POST", f"{place}/cancel"))[0] == 404
 
 
-async def test_what_is_not_stored_is_not_there(make):
+async def test_response_that_is_not_stored_is_not_found(make):
     api = make()
     body = {"model": "fake", "input": "Hi", "store": False}
     _, response = await ask(api, "POST", V1, body)
@@ -63,7 +63,7 @@ def small(make, make_state):
     return make(state=make_state(max_bytes=5000))
 
 
-async def test_what_is_too_large_to_be_kept(small):
+async def test_items_larger_than_the_state_are_refused(small):
     long = [{"role": "user", "content": "x" * 900}] * 8
     kept = (await ask(small, "POST", V1, {"model": "fake", "input": "Hi"}))[1]["id"]
     _, conversation = await ask(small, "POST", "/v1/conversations", {})
@@ -131,7 +131,7 @@ async def conversation(make):
     return api, created
 
 
-async def test_a_conversation(conversation):
+async def test_conversation_is_created_updated_and_deleted(conversation):
     api, created = conversation
     place = f"/v1/conversations/{created['id']}"
     assert created == {
@@ -150,7 +150,7 @@ async def test_a_conversation(conversation):
     assert (await ask(api, "GET", place))[0] == 404
 
 
-async def test_its_items(conversation):
+async def test_items_of_a_conversation_are_listed_added_and_deleted(conversation):
     api, created = conversation
     place = f"/v1/conversations/{created['id']}/items"
     _, listed = await ask(api, "GET", place)
@@ -299,7 +299,7 @@ NAMES_UNREAD = (
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v3"])
 @pytest.mark.parametrize(("method", "path", "body"), NAMES_UNREAD)
-async def test_state_that_was_not_read_is_not_said_to_lack_anything(
+async def test_unread_state_answers_503_instead_of_404(
     make, make_state, prefix, method, path, body
 ):
     api = make(state=make_state(unread="no luck"))

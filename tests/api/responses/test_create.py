@@ -99,7 +99,7 @@ ASKED = {**BODY, "input": GIVEN, "tools": [TOOL]}
 
 
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_a_compaction(make, path):
+async def test_compaction_replaces_the_history_by_a_sealed_summary(make, path):
     api = make("<think>hm</think>It is sunny in Paris.\n", context=4000)
     status, answer = await ask(api, "POST", f"{path}/compact", ASKED)
     assert status == 200, answer
@@ -145,7 +145,7 @@ async def test_a_chain_is_compacted(make):
     assert "summary of what came before: It is sunny.\n" in prompt_of(api)
 
 
-async def test_what_is_longer_than_the_context_is_compacted(make):
+async def test_input_longer_than_the_context_is_compacted(make):
     api = make("Much was said.", context=2000)
     long = [{"role": "user", "content": f"message {number}"} for number in range(3000)]
     status, answer = await ask(api, "POST", f"{V1}/compact", {**BODY, "input": long})
@@ -197,7 +197,7 @@ async def test_thinking_about_a_summary(make, fields, enable_thinking):
         ({"model": "other"}, 404, "model"),
     ],
 )
-async def test_faults(make, fields, status, param):
+async def test_invalid_compaction_request_is_refused_by_field_name(make, fields, status, param):
     api = make()
     found, answer = await ask(api, "POST", f"{V1}/compact", {**BODY, **fields})
     assert (found, answer["error"]["param"]) == (status, param), answer
@@ -211,7 +211,7 @@ async def test_a_compaction_of_another_server_is_refused(make, content):
     assert (status, answer["error"]["param"]) == (400, "input[0].encrypted_content")
 
 
-async def test_openais_client(connect):
+async def test_openai_client_continues_from_a_compaction(connect):
     client = await connect("It is sunny.")
     compacted = await client.responses.compact(model="fake", input=GIVEN, instructions="Rhyme.")
     assert compacted.output[-1].type == "compaction"
@@ -276,7 +276,7 @@ NESTED_TOOL = {"type": "function", "function": {"name": "get_weather", "paramete
     ],
 )
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_prompts(make, fields, prompt, path):
+async def test_request_fields_are_rendered_into_the_prompt(make, fields, prompt, path):
     api = make()
     status, body = await ask(api, "POST", path, {**BODY, **fields})
     assert status == 200, body
@@ -296,7 +296,7 @@ async def test_a_text_with_its_special_tokens(make, path, kinds):
     assert [item["type"] for item in body["output"]] == kinds
 
 
-async def test_a_call_that_must_be_made_is_text_where_nothing_looks_for_calls(make):
+async def test_required_call_is_text_if_special_tokens_are_kept(make):
     script = '<tool_call>\n{"name": "get_weather", "arguments": {}}\n</tool_call>'
     body = {**BODY, "tools": [TOOL], "tool_choice": "required", "skip_special_tokens": False}
     _, body = await ask(make(script), "POST", V3, body)
@@ -458,7 +458,7 @@ async def test_items_add_tools_and_settings(make):
     ],
 )
 @pytest.mark.parametrize("background", [True, False])
-async def test_an_id_is_had_once(make, path, request_id, id, background):
+async def test_id_of_a_stored_response_is_unique(make, path, request_id, id, background):
     api = make()
     body = {**BODY, "request_id": request_id}
     status, first = await ask(api, "POST", path, {**body, "background": background})
@@ -474,7 +474,7 @@ async def test_an_id_is_had_once(make, path, request_id, id, background):
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}, {"background": True}])
-async def test_what_is_continued_is_deleted_meanwhile(make, make_state, fields):
+async def test_previous_response_deleted_meanwhile_is_refused(make, make_state, fields):
     """With ids of clients' own, responses could continue each other in a circle."""
     state = make_state()
     api = make(state=state)

@@ -85,7 +85,7 @@ async def test_usage_counts_the_tokens_of_images(make_vision):
     assert answer["usage"]["input_tokens"] == 77
 
 
-async def test_images_are_kept_and_told_again(make_vision):
+async def test_stored_images_are_sent_again(make_vision):
     api = make_vision()
     _, first = await ask(api, "POST", V1, body(said(text("look"), image(detail="low"))))
     _, kept = await ask(api, "GET", f"{V1}/{first['id']}/input_items")
@@ -175,7 +175,7 @@ PLACE = "input[0].content[1]"
         ({"type": "input_image", "image_url": "/x"}, ".image_url", "does not read local files"),
     ],
 )
-async def test_bad_parts(make_vision, part, param, message):
+async def test_invalid_image_part_is_refused_by_its_place(make_vision, part, param, message):
     api = make_vision()
     status, answer = await ask(api, "POST", V1, body(said(text("see"), part)))
     assert status == 400
@@ -184,7 +184,7 @@ async def test_bad_parts(make_vision, part, param, message):
     assert not api.backend.submitted
 
 
-async def test_nobody_writes_images_into_a_text(make_vision):
+async def test_image_tags_in_texts_are_refused(make_vision):
     api = make_vision()
     for place, items, fields in (
         ("input[0].content[1].text", [said(image(), text(TAG(0)))], {}),
@@ -211,7 +211,7 @@ async def test_tokens_of_images_cannot_be_counted_beforehand(make_vision):
     assert (status, answer["error"]["param"]) == (400, "input[0].content[0].image_url")
 
 
-async def test_what_only_the_backend_can_tell_fails_the_response(make_vision):
+async def test_refusal_of_the_backend_fails_the_response(make_vision):
     api = make_vision()
     api.backend.refusal = Refusal("too many tokens", "prompt", "context_length_exceeded")
     status, answer = await ask(api, "POST", V1, body(said(image())))

@@ -123,7 +123,7 @@ def test_the_client_has_no_other_types() -> None:
 
 
 @pytest.mark.parametrize("kind", HOSTED)
-def test_items_are_told_as_functions(kind: str) -> None:
+def test_hosted_tool_items_become_function_messages(kind: str) -> None:
     members, messages = HOSTED[kind]
     read = read_items([{"type": kind, **members}], "input", RULES)
     assert read_items(read, "input", RULES) == read, "what is kept is read again"
@@ -171,7 +171,7 @@ PARTS = [
     ("content", "text"),
     [("a", "a"), ([], ""), (PARTS[:2], "a\nb"), (PARTS, f"a\nb{image_tag(0)}c")],
 )
-def test_texts(content, text):
+def test_content_parts_are_joined_into_text_with_image_tags(content, text):
     images = GivenImages(1)
     assert text_of(content, "input[0].content", images) == text
     assert [image.url for image in images.sources] == [URL] * (content is PARTS)
@@ -256,13 +256,13 @@ def test_output_without_call_id_belongs_to_the_only_open_call(kind: str) -> None
 @pytest.mark.parametrize(
     ("given", "contents"), [(None, []), ("", [""]), ("a", ["a"]), ([], [])], ids=repr
 )
-def test_a_text_is_what_the_user_says(given: Any, contents: list[str]) -> None:
+def test_text_input_becomes_a_user_message(given: Any, contents: list[str]) -> None:
     items = read_input(given, RULES)
     assert [item["content"][0]["text"] for item in items] == contents
 
 
 @pytest.mark.parametrize("given", ["", []])
-def test_nothing_is_refused_by_one_dialect(given: Any) -> None:
+def test_empty_input_is_refused_in_the_ovms_dialect(given: Any) -> None:
     with pytest.raises(InvalidField, match="input must not be empty"):
         read_input(given, RULES._replace(dialect=OVMS))
 
@@ -424,7 +424,7 @@ def items_to_messages_call(name: str, arguments: str = "{}") -> dict[str, Any]:
         ),
     ],
 )
-def test_messages(items, expected):
+def test_items_become_chat_messages(items, expected):
     read = read_items(items, "input", READING)
     assert to_messages(read).messages == expected
     assert to_messages(read, "rules").messages == [said("system", "rules"), *expected]

@@ -85,7 +85,7 @@ def test_all_of_it():
     assert transcript(read(ITEMS), 1000, words) == WHOLE
 
 
-def test_an_earlier_summary_is_told_first():
+def test_transcript_begins_with_the_earlier_summary():
     told = transcript(read([SUMMARY, *ITEMS]), 1000, words)
     assert told == f"summary of what came before: It rained.\n\n{WHOLE}"
     told = transcript(read([SUMMARY, *ITEMS * 10]), 200, len)
@@ -94,7 +94,7 @@ def test_an_earlier_summary_is_told_first():
 
 
 @pytest.mark.parametrize("room", [0, 8, 32, 64, 200])
-def test_the_newest_items_are_told(room):
+def test_transcript_keeps_the_newest_items(room):
     items = read(ITEMS * 50)
     told = transcript(items, room, words)
     assert words(told) <= room
@@ -155,7 +155,7 @@ NAMESPACE = {"type": "namespace", "name": "n", "description": "N", "tools": [FUN
         ({"type": "web_search"}, []),
     ],
 )
-def test_tools(given, told):
+def test_echoed_tools_are_flat_and_of_supported_types(given, told):
     assert echoed_tools([given]) == told
 
 
@@ -174,7 +174,7 @@ def test_tools(given, told):
         ),
     ],
 )  # fmt: skip
-def test_choices(given, told):
+def test_echoed_tool_choice_is_flat_and_defaults_to_auto(given, told):
     assert echoed_choice(given) == told
 
 
@@ -278,7 +278,7 @@ async def test_ovms_repeats_min_p(make):
         assert body.get("min_p") == told
 
 
-async def test_what_is_used_is_told_where_the_request_says_nothing(make):
+async def test_defaults_in_use_are_reported_in_the_response(make):
     api = make(defaults=SamplingDefaults(temperature=0.25, top_p=0.5))
     _, body = await ask(api, "POST", V1, BODY)
     assert (body["temperature"], body["top_p"]) == (0.25, 0.5)
@@ -471,7 +471,7 @@ def test_it_is_read_as_it_was_but_for_the_input():
         (lambda data: data.replace(b'"form":1', b'"form":2'), "form of the request is 2, not 1"),
     ],
 )
-def test_what_another_version_has_written(change, message):
+def test_job_of_another_version_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         read_job(change(written()))
 
@@ -480,7 +480,7 @@ def test_client_is_written_unless_it_is_the_key():
     assert [read_job(written(client=client)).client for client in ("key", "::1")] == ["", "::1"]
 
 
-def test_what_cannot_be_written():
+def test_job_with_lone_surrogates_is_not_stored():
     assert written(metadata={"a": "\ud800"}) is None
 
 
@@ -513,7 +513,7 @@ def job(*, num_samples: int = 1, images: Sequence[str] = ()) -> Any:
     ("fields", "is_kept"),
     [({}, True), ({"images": ("i",)}, False), ({"num_samples": 2}, False)],
 )
-def test_what_can_be_gone_on_with(fields, is_kept):
+def test_resumption_is_stored_for_text_jobs_of_one_sample(fields, is_kept):
     resumption = prompt_resumption(asked(), job(**fields))
     assert (resumption is not None) == is_kept
     if resumption is not None:

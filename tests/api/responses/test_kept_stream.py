@@ -87,7 +87,7 @@ async def test_a_store_that_is_gone_for_a_while_costs_no_event(make_replicas, mo
     assert stream.events == await replayed(a.api, id)
 
 
-async def test_a_follower_is_told_of_a_deletion(make_replicas):
+async def test_follower_of_a_deleted_response_gets_a_failure(make_replicas):
     (a, b), _ = make_replicas("a", "b")
     id = await running_response(a)
     stream = FakeStream()
@@ -101,7 +101,7 @@ async def test_a_follower_is_told_of_a_deletion(make_replicas):
 
 
 @pytest.mark.slow
-async def test_nothing_is_left_of_a_client_that_leaves(make_replicas):
+async def test_cancelled_follower_leaves_no_task_or_watcher(make_replicas):
     (a, b), _ = make_replicas("a", "b")
     id = await running_response(a)
     with b.store.watch_cancels():
@@ -117,7 +117,7 @@ async def test_nothing_is_left_of_a_client_that_leaves(make_replicas):
     assert not b.store._watchers._watches
 
 
-async def test_after_a_restart_the_events_until_then_are_told(make, make_state):
+async def test_stored_events_are_replayed_after_a_restart(make, make_state):
     state = make_state()
     done = make(state=state)
     kept = await wait_for(done, await start(done), "completed")

@@ -101,7 +101,7 @@ async def test_a_prefix_is_only_computed(make, path, streamed):
          "context_management[0].compact_threshold"),
     ],
 )  # fmt: skip
-async def test_wrong_values(make, fields, name):
+async def test_invalid_response_option_is_refused_by_name(make, fields, name):
     status, answer = await ask(make(), "POST", V1, {**BODY, **fields})
     assert (status, answer["error"]["param"]) == (400, name)
 
@@ -181,7 +181,7 @@ async def test_a_long_history_is_compacted(make, path, streamed):
         (100, [{"role": "user", "content": "x" * 500}]),  # there is nothing to summarize
     ],
 )
-async def test_what_is_not_compacted(make, threshold, given):
+async def test_input_below_the_threshold_is_not_compacted(make, threshold, given):
     api = make(script, context=4000)
     options = {"context_management": [{"type": "compaction", "compact_threshold": threshold}]}
     question = {"role": "user", "content": "Sure?"}
@@ -191,7 +191,7 @@ async def test_what_is_not_compacted(make, threshold, given):
     assert len(api.backend.submitted) == 1
 
 
-async def test_what_does_not_fit_is_compacted(make):
+async def test_input_beyond_the_context_is_compacted(make):
     api = make(script, context=1000)
     said = [{"role": "assistant", "content": "It is sunny. " * 200}, LONG[1]]
     options = {"context_management": [{"type": "compaction"}]}

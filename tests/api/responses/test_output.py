@@ -148,7 +148,7 @@ async def test_an_answer_without_text_is_an_empty_message(make):
     assert check(events)["output"][0]["content"][0]["text"] == ""
 
 
-async def test_ovms(make):
+async def test_ovms_stream_has_hyphenated_ids_and_no_event_names(make):
     stream = FakeStream()
     api = make("<think>hm</think>Hello!")
     await api.call("POST", V3, {**BODY, "stream": True}, stream)
@@ -282,7 +282,7 @@ async def test_the_error_event_is_flat(make):
     }
 
 
-async def test_what_can_never_run_is_refused_before_the_stream_begins(make):
+async def test_request_beyond_the_context_is_refused_before_the_stream(make):
     stream = FakeStream()
     response = await make(context=5).call("POST", V1, {**BODY, "stream": True}, stream)
     assert response is not None
@@ -346,7 +346,7 @@ async def test_without_include_there_are_no_logprobs(make):
 
 
 @pytest.mark.slow
-async def test_what_many_logprobs_of_a_stream_add_up_to_is_not_repeated(make):
+async def test_final_event_leaves_out_long_logprobs_of_the_stream(make):
     api = make("x" * 800, tokens_per_step=10)
     body = {"include": ["message.output_text.logprobs"], "top_logprobs": 20}
     stream = FakeStream()
@@ -378,7 +378,7 @@ async def test_events_are_merged_while_the_client_does_not_read(make):
     assert check(stream.events)["output"][0]["content"][0]["text"] == "Hello, world! " * 20
 
 
-async def test_who_reads_nothing_is_cut_and_nothing_is_kept(make):
+async def test_client_that_does_not_read_is_disconnected_and_nothing_is_stored(make):
     api = make("Hello, world! " * 20, config=ApiConfig(max_pending_chars=100))
     stream = FakeStream()
     stream.writable = False

@@ -189,7 +189,7 @@ async def test_stream_begins_before_the_model_is_loaded(away, background):
     assert (await ask(api, "GET", f"{V1}/{created['response']['id']}"))[1]["status"] == "completed"
 
 
-async def test_stream_tells_that_its_model_cannot_be_loaded(away):
+async def test_stream_fails_if_its_model_cannot_be_loaded(away):
     api, holder = away()
     stream = FakeStream()
     task = asyncio.ensure_future(

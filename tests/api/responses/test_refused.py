@@ -47,7 +47,7 @@ async def test_a_grammar_that_cannot_go_on_is_named_as_the_request_has_it(make, 
     ("error", "status"), [(Overloaded("busy"), 429), (BackendUnavailable("gone"), 503)]
 )
 @pytest.mark.parametrize("fields", [{}, {"stream": True}, {"background": True}])
-async def test_a_backend_that_takes_nothing(make, error, status, fields):
+async def test_overload_is_a_429_and_unavailable_backend_a_503(make, error, status, fields):
     api = make()
     api.backend.submit_error = error
     found, _ = await ask(api, "POST", V1, {**BODY, **fields})

@@ -38,7 +38,7 @@ async def until_told(replica, id: str, status: str) -> dict:
     return body
 
 
-async def test_another_replica_tells_what_is_known(make_replicas):
+async def test_response_is_read_from_another_replica(make_replicas):
     (a, b), _ = make_replicas("a", "b")
     id = await start(a.api)
     told = await get(b.api, id)
@@ -50,7 +50,7 @@ async def test_another_replica_tells_what_is_known(make_replicas):
     assert await until_told(b, id, "completed") == await get(a.api, id)
 
 
-async def test_what_runs_elsewhere_is_not_continued_yet(make_replicas):
+async def test_response_running_on_another_replica_cannot_be_continued(make_replicas):
     (a, b), _ = make_replicas("a", "b")
     id = await running_response(a)
     body = {"model": "fake", "input": "B", "previous_response_id": id}
@@ -121,7 +121,7 @@ async def test_the_response_of_a_replica_that_is_gone_has_failed(make_replicas):
 
 
 @pytest.mark.slow
-async def test_an_outage_makes_nobody_fail(make_replicas):
+async def test_outage_of_the_store_fails_no_response(make_replicas):
     (a, b), clock = make_replicas("a", "b")
     id = await running_response(a)
     for _ in range(20):
@@ -163,7 +163,7 @@ async def test_a_replica_that_was_stopped_for_a_while_does_not_end_others(make_r
     assert await until_told(b, id, "completed")
 
 
-async def test_what_is_deleted_elsewhere_does_not_go_on(make_replicas):
+async def test_response_deleted_on_another_replica_is_aborted(make_replicas):
     (a, b), _ = make_replicas("a", "b")
     id = await running_response(a)
     assert await b.store.run(Operations.delete_response, "", id)
@@ -173,7 +173,7 @@ async def test_what_is_deleted_elsewhere_does_not_go_on(make_replicas):
     assert (await ask(a.api, "GET", f"{V1}/{id}"))[0] == 404
 
 
-async def test_what_has_no_owner_any_more_is_given_up(make_replicas, monkeypatch):
+async def test_response_without_a_lease_is_given_up(make_replicas, monkeypatch):
     monkeypatch.setattr("fastovms.parts.responses.background._PATIENCE", 0.0)
     (a, b), _ = make_replicas("a", "b")
     id = await running_response(a)
@@ -195,7 +195,7 @@ async def test_a_replica_that_ends_gives_up_what_it_runs(make_replicas):
 
 
 @pytest.mark.slow
-async def test_a_response_ends_as_the_others_tell_it(make_replicas):
+async def test_given_up_response_ends_as_stored(make_replicas):
     (a, b), _ = make_replicas("a", "b")
     id = await running_response(a)
     follower = asyncio.ensure_future(replayed(a.api, id))
@@ -354,7 +354,7 @@ async def test_a_server_that_does_not_resume_has_what_was_cut_off_fail(tmp_path)
     await store.close()
 
 
-async def test_that_it_cannot_be_written_is_logged(tmp_path, monkeypatch, caplog):
+async def test_failed_interruption_is_logged(tmp_path, monkeypatch, caplog):
     store = await cut_off(tmp_path)
     fail_once(store, Operations.interrupt_expired)
     keeper = LeaseKeeper(store, BackgroundRuns(1))

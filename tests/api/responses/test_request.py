@@ -133,7 +133,7 @@ async def test_faults_are_named(make, fields, param):
         ({"input": [{"type": "function_call_output", "output": "x"}]}, 200),
     ],
 )
-async def test_what_ovms_refuses(make, fields, status):
+async def test_requests_that_ovms_refuses_are_refused(make, fields, status):
     api = make(limits=ModelLimits(max_tokens_limit=100))
     found, body = await ask(api, "POST", V3, {**BODY, **fields})
     assert found == status, body

@@ -68,7 +68,7 @@ def comparable(events: list[Any]) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.8])
 @pytest.mark.parametrize("case", CASES)
-async def test_it_goes_on_as_if_nothing_had_happened(make_replicas, case, part):
+async def test_resumed_response_has_the_same_events(make_replicas, case, part):
     script, fields = CASES[case]
     path = V3 if case == "cut" else V1
     (a, b), clock = make_replicas("a", "b", resumes=True, script=script)
@@ -239,7 +239,7 @@ async def test_one_that_waits_is_cancelled_at_once(make_replicas):
 
 
 @pytest.mark.slow
-async def test_what_was_tried_in_vain_comes_last(make_replicas):
+async def test_response_that_failed_to_resume_is_tried_last(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     ids = await cut_some(a, 2)
     clock.now += LEASE + 1
@@ -281,7 +281,7 @@ async def test_its_model_is_loaded_first(make_replicas):
 
 
 @pytest.mark.slow
-async def test_what_ends_the_server_each_time_fails(make_replicas):
+async def test_response_that_ends_the_server_each_time_fails(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start_response(a.api, BODY)
     await cut_after(a, [id], 3)
@@ -351,7 +351,7 @@ def delta_of(event: bytes) -> str:
 
 
 @pytest.mark.slow
-async def test_it_stands_where_it_was_cut(make_replicas):
+async def test_resumed_run_continues_after_the_stored_tokens(make_replicas):
     restorer, key, found, api = await cut(make_replicas)
     run = await restored(restorer, key, found)
     run.go_on()
@@ -376,7 +376,7 @@ async def test_it_stands_where_it_was_cut(make_replicas):
         ),
     ],
 )
-async def test_nobody_can_go_on(make_replicas, change, message):
+async def test_response_with_damaged_state_cannot_be_resumed(make_replicas, change, message):
     restorer, key, found, _ = await cut(make_replicas)
     with pytest.raises(CannotGoOn, match=message):
         await restored(restorer, key, change(found))
@@ -401,7 +401,7 @@ async def test_there_is_no_such_model_any_more(make_api, make_state, key, messag
 @pytest.mark.parametrize(
     ("status", "last"), [(failed("gone"), "failed"), (ResponseStatus("cancelled"), "incomplete")]
 )
-async def test_what_has_ended_tells_what_was_said(make_replicas, path, status, last):
+async def test_ended_response_has_the_output_so_far(make_replicas, path, status, last):
     restorer, key, found, api = await cut(make_replicas, path)
     late = EventPack(found.packs[-1].first + 99, found.packs[-1].data)
     assert await restorer._store.run(Operations.add_events, *key, late), (

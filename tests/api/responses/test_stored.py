@@ -72,7 +72,7 @@ def test_a_record_has_the_object_without_its_output() -> None:
         (ResponseProgress.RUNNING, "failed", "could not be kept"),
     ],
 )
-def test_what_was_left_running_has_failed(
+def test_response_left_running_is_failed(
     progress: ResponseProgress, status: str, reason: str | None
 ) -> None:
     record = to_record(FORM, ResponseStatus("completed", completed_at=5), [], RECORDS_ITEMS)
@@ -85,11 +85,11 @@ def test_what_was_left_running_has_failed(
 # What is not kept is a 404 that names it.
 
 
-def test_what_is_there_is_returned() -> None:
+def test_found_object_is_returned() -> None:
     assert found(b"", "Response", "resp_1") == b""
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_object_is_named() -> None:
     with pytest.raises(NotFound, match=r"^Response with id 'resp_1' not found\.$"):
         found(None, "Response", "resp_1")
 
@@ -100,7 +100,7 @@ def test_long_ids_are_cut_and_faults_named() -> None:
     assert "x" * 200 + "'" in str(error)
 
 
-def test_what_cannot_be_continued_has_a_code() -> None:
+def test_missing_previous_response_has_an_error_code() -> None:
     error = previous_not_found("resp_1")
     assert (error.param, error.code) == ("previous_response_id", "previous_response_not_found")
 
@@ -127,7 +127,7 @@ async def kept(make):
         ("include=message.output_text.logprobs&order=desc", "43210", False),
     ],
 )
-async def test_input_items(kept, query, expected, has_more):
+async def test_input_items_are_listed_in_order_up_to_the_limit(kept, query, expected, has_more):
     api, response = kept
     status, body = await ask(api, "GET", f"{V1}/{response['id']}/input_items?{query}")
     assert status == 200
@@ -176,7 +176,7 @@ async def test_queries_that_are_refused(kept, query, param):
 
 
 @pytest.mark.parametrize(("ids", "has_more"), [([], False), (["a"], True), (["a", "b"], False)])
-def test_a_page_tells_its_ends(ids: list[str], has_more: bool) -> None:
+def test_page_has_first_and_last_id(ids: list[str], has_more: bool) -> None:
     items = [StoredItem(id, b'{"id":"%b"}' % id.encode()) for id in ids]
     assert orjson.loads(list_body(ItemPage(items, has_more=has_more))) == {
         "object": "list",
@@ -197,7 +197,7 @@ async def create(api, text: str, *, tenant: str = "", **fields) -> dict:
     return response
 
 
-async def test_a_chain_holds_everything_but_the_instructions(make):
+async def test_chain_includes_earlier_turns_without_their_instructions(make):
     api = make()
     first = await create(api, "A", instructions="Be kind.")
     second = await create(api, "B", previous_response_id=first["id"])
@@ -272,7 +272,7 @@ async def test_a_chain_goes_over_dialects(make):
         ({"input": [{"type": "item_reference", "id": "msg_none"}]}, "input"),
     ],
 )
-async def test_what_is_not_there(make, fields, param):
+async def test_reference_to_a_missing_object_is_not_found(make, fields, param):
     api = make()
     status, body = await ask(api, "POST", V1, {"model": "fake", "input": "A", **fields})
     assert status == 404
@@ -280,7 +280,7 @@ async def test_what_is_not_there(make, fields, param):
     assert "not found" in body["error"]["message"]
 
 
-async def test_what_was_not_stored_or_is_deleted_cannot_be_continued(make):
+async def test_deleted_or_unstored_response_cannot_be_continued(make):
     api = make()
     for response in (await create(api, "A", store=False), await create(api, "B")):
         await ask(api, "DELETE", f"{V1}/{response['id']}")
@@ -318,7 +318,7 @@ async def test_tenants_do_not_find_each_others_responses(make):
     assert (await ask(api, "GET", f"{V1}/{response['id']}", tenant="one"))[0] == 200
 
 
-async def test_references_stand_for_items(make):
+async def test_item_references_are_replaced_by_items(make):
     api = make()
     first = await create(api, "A")
     _, listed = await ask(api, "GET", f"{V1}/{first['id']}/input_items")
@@ -409,7 +409,7 @@ async def test_a_deleted_response_stays_in_its_conversation(make):
     assert prompt_of(api) == "u:A;a:Hello!;u:B;>"
 
 
-async def test_a_failed_response_adds_nothing_to_its_conversation(make):
+async def test_failed_response_adds_no_items_to_its_conversation(make):
     api = make()
     id = (await new_conversation(api))["id"]
     api.backend.fail_after = 2
@@ -437,7 +437,7 @@ def failing(make, make_state):
     return make(state=ResponsesState(FailingStore(), make_state().runs))  # type: ignore[arg-type]
 
 
-async def test_an_answer_that_cannot_be_kept_is_given_and_says_so(failing):
+async def test_answer_that_cannot_be_stored_says_store_false(failing):
     status, body = await ask(failing, "POST", V1, {"model": "fake", "input": "A"})
     assert (status, body["status"], body["store"]) == (200, "completed", False)
     stream = FakeStream()
@@ -447,14 +447,14 @@ async def test_an_answer_that_cannot_be_kept_is_given_and_says_so(failing):
     assert check(stream.events)["store"] is False
 
 
-async def test_what_cannot_be_read_or_kept_is_an_error(failing):
+async def test_request_that_needs_a_failing_store_is_unavailable(failing):
     for fields in ({"previous_response_id": "x"}, {"background": True}, {"conversation": "x"}):
         body = {"model": "fake", "input": "A", **fields}
         assert (await ask(failing, "POST", V1, body))[0] == 503
     assert (await ask(failing, "GET", f"{V1}/x"))[0] == 503
 
 
-async def test_a_server_that_keeps_nothing(make):
+async def test_server_without_state_refuses_fields_that_need_storage(make):
     api = make(state=None)
     status, body = await ask(api, "POST", V1, {"model": "fake", "input": "A"})
     assert (status, body["store"]) == (200, False)
@@ -548,7 +548,7 @@ def test_a_log_has_no_gaps():
         log.extend(pack(3, 4))
 
 
-def test_listeners_are_told_until_they_are_forgotten():
+def test_listeners_are_called_until_removed():
     log = EventLog()
     seen = []
     log.listen("a", lambda: seen.append(log.num_events))
@@ -576,7 +576,7 @@ def test_it_is_heard_word_for_word(outputs):
     assert unpack_outputs(pack_outputs(outputs)) == outputs
 
 
-def test_what_measures_a_process_is_its_own():
+def test_packed_outputs_leave_out_measurements():
     measured = replace(PLAIN, queue_time=0.5, num_accepted_tokens=2)
     assert unpack_outputs(pack_outputs([measured])) == [PLAIN]
 
@@ -586,7 +586,7 @@ def test_what_measures_a_process_is_its_own():
     [b"", b"other", pack_outputs([PLAIN])[:-5], pack_outputs([replace(PLAIN, token_ids=["a"])])],
     ids=["nothing", "other", "cut", "texts for tokens"],
 )
-def test_what_it_is_not(data):
+def test_damaged_outputs_are_refused(data):
     with pytest.raises(ValueError, match="the stored output of the model is damaged"):
         unpack_outputs(data)
 
@@ -659,7 +659,7 @@ def said(*token_ids: int) -> GenerationOutput:
     return GenerationOutput(0, list(token_ids), None, len(token_ids))
 
 
-async def test_what_comes_during_a_write_goes_into_the_next(write):
+async def test_events_during_a_write_are_written_next(write):
     log, store = EventLog(), SlowStore()
     writer, _ = write(log, store, [])
     writer.add(frames(0))
@@ -680,7 +680,7 @@ async def test_what_comes_during_a_write_goes_into_the_next(write):
     assert read_all(copy, 0) == frames(*range(11))
 
 
-async def test_nobody_is_sent_what_is_not_kept(write):
+async def test_events_are_sent_after_they_are_stored(write):
     log, store = EventLog(), SlowStore()
     writer, _ = write(log, store, [])
     writer.add(frames(0, 1))
@@ -736,7 +736,9 @@ async def test_a_write_that_fails_is_made_again_with_what_came_meanwhile(write):
 @pytest.mark.parametrize(
     ("outcome", "expected", "logged"), [(False, ["lost"], 0), (TooLarge("full"), [], 2)]
 )
-async def test_writing_ends(write, outcome, expected, logged):
+async def test_writer_stops_if_ownership_is_lost_or_events_are_too_large(
+    write, outcome, expected, logged
+):
     log, store = EventLog(), SlowStore(outcome)
     writer, task = write(log, store, losses := [])
     writer.add(frames(0))
@@ -770,7 +772,7 @@ async def test_there_is_a_pause_between_writes(write, monkeypatch):
     assert read_all(log, 0) == frames(0, 1, 2)
 
 
-async def test_what_makes_no_event_yet_is_kept_too(write):
+async def test_outputs_without_events_are_stored(write):
     log, store = EventLog(), SlowStore()
     store.go_on = asyncio.Semaphore(100)
     writer, _ = write(log, store, [])

@@ -42,11 +42,13 @@ def difference(model_dir: Path) -> float:
 
 
 @pytest.mark.parametrize("model_dir", [DEMO_MODEL, TINY_VLM])
-def test_a_pipeline_says_what_the_graph_says(model_dir: Path) -> None:
+def test_pipeline_computes_the_logits_of_the_graph(model_dir: Path) -> None:
     assert difference(model_dir) < 1e-4
 
 
-def test_a_process_that_crashes_says_nothing_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crashed_check_process_makes_the_model_not_comparable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pipeline_check, "_PROCESS", "this")
     with pytest.raises(NotComparable, match="the process of the check has ended with code 1"):
         difference(DEMO_MODEL)
@@ -85,7 +87,7 @@ class Compiler:
         return Verdict(self._answer(source))
 
 
-async def test_what_is_accepted_is_not_asked_again() -> None:
+async def test_accepted_grammar_is_not_compiled_again() -> None:
     ours, pipeline = Compiler(), Compiler()
     grammars = guard_pipeline(ours, start_pipeline=pipeline)
     for source in ("a", "b", "a"):
@@ -94,7 +96,7 @@ async def test_what_is_accepted_is_not_asked_again() -> None:
     grammars.close()
 
 
-async def test_what_our_compiler_refuses_does_not_come_to_the_pipeline() -> None:
+async def test_refused_grammar_is_not_sent_to_the_pipeline() -> None:
     ours, pipeline = Compiler(lambda source: "Nonsense"), Compiler()
     grammars = guard_pipeline(ours, start_pipeline=pipeline)
     with pytest.raises(InvalidField, match="the regex cannot be used: Nonsense"):

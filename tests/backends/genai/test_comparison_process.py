@@ -46,10 +46,10 @@ def with_foreign_input(model: ov.Model) -> None:
     model.add_parameters([parameter])
 
 
-def test_what_a_pipeline_leaves_out_makes_a_difference(tmp_path: Path) -> None:
+def test_bias_that_a_pipeline_ignores_is_a_difference(tmp_path: Path) -> None:
     assert difference(demo_model(tmp_path, biased)) > 2 * MAX_DIFFERENCE
 
 
-def test_what_cannot_be_computed_is_no_difference(tmp_path: Path) -> None:
+def test_graph_that_cannot_be_computed_is_not_comparable(tmp_path: Path) -> None:
     with pytest.raises(NotComparable, match="foreign"):
         difference(demo_model(tmp_path, with_foreign_input))

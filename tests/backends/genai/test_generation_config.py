@@ -59,7 +59,7 @@ from tests.backends.genai.test_support import DRAFT, LOOKUP, UNLIMITED, config_o
         ({"num_assistant_tokens": 4, "max_ngram_size": 2}, {"num_assistant_tokens": None}),
     ],
 )
-def test_parameters(fields, expected):
+def test_generation_config_carries_the_sampling_parameters(fields, expected):
     config = config_of(**fields)
     assert {name: getattr(config, name) for name in expected} == expected
 
@@ -76,7 +76,7 @@ def test_parameters(fields, expected):
         (DRAFT, {"assistant_confidence_threshold": 0.5}, (None, 0, 0.5)),
     ],
 )
-def test_a_pipeline_with_assistance_is_always_told_how_much(assistance, fields, expected):
+def test_generation_config_with_drafts_has_their_limits(assistance, fields, expected):
     config = config_of(assistance, **fields)
     assert (
         config.num_assistant_tokens,
@@ -85,7 +85,7 @@ def test_a_pipeline_with_assistance_is_always_told_how_much(assistance, fields, 
     ) == expected
 
 
-def test_grammars():
+def test_each_grammar_kind_sets_its_structured_output_member():
     content = {"type": "json_schema", "json_schema": {"type": "object"}}
     tag = {"type": "tag", "begin": "<a>", "content": content, "end": "</a>"}
     cases = {

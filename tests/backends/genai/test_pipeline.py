@@ -70,7 +70,9 @@ SMALL, LARGE = EXACT_WEIGHTS_SIZE, EXACT_WEIGHTS_SIZE + 1
         ({}, "exact", "GPU.1", LARGE, {PRECISION: "f32"}),
     ],
 )
-def test_precisions(given, precision, device, weights_size, expected):
+def test_plugin_properties_follow_precision_device_and_weights_size(
+    given, precision, device, weights_size, expected
+):
     config = EngineConfig(plugin_config=given, precision=precision)
     assert properties_of(config, device, weights_size=weights_size) == expected
 
@@ -112,7 +114,7 @@ def asked(
         (LOOKUP, asked(max_tokens=5, images=1), 1, PipelineNeed(1, 6, 21)),
     ],
 )
-def test_what_a_request_takes(config, request_, num_seqs, expected):
+def test_request_needs_sequences_and_blocks(config, request_, num_seqs, expected):
     assert admission(**config).need(request_, num_seqs) == expected
 
 
@@ -129,7 +131,7 @@ def test_what_a_request_takes(config, request_, num_seqs, expected):
         ([PipelineNeed(1, 1, 10)], PipelineNeed(1, 1, 11), False),
     ],
 )
-def test_room(running, need, has_room):
+def test_room_takes_a_need_when_empty_or_within_limits(running, need, has_room):
     assert admission(**LOOKUP).room(running).has(need) is has_room
 
 

@@ -100,7 +100,7 @@ async def test_images_and_texts_in_one_batch(vision: GenerationBackend) -> None:
     await idle(vision)
 
 
-async def test_what_the_prefix_cache_has_changes_nothing(vision: GenerationBackend) -> None:
+async def test_images_in_the_prefix_cache_do_not_change_logprobs(vision: GenerationBackend) -> None:
     question = QUESTION.replace("<ov_genai_image_0>", "<ov_genai_image_0><ov_genai_image_1>")
     told = []
     for i in range(2):
@@ -198,7 +198,7 @@ async def complete(backend: GenerationBackend, text: str, **params: object) -> L
     return listener
 
 
-async def test_it_says_what_the_paged_engine_says(
+async def test_genai_backend_generates_the_text_of_the_paged_engine(
     text: GenerationBackend, paged: GenerationBackend
 ) -> None:
     cases: list[dict[str, Any]] = [
@@ -220,7 +220,9 @@ async def test_it_says_what_the_paged_engine_says(
             assert told[0] == pytest.approx(told[1], abs=1e-3)
 
 
-async def test_seeds(text: GenerationBackend) -> None:
+async def test_equal_seeds_give_equal_texts_and_different_seeds_differ(
+    text: GenerationBackend,
+) -> None:
     first, second, other = [
         await complete(text, "Once upon a time", temperature=1.5, seed=seed, n=2)
         for seed in (1, 1, 7)
@@ -263,7 +265,9 @@ async def test_grammars_are_followed_or_refused(text: GenerationBackend) -> None
 
 
 @pytest.mark.parametrize("config", [{"enable_prompt_lookup": True}, {"draft_model": DEMO_MODEL}])
-async def test_drafts_change_nothing(config: dict[str, object], text: GenerationBackend) -> None:
+async def test_drafts_do_not_change_the_greedy_text(
+    config: dict[str, object], text: GenerationBackend
+) -> None:
     async for backend in running(load(DEMO_MODEL, backend="genai", **config)):
         here = await complete(backend, "Once upon a time")
         there = await complete(text, "Once upon a time")
@@ -307,7 +311,7 @@ def far_off(subject: str) -> Comparison:
     )
 
 
-async def test_a_cache_that_holds_nothing_is_a_configuration_error() -> None:
+async def test_too_small_cache_is_a_configuration_error() -> None:
     config = EngineConfig(cache_size=1e-6)
     reserve = compile_backend(TINY_VLM, read_model_info(TINY_VLM), config)
     with pytest.raises(ConfigurationError, match="raise --cache-size"):

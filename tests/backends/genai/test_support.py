@@ -187,14 +187,14 @@ def calls(tree: Node) -> dict[str, Any]:
         ),
     ],
 )  # fmt: skip
-def test_parts(tree, expected):
+def test_grammar_trees_become_xgrammar_formats(tree, expected):
     assert calls(tree) == expected
 
 
 @pytest.mark.parametrize(
     ("tree", "num_first"), [(Repeat(Literal("a")), 0), (several(Literal("a"), ""), 1)]
 )
-def test_repetitions_end(tree, num_first):
+def test_unbounded_repetitions_nest_up_to_the_maximum(tree, num_first):
     found = calls(tree)
     for _ in range(num_first):
         found = found["elements"][1]
@@ -216,7 +216,7 @@ def test_repetitions_end(tree, num_first):
         (Separated(((Literal("a"), False),) * 20_000, ","), "more than 100 arguments that may be"),
     ],
 )
-def test_what_has_no_words_there(tree, message):
+def test_untranslatable_grammar_is_refused(tree, message):
     with pytest.raises(CannotTranslate, match=message):
         calls(tree)
 
@@ -333,7 +333,7 @@ UNLIMITED = 2**64 - 1
         ("guided_regex", {"grammar": REGEX, "beam_search": BeamSearch(2)}),
     ],
 )
-def test_what_it_cannot_do_names_the_field_and_the_backend(param, fields):
+def test_unsupported_field_names_field_and_backend(param, fields):
     with pytest.raises(InvalidField, match=f"{param}.* is not supported by the genai backend") as e:
         check_supported(SamplingParams(**fields), NONE, 8)
     assert e.value.param == param
@@ -352,7 +352,7 @@ def test_what_it_cannot_do_names_the_field_and_the_backend(param, fields):
         {"num_assistant_tokens": 3, "max_ngram_size": 3, "assistant_confidence_threshold": 0.5},
     ],
 )
-def test_what_it_can_do(fields):
+def test_supported_fields_are_accepted(fields):
     check_supported(SamplingParams(**fields), NONE, 8)
 
 
@@ -380,11 +380,11 @@ def test_grammars_of_our_own_making():
     "source",
     ["5", "{", "{}", '{"type": "sequence", "elements": 5}'],
 )
-def test_what_is_malformed_is_left_to_the_compiler(source):
+def test_malformed_tag_is_left_to_the_compiler(source):
     check_grammar(Grammar(GrammarKind.STRUCTURAL_TAG, source, "tools", Answer()))
 
 
-def test_a_salt_cannot_be_had_with_a_shared_cache():
+def test_cache_salt_is_refused_with_prefix_caching():
     check_salt(None, enable_prefix_caching=True)
     check_salt("s", enable_prefix_caching=False)
     with pytest.raises(InvalidField, match="cache_salt"):
@@ -468,7 +468,7 @@ def test_no_field_is_forgotten(kind: type, decisions: dict[str, object]) -> None
 @pytest.mark.parametrize(
     "name", [name for name, d in SAMPLING_FIELDS.items() if d.handling is Handling.CONFIG]
 )
-def test_what_is_handed_on_changes_what_the_pipeline_is_told(name: str) -> None:
+def test_forwarded_field_changes_the_generation_config(name: str) -> None:
     is_draft = name in DRAFT_MODEL
     assistance = Assistance(prompt_lookup=not is_draft, draft_model=is_draft)
     given = {name: VALUES[name]}
@@ -479,13 +479,13 @@ def test_what_is_handed_on_changes_what_the_pipeline_is_told(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [name for name, d in SAMPLING_FIELDS.items() if d.handling is Handling.REFUSED]
 )
-def test_what_is_refused_names_the_field(name: str) -> None:
+def test_refused_field_is_named_by_the_genai_backend(name: str) -> None:
     with pytest.raises(FieldFault, match=SAMPLING_FIELDS[name].param or name):
         check_fields(SamplingParams(**{name: VALUES[name]}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("decisions", [SAMPLING_FIELDS, REQUEST_FIELDS])
-def test_what_is_ignored_has_a_reason(decisions: dict[str, object]) -> None:
+def test_ignored_fields_have_a_reason(decisions: dict[str, object]) -> None:
     assert all(d.why for d in decisions.values() if d.handling is Handling.IGNORED)
 
 

@@ -69,7 +69,7 @@ def tokens(outputs: list[GenerationOutput]) -> list[int]:
     return [token for output in outputs for token in output.token_ids]
 
 
-def test_end_of_text_is_counted_but_not_told():
+def test_end_of_text_token_is_counted_but_not_sent():
     said = continue_greedily([1], 20)
     engine = engine_over(FakePipeline())
     end = said[5]
@@ -130,7 +130,7 @@ def test_beams_whose_scores_are_no_numbers_are_an_error(monkeypatch: pytest.Monk
     assert all("not numbers" in (o.error or "") for o in outputs)
 
 
-def test_a_search_ends_when_nobody_wants_any_of_it():
+def test_beam_search_ends_when_all_samples_are_aborted():
     engine = engine_over(FakePipeline())
     engine.add(request("r", [1], n=2, beam_search=BeamSearch(2), max_tokens=30))
     engine.step()
@@ -156,7 +156,7 @@ def test_priorities_and_the_order_of_arrival():
     assert admitted == ["c", "a", "b", "d"]
 
 
-def test_what_was_cancelled_keeps_its_place_for_a_step():
+def test_aborted_request_keeps_its_slot_for_a_step():
     engine = engine_over(FakePipeline(), max_num_seqs=1)
     engine.add(request("a", [1], max_tokens=30))
     engine.step()
@@ -259,7 +259,7 @@ def test_images_are_dropped_once_all_samples_have_begun():
     assert len(finish(engine)["b"]) >= 3
 
 
-def test_the_last_output_tells_how_many_tokens_the_images_had():
+def test_last_output_counts_image_tokens():
     pipeline = FakePipeline()
     engine = engine_over(pipeline, model(takes_images=True))
     engine.add(with_images("a", "hello", 2, max_tokens=2, n=2, temperature=1.0))
@@ -358,7 +358,7 @@ def test_long_work_is_announced():
         (MemoryError("no more"), None),
     ],
 )
-def test_what_the_pipeline_refuses_fails_alone(error, refusal):
+def test_request_that_the_pipeline_refuses_fails_alone(error, refusal):
     pipeline = FakePipeline()
     pipeline.refused = error
     engine = engine_over(pipeline)
@@ -380,7 +380,7 @@ def test_what_the_pipeline_refuses_fails_alone(error, refusal):
         (2, Refusal("the model cannot take this request: no", "messages")),
     ],
 )
-def test_what_the_pipeline_refuses_is_named_as_well_as_can_be(num_images, refusal):
+def test_refusal_of_the_pipeline_names_the_image_or_field(num_images, refusal):
     pipeline = FakePipeline()
     pipeline.refused = RuntimeError("at here\nno\n")
     engine = engine_over(pipeline, model(takes_images=True))

@@ -119,7 +119,7 @@ def test_the_digest_is_of_both_files(tmp_path: Path) -> None:
         ({"bias": "x" * 10**5}, r"bias is 'x{,30}\.\.\.x{,30}', but"),
     ],
 )
-def test_what_is_not_served_is_refused(
+def test_unsupported_adapter_config_is_refused(
     tmp_path: Path, config: dict[str, Any], message: str
 ) -> None:
     write_adapter(tmp_path, as_f32(tensors()), rank=2)
@@ -232,7 +232,7 @@ def test_missing_files_are_named(tmp_path: Path, keep: str) -> None:
         read(tmp_path / "nothing")
 
 
-def test_unreadable_configurations(tmp_path: Path) -> None:
+def test_unreadable_adapter_config_is_a_configuration_error(tmp_path: Path) -> None:
     write_adapter(tmp_path, as_f32(tensors()), rank=2)
     path = tmp_path / "adapter_config.json"
     for text in ("", "[]", "{", "{" * 10**5):

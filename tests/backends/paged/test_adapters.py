@@ -187,7 +187,7 @@ async def test_an_unload_that_takes_too_long(
         ("x", "model", "the adapter x cannot be loaded: .* has no adapter_config.json"),
     ],
 )
-async def test_refused_loads_change_nothing(
+async def test_refused_load_leaves_the_adapter_table_unchanged(
     backend: PagedBackend, model_dir: Path, name: str, path: str, message: str
 ) -> None:
     table = table_of(backend)
@@ -208,7 +208,9 @@ async def test_too_little_memory(
     assert list(table_of(backend).adapters) == ["some"]
 
 
-async def test_too_many(backend: PagedBackend, model_dir: Path) -> None:
+async def test_concurrent_loads_beyond_max_loras_are_refused(
+    backend: PagedBackend, model_dir: Path
+) -> None:
     table = table_of(backend)
     loads = [table.load(f"x{number}", model_dir / f"a{number}") for number in range(1, 5)]
     results = await asyncio.gather(*loads, return_exceptions=True)

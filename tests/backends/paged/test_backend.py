@@ -45,7 +45,7 @@ def test_it_is_of_the_files_that_the_graph_was_read_from() -> None:
     assert comparison.difference() < MAX_DIFFERENCE
 
 
-def test_who_takes_turns_and_who_measures_watch_one_count() -> None:
+def test_turns_and_tuning_share_the_count_of_engines() -> None:
     cores = SharedCores.create()
     assert cores.turn.slice_seconds is None, "nobody waits for a slice"
     cores.engines.begin()
@@ -121,7 +121,7 @@ def test_the_cache_comes_first_then_what_was_read(model: BusyModel) -> None:
     assert model.done == ["commit after 0", "commit after 0", "forget", "compiler"]
 
 
-def test_what_was_read_is_looked_at_again_when_use_has_doubled(model: BusyModel) -> None:
+def test_memory_is_tidied_when_use_has_doubled(model: BusyModel) -> None:
     model.num_pieces = 0
     memory = IdleMemory(model)
     looks = [used for used in range(100) if memory.tidy(used)]

@@ -67,7 +67,7 @@ def num_planned(draft: DraftModel) -> int:
     return policy.plan(10, costs, num_sequences=1, max_tokens=8).num_tokens
 
 
-def test_its_cost_is_what_its_weights_say(draft_dir: Path) -> None:
+def test_cost_of_a_draft_model_follows_its_weights(draft_dir: Path) -> None:
     info = read_model_info(DEMO_MODEL)
     draft = load_draft_model(DraftFiles(draft_dir, info), DEMO_MODEL, info, EngineConfig())
     assert num_planned(draft) > 0

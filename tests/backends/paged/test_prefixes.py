@@ -49,7 +49,9 @@ from tests.engine.stored_engine import stored_engine
         ({"sliding_window": 9, "text_config": {}}, None),
     ],
 )
-def test_what_config_json_says_of_a_window(config: dict[str, object], expected: int | None) -> None:
+def test_sliding_window_is_read_from_config_json(
+    config: dict[str, object], expected: int | None
+) -> None:
     assert sliding_window(config) == expected
 
 
@@ -102,7 +104,7 @@ def model_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_is_another_where_another_thing_is_computed(
+def test_fingerprint_changes_with_cache_traits_weights_and_cpu_flags(
     model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks = BlockDirectory(model_dir / "cache", 1000)
@@ -143,7 +145,7 @@ def make_backend(directory: BlockDirectory) -> PagedBackend:
     return PagedBackend.from_model(model, MODEL, EngineConfig(cache_size=0.002), parts)
 
 
-async def test_what_one_process_computed_the_next_one_reads(tmp_path: Path) -> None:
+async def test_blocks_on_disk_are_read_by_the_next_process(tmp_path: Path) -> None:
     for num_cached in (0, 300):
         directory = BlockDirectory(tmp_path, 1 << 20)
         backend = make_backend(directory)
@@ -180,7 +182,7 @@ async def test_what_one_process_computed_the_next_one_reads(tmp_path: Path) -> N
         (ModelBlocks, "copy"),
     ],
 )
-def test_what_goes_wrong_with_the_disk_costs_no_request(
+def test_disk_faults_fail_no_request(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -139,7 +139,7 @@ def test_a_start_goes_by_what_was_measured(machine: Machine, cache: DiskCache) -
     assert machine.start(cache) == ("a", 512)
 
 
-def test_of_another_machine_or_model_nothing_is_known(machine: Machine, cache: DiskCache) -> None:
+def test_results_of_another_configuration_are_not_used(machine: Machine, cache: DiskCache) -> None:
     machine.measure(cache)
     config = EngineConfig(plugin_config={"INFERENCE_NUM_THREADS": 1})
     assert machine.start(cache, config) == ("a", None)
@@ -147,7 +147,9 @@ def test_of_another_machine_or_model_nothing_is_known(machine: Machine, cache: D
 
 
 @pytest.mark.parametrize("why", ["off", "no cache", "small", "nothing to choose"])
-def test_what_is_not_worth_measuring(machine: Machine, cache: DiskCache, why: str) -> None:
+def test_tuning_is_skipped_without_choice_or_cache(
+    machine: Machine, cache: DiskCache, why: str
+) -> None:
     config = CONFIG
     if why == "off":
         config = EngineConfig(tune=False)
@@ -192,7 +194,7 @@ def test_weights_are_held_twice_for_a_tenth_of_the_speed(
     assert report.finding.name == expected
 
 
-def test_what_the_device_refuses_is_left_out(machine: Machine, cache: DiskCache) -> None:
+def test_refused_variants_are_left_out_of_tuning(machine: Machine, cache: DiskCache) -> None:
     machine.refused = {"a", "b"}
     assert machine.start(cache)[0] == "c"
     report = machine.measure(cache)
@@ -203,7 +205,7 @@ def test_what_the_device_refuses_is_left_out(machine: Machine, cache: DiskCache)
     assert machine.start(cache)[0] == "b", "what is kept is refused now"
 
 
-def test_a_busy_machine_decides_nothing(machine: Machine, cache: DiskCache) -> None:
+def test_busy_machine_gives_no_tuning_report(machine: Machine, cache: DiskCache) -> None:
     report = measure_all(
         Path("model"), CONFIG, cache, num_rounds=5, clock=machine.clock, memory_speed=lambda: 0.0
     )
@@ -236,7 +238,7 @@ def test_a_broken_entry_counts_as_none(
     assert machine.start(cache) == ("b", 512)
 
 
-def test_what_was_measured_of_a_small_model_is_known(machine: Machine, cache: DiskCache) -> None:
+def test_tuning_of_a_small_model_is_used(machine: Machine, cache: DiskCache) -> None:
     machine.weights_size = EXACT_WEIGHTS_SIZE
     machine.measure(cache)
     assert machine.start(cache) == ("b", 512)
@@ -350,7 +352,7 @@ def test_a_measurement_whose_model_leaves_is_named(
     assert "tuning: result for first: interrupted, as the model leaves" in caplog.text
 
 
-def test_a_short_rest_is_none(server: Server) -> None:
+def test_short_rests_start_no_measurement(server: Server) -> None:
     server.engines.begin()
     server.tuning.add(FIRST)
     for _ in range(50):
@@ -388,7 +390,7 @@ def test_models_that_are_gone_are_not_measured(server: Server) -> None:
     assert server.told.empty()
 
 
-def test_what_cannot_be_started_is_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_tuning_process_that_cannot_start_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def fail(measurement: Measurement) -> FakeProcess:
         raise OSError("no more processes")
 

@@ -34,7 +34,9 @@ def test_a_process_keeps_what_it_finds(model_dir: Path, tmp_path: Path) -> None:
     assert json.loads((entry / "choice.json").read_text())["name"] == "f32, f32 cache"
 
 
-def test_a_process_that_was_killed_has_found_nothing(model_dir: Path, tmp_path: Path) -> None:
+def test_killed_process_reports_its_signal_and_stores_no_result(
+    model_dir: Path, tmp_path: Path
+) -> None:
     process = TuningProcess(Measurement("m", model_dir, EngineConfig(), DiskCache(tmp_path)))
     process.pause()
     process.kill()
@@ -62,7 +64,7 @@ assert speed() > 0
 """
 
 
-def test_a_round_in_which_the_process_was_stopped_is_worth_nothing() -> None:
+def test_memory_speed_is_zero_for_a_round_with_a_stopped_process() -> None:
     # In a process of its own: OpenVINO's CPU plugin gives the thread that creates it a stack for
     # signals, and frees it where another thread releases the plugin last.
     subprocess.run([sys.executable, "-c", STOPPED], check=True)

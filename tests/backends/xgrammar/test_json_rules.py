@@ -40,7 +40,7 @@ BOUNDS = [None, -1234, -100, -11, -10, -7, -1, 0, 1, 5, 9, 10, 12, 99, 100, 120,
 
 
 @pytest.mark.parametrize("low", BOUNDS)
-def test_integers(low: int | None) -> None:
+def test_integer_pattern_matches_exactly_the_integers_in_bounds(low: int | None) -> None:
     near = {edge + step for edge in BOUNDS if edge is not None for step in (-2, -1, 0, 1, 2, 10)}
     for high in BOUNDS:
         if low is not None and high is not None and low > high:
@@ -54,13 +54,13 @@ def test_integers(low: int | None) -> None:
         assert not matches("1.0")
 
 
-def test_integers_between_numbers_that_are_none() -> None:
+def test_integer_pattern_accepts_fractional_bounds() -> None:
     matches = python(integers(0.5, 3.9)).fullmatch
     assert [n for n in range(-1, 6) if matches(str(n))] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_numbers(seed: int) -> None:
+def test_number_pattern_matches_exactly_the_numbers_in_bounds(seed: int) -> None:
     rng = random.Random(seed)
     edges = [0, 1, -1, 0.5, -0.25, 99.25, -3.75, 100, 0.001, 1e-6, round(rng.uniform(-20, 20), 2)]
     low, high = sorted(rng.sample(edges, 2))
@@ -80,7 +80,7 @@ def test_numbers(seed: int) -> None:
                 assert (matches(text) is not None) == fits, (bounds, has_low, has_high, text)
 
 
-def test_what_lies_between_no_bounds() -> None:
+def test_numbers_between_bounds_are_matched() -> None:
     assert numbers(1, 0) is None
     assert numbers(1, 1, has_low=False) is None
     assert numbers(1.5, 1.5) == '"1.5"'
@@ -350,19 +350,19 @@ def _without_specials(
     ],
     ids=str,
 )
-def test_what_there_are_no_rules_for_is_named(schema: Schema, reason: str) -> None:
+def test_schema_without_rules_is_refused_by_keyword(schema: Schema, reason: str) -> None:
     with pytest.raises(CannotWrite, match=reason):
         json_rules(schema)
 
 
 @pytest.mark.parametrize("schema", [False, {"allOf": [S, I]}, {"type": "integer", "minimum": 5,
                                                               "maximum": 4}])  # fmt: skip
-def test_what_nothing_satisfies(schema: Schema) -> None:
+def test_unsatisfiable_schema_is_refused(schema: Schema) -> None:
     with pytest.raises(ValueError, match=r"(no value|nothing) satisfies"):
         json_rules(schema)
 
 
-def test_blanks_may_stand_where_they_are_asked_for(pipeline: RepeatingPipeline) -> None:
+def test_blanks_are_allowed_only_if_requested(pipeline: RepeatingPipeline) -> None:
     schema = obj({"a": {"type": "array", "items": I}, "b": I}, "a", "b")
     loose, compact = '{"a": [1, 2],"b": 3}', '{"a":[1,2],"b":3}'
     for has_blanks in (False, True):

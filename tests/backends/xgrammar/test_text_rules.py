@@ -45,7 +45,7 @@ def allows(pipeline: RepeatingPipeline, expression: str, text: str, *more_rules:
     ],
     ids=str,
 )
-def test_patterns(
+def test_pattern_rule_matches_the_json_spelling_of_its_texts(
     pipeline: RepeatingPipeline, pattern: str, matched: list[str], others: list[str]
 ) -> None:
     expression = matching(pattern, "char")
@@ -62,7 +62,7 @@ def test_a_pattern_of_the_whole_text(pipeline: RepeatingPipeline) -> None:
 @pytest.mark.parametrize(
     "pattern", ["a(?=b)", r"\bx", "(a)\\1", "(?i)a", "[[:alpha:]]", "(", "a^b", "[]", r"\p{L}"]
 )
-def test_what_there_is_no_expression_of(pattern: str) -> None:
+def test_unsupported_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(CannotWrite, match="something in a pattern"):
         matching(pattern, "char")
 
@@ -93,6 +93,6 @@ def test_any_text_up_to_the_quote(pipeline: RepeatingPipeline) -> None:
             assert not allows(pipeline, "rest", f'{text}"', rule), text
 
 
-def test_texts(pipeline: RepeatingPipeline) -> None:
+def test_quoted_literal_matches_its_text(pipeline: RepeatingPipeline) -> None:
     for text in ('a"b', "\\n", "é\n😀", "[a]-^", ""):
         assert allows(pipeline, quoted(text), text), text

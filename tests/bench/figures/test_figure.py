@@ -33,7 +33,7 @@ def test_patience_is_for_times_alone() -> None:
     assert held == [True, True, False, False, True]
 
 
-def test_a_table_says_what_does_not_hold() -> None:
+def test_table_marks_figures_that_do_not_hold() -> None:
     lines = figures_table(
         [
             Figure("answers", 1_000_000, at_least=5),

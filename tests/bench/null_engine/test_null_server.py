@@ -6,7 +6,7 @@ from bench.null_engine.null_server import NullBackend
 from fastovms.backend import Backend, GenerationBackend
 
 
-def test_nothing_of_a_backend_is_missing() -> None:
+def test_null_backend_has_all_members_of_the_protocols() -> None:
     names = {
         name
         for protocol in (Backend, GenerationBackend)

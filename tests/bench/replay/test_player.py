@@ -62,14 +62,14 @@ def test_drafts_are_right_as_long_as_the_text_repeats_itself(model: ForcedModel)
     assert played.num_draft_tokens > played.num_accepted_tokens  # at the turn of the text
 
 
-def test_streams_are_told_apart(model: ForcedModel) -> None:
+def test_parallel_sessions_generate_their_own_answers(model: ForcedModel) -> None:
     """Each says its own text, or the player would fail."""
     playing = player(model, FIXED)
     total = playing.play([REPEATING, TWO_TURNS, REPEATING]) + playing.play([TWO_TURNS])
     assert total.num_generated_tokens > 40
 
 
-def test_an_answer_that_the_grammar_does_not_allow_is_told(model: ForcedModel) -> None:
+def test_answer_that_the_grammar_does_not_allow_is_an_error(model: ForcedModel) -> None:
     vocabulary = Vocabulary.trained(['{"a":true}'], num_token_ids=300)
     grammars = GrammarCompiler(
         vocabulary.tokenizer_json, vocab_size=512, eos_token_ids=[END_TOKEN_ID]

@@ -54,7 +54,7 @@ def test_changes_of_a_file_are_all_that_changes() -> None:
     assert changed == NEW
 
 
-def test_parts_that_are_written_anew_are_left_out() -> None:
+def test_rewritten_parts_are_left_out() -> None:
     package = Package("some", {"a.py": OLD}, {"a.py": "other = 1\n" * 100})
     assert list(package.changes(12)) == []
 

@@ -21,7 +21,7 @@ def test_requests_take_lengths_in_turn_and_prompts_are_new_in_each_round() -> No
     assert first == shape.draw(random.Random(0))
 
 
-def test_requests_come_at_once_unless_told_otherwise() -> None:
+def test_requests_start_at_once_by_default() -> None:
     assert dues(LoadShape(3, [1], [1])) == [0.0, 0.0, 0.0]
 
 
@@ -55,5 +55,5 @@ def test_bursts_come_together_and_keep_the_rate(
         (LoadShape(24, [1], [1], "bursts", 2.0, 6), "24 at 2 a second, in bursts of 6"),
     ],
 )
-def test_a_name_tells_how_many_and_how_they_arrive(shape: LoadShape, name: str) -> None:
+def test_name_of_a_load_has_number_and_arrival(shape: LoadShape, name: str) -> None:
     assert shape.name == name

@@ -79,7 +79,7 @@ def test_ratios_compare_rounds_each_with_itself_and_more_is_better() -> None:
     ]
 
 
-def test_memory_is_told_before_each_turn() -> None:
+def test_memory_speed_is_listed_before_each_turn() -> None:
     result = rounds(a=[], b=[])
     result.memory_speeds.extend([[30e9, 20e9], [31.5e9, 29e9]])
     text = memory_table([result])

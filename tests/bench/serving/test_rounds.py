@@ -53,7 +53,7 @@ def test_sides_take_turns_on_the_same_prompts_after_a_round_that_warms_up() -> N
     assert found.memory_speeds == [[3.0, 4.0], [5.0, 6.0]]
 
 
-def test_each_turn_of_a_round_is_told_when_it_is_over() -> None:
+def test_each_turn_of_a_round_is_reported_at_its_end() -> None:
     told: list[tuple[str, int]] = []
     log: list[tuple[str, list[Request]]] = []
     sides = {name: side(log, name) for name in "ab"}

@@ -130,7 +130,7 @@ def test_a_server_gets_greedy_streams_of_its_first_model(
     assert (body["max_tokens"], body["temperature"], body["ignore_eos"]) == (2, 0, True)
 
 
-def test_a_server_that_fails_says_why(runner: asyncio.Runner) -> None:
+def test_failed_request_has_status_and_message(runner: asyncio.Runner) -> None:
     with scripted_server(Script(statuses=[429])) as url:
         server = Server(Target.from_url(url), None, runner)
         with pytest.raises(RequestFailed, match="HTTP 429: status 429"):

@@ -133,7 +133,7 @@ def test_the_turns_of_responses_that_are_not_stored_have_one_key(script):
     assert key_of(script, instructions="Be rude.", input=items) != first
 
 
-def test_long_prompts_are_told_apart_by_their_beginnings(script):
+def test_affinity_key_depends_on_the_beginning_of_the_prompt(script):
     assert key_of(script, prompt="x" * 600) == key_of(script, prompt="x" * 700)
     assert key_of(script, prompt="y" + "x" * 600) != key_of(script, prompt="x" * 600)
 
@@ -183,7 +183,7 @@ members = st.fixed_dictionaries(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(members, st.sampled_from([None, 2]), st.booleans())
-def test_random_bodies(script, document, indent, ascii):
+def test_key_of_a_random_body_equals_that_of_the_server(script, document, indent, ascii):
     text = json.dumps(document, indent=indent, ensure_ascii=ascii)
     try:
         body = text.encode()
@@ -244,7 +244,7 @@ def test_odd_bodies_that_have_one(script, body, expected):
     assert script.key(body) == expected
 
 
-def test_nested_names_are_none(script):
+def test_nested_user_members_do_not_change_the_key(script):
     other = NESTED.replace(b'"a"', b'"c"').replace(b'"b"', b'"d"')
     assert script.key(NESTED) == script.key(other) is not None
 

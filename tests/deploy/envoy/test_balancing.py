@@ -204,7 +204,7 @@ async def test_the_ids_of_a_request(one):
     await asyncio.to_thread(one.envoy.access_log, made)
 
 
-async def test_what_clients_may_ask(one):
+async def test_clients_reach_allowed_paths_only(one):
     [replica] = one.replicas
     for path in ("/metrics", "/metrics/", "/%6Detrics", "//metrics", "/v1/../metrics", "/METRICS"):
         answer = await ask(one.port, "GET", path)
@@ -293,7 +293,7 @@ async def test_a_replica_that_is_no_longer_listed(two):
         await client.read_until(b"0\r\n\r\n")
 
 
-async def test_no_replica(one):
+async def test_request_without_a_healthy_replica_fails_with_503(one):
     one.replicas[0].is_ready = False
     await one.wait_for_healthy(0)
     answer = await ask(one.port, "POST", CHATS, chat("Hi"), x_request_id="mine")

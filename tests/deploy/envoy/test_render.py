@@ -104,7 +104,7 @@ def test_the_script_knows_how_much_it_sees():
     assert int(view) == seen < listener["per_connection_buffer_limit_bytes"]
 
 
-def test_the_command(tmp_path):
+def test_render_command_writes_endpoints_and_listeners(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "deploy.envoy.render", str(tmp_path), "--listen", "[::1]:80",
          "--replica", "10.0.0.1:8001", "--replica", "[fe80::1]:8002"],

@@ -153,7 +153,7 @@ def crc(text: str) -> str:
 # Affinity
 
 
-async def test_the_keys(one):
+async def test_affinity_key_is_read_from_path_body_and_headers(one):
     with_id = {"x": {"user": "no"}, "previous_response_id": ID, "user": "u"}
     for path, body, session, expected in [
         ("/v1/responses", with_id, "s", "0a1b2c3d"),
@@ -245,7 +245,7 @@ async def test_streams_ids_and_large_bodies(one):
     assert entry["affinity"] == seen["headers"]["x-fastovms-affinity"]
 
 
-async def test_what_clients_may_ask(one):
+async def test_clients_reach_allowed_paths_only(one):
     for path in ("/metrics", "/metrics/", "/%6Detrics", "//metrics", "/v1/../metrics", "/METRICS"):
         answer = await ask(one.port, "GET", path)
         assert answer.status == 404, path

@@ -91,7 +91,7 @@ def test_small_and_large_numbers_keep_their_precision(kernels: Kernels, size: fl
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.02 * np.abs(expected).max())
 
 
-def test_zeros_change_nothing(kernels: Kernels) -> None:
+def test_zero_adapter_matrix_adds_zeros(kernels: Kernels) -> None:
     pairs: list[tuple[NDArray[np.float32], NDArray[np.float32]] | None] = [
         (np.zeros((4, COLUMNS), np.float32), np.ones((4, width), np.float32)) for width in WIDTHS
     ]

@@ -136,7 +136,7 @@ def test_scales_beyond_f16_are_left_to_openvino() -> None:
 
 
 @pytest.mark.parametrize(("bits", "middle"), [(4, 8), (6, 32), (8, 128)])
-def test_zero_points_in_the_middle_cost_nothing(bits: int, middle: int) -> None:
+def test_packed_kind_omits_central_zero_points(bits: int, middle: int) -> None:
     weights = random_weights(bits, is_signed=False, zeros="integers", shape=(8, 64, 1))
     assert weights.zero_points is not None
     weights.zero_points[:] = middle

@@ -77,7 +77,7 @@ def _cut(reference: dict[str, Any], limit: int) -> dict[str, Any]:
     return reference | generated
 
 
-def test_what_is_special_in_a_graph_is_found(files: ExportedModel) -> None:
+def test_special_inputs_of_a_graph_are_found(files: ExportedModel) -> None:
     name = files.model_dir.name
     assert files.graph.rope_switch_len == SWITCH_LENS.get(name)
     exact = files.graph.max_exact_len
@@ -85,7 +85,7 @@ def test_what_is_special_in_a_graph_is_found(files: ExportedModel) -> None:
     assert applies_sliding_window(files.graph.model) is (name in WINDOWED)
 
 
-def test_a_paged_graph_says_what_the_exported_one_says(files: ExportedModel) -> None:
+def test_paged_graph_computes_the_logits_of_the_exported_graph(files: ExportedModel) -> None:
     assert largest_difference(files) < LOGPROB_TOLERANCE
 
 

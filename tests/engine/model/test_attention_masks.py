@@ -79,7 +79,9 @@ def causal(num_keys: int, window: int | None = None, slope: float = 0.0) -> np.n
         (8, 0.5, LayerAttention(window=8, slopes=(0.5,))),
     ],
 )
-def test_what_rows_tell(window: int | None, slope: float, expected: LayerAttention) -> None:
+def test_attention_is_read_from_rows_of_the_mask(
+    window: int | None, slope: float, expected: LayerAttention
+) -> None:
     found = _describe(lambda layer, position: causal(position + 1, window, slope)[0, 0], 2, 100)
     assert found == ModelAttention((expected, expected))
 
@@ -91,7 +93,7 @@ def test_chunks_are_no_window_and_hold_up_to_the_first_border() -> None:
     assert _describe(chunked, 1, 100) == ModelAttention((LayerAttention(),), max_len=16)
 
 
-def test_masks_that_depend_on_something_else_are_unknown() -> None:
+def test_mask_that_depends_on_another_input_is_unknown() -> None:
     model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
     other = ops.parameter([1], np.float32, name="other")
     other.output(0).set_names({"other"})
@@ -104,7 +106,7 @@ def test_masks_that_depend_on_something_else_are_unknown() -> None:
         attentions_of(model, 100)
 
 
-def test_a_model_without_masks_sees_everything() -> None:
+def test_model_without_masks_has_full_attention_and_no_length_limit() -> None:
     model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
     found = attentions_of(model, 100)
     assert set(found.layers) == {LayerAttention()}

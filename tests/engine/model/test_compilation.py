@@ -112,7 +112,9 @@ def names(
     ],
     ids=str,
 )
-def test_what_is_tried(machine: dict[str, object], expected: list[str]) -> None:
+def test_precisions_that_are_tried_depend_on_the_machine(
+    machine: dict[str, object], expected: list[str]
+) -> None:
     assert names(**machine) == expected  # type: ignore[arg-type]
 
 
@@ -136,7 +138,9 @@ def test_f32_takes_no_cache_of_bf16(exact: bool, properties: dict[str, str]) -> 
         ({"KV_CACHE_PRECISION": "u4"}, "KV_CACHE_PRECISION u4"),
     ],
 )
-def test_what_is_not_exact(properties: dict[str, object], named: str) -> None:
+def test_property_that_is_not_exact_is_refused_with_precision_exact(
+    properties: dict[str, object], named: str
+) -> None:
     with pytest.raises(
         ConfigurationError, match=f"--precision exact .* plugin_config .*{named}, only"
     ):
@@ -151,7 +155,7 @@ def test_what_is_not_exact(properties: dict[str, object], named: str) -> None:
         {"KV_CACHE_PRECISION": "f16", "INFERENCE_NUM_THREADS": 2},
     ],
 )
-def test_what_is_exact(properties: dict[str, object]) -> None:
+def test_exact_property_is_accepted_with_precision_exact(properties: dict[str, object]) -> None:
     check_exact(properties)
 
 
@@ -316,7 +320,7 @@ DECODE, DRAFTS, FAR_DRAFTS = (100, 1, 1), (100, 8, 8), (4000, 8, 8)
         ([(4000, 1, 1)] * 32, 0, True),
     ],
 )
-def test_which_steps_are_small(
+def test_step_is_small_up_to_the_limits_of_its_chunks(
     chunks: list[tuple[int, int, int]], max_small_chunk: int, expected: bool
 ) -> None:
     precisions = Precisions("", {}, {}, max_small_chunk=max_small_chunk)

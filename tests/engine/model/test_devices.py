@@ -43,7 +43,7 @@ from tests.fake_cgroup import write_cgroup2
         (str(GIB), str(2 * GIB), 0),
     ],
 )
-def test_available_memory(
+def test_available_memory_is_bounded_by_the_cgroup_limit(
     tmp_path: Path, limit: str | None, used: str | None, expected: int
 ) -> None:
     if limit is not None and used is not None:
@@ -75,7 +75,7 @@ def test_num_cache_blocks(cache_size: float, available: int, expected: int) -> N
     assert blocks == expected
 
 
-def test_what_is_beside_the_blocks_is_part_of_the_size() -> None:
+def test_extra_bytes_reduce_the_number_of_cache_blocks() -> None:
     blocks = num_cache_blocks(
         1,
         bytes_per_block=GIB // 1024,
@@ -159,7 +159,9 @@ BROKEN = {"DEVICE_TYPE": None}
         ({"CPU": {}, "GPU.0": BROKEN, "GPU.1": IRIS}, ("GPU.1", "Intel Iris Xe is an integ")),
     ],
 )
-def test_auto_chooses(properties: dict[str, dict[str, object]], expected: tuple[str, str]) -> None:
+def test_auto_device_is_the_best_gpu_that_answers_or_the_cpu(
+    properties: dict[str, dict[str, object]], expected: tuple[str, str]
+) -> None:
     core: Any = FakeCore(*properties, properties=properties)
     found = read_devices(core)
     assert [device.name for device in found] == list(properties)
@@ -169,7 +171,7 @@ def test_auto_chooses(properties: dict[str, dict[str, object]], expected: tuple[
     assert choose_device(found, "because") == ("CPU", "because")
 
 
-def test_what_a_device_says_of_itself() -> None:
+def test_properties_of_a_device_are_read() -> None:
     npu = {"FULL_DEVICE_NAME": "Intel AI Boost", "NPU_DRIVER_VERSION": 32}
     cpu = {"FULL_DEVICE_NAME": "Xeon"}
     core: Any = FakeCore(
@@ -219,7 +221,7 @@ def test_a_device_is_found(name: str, available: Sequence[str], expected: str) -
         ("GPUS", ["CPU"], "--device must be"),
     ],
 )
-def test_a_device_that_cannot_be_had_is_named(
+def test_device_that_is_not_available_is_refused_by_name(
     name: str, available: Sequence[str], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
@@ -252,7 +254,7 @@ def test_memory_is_that_of_the_device(
     ("num_usable", "expected"),
     [(4, {}), (1, {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False})],
 )
-def test_openvino_is_told_of_a_quota(
+def test_cpu_quota_limits_the_threads_of_openvino(
     monkeypatch: pytest.MonkeyPatch, num_usable: int, expected: dict[str, object]
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})

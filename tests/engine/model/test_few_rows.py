@@ -374,7 +374,7 @@ def prepared(
         ({}, (), "no faster than OpenVINO"),
     ],
 )
-def test_what_is_faster_is_used(
+def test_kernels_that_are_faster_are_used(
     model: PagedModel,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -395,7 +395,7 @@ def test_what_is_faster_is_used(
         ("compile_few_rows", Mock(side_effect=RuntimeError("no")), "not used: no"),
     ],
 )
-def test_what_is_wrong_is_off_with_one_line(
+def test_kernels_that_fail_are_off_and_logged_once(
     model: PagedModel,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -485,7 +485,9 @@ def test_a_model_that_is_dropped_is_not_measured(
     assert not caplog.messages
 
 
-def test_who_can_use_them(tmp_path: Path, tiny_models: dict[str, Path]) -> None:
+def test_kernels_are_used_for_large_models_without_precision_exact(
+    tmp_path: Path, tiny_models: dict[str, Path]
+) -> None:
     small = load_model(tiny_models["tiny"])
     assert not can_use_kernels(small)
     large = replace(small.graph, weights=tmp_path / "weights")

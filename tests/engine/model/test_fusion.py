@@ -213,7 +213,7 @@ def test_logits_are_the_same(
         (False, "bf16", "f32", 2),
     ],
 )
-def test_what_openvino_fuses_itself_is_left_to_it(
+def test_projections_that_openvino_fuses_are_not_fused(
     monkeypatch: pytest.MonkeyPatch, amx: bool, large: str, small: str | None, expected: int
 ) -> None:
     fused: list[object] = []

@@ -43,14 +43,14 @@ def test_logarithms_of_shares() -> None:
     np.testing.assert_allclose(np.exp(log_softmax(logits)), [[0.25, 0.75], [0.5, 0.5]], rtol=1e-3)
 
 
-def test_where_a_text_begins_changes_nothing_in_a_model_that_knows_distances() -> None:
+def test_start_position_does_not_change_logits_with_relative_positions() -> None:
     first, second = compute_plain(ov.Core(), tiny(), TEXT, starts=(0, 7))
     assert first.shape == second.shape
     np.testing.assert_allclose(np.exp(first).sum(-1), 1, rtol=1e-4)
     np.testing.assert_allclose(first, second, atol=1e-3)
 
 
-def test_an_input_that_nobody_knows_is_named() -> None:
+def test_unknown_input_of_a_graph_is_named() -> None:
     model = tiny()
     more = ops.parameter([1], np.float32, name="more")
     more.output(0).set_names({"more"})
@@ -141,7 +141,7 @@ def test_a_layer_of_each_kind_is_left(tmp_path, change, layers) -> None:
     assert len(plain.get_sinks()) == 2 * len(layers)
 
 
-def test_what_is_right_is_known_from_a_layer_of_each_kind(tmp_path, caplog) -> None:
+def test_correct_graph_is_compared_by_one_layer_of_each_kind(tmp_path, caplog) -> None:
     caplog.set_level(logging.DEBUG)
     files = ExportedModel(save_deep(tmp_path), max_model_len=160)
     assert largest_difference(files) < MAX_DIFFERENCE / 100
@@ -157,7 +157,7 @@ def test_what_is_right_is_known_from_a_layer_of_each_kind(tmp_path, caplog) -> N
         (SCALE, np.float32(0.01), [NUM_LAYERS - 1]),
     ],
 )
-def test_what_is_wrong_in_some_of_many_layers_is_found(tmp_path, index, value, layers) -> None:
+def test_fault_in_some_of_many_layers_is_found(tmp_path, index, value, layers) -> None:
     files = ExportedModel(save_deep(tmp_path), max_model_len=160)
     right = largest_difference(files)
     attention_with(index, value, *layers)(files.graph)
@@ -165,7 +165,7 @@ def test_what_is_wrong_in_some_of_many_layers_is_found(tmp_path, index, value, l
     assert largest_difference(files) > 50 * right
 
 
-def test_where_layers_cannot_be_told_apart_all_are_compared() -> None:
+def test_graph_without_separable_layers_is_compared_whole() -> None:
     plain = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
     assert not cut_layers(plain, plain.clone())
     hidden = ops.parameter([1, 4], np.float32, name="input_ids")

@@ -218,7 +218,7 @@ def test_ours_may_be_as_inexact_as_openvino(
     assert (why_wrong(model, variants_of(model, kernels)) is None) is is_right
 
 
-def test_what_differs_from_openvino_is_compared_as_a_whole(
+def test_kernels_that_differ_on_a_cut_are_compared_on_the_whole_model(
     model: PagedModel, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[int] = []

@@ -101,18 +101,18 @@ def test_arrays_may_end_before(num_used: int, num_blocks_ahead: int) -> None:
         rows[:] = 7
 
 
-def test_there_may_be_nothing_to_commit() -> None:
+def test_commit_ahead_without_arrays_has_no_work() -> None:
     assert not CommitAhead([], 100, 200).advance(0)
 
 
-def test_what_is_there_stays() -> None:
+def test_committed_memory_keeps_its_content() -> None:
     (array, _) = memories()
     array[100] = np.arange(ROW_BYTES) % 251
     assert commit(array[50:150])
     assert (array[100] == np.arange(ROW_BYTES) % 251).all()
 
 
-def test_nothing_is_too_little_to_commit() -> None:
+def test_commit_of_less_than_a_page_succeeds() -> None:
     assert commit(np.empty((0, 5), np.uint8))
     assert commit(np.empty((1, 5), np.uint8))
 

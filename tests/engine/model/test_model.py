@@ -91,7 +91,7 @@ def outputs(model: FakeModel) -> dict[tuple[str, int], list[object]]:
     return texts
 
 
-def test_all_that_is_made_of_logits_is_the_same() -> None:
+def test_outputs_of_bf16_logits_equal_those_of_f32_logits() -> None:
     expected = outputs(NoisyModel())
     assert len(expected) > len(SETTINGS)
     assert outputs(Bf16Model()) == expected
@@ -145,7 +145,7 @@ def inputs_of(*chunks: tuple[int, int], sampled: list[int]) -> StepInputs:
         (inputs_of((2, 4), sampled=[1]), {"sampled_token_indices": [1, 1], "max_context_len": 4}),
     ],
 )
-def test_nothing_is_single(inputs: StepInputs, expected: dict[str, object]) -> None:
+def test_single_row_sequences_are_doubled(inputs: StepInputs, expected: dict[str, object]) -> None:
     doubled = without_single_rows(inputs, block_size=BLOCK_SIZE, spare_block=SPARE)
     for name, value in expected.items():
         array_of_it = getattr(doubled, name)
@@ -153,7 +153,7 @@ def test_nothing_is_single(inputs: StepInputs, expected: dict[str, object]) -> N
         assert array_of_it.dtype == getattr(inputs, name).dtype
 
 
-def test_what_has_nothing_single_stays() -> None:
+def test_inputs_without_single_rows_are_returned_unchanged() -> None:
     inputs = inputs_of((0, 3), (2, 4), sampled=[2, 4])
     assert without_single_rows(inputs, block_size=BLOCK_SIZE, spare_block=SPARE) is inputs
 
@@ -249,7 +249,7 @@ def logits_of(model: PagedModel) -> tuple[np.dtype[np.generic], NDArray[np.float
 
 
 @pytest.mark.parametrize("name", TINY_SHAPES)
-def test_a_model_in_half_precision_says_nearly_what_an_exact_one_says(
+def test_logits_in_half_precision_are_close_to_exact_ones(
     tiny_models: dict[str, Path], name: str
 ) -> None:
     is_capable = "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")

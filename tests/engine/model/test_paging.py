@@ -87,7 +87,7 @@ def test_each_token_has_its_own_position() -> None:
 
 
 @pytest.mark.parametrize("start", [0, 9])
-def test_what_begins_at_a_certain_position_is_left_as_it_is(start: int) -> None:
+def test_positions_with_a_fixed_start_are_unchanged(start: int) -> None:
     model = counting(start)
     before = [node.get_friendly_name() for node in model.get_ordered_ops()]
     use_own_positions(model)
@@ -143,7 +143,9 @@ def test_of_gguf_files(types: tuple[Type, ...], expected: int, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("weight_format", "expected"), [("int8", 128), ("int4", 32), ("fp16", 0), ("fp32", 0)]
 )
-def test_of_exports(weight_format: str, expected: int) -> None:
+def test_activation_group_size_depends_on_the_weight_format(
+    weight_format: str, expected: int
+) -> None:
     shape = replace(SHAPES["tiny"], weight_format=weight_format)
     assert activation_group_size(LlamaGraph(shape, 300, seed=0).build()) == expected
 
@@ -317,7 +319,9 @@ def test_a_model_with_inputs_of_other_shapes_stays_as_it_is() -> None:
         (2**28, 2**40, Precisions("", {}, is_batch_invariant=True), False),
     ],
 )
-def test_who_has_it(weights_size: int, available: int, choice: Precisions, expected: bool) -> None:
+def test_single_rows_are_computed_apart_where_weights_fit_twice(
+    weights_size: int, available: int, choice: Precisions, expected: bool
+) -> None:
     choice = with_single_rows(choice, weights_size=weights_size, available=available)
     assert choice.has_single_rows == expected
 
@@ -382,7 +386,7 @@ def test_a_model_that_cannot_be_paged_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize(("make", "may_run"), [(hybrid_model, True), (recurrent_model, False)])
-def test_what_has_no_attention_is_tried_on_no_other_backend(
+def test_model_without_attention_is_not_tried_on_another_backend(
     make: Callable[[], ov.Model], may_run: bool, tmp_path: Path
 ) -> None:
     ov.save_model(make(), tmp_path / "openvino_model.xml")
@@ -412,7 +416,7 @@ def test_attention_of_single_operations_is_named(tmp_path: Path) -> None:
         ("Check 'a >= b' failed at /home/x/src/c.cpp:15\n", "Check 'a >= b' failed"),
     ],
 )
-def test_what_is_wrong_without_a_trace(message: str, reason: str) -> None:
+def test_reason_of_an_openvino_error_leaves_out_the_trace(message: str, reason: str) -> None:
     assert reason_of(RuntimeError(message)) == reason
 
 
@@ -465,13 +469,15 @@ def test_a_sliding_window_is_recognised(window: int | None, expected: bool, tmp_
         ("gpt2", None),
     ],
 )
-def test_what_the_transformation_alone_leaves_out(name: str, expected: int | None) -> None:
+def test_exact_length_is_known_after_the_transformation_alone(
+    name: str, expected: int | None
+) -> None:
     graph = read_transformed(ov.Core(), MODELS / name / "openvino_model.xml", 160)
     exact = graph.max_exact_len
     assert (None if exact is None else exact.num_tokens) == expected
 
 
-def test_of_a_model_that_is_not_transformed_nothing_is_known(tmp_path: Path) -> None:
+def test_missing_or_recurrent_graph_gives_an_empty_transformed_graph(tmp_path: Path) -> None:
     graph = tmp_path / "openvino_model.xml"
     assert read_transformed(ov.Core(), graph, 160) == TransformedGraph()
     ov.save_model(recurrent_model(), graph)

@@ -88,7 +88,7 @@ def test_types_are_those_of_the_models_inputs() -> None:
     assert inputs.sampled_token_indices.shape == (0,)
 
 
-def test_blocks_are_told_in_pages() -> None:
+def test_block_indices_are_converted_to_pages() -> None:
     layout = StepLayout(8)
     layout.add(array("q", range(10)), 0, 10, array("i", [5, 2]))
     layout.add(array("q", [1]), 0, 1, array("i", [0]))

@@ -115,7 +115,7 @@ def test_noise_does_not_decide(seed: int) -> None:
     assert choice.name == "b"
 
 
-def test_a_burst_of_load_decides_nothing() -> None:
+def test_load_burst_in_one_round_does_not_change_the_choice() -> None:
     """One that hits one round of one way only."""
     calls = iter(range(10**9))
     burst = 2 * len(LOAD_CASES)
@@ -170,7 +170,7 @@ def test_measuring_ends_in_time() -> None:
     assert num_rounds.pop() >= MIN_ROUNDS
 
 
-def test_too_few_rounds_decide_nothing() -> None:
+def test_choice_needs_a_minimum_number_of_rounds() -> None:
     assert choose("a", {"b": [2.0] * (MIN_ROUNDS - 1)}) is None
     assert choose("a", {"b": [2.0] * MIN_ROUNDS}) == FastestWay("b", 2.0)
 
@@ -218,7 +218,7 @@ def test_a_prompt_and_a_token_in_the_first_blocks(max_model_len: int, steps: lis
     assert model.has_forgotten_files
 
 
-def test_an_engine_is_none_the_worse_for_it() -> None:
+def test_warm_up_does_not_change_the_generated_tokens() -> None:
     engine, _ = make_engine()
     engine.warm_up()
     engine.check()

@@ -76,14 +76,14 @@ def test_a_database_in_which_no_tables_can_be_made(postgres):
         link.connect()
 
 
-def test_totals_grow(nowhere):
+def test_totals_of_a_link_are_added_up(nowhere):
     link = DatabaseLink(nowhere)
     link.add(Totals(2, 30))
     link.add(Totals(-1, -10))
     assert link.totals == (1, 20)
 
 
-def test_a_database(postgres):
+def test_state_of_a_url_is_kept_after_closing(postgres):
     with open_url(postgres, UNBOUNDED) as state:
         add(state, "a")
     with open_url(postgres, UNBOUNDED) as state:
@@ -97,7 +97,7 @@ def test_a_statement_may_take_longer_than_those_of_servers(postgres):
 
 
 @pytest.mark.slow
-def test_faults_are_told_as_they_are_found(postgres):
+def test_faults_are_yielded_as_they_are_found(postgres):
     with open_url(postgres, UNBOUNDED) as state:
         for number in range(102):
             add(state, f"r{number:03}")
@@ -148,12 +148,12 @@ def test_reading_leaves_older_tables_as_they_are(postgres):
     session.close()
 
 
-def test_what_fails_within(postgres):
+def test_database_error_becomes_state_failed(postgres):
     with pytest.raises(StateFailed, match="no luck"), open_url(postgres, UNBOUNDED):
         raise psycopg.OperationalError("no\nluck")
 
 
-def test_what_another_place_fails_is_not_its_own(postgres):
+def test_state_failure_of_another_source_is_unchanged(postgres):
     with (
         pytest.raises(StateFailed, match=r"^elsewhere: no luck$"),
         open_url(postgres, UNBOUNDED),
@@ -175,7 +175,7 @@ def kill_sessions(database: PostgresDatabase) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("only_reads", [False, True])
-def test_a_connection_that_was_lost_costs_nothing(make_postgres, only_reads):
+def test_lost_connection_is_restored_at_the_next_operation(make_postgres, only_reads):
     other = make_postgres()
     add(other, "a")
     database = make_postgres(only_reads=only_reads)
@@ -232,7 +232,7 @@ def test_a_connection_that_is_lost_during_a_commit(make_postgres, monkeypatch, i
 
 
 @pytest.mark.slow
-def test_who_is_in_the_way_is_waited_for(make_postgres):
+def test_deadlocked_transaction_is_repeated(make_postgres):
     """Two transactions that wait for each other: one is undone, and done again."""
     one, two = make_postgres(), make_postgres()
     for id in "ab":
@@ -282,7 +282,7 @@ def test_an_id_that_another_adds_at_the_same_time(make_postgres):
     one.check()
 
 
-def test_what_fails_is_told_and_spoils_nothing(make_postgres):
+def test_failed_operation_does_not_affect_others(make_postgres):
     database = make_postgres()
     reader = make_postgres(only_reads=True)
     do(database, lambda state: state.add_conversation("t", "c", b"{}", []))
@@ -318,7 +318,7 @@ def test_one_server_at_a_time_evicts(make_postgres, postgres, clock):
     database.check()
 
 
-def test_what_somebody_changes_is_not_evicted(make_postgres, postgres, clock):
+def test_locked_object_is_not_evicted(make_postgres, postgres, clock):
     database = make_postgres(UNBOUNDED._replace(max_count=1))
     for id in "abc":
         add(database, id)
@@ -331,7 +331,7 @@ def test_what_somebody_changes_is_not_evicted(make_postgres, postgres, clock):
     database.check()
 
 
-def test_it_says_why_it_cannot_be_had(make_postgres, postgres):
+def test_unavailable_database_has_a_reason_and_recovers(make_postgres, postgres):
     link = DatabaseLink(postgres)
     database = PostgresDatabase(link, UNBOUNDED, lambda: 0.0)
     link.trouble = "no luck"
@@ -353,7 +353,7 @@ def test_a_text_that_postgresql_does_not_have(make_postgres):
         do(database, lambda state: state.list_input("t", "a", page))
 
 
-def test_a_failure_quotes_nothing_that_is_kept(make_postgres):
+def test_error_of_a_failed_operation_has_no_stored_values(make_postgres):
     database = make_postgres()
 
     def collide(state):

@@ -62,7 +62,7 @@ async def follow(store: StateStore, id: str) -> ResponseProgress | None:
 
 
 @pytest.mark.slow
-async def test_nobody_is_in_the_way_of_others(stores, make_postgres):
+async def test_concurrent_operations_do_not_conflict(stores, make_postgres):
     rng = random.Random(0)
     database = make_postgres()
     await stores[0].run(Operations.add_conversation, "t", "c", b"{}", [])

@@ -52,7 +52,7 @@ def test_a_transaction_has_its_limits_and_its_session_has_none(session):
     assert not session.is_lost
 
 
-def test_nothing_is_prepared(session):
+def test_session_prepares_no_statements(session):
     for _ in range(10):
         session.execute("SELECT CAST(? AS int)", (1,))
     assert session.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)

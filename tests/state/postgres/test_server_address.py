@@ -6,7 +6,7 @@ from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.parts.postgres.server_address import may_have_password, read_address
 
 
-def test_what_libpq_is_told():
+def test_connection_parameters_have_defaults():
     address = read_address("postgresql://me@db:6432/state?sslmode=verify-full&options=x", None, {})
     told = address.connection_parameters()
     given = {"user": "me", "host": "db", "port": "6432", "dbname": "state", "options": "x"}
@@ -14,7 +14,7 @@ def test_what_libpq_is_told():
     assert int(told["tcp_user_timeout"]) > 0
 
 
-def test_the_url_goes_before_what_is_told_by_default():
+def test_url_overrides_default_parameters():
     address = read_address("postgres://db/?connect_timeout=9", None, {})
     assert address.connection_parameters()["connect_timeout"] == "9"
 
@@ -55,7 +55,7 @@ def test_no_address_shows_a_password(tmp_path):
         ("postgresql://me:secret@[::1/state", "not a URL that libpq understands$"),
     ],
 )
-def test_a_url_that_is_none(url, reason):
+def test_invalid_url_is_refused_without_its_password(url, reason):
     with pytest.raises(ConfigurationError, match=reason) as raised:
         read_address(url, None, {})
     assert "secret" not in str(raised.value)
@@ -71,5 +71,5 @@ def test_a_url_that_is_none(url, reason):
         ("postgresql://[::1/state", True),
     ],
 )
-def test_what_may_have_a_password(url, may_have):
+def test_url_with_a_password_is_recognized(url, may_have):
     assert may_have_password(url) is may_have

@@ -110,7 +110,7 @@ def test_a_full_disk_fails_what_it_has_no_room_for(make_database, tmp_path):
     database.check()
 
 
-def test_what_is_read_needs_no_room_on_the_disk(make_database, tmp_path, clock):
+def test_reading_needs_no_disk_space(make_database, tmp_path, clock):
     database = make_database(path=str(tmp_path / "state.db"))
     add(database, "a")
     add(database, "b", "a")

@@ -81,7 +81,7 @@ def test_the_delays_grow_up_to_a_bound(caplog, error):
         ({}, "~/.local/state/fastovms"),
     ],
 )
-def test_default_directory(environ, directory):
+def test_default_directory_follows_the_environment(environ, directory):
     assert state_directory(environ) == Path(directory).expanduser()
 
 
@@ -101,7 +101,7 @@ async def test_the_state_is_there_again(tmp_path):
     await store.close()
 
 
-async def test_in_memory(tmp_path, monkeypatch):
+async def test_store_in_memory_writes_no_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = open_at(":memory:")
     await store.run(Operations.add_conversation, "t", "c", b"{}", [])
@@ -124,7 +124,7 @@ async def test_two_servers_do_not_share_a_directory(tmp_path, caplog):
     await other.close()
 
 
-async def test_a_default_directory_without_a_state_lacks_nothing(tmp_path, monkeypatch):
+async def test_unwritable_default_directory_without_a_state_reads_as_empty(tmp_path, monkeypatch):
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     refused = OSError(errno.EROFS, "Read-only file system")
 
@@ -148,13 +148,13 @@ async def test_a_default_directory_without_a_state_lacks_nothing(tmp_path, monke
     await store.close()
 
 
-def test_a_directory_that_cannot_be_had(tmp_path):
+def test_unusable_state_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="cannot keep the state"):
         open_at(tmp_path / "file" / "below")
 
 
-async def test_a_usual_directory_that_cannot_be_had(tmp_path, caplog):
+async def test_unusable_default_directory_is_logged(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     store = open_at(None, {"STATE_DIRECTORY": str(tmp_path / "file")})
     assert "--state-dir" in caplog.text
@@ -201,7 +201,9 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
         ("Database", sqlite_error(sqlite3.SQLITE_READONLY), True),
     ],
 )
-async def test_a_disk_that_fails_stops_nobody(tmp_path, monkeypatch, caplog, place, error, starts):
+async def test_failing_disk_at_start_stops_the_server_only_if_configured(
+    tmp_path, monkeypatch, caplog, place, error, starts
+):
     calls = []
     owner, _, name = f"fastovms.state.sqlite.location.{place}".rpartition(".")
     usual = getattr(pydoc.locate(owner), name)
@@ -227,7 +229,7 @@ async def test_a_disk_that_fails_stops_nobody(tmp_path, monkeypatch, caplog, pla
     await store.close()
 
 
-async def test_a_disk_that_can_be_had_again(tmp_path, monkeypatch):
+async def test_state_moves_to_disk_once_it_recovers(tmp_path, monkeypatch):
     monkeypatch.setattr("fastovms.state.sqlite.location._FIRST_DELAY", 0.01)
     (tmp_path / "state").symlink_to("/sys")  # nobody may write there, root neither
     store = open_at(tmp_path / "state")

@@ -51,7 +51,9 @@ A, B = call(0, "a", "{}"), call(1, "b", "{}")
         ("a", False, A, ""),
     ],
 )
-def test_lists(text: str, is_whole: bool, pieces: list[object], rest: str) -> None:
+def test_read_list_yields_items_up_to_the_closing_bracket(
+    text: str, is_whole: bool, pieces: list[object], rest: str
+) -> None:
     found = read(lambda scan, out: read_list(scan, out, "[", letter), text)
     assert found == (is_whole, pieces, rest)
 
@@ -80,7 +82,9 @@ F = call(0, "f", '{"a": 1}')
         ("f", False, [Content("<c>")], "f"),
     ],
 )  # fmt: skip
-def test_one_call(text: str, is_whole: bool, pieces: list[Piece], rest: str) -> None:
+def test_json_call_is_read_whole_cut_or_as_content(
+    text: str, is_whole: bool, pieces: list[Piece], rest: str
+) -> None:
     found = read(lambda scan, out: read_call(scan, out, "<c>"), text)
     assert found == (is_whole, pieces, rest)
 
@@ -114,7 +118,9 @@ def test_one_or_a_list(text: str, num_calls: int, is_whole: bool) -> None:
          ['[{"name": "f", "arguments": {}}]']),
     ],
 )  # fmt: skip
-def test_grammars(tree, right: list[str], wrong: list[str]) -> None:
+def test_json_call_grammars_accept_only_calls_of_their_form(
+    tree, right: list[str], wrong: list[str]
+) -> None:
     accepts = vocabulary().accepts
     grammar = Grammar(GrammarKind.CALLS, "", "tools", tree)
     assert {text: accepts(grammar, text) for text in right} == dict.fromkeys(right, True)

@@ -90,7 +90,7 @@ SEARCH = call(0, "search", '{"query": "a"}')
         ("<|tools_prefix|>x", [Content("<|tools_prefix|>x")]),
     ],
 )  # fmt: skip
-def test_samples(text: str, pieces: list[Piece]) -> None:
+def test_apertus_sample_gives_its_pieces_however_cut(text: str, pieces: list[Piece]) -> None:
     check_sample(APERTUS, text, pieces, SHOP)
 
 
@@ -136,7 +136,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_granite_samples(name: str) -> None:
+def test_granite_sample_gives_its_pieces_however_cut(name: str) -> None:
     check_sample(GRANITE, *SAMPLES[name], SHOP)
 
 
@@ -251,7 +251,7 @@ HERMES3_SAMPLES = {
 
 
 @pytest.mark.parametrize("name", HERMES3_SAMPLES)
-def test_hermes3_samples(name: str) -> None:
+def test_hermes3_sample_gives_its_pieces_however_cut(name: str) -> None:
     check_sample(HERMES3, *HERMES3_SAMPLES[name], SHOP)
 
 
@@ -288,7 +288,7 @@ def test_the_grammar_and_the_demo_model(seed: int) -> None:
         ('so <|python_tag|>{"name": "Ann", "parameters": {}}', False),
     ],
 )
-def test_what_begins_as_a_call_is_constrained(text: str, is_accepted: bool) -> None:
+def test_text_that_begins_as_a_call_is_constrained(text: str, is_accepted: bool) -> None:
     for specials in ((), LLAMA3.tags):
         grammar = call_grammar(LLAMA3, None, CallChoice(SHOP), prompt="")
         assert vocabulary(*specials).accepts(grammar, text) is is_accepted
@@ -345,7 +345,7 @@ MISTRAL_SAMPLES = {
 
 
 @pytest.mark.parametrize("name", MISTRAL_SAMPLES)
-def test_mistral_samples(name: str) -> None:
+def test_mistral_sample_gives_its_pieces_however_cut(name: str) -> None:
     for tool_format in (MISTRAL, DEVSTRAL):
         check_sample(tool_format, *MISTRAL_SAMPLES[name], SHOP)
 
@@ -392,7 +392,7 @@ PHI4_SAMPLES = {
 
 
 @pytest.mark.parametrize("name", PHI4_SAMPLES)
-def test_phi4_samples(name: str) -> None:
+def test_phi4_sample_gives_its_pieces_however_cut(name: str) -> None:
     check_sample(PHI4, *PHI4_SAMPLES[name], SHOP)
 
 
@@ -413,5 +413,5 @@ def test_phi4_samples(name: str) -> None:
         ("[1, 2] is a list", [Content("[1, 2] is a list")]),
     ],
 )  # fmt: skip
-def test_xlam_samples(text: str, pieces: list[Piece]) -> None:
+def test_xlam_sample_gives_its_pieces_however_cut(text: str, pieces: list[Piece]) -> None:
     check_sample(XLAM, text, pieces, SHOP)

@@ -155,12 +155,12 @@ FAMILY = pytest.mark.parametrize("name", FAMILIES)
 
 @FAMILY
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call[0])
-def test_one_call(name: str, call: Call) -> None:
+def test_one_call_is_parsed_in_the_form_of_every_family(name: str, call: Call) -> None:
     check(name, Answer(FAMILIES[name](call), (call,)))
 
 
 @FAMILY
-def test_several_calls(name: str) -> None:
+def test_several_calls_are_parsed_in_the_form_of_every_family(name: str) -> None:
     check(name, Answer(FAMILIES[name](*CALLS), CALLS))
 
 

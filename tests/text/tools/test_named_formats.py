@@ -64,7 +64,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_samples(name: str) -> None:
+def test_deepseek_sample_gives_its_pieces_however_cut(name: str) -> None:
     for tool_format in (DEEPSEEK, DEEPSEEK_V31):
         check_sample(tool_format, *SAMPLES[name], SHOP)
 
@@ -86,7 +86,9 @@ ARGUMENTS = '{"query": "a"}'
         ("<function=a", []),
     ],
 )  # fmt: skip
-def test_elements(text: str, pieces: list[Piece]) -> None:
+def test_functionary_v31_sample_gives_its_pieces_however_cut(
+    text: str, pieces: list[Piece]
+) -> None:
     check_sample(FUNCTIONARY_V31, text, pieces, SHOP)
 
 
@@ -189,7 +191,7 @@ GPTOSS_SAMPLES = {
 
 
 @pytest.mark.parametrize("name", GPTOSS_SAMPLES)
-def test_gptoss_samples(name: str) -> None:
+def test_gptoss_sample_gives_its_pieces_however_cut(name: str) -> None:
     check_sample(GPTOSS, *GPTOSS_SAMPLES[name], SHOP, reasoning=REASONING)
 
 

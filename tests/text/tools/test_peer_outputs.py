@@ -166,7 +166,7 @@ def read(answer: Answer, parts: list[str]) -> Answer:
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: f"{answer.name}: {answer.text}")
-def test_an_answer(answer: Answer) -> None:
+def test_peer_answer_gives_its_content_and_calls_however_cut(answer: Answer) -> None:
     for parts in cuts(answer.text):
         found = read(answer, parts)
         content = "\n".join(line.strip() for line in found.content.splitlines() if line.strip())

@@ -37,7 +37,9 @@ from tests.vocabularies import vocabulary
         ("(a=1)", False, [Content("[")], "(a=1)"),
     ],
 )
-def test_one_call(text: str, is_whole: bool, pieces: list[Piece], rest: str) -> None:
+def test_pythonic_call_is_read_whole_cut_or_as_content(
+    text: str, is_whole: bool, pieces: list[Piece], rest: str
+) -> None:
     found = read(lambda scan, out: read_pythonic_call(scan, out, "["), text)
     assert found == (is_whole, pieces, rest)
 
@@ -52,7 +54,9 @@ F = Tool("f", {"properties": {"a": {"type": "integer"}, "b": {}}, "required": ["
         (False, ["[g()]"], ["[g(), g()]"]),
     ],
 )
-def test_the_grammar(parallel: bool, right: list[str], wrong: list[str]) -> None:
+def test_pythonic_grammar_accepts_only_well_formed_calls_of_its_tools(
+    parallel: bool, right: list[str], wrong: list[str]
+) -> None:
     tree = pythonic_calls(CallChoice([F, Tool("g")], parallel=parallel))
     grammar = Grammar(GrammarKind.CALLS, "", "tools", tree)
     accepts = vocabulary().accepts
@@ -151,7 +155,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_samples(name: str) -> None:
+def test_pythonic_sample_gives_its_pieces_however_cut(name: str) -> None:
     for tool_format in (LLAMA3, PYTHONIC):
         check_sample(tool_format, *SAMPLES[name], SHOP)
 
@@ -173,6 +177,8 @@ MIXED_LIST_F = call(0, "f", "{}")
         ("f()", False, [Content("<c>")], "f()"),
     ],
 )
-def test_a_list(text: str, is_whole: bool, pieces: list[Piece], rest: str) -> None:
+def test_mixed_list_reads_json_or_python_calls_of_known_functions(
+    text: str, is_whole: bool, pieces: list[Piece], rest: str
+) -> None:
     found = read(lambda scan, out: read_mixed_list(scan, out, "<c>", ["f"]), text)
     assert found == (is_whole, pieces, rest)

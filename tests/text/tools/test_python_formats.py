@@ -82,7 +82,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_samples(name: str) -> None:
+def test_gemma4_sample_gives_its_pieces_however_cut(name: str) -> None:
     check_sample(GEMMA4, *SAMPLES[name], SHOP)
 
 
@@ -148,7 +148,7 @@ LFM2_SAMPLES = {
 
 
 @pytest.mark.parametrize("name", LFM2_SAMPLES)
-def test_lfm2_samples(name: str) -> None:
+def test_lfm2_sample_gives_its_pieces_however_cut(name: str) -> None:
     check_sample(LFM2, *LFM2_SAMPLES[name], SHOP)
 
 
@@ -170,7 +170,7 @@ NOW = call(0, "now", "{}")
         ("<function_calls>\nnow", []),
     ],
 )  # fmt: skip
-def test_olmo3_samples(text: str, pieces: list[Piece]) -> None:
+def test_olmo3_sample_gives_its_pieces_however_cut(text: str, pieces: list[Piece]) -> None:
     check_sample(OLMO3, text, pieces, SHOP)
 
 
@@ -190,6 +190,6 @@ def test_olmo3_samples(text: str, pieces: list[Piece]) -> None:
         (" [now()] text", False),
     ],
 )
-def test_what_begins_as_a_call_is_constrained(text: str, is_accepted: bool) -> None:
+def test_text_that_begins_as_a_call_is_constrained(text: str, is_accepted: bool) -> None:
     grammar = call_grammar(PYTHONIC, None, CallChoice(SHOP), prompt="")
     assert vocabulary().accepts(grammar, text) is is_accepted

@@ -39,12 +39,14 @@ from tests.vocabularies import vocabulary
         ("", "{}", False, [Content("<c>f")], "{}"),
     ],
 )
-def test_arguments(name: str, text: str, is_whole: bool, pieces: list[Piece], rest: str) -> None:
+def test_named_call_arguments_are_read_whole_cut_or_as_content(
+    name: str, text: str, is_whole: bool, pieces: list[Piece], rest: str
+) -> None:
     found = read(lambda scan, out: read_arguments(scan, out, name, "<c>f", ["</c>"]), text)
     assert found == (is_whole, pieces, rest)
 
 
-def test_the_grammar() -> None:
+def test_named_call_grammar_accepts_only_calls_of_its_tools() -> None:
     grammar = Grammar(GrammarKind.CALLS, "", "tools", named_call([Tool("f"), Tool("g")], ": "))
     accepts = vocabulary().accepts
     assert [accepts(grammar, text) for text in ("f: {}", "g: {}")] == [True, True]
@@ -146,7 +148,9 @@ TOOLS = [
         ("></f>", False, [Content("<c>>")], "</f>"),
     ],
 )  # fmt: skip
-def test_one_call(text: str, is_whole: bool, pieces: list[Piece], rest: str) -> None:
+def test_xml_call_is_read_whole_cut_or_as_content(
+    text: str, is_whole: bool, pieces: list[Piece], rest: str
+) -> None:
     found = read(lambda scan, out: read_call(scan, out, FORM, "<c>"), text, TOOLS)
     assert found == (is_whole, pieces, rest)
 

@@ -60,7 +60,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_samples(name: str) -> None:
+def test_glm45_sample_gives_its_pieces_however_cut(name: str) -> None:
     text, pieces = SAMPLES[name]
     check_sample(GLM45, text, pieces, SHOP)
 
@@ -132,7 +132,7 @@ MINICPM5_SAMPLES = {
 
 
 @pytest.mark.parametrize("name", MINICPM5_SAMPLES)
-def test_minicpm5_samples(name: str) -> None:
+def test_minicpm5_sample_gives_its_pieces_however_cut(name: str) -> None:
     check_sample(MINICPM5, *MINICPM5_SAMPLES[name], SHOP)
 
 
@@ -289,7 +289,7 @@ ONYX_SAMPLES = {
 
 
 @pytest.mark.parametrize("name", ONYX_SAMPLES)
-def test_onyx_samples(name: str) -> None:
+def test_onyx_sample_gives_its_pieces_however_cut(name: str) -> None:
     check_sample(ONYX, *ONYX_SAMPLES[name], SHOP, reasoning=REASONING)
 
 
@@ -407,11 +407,11 @@ QWEN3CODER_SAMPLES = {
 
 
 @pytest.mark.parametrize("name", QWEN3CODER_SAMPLES)
-def test_qwen3coder_samples(name: str) -> None:
+def test_qwen3coder_sample_gives_its_pieces_however_cut(name: str) -> None:
     check_sample(QWEN3CODER, *QWEN3CODER_SAMPLES[name], TOOLS)
 
 
-def test_strings_are_told_as_they_are_generated() -> None:
+def test_string_parameters_stream_as_they_are_generated() -> None:
     parser = output_parser(QWEN3CODER, None, prompt="", tools=TOOLS)
     parser.push("<function=search><parameter=query>\n")
     assert [parser.push(char) for char in 'a"'] == [
@@ -447,5 +447,5 @@ CALL = f"{BEGIN}{INVOKE}<｜tool_call_end｜>"
         (f"{ALL}x<｜tool_calls_end｜>", [Content(f"{ALL}x<｜tool_calls_end｜>")]),
     ],
 )  # fmt: skip
-def test_step3_samples(text: str, pieces: list[Piece]) -> None:
+def test_step3_sample_gives_its_pieces_however_cut(text: str, pieces: list[Piece]) -> None:
     check_sample(STEP3, text, pieces, SHOP)

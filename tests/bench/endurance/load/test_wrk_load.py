@@ -20,13 +20,13 @@ latency: p50 101.5 ms, p99 4711.0 ms, longest 5150.2 ms
     ("errors", "num_lost"),
     [("", 0), ("  Socket errors: connect 1, read 20, write 300, timeout 4000\n", 4321)],
 )
-def test_what_wrk_prints(errors: str, num_lost: int) -> None:
+def test_output_of_wrk_is_parsed(errors: str, num_lost: int) -> None:
     outcome = WrkOutcome()
     read_output(OUTPUT.format(errors=errors), outcome)
     assert (outcome.num_answers, outcome.num_refused, outcome.num_lost) == (18830, 5, num_lost)
     assert (outcome.p50, outcome.p99, outcome.longest) == (101.5, 4711.0, 5150.2)
 
 
-def test_no_figures() -> None:
+def test_wrk_output_without_figures_ends_with_the_error() -> None:
     with pytest.raises(SystemExit, match="unable to connect"):
         read_output("unable to connect to 127.0.0.1:8000 Connection refused", WrkOutcome())

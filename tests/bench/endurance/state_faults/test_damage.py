@@ -10,7 +10,7 @@ def by_name(figures: list[Figure]) -> dict[str, Figure]:
     return {figure.name.removeprefix("damaged: "): figure for figure in figures}
 
 
-def test_what_is_damaged_is_an_error():
+def test_damaged_objects_are_reported_as_errors():
     figures = by_name(measure_damage(12, Random(1)))
     assert [name for name, figure in figures.items() if not figure.holds] == []
     assert figures["objects that are an error now"].value > 0

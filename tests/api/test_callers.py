@@ -81,7 +81,7 @@ ENCODED: dict[str, Any] = {
 }
 ASK_NO_MODEL: Final = (
     *("input_tokens", "tokenize", "detokenize", "count_tokens", "conversations", "items", "{id}"),
-    *("cancel", "reload", "load", "unload", "ping", "infer"),
+    *("cancel", "reload", "load", "unload", "ping", "infer", "files", "batches"),
     *("load_lora_adapter", "unload_lora_adapter"),
     *("show", "pull", "push", "create", "copy", "{digest}"),
 )

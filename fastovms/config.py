@@ -358,10 +358,10 @@ class ChatConfig:
         "allow requests to contain a chat template of their own")
     tool_parser: str = setting("auto", _TOOL_PARSERS,
         "format of the model's tool calls: auto = found from the chat template, none = not "
-        f"parsed, or one of {', '.join(TOOL_FORMATS)}")
+        f"parsed; or one of {', '.join(TOOL_FORMATS)}")
     reasoning_parser: str = setting("auto", _REASONING_PARSERS,
         "format of the model's reasoning: auto = found from the chat template, none = not "
-        f"parsed, or one of {', '.join(REASONING_FORMATS)}")
+        f"parsed; or one of {', '.join(REASONING_FORMATS)}")
     reasoning_budget: int = setting(-1, integers(-1),
         "number of reasoning tokens after which the server ends the reasoning, unless the request "
         "sets a limit; 0 = no reasoning, -1 = no limit")

@@ -569,7 +569,7 @@ def _invalid_field(
     if not path:
         return MalformedBody("the body must be a JSON object")
     if not expected:
-        path = path.partition("[...]")[0]  # what is inside of an object is not told
+        path = path.partition("[...]")[0]  # the object's path, not its member's
         reason = whole_text(complaint.partition(" - at ")[0], strings, _MAX_SHOWN)
         return InvalidField(f"{path}: {reason[0].lower()}{reason[1:]}", param=path)
     types = expected["types"].split(" | ")

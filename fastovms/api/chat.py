@@ -405,7 +405,7 @@ class ChatFrames:
         self._is_plain = not report.needs_tokens and not self._usage.is_continuous
         choices = range(generation.num_samples)
         self._are_whole: list[list[bool]] = [[] for _ in choices]
-        # What the call is to that each choice tells of now.
+        # For each choice, the client's name and type of the tool that the current call is for.
         self._targets = [ToolTarget("") for _ in choices]
         self._untold_ids: list[list[int]] = [[] for _ in choices]
         self._content = [form.new_content_tokens() for _ in choices]
@@ -512,7 +512,7 @@ class ChatFrames:
 
 
 class ChatReader(RequestReader[ChatRequest]):
-    """Reads what only chats have."""
+    """Reads the fields that only chat requests have."""
 
     def report(self) -> TokenReport:
         body = self.asked.body

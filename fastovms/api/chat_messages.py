@@ -72,8 +72,8 @@ def read_messages(
     ends, as in vLLM and OVMS. A string in place of the list becomes one user message (Runpod).
     Unknown members are dropped. Media that the model cannot read are replaced by a note, except in
     the last message. Raises InvalidField if the messages are missing, empty or of a wrong type, or
-    have parts of unknown types, or the last message has media that the model cannot read, or the id
-    of a result is that of no call, or of another result.
+    have parts of unknown types. Also raises it if the last message has media that the model cannot
+    read, or if the id of a result is not the id of a call or is used by another result.
 
     Args:
         images: collects the images of the messages; None = the model does not support images.

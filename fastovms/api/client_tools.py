@@ -89,11 +89,11 @@ def _check(value: Any, schema: Schema, place: str) -> None:
 
 
 class ClientTool(NamedTuple):
-    """A tool of a type of OpenAI's.
+    """A type of tool of OpenAI's API.
 
     Attributes:
         function: the name of the function that the model calls.
-        description, parameters: what the model is told of it.
+        description, parameters: the description of the function in the prompt.
         call, output: the types of the items of a call and of its result.
         prefix: the prefix of ids of calls; those of results have an "o" more.
         member: the member of the item that holds the arguments; "" = the item itself does.

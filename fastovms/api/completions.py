@@ -338,7 +338,7 @@ class CompletionFrames:
 
 
 class CompletionReader(RequestReader[CompletionRequest]):
-    """Reads what only completions have."""
+    """Reads the fields that only completion requests have."""
 
     def report(self) -> TokenReport:
         body = self.asked.body

@@ -473,7 +473,7 @@ class TextGeneration:
             self._on_output(0, 0, output)
         self._is_live = True
         if token_ids:
-            # What is in the cache now was generated for this prompt.
+            # Blocks may be in the cache from the earlier run of this request: do not count them.
             self._progress.note_scored(self._progress.num_cached_tokens)
         self._requests = [replace(request, generated_token_ids=token_ids)]
 

@@ -85,8 +85,8 @@ class Texts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RequestReader(ABC, Generic[Body]):
-    """Reads what only the requests of one endpoint have. `prepare` calls its methods in this order,
-    after the check of `asked`. They raise InvalidField."""
+    """Reads the fields that only the requests of one endpoint have. `prepare` calls its methods in
+    this order, after the check of `asked`. They raise InvalidField."""
 
     asked: ClientRequest[Body]
 
@@ -147,8 +147,8 @@ _NO_CHAT: Final = Chat(())
 
 
 async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
-    """Returns what the model gets for a request. Chats are rendered, and texts encoded, in a thread
-    if they are long. Raises RequestError if a field is invalid, the prompt does not fit into the
+    """Returns the model's input for a request. Long chats are rendered, and long texts encoded, in
+    a thread. Raises RequestError if a field is invalid, the prompt does not fit into the
     context, or the backend does not support an option; BackendError if the grammar cannot be
     compiled now, or there is no memory for images."""
     asked = reader.asked

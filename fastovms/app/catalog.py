@@ -1,5 +1,5 @@
-"""Finds models: directories, GGUF files, graphs of OVMS, models of a hub. What reads graphs
-and what downloads is imported when it is needed."""
+"""Finds models: directories, GGUF files, graphs of OVMS, models of a hub. The modules
+that read graphs or download are imported when they are needed."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def engine_extensions(
     grammars: GrammarCompiler | None = None,
     draft_model: DraftModel | None = None,
 ) -> EngineExtensions:
-    """Returns what parts add to the engine of a model.
+    """Returns the extensions that parts add to the engine of a model.
 
     Args:
         grammars: makes the states of grammars; None = requests have no grammars.

@@ -148,7 +148,7 @@ class WorkingEngines:
             self.begin()
 
     def _add(self, difference: int) -> None:
-        with self._changed:  # held while they are told, so that the last to be told is the newest
+        with self._changed:  # held during the calls too, to keep them in order
             self._num_working += difference
             for watcher in self._watchers:
                 watcher(self._num_working)
@@ -425,7 +425,7 @@ class RequestsInFlight:
     def end_all(self, reason: FinishReason, error: str | None) -> None:
         for request_id, request in list(self._requests.items()):
             for index in sorted(request.unfinished):
-                # What a listener does may have ended its own request, and others.
+                # A listener may have ended its own request or others.
                 if self._requests.get(request_id) is request:
                     output = GenerationOutput(index, (), reason, 0, error=error)
                     self._tell(request_id, request, output)

@@ -165,7 +165,7 @@ def find_task(model_dir: Path, wanted: str = "auto") -> Task:
     """
     graph = graph_file(model_dir)
     if not graph.is_file() or not is_openvino_ir(graph):
-        # Whoever reads its files finds what is wrong with them.
+        # The code that loads the model reports missing or invalid files.
         return Task.TEXT_GENERATION if wanted == "auto" else Task(wanted)
     if takes_images(model_dir) or transcribes(model_dir):
         found = Task.SPEECH if transcribes(model_dir) else Task.TEXT_GENERATION

@@ -239,8 +239,8 @@ class ProcessPool:
             self._idle.put(peer)
 
     def close(self) -> None:
-        """Kills the processes, in a few seconds at most. What they do then fails, and later calls
-        are refused."""
+        """Kills the processes, in a few seconds at most. Running calls fail, and later calls are
+        refused."""
         with self._lock:
             self._is_closed = True
             peers = list(self._peers)

@@ -205,8 +205,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (EngineFailed, RequestFailed, StateFailed) as error:
         return _complain(error, _FAILURE)
     except BrokenPipeError:
-        # Whoever reads the output has left, as head does: the rest of it, which the interpreter
-        # writes at its end, goes nowhere.
+        # A reader such as head has closed the output. The interpreter flushes the rest at exit,
+        # which would fail again: discard it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _OUTPUT_CLOSED
 

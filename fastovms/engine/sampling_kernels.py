@@ -12,7 +12,8 @@ logit's key is an integer that has the same order as the logit; a logit's weight
 softmax.
 """
 
-# The signatures for the compiler are the types, which mypy does not know.
+# The types are in numba's signatures.
+
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 
 from __future__ import annotations
@@ -338,7 +339,7 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
         last = np.int32(rank >> 32)
         end = 0xFFFFFFFF - (rank & 0xFFFFFFFF) + 1
         total = _weigh(row, shift, maxima, last, end, highest, scale, sums[0])
-    # What top-p keeps is a share of what top-k has left, before min-p takes its part away.
+    # top-p keeps a share of the total after top-k, but before min-p.
     missing = top_p * total
     if min_p > 0:
         # A weight is at least `min_p` of the largest where its logit is at least this. Both filters

@@ -193,7 +193,7 @@ class Sequence:
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         self.num_own_cached_tokens = 0
-        # What is not its request's first sample, or has been resumed, is not counted at all.
+        # Only a request's first sample is counted, and only if it was not resumed.
         self.is_prefix_counted = index > 0 or self.num_generated_tokens > 0
         self.block_table = array("i")
         self.prefix_root = ROOT

@@ -341,7 +341,7 @@ class StepCosts:
             return
         drafts = self._drafts.setdefault(num_decodes.bit_length(), DraftCosts())
         if drafts.is_trial_due(self._num_steps):
-            # What a change adds was learned when drafts did not pay, and may be why.
+            # A wrong cost of changes may be the reason why drafts did not pay: learn it again.
             self._changes.clear()
         change = self.shape_change_seconds if is_change else 0.0
         drafts.learn(num_drafts, max(0.0, seconds - plain - change), self._num_steps)

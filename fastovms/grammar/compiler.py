@@ -150,7 +150,7 @@ def with_token_ids(lark: str, names: Mapping[str, int]) -> str:
 
 
 def _hidden(name: str) -> str:
-    # Whether it is special may be told by its first and its last character.
+    # Keep the first and the last character: llguidance may recognize special tokens by them.
     return name[:1] + _MARK + name[1:]
 
 

@@ -492,8 +492,8 @@ class Connection(asyncio.Protocol):
         self._request = self._stream = None
         self._num_served += 1
         if self._final:
-            # What was sent behind the last request would make a plain close a reset, which may
-            # overtake the answer (RFC 9112 9.6).
+            # If the client has sent data after the last request, a plain close would become a
+            # reset, which may overtake the answer (RFC 9112 9.6).
             linger = self._linger or bool(self._queue)
             self._parser.close()
             self._queue.drop(self._server)

@@ -229,7 +229,7 @@ class Dispatcher:
         if request.method == "OPTIONS" and self._cross_origin is not None:
             fields = self._cross_origin.preflight_fields(request)
             if fields is not None:
-                # It cannot carry a key, so it is told nothing of the paths that there are.
+                # A preflight cannot carry a key, so the answer does not reveal which paths exist.
                 return Response(204, headers=fields)
         if self._authenticate is not None:
             refusal = self._authenticate(request)

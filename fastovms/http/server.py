@@ -152,7 +152,7 @@ class HttpServer:
             state.draining = True
             await self._accept_queued(min(timeout, _ACCEPT_TIMEOUT))
             self._stop_listening()
-            await asyncio.sleep(0)  # the protocol of the last one is told in the next pass
+            await asyncio.sleep(0)  # the last connection's protocol is called in the next pass
             for connection in list(state.connections):
                 connection.drain()
         try:

@@ -1,9 +1,9 @@
 """Endpoint `/v1/decisions`: typed questions about one input, answered with probabilities.
 
 The form is that of OpenAI's Decisions API (openai-python 3.57). A question is a turn of the user,
-with a short label for each allowed answer. What the model would say first decides: the
-probabilities of the labels, of all their tokens, divided by their sum. Nothing is sampled. All
-questions share the prompt before them, which the prefix cache keeps.
+with a short label for each allowed answer. An answer's probability is that of its label, with all
+of its tokens, as the beginning of the model's turn, divided by the sum for all labels. Nothing is
+sampled. All questions share the prompt before them, which the prefix cache keeps.
 """
 
 from __future__ import annotations

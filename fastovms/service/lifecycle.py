@@ -329,7 +329,7 @@ class Lifecycle:
         logger.info("shutting down: waiting for running requests to finish")
         self._notifier.stopping("shutting down: waiting for running requests to finish")
         patience = config.drain_delay + http.drain_grace + http.close_timeout
-        # What may end by itself has as much time as what is closed afterwards.
+        # One timeout to let requests end by themselves, and one to close the rest.
         self._notifier.extend_timeout(patience + 2 * http.drain_timeout + _EXTENSION)
         self._status.phase = ServerPhase.LEAVING
         await _first_of(asyncio.sleep(config.drain_delay), self._stop_now.wait())
@@ -359,7 +359,7 @@ class Lifecycle:
             left = max(0.0, end - loop.time())
             await _first_of(drain(left), asyncio.sleep(left))
 
-    # What the service manager is told
+    # Status for the service manager
 
     def _on_progress(self) -> None:
         if self._notifier.watchdog_interval is not None:

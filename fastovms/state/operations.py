@@ -43,8 +43,8 @@ class Operations(RunningOperations):
         if not self._insert(tenant, response, conversation_id):
             return False
         if response.previous_id is not None:
-            # Behind the insertion: of two servers that add responses which continue each other,
-            # the one that looks later finds that its own is among those, or that one is missing.
+            # This check follows the insertion, so that of two servers that add responses which
+            # continue each other, the later one finds the circle or the missing response.
             last = self._tables.chain(tenant, response.id, MAX_CHAIN)[-1]
             if last.previous_id is not None:
                 raise UnknownPrevious(last.previous_id)

@@ -122,7 +122,7 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
             continue
         top = root / mount_point.lstrip("/")
         path = memberships[name]
-        # A container may see its own group mounted, and yet be told the group's path on the host.
+        # In a container, its own group may be mounted, but with the group's path on the host.
         is_below = path == mounted or path.startswith(mounted.rstrip("/") + "/")
         below = path.removeprefix(mounted).strip("/") if is_below else ""
         group = top / below
@@ -212,10 +212,10 @@ def forget_mapped(
     return num_bytes
 
 
-# The binding makes a table from element types to numpy's at its first use, as a static variable
-# of C++, and lets go of the GIL meanwhile. A second thread that asks for the table in that moment
-# waits for the variable while it holds the GIL, for which the first one waits: the whole process
-# stands still, deaf to SIGTERM (openvino 2026.4.1, seen once in some thousand starts under load).
+# At its first use, the binding makes a table from element types to numpy's, as a static variable of
+# C++, and releases the GIL in between. A second thread that then uses the table waits for the
+# variable while it holds the GIL, for which the first thread waits. The deadlock stops the whole
+# process, which ignores SIGTERM (openvino 2026.4.1, seen once in some thousand starts under load).
 def make_binding_tables() -> None:
     """Initializes OpenVINO's tables of element types and dtypes. Call it before several threads use
     OpenVINO. Takes microseconds and is idempotent."""

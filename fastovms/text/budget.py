@@ -1,4 +1,4 @@
-"""What the renderings of a request may cost, and the errors of templates that cost more."""
+"""The limits on the cost of rendering templates for a request, and the errors beyond them."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_tools_are_listed_in_the_user_message_without_system_role() -> None:
         ({"parallel": True}, "To call several"),
     ],
 )
-def test_listed_tools_say_whether_calls_may_be_parallel(
+def test_tools_in_the_prompt_limit_parallel_calls_by_choice(
     choice: dict[str, bool], words: str
 ) -> None:
     assert words in told(USER, **choice)[0]["content"]

@@ -204,7 +204,7 @@ class BackendExtension:
         return engine
 
     def hold(self, request: GenerationRequest) -> Callable[[], None] | None:
-        """Returns what is called when a request has ended, or None; called for each request. Raises
+        """Returns the callback for the end of a request, or None; called for each request. Raises
         BackendUnavailable if the request cannot be computed any more."""
         return None
 
@@ -247,7 +247,7 @@ class Grammars(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends what `start` has started."""
+        """Ends the work that `start` began."""
 
 
 class BackendParts(NamedTuple):

@@ -7,7 +7,8 @@ scale. What an adapter changes is rounded by about a hundredth of itself. The we
 changes are compressed, and rounded by more.
 """
 
-# The signatures for the compiler are the types, which mypy does not know.
+# The types are in numba's signatures.
+
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Lays compressed weights out as the kernels read them."""
 
-# The signatures for the compiler are the types, which mypy does not know.
+# The types are in numba's signatures.
+
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 
 from __future__ import annotations

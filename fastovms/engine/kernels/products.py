@@ -16,7 +16,8 @@ took 1.25 to 1.5 times as long, and 16 rows 1.1 to 1.3 times (two cores of a Zen
 requested twice or more, because CPUs drop requests: with one, 8 rows took 1.5 times as long.
 """
 
-# The signatures for the compiler are the types, which mypy does not know.
+# The types are in numba's signatures.
+
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 # mypy: disallow-untyped-decorators=False
 
@@ -491,13 +492,11 @@ def _multiply_blocks(
             )
 
 
-# A function for each set of instructions, which is compiled only where the CPU has them. Their
-# arguments are 64-bit integers: those of `BlockArguments`, and
+# There is a function for each instruction set; it is compiled only if the CPU has the instructions.
+# The arguments are 64-bit integers: those of `BlockArguments`, and
 #
 # rows, bits, zeros: rows of activations, bits of a weight, whether there are zero points
 # first, end: the blocks to be multiplied
-
-
 def multiply_avx2(w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end):
     _multiply_blocks(
         0, 8, 2, 2, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end

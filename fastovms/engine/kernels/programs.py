@@ -4,7 +4,8 @@ A program works on buffers of f32, of which each has a row for each token of the
 allocated, and the interpreter's lock is not held.
 """
 
-# The signatures for the compiler are the types, which mypy does not know.
+# The types are in numba's signatures.
+
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Segment:
 
 
 def port_of(output: Any) -> Port:
-    """Returns what an output is known by."""
+    """Returns the key of an output: the id of its node, and its index there."""
     return output.get_node().get_instance_id(), output.get_index()
 
 
@@ -129,7 +129,7 @@ def _find_steps(nodes: Sequence[Node], instructions: str) -> dict[int, Step]:
 
 
 def _step_of(node: Node, instructions: str) -> Step | None:
-    """Returns what a node does as a step; None = there is no code for it."""
+    """Returns the step that computes a node; None = the kernels do not support the node."""
     kind = node.get_type_name()
     widths = tuple(map(_width, node.outputs()))
     if not widths or None in widths:

@@ -161,8 +161,8 @@ class StateRows:
         num_written = np.where(has_drafts, lens, -(-ends // size) - past_lens // size)
         begins = np.zeros(len(lens) + 1, np.int32)
         np.cumsum(num_written + 1, out=begins[1:])
-        # Of each sequence's places in the block tables, the first is that of its first written
-        # block, less one: in it stands what is read.
+        # Each sequence has one entry for the row that is read, which is set below, and one for each
+        # written block.
         places = np.repeat(tables + past_lens // size - 1 - begins[:-1], num_written + 1)
         places += np.arange(begins[-1], dtype=np.int32)
         rows = inputs.block_indices.take(places, mode="clip")

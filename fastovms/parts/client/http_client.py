@@ -422,7 +422,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._is_complete = True
-        # Of a message that has no framing, its end is the connection's.
+        # A message without framing ends with the connection.
         self._keeps_alive = self._has_framing and self._parser.should_keep_alive()
 
 

@@ -4,7 +4,8 @@ loops.
 Importing the module compiles it, or loads the compiled code; see `suffix_index`.
 """
 
-# The signatures for the compiler are the types, which mypy does not know.
+# The types are in numba's signatures.
+
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 
 from __future__ import annotations

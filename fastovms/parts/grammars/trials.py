@@ -648,7 +648,7 @@ def trial_starter(compiler: GrammarCompiler) -> StartTrial:
     )
 
     def start(seconds: float) -> ChildProcess:
-        # What takes long must not take it from the engine.
+        # Long trials get a lower priority than the engine.
         niceness = 0 if seconds == LANE_SECONDS[0] else 5
         module = "fastovms.parts.grammars.trial_process"
         process = ChildProcess(module, str(seconds), str(niceness))

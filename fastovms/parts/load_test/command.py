@@ -388,7 +388,9 @@ def bench(url: str, config: LoadConfig, data: DataConfig, report: ReportConfig) 
         servers.append(LoadedServer(report.compare, compared, config))
     if report.html is not None or report.svg is not None:
         check_plots()
-    draw_samples(data, 1, random.Random(0), as_text=True)  # a file at fault is told of now
+    draw_samples(
+        data, 1, random.Random(0), as_text=True
+    )  # raises for a faulty file before the load
     _raise_file_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code_of_signal = runner.run(_run(servers, config, data, report))

@@ -18,8 +18,8 @@ MAX_SCANS: Final = 100
 """The most scans that an image may have: each takes time in proportion to all pixels, however few
 bytes it has. Encoders write about ten."""
 
-# Of bytes that fill up to a marker, the last 0xFF is found: with all of them in the expression, a
-# run that no marker follows would be searched anew from each of its bytes.
+# In a run of 0xFF fill bytes before a marker, only the last byte is matched. A pattern for the
+# whole run would search a run without a marker again from each of its bytes.
 _MARKER: Final = re.compile(rb"\xff[^\x00\xff]", re.DOTALL)
 _WITHOUT_LENGTH: Final = frozenset((0x01, *range(0xD0, 0xD9)))
 """The markers that no length follows: TEM, RST0 to RST7 and SOI (ITU T.81, B.1.1.3)."""

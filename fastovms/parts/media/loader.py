@@ -249,7 +249,7 @@ class ImageLoader:
     def input_of(
         self, model: ModelInfo, tokenizer: Tokenizer, processor: Mapping[str, Any]
     ) -> ImageInput:
-        """Returns what loads the images of one model's requests. `processor` is the model's
+        """Returns the loader of images for one model's requests. `processor` is the model's
         preprocessor_config.json."""
         ids = [value for key in _TAG_KEYS if type(value := model.config.get(key)) is int]
         texts = (tokenizer.token_bytes(token_id).decode(errors="replace") for token_id in ids)
@@ -257,7 +257,7 @@ class ImageLoader:
         return self.input(reserved, self.bound(processor))
 
     def input(self, reserved: tuple[str, ...] = (), bound: PixelBound | None = None) -> ImageInput:
-        """Returns what loads the images of requests. `bound` is the size to which larger images are
+        """Returns a loader of images for requests. `bound` is the size to which larger images are
         shrunk; None = `--shrink-images-to`."""
         return ImageInput(partial(self.load, bound=bound), self.max_images, reserved)
 

@@ -345,7 +345,7 @@ class MessageFrames:
         self._form = form
         self._request_id = request_id
         self._is_open = False
-        # Which type of piece the block that is open is made of; None = no block is.
+        # The type of the pieces in the open block; None = no block is open.
         self._kind: type[Piece] | None = None
         self._index = -1
         self._thoughts: list[str] = []
@@ -443,7 +443,7 @@ _SWITCH = "enable_thinking"
 
 @dataclass(frozen=True, slots=True)
 class MessagesReader(RequestReader[MessagesRequest]):
-    """Reads what only messages have. `asked` is in our words; see `_in_our_words`."""
+    """Reads the fields that only Messages requests have. `asked` comes from `_in_our_words`."""
 
     fields: MessageFields
 
@@ -583,7 +583,7 @@ class Messages:
         prompt, images = await asked.model.chat.rendered(asked.client, make, asked.size)
         num_tokens = len(prompt.token_ids)
         if images:  # only the model knows how many tokens they are
-            # What is said of the answer has no say in what its prompt is.
+            # The options for the answer do not affect the prompt, and must not be refused here.
             body = msgspec.structs.replace(
                 asked.body,
                 max_tokens=0,

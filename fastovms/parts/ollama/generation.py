@@ -261,7 +261,7 @@ Body = OllamaChatRequest | OllamaGenerateRequest
 
 
 def _members_of(body: Body) -> Callable[[Told], Members]:
-    """Returns what makes the members of a part of an answer."""
+    """Returns the function that makes the members of a part of an answer."""
     return chat_members if isinstance(body, OllamaChatRequest) else generate_members
 
 

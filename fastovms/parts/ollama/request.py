@@ -301,7 +301,7 @@ _ANSWER_SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class OllamaReader(RequestReader[AskedFields]):
-    """Reads what only requests to `/api/chat` and `/api/generate` have.
+    """Reads the fields that only requests to `/api/chat` and `/api/generate` have.
 
     Attributes:
         num_predict: the maximum number of generated tokens; None = not given.

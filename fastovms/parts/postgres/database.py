@@ -315,7 +315,7 @@ class PostgresDatabase(SqlDatabase[SharedTables]):
             except _IN_THE_WAY:
                 if len(operations) > 1:
                     raise
-                # Whoever waited for this one goes first, or both would meet again.
+                # Let the other transaction finish first, or both would conflict again.
                 time.sleep(random.uniform(0.5, 1.0) * _PAUSE * number)
         return super()._transact(operations)
 

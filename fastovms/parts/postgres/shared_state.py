@@ -70,7 +70,7 @@ class NotificationListener(Watchers):
         async with connection:
             await connection.execute(f"LISTEN {CHANNEL}")
             self._delay = _FIRST_DELAY
-            self.wake_all()  # for what was told before
+            self.wake_all()  # notifications before LISTEN are lost
             async for notification in connection.notifies():
                 self.wake(notification.payload)
 

@@ -81,7 +81,7 @@ class Compaction:
                 "stream must be false: a compaction cannot be streamed", param="stream"
             )
         fields = read_fields(body, dialect, keeps=self._store is not None)
-        # What came before may be longer than the context: that is what a compaction is for.
+        # A history that exceeds the context is a reason for a compaction, not an error.
         fields = replace(fields, truncates=True)
         info = preparation.model.info
         history = await read_history(context, request, body, info, fields, dialect, self._store)

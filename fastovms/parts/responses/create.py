@@ -132,7 +132,7 @@ class Responses:
         plan: ResponsePlan,
         begin: Callable[[AnyServed], Awaitable[Answering]],
     ) -> Answering:
-        """Returns what answers a streamed or background request whose model must be loaded first.
+        """Returns the run of a streamed or background request whose model must be loaded first.
         The client gets the response at once, with the status "queued". Raises InvalidField if a
         field cannot be encoded. Errors that depend on the model are found later and fail the
         response."""
@@ -159,7 +159,7 @@ class Responses:
     async def _begin(
         self, request: Request, new_id: str, plan: ResponsePlan, model: AnyServed
     ) -> Answering:
-        """Returns what answers a request whose model is loaded."""
+        """Returns the run and the generation of a request whose model is loaded."""
         assert isinstance(model, ServedModel)
         context, fields, history = self._context, plan.fields, plan.history
         preparation = context.asked(

@@ -1,4 +1,4 @@
-"""What is stored of a request in the background, so that another process can resume it."""
+"""The stored data of a background request, from which another process can resume it."""
 
 from __future__ import annotations
 

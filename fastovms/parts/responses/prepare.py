@@ -1,4 +1,4 @@
-"""Reads what only requests for responses have, and counts the tokens of their prompts."""
+"""Reads the fields that only requests for responses have, and counts their prompts' tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ answer of no stated length."""
 
 @dataclass(frozen=True, slots=True)
 class ResponsesReader(RequestReader[ResponsesRequest]):
-    """Reads what only requests for responses have.
+    """Reads the fields that only requests for responses have.
 
     Attributes:
         fields: their checked options.
@@ -97,7 +97,7 @@ async def prepare_response(
     history: History,
     kept_prompt: Prompt | None = None,
 ) -> ResponsesJob:
-    """Returns what the model gets for a request; see `prepare`. `kept_prompt` is the prompt of a
+    """Returns the model's input for a request; see `prepare`. `kept_prompt` is the prompt of a
     resumed request, without images; None = the history is rendered."""
     if fields.response_format is not None:
         names = replace(asked.names, response_format="text.format", json_schema="text.format")

@@ -190,7 +190,7 @@ class RunRestorer:
         if cut is None:
             return
         log = EventLog()
-        with suppress(ValueError):  # what is behind a gap is not told
+        with suppress(ValueError):  # events after a gap are dropped
             _extend(log, cut)
         items = done_items(log)
         body = {**orjson.loads(cut.body), **status.members()}

@@ -60,8 +60,8 @@ class ResponsePlan:
 
 
 class Answering(NamedTuple):
-    """What answers a request for a response: either `generation`, or `begin` if the model must be
-    loaded first.
+    """The run of a request for a response, with either its `generation`, or `begin` if the model
+    must be loaded first.
 
     Attributes:
         run: receives the deltas.
@@ -88,7 +88,7 @@ def answering(
     log_fields: dict[str, object],
     begin_span: BeginSpan | None = None,
 ) -> Answering:
-    """Returns what answers a request whose model is loaded."""
+    """Returns the run and the generation of a request whose model is loaded."""
     generation = TextGeneration(job, log_fields, begin_span)
     run = new_run(context, plan, job, lambda: generation.usage)
     return Answering(run, generation, job=job)

@@ -110,7 +110,7 @@ class Whisper:
             if not window.has_times:
                 send(connection, text)
             elif len(samples) > WINDOW_SECONDS * SAMPLE_RATE:
-                # What follows the window is only there for its last frames to be the same.
+                # The samples after the window only complete its last frames; ignore their text.
                 return genai.StreamingStatus.STOP
             return genai.StreamingStatus.RUNNING
 

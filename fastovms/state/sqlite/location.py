@@ -169,9 +169,13 @@ def open_directory(
     directory: Path, bounds: StateBounds, clock: Clock, *, sets_aside: bool = True
 ) -> Database:
     """Opens the database in a directory, which it locks. Raises UnusableFile if the file is not
-    available. `sets_aside` says whether a file that is not a database is renamed and replaced, so
-    that the server can start after a disk failure, and one that is found to be damaged later is
-    renamed too, so that the next start creates a new one."""
+    available.
+
+    Args:
+        sets_aside: whether a file that is not a database is renamed and replaced, so that the
+            server can start after a disk failure. A file that is found to be damaged later is
+            renamed too, and the next start creates a new one.
+    """
     path = directory / STATE_FILE
     with _faults_told():
         private_directory(directory, may_be_link=True)

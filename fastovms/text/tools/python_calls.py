@@ -125,7 +125,7 @@ def pythonic_calls(choice: CallChoice) -> Node:
         for tool in choice.tools
     ]
 
-    # What a name begins with is one literal, so that it is told from text that begins like it.
+    # `begin` and the name are one literal, which distinguishes a call from text that begins alike.
     def call(begin: str) -> Node:
         names = [f"{begin}{tool.name}(" for tool in choice.tools]
         return one_of(*map(in_order, names, rests))

@@ -311,7 +311,7 @@ async def test_unread_state_answers_503_instead_of_404(
     assert b"the stored data cannot be read yet: no luck" in response.body
 
 
-async def test_what_is_new_is_not_stored_in_a_state_that_was_not_read(make, make_state):
+async def test_new_objects_are_not_stored_in_a_state_that_was_not_read(make, make_state):
     api = make(state=make_state(unread="no luck"))
     assert (await ask(api, "POST", "/v1/conversations", {"items": [MESSAGE]}))[0] == 503
     body = {"model": "fake", "input": "a"}

@@ -437,7 +437,7 @@ def failing(make, make_state):
     return make(state=ResponsesState(FailingStore(), make_state().runs))  # type: ignore[arg-type]
 
 
-async def test_answer_that_cannot_be_stored_says_store_false(failing):
+async def test_answer_that_cannot_be_stored_has_store_false(failing):
     status, body = await ask(failing, "POST", V1, {"model": "fake", "input": "A"})
     assert (status, body["status"], body["store"]) == (200, "completed", False)
     stream = FakeStream()

@@ -9,13 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from fastovms.api.body import one_of, show, wrong
-from fastovms.api.deferred import regex_of_lark, strict_schema
 from fastovms.api.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.params import Grammar, GrammarKind
+from fastovms.system.deferred import Deferred
 from fastovms.text.output import input_parameters
 from fastovms.text.parameters import CallChoice, Tool
 from fastovms.text.tools.tool_format import ToolFormat
+
+strict_schema: Final[Deferred[[Mapping[str, Any]], Mapping[str, Any]]] = Deferred(
+    "grammar.json_schema:strict_schema"
+)
+regex_of_lark: Final[Deferred[[str], str | None]] = Deferred("grammar.lark:regex_of_lark")
 
 MAX_NAME: Final = 256
 

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from fastovms.api.body import show
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.client_request import ClientRequest
-from fastovms.api.deferred import Deferred, enforceable_schema
 from fastovms.api.prompt import Chat, Prompt
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel
@@ -30,6 +29,7 @@ from fastovms.params import (
     ReasoningTags,
     SamplingParams,
 )
+from fastovms.system.deferred import Deferred
 from fastovms.text.output import answer_grammar, call_grammar, opens_reasoning
 from fastovms.text.parameters import CallChoice, Tool
 from fastovms.text.reasoning import ReasoningFormat, ThoughtTags
@@ -37,6 +37,9 @@ from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat
 
 grammar_of: Final[Deferred[[ClientRequest[Any], list[str]], Grammar | None]] = Deferred(
     "api.structured:grammar_of"
+)
+enforceable_schema: Final[Deferred[[Mapping[str, Any]], tuple[Any, tuple[Any, ...]]]] = Deferred(
+    "grammar.json_schema:enforceable_schema"
 )
 
 CONSTRAINTS: Final = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")

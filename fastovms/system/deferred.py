@@ -1,10 +1,10 @@
-"""Functions that a plain chat does not need. Their modules are imported at the first call."""
+"""Functions whose modules are imported at the first call, because many servers never call them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,12 +26,3 @@ class Deferred(Generic[P, R]):
             module, _, name = self.where.partition(":")
             self._function = getattr(import_module(f"fastovms.{module}"), name)
         return self._function(*args, **kwargs)
-
-
-strict_schema: Final[Deferred[[Mapping[str, Any]], Mapping[str, Any]]] = Deferred(
-    "grammar.json_schema:strict_schema"
-)
-enforceable_schema: Final[Deferred[[Mapping[str, Any]], tuple[Any, tuple[Any, ...]]]] = Deferred(
-    "grammar.json_schema:enforceable_schema"
-)
-regex_of_lark: Final[Deferred[[str], str | None]] = Deferred("grammar.lark:regex_of_lark")

@@ -19,9 +19,8 @@ from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
 from fastovms.parts.drafts.draft_model import (
     AUTOMATIC_CONFIDENCE,
     DraftModel,
-    DraftPolicy,
-    WantedDraft,
 )
+from fastovms.parts.drafts.draft_policy import DraftPolicy, WantedDraft
 from tests.engine.engines import full_engine
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily, next_token
 from tests.engine.random_operations import RandomOperations

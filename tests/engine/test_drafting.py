@@ -19,7 +19,8 @@ from fastovms.engine.sequence import Drawing
 from fastovms.engine.sequence import Sequence as EngineSequence
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import FinishReason, GenerationRequest, Grammar, GrammarKind, SamplingParams
-from fastovms.parts.drafts.draft_model import DraftModel, SequenceDrafters
+from fastovms.parts.drafts.draft_model import DraftModel
+from fastovms.parts.drafts.draft_policy import SequenceDrafters
 from fastovms.parts.drafts.drafting import TextGuesser
 from fastovms.parts.drafts.suffix_index import SuffixIndex
 from fastovms.parts.drafts.suffix_layout import MAX_MATCH

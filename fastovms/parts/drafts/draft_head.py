@@ -14,11 +14,9 @@ from fastovms.engine.sequence import Sequence
 from fastovms.parts.drafts.draft_model import (
     Chunk,
     DraftModel,
-    DraftPolicy,
     Follower,
-    SequenceDrafters,
-    WantedDraft,
 )
+from fastovms.parts.drafts.draft_policy import DraftPolicy, SequenceDrafters, WantedDraft
 
 _MAX_PENDING: Final = 64
 """The number of tokens that may wait for the next draft of their sequence, such as during a pause.

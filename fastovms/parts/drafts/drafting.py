@@ -8,7 +8,7 @@ from collections import abc
 from collections.abc import Hashable
 from functools import partial
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,7 @@ from fastovms.engine.scheduler import Chunk
 from fastovms.engine.sequence import Sequence, SequenceGrammar
 from fastovms.engine.step_costs import StepCosts
 from fastovms.params import MAX_DRAFT_TOKENS
-from fastovms.parts.drafts.draft_head import DraftHead
-from fastovms.parts.drafts.draft_model import DraftModel, DraftPolicy, SequenceDrafters, WantedDraft
+from fastovms.parts.drafts.draft_policy import DraftPolicy, SequenceDrafters, WantedDraft
 from fastovms.parts.drafts.suffix_index import (
     LEAST_CHANCE,
     NO_GUESS,
@@ -33,6 +32,9 @@ from fastovms.parts.drafts.suffix_index import (
     SuffixIndex,
 )
 from fastovms.parts.drafts.suffix_layout import MAX_MATCH
+
+if TYPE_CHECKING:
+    from fastovms.parts.drafts.draft_model import DraftModel
 
 logger = logging.getLogger(__name__)
 
@@ -367,8 +369,8 @@ class Drafting(Drafter):
     def observe(self, chunks: abc.Sequence[Chunk], inputs: StepInputs, states: Floats) -> None:
         """Passes the hidden states of a step, [tokens, width], to the draft head, if there is one.
         Call it before the tokens of the step are sampled."""
-        head = self._model
-        if not isinstance(head, DraftHead):
+        model = self._model
+        if model is None:
             return
         begins = inputs.subsequence_begins.tolist()
         try:
@@ -376,7 +378,7 @@ class Drafting(Drafter):
                 drafters = self._drafters.get(sequence.seq_id)
                 if drafters is not None and sequence.group is None:
                     own = states[begins[index] : begins[index + 1]]
-                    head.observe(sequence, drafters, int(inputs.past_lens[index]), own)
+                    model.observe(sequence, drafters, int(inputs.past_lens[index]), own)
         except Exception:
             self._switch_model_off()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import openvino as ov
 
@@ -22,10 +22,11 @@ from fastovms.engine.model.devices import is_npu
 from fastovms.engine.model.paging import read_transformed
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo
-from fastovms.parts.drafts.files import read_draft_files
 from fastovms.parts.grammars.trials import load_grammar_compiler, trial_starter
-from fastovms.parts.prefix_cache.engine import PrefixDirectory
 from fastovms.system.disk import DiskCache
+
+if TYPE_CHECKING:
+    from fastovms.parts.prefix_cache.engine import PrefixDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +107,8 @@ def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> No
         raise ConfigurationError(
             f"--draft-model cannot be used for {model.name}, which takes images"
         )
+    from fastovms.parts.drafts.files import read_draft_files
+
     if read_draft_files(config.draft_model, model_dir, model).info is None:
         raise ConfigurationError(
             f"--draft-model {config.draft_model} is an EAGLE-3 head, which the genai backend does "

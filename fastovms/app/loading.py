@@ -40,10 +40,6 @@ from fastovms.engine.model.devices import available_memory, is_gpu, share_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf, is_converted
 from fastovms.params import Task
-from fastovms.parts.drafts.files import check_draft_files
-from fastovms.parts.media.image_decoder import ImageDecoder
-from fastovms.parts.media.loader import ImageLoader
-from fastovms.parts.prefix_cache.engine import PrefixDirectory
 from fastovms.server_config import MediaConfig, ModelConfig
 from fastovms.system.disk import DiskCache
 from fastovms.system.memory import make_binding_tables
@@ -52,6 +48,8 @@ from fastovms.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from fastovms.parts.adapters.table import AdapterTable
+    from fastovms.parts.media.loader import ImageLoader
+    from fastovms.parts.prefix_cache.engine import PrefixDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +80,8 @@ def check_models(models: Sequence[ModelConfig]) -> None:
 def _check_draft_model(path: Path, cache: DiskCache) -> None:
     """Raises ConfigurationError if the draft model is missing. Whether its vocabulary fits is
     checked later."""
+    from fastovms.parts.drafts.files import check_draft_files  # most servers have no such model
+
     gguf = find_gguf(path)
     try:
         if gguf is None:
@@ -189,6 +189,9 @@ def _other(
 
 def _image_loader(config: MediaConfig) -> ImageLoader:
     """Returns a loader that decodes in separate processes."""
+    from fastovms.parts.media.image_decoder import ImageDecoder  # few models take images
+    from fastovms.parts.media.loader import ImageLoader
+
     decoder = ImageDecoder()
     return ImageLoader(config, decode=decoder.decode, close_decoder=decoder.close)
 

@@ -24,9 +24,13 @@ from fastovms.backends.paged.backend import (
     SharedCores,
 )
 from fastovms.config import EngineConfig
-from fastovms.engine.extensions import EngineExtensions
-from fastovms.engine.model.compilation import ExportedModel, compile_single_rows
-from fastovms.engine.model.devices import available_memory, reason_of
+from fastovms.engine.extensions import BeamSearches, EngineExtensions
+from fastovms.engine.model.compilation import (
+    EXACT_WEIGHTS_SIZE,
+    ExportedModel,
+    compile_single_rows,
+)
+from fastovms.engine.model.devices import available_memory, is_cpu, reason_of
 from fastovms.engine.model.model import Model, PagedModel
 from fastovms.engine.row_functions import (
     load_kernels_beside,
@@ -35,8 +39,6 @@ from fastovms.engine.row_functions import (
 )
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import ModelInfo
-from fastovms.parts.beams import BeamSearches
-from fastovms.parts.comparison.graph_comparison import largest_difference
 from fastovms.parts.drafts.drafting import SuffixKernels, drafting_of
 from fastovms.parts.grammars.trials import guard_compiler, load_grammar_compiler
 from fastovms.parts.tuning.idle import (
@@ -46,6 +48,7 @@ from fastovms.parts.tuning.idle import (
     load_tuned,
     read_files,
 )
+from fastovms.system.deferred import Deferred
 from fastovms.system.disk import DiskCache
 
 if TYPE_CHECKING:
@@ -77,6 +80,12 @@ class TunedCores(SharedCores):
 
 _DELAY: Final = 2.0
 """Seconds in which a first request may come, which is then answered undisturbed."""
+
+
+_largest_difference: Final[Deferred[[ExportedModel], float]] = Deferred(
+    "parts.comparison.graph_comparison:largest_difference"
+)
+_beam_searches: Final[Deferred[[], BeamSearches]] = Deferred("parts.beams:BeamSearches")
 
 
 class SamplingKernels(BackendExtension):
@@ -114,7 +123,7 @@ def paging_comparison(files: ExportedModel) -> Comparison:
         "graph",
         "OpenVINO's paged attention",
         (files.model_dir / "openvino_model.xml", files.model_dir / "openvino_model.bin"),
-        partial(largest_difference, files),
+        partial(_largest_difference, files),
         weights_size=files.weights_size,
     )
 
@@ -133,7 +142,7 @@ def engine_extensions(
     """
     return EngineExtensions(
         drafting_of(model, config, draft_model),
-        BeamSearches(),
+        _beam_searches,
         None if grammars is None else grammars.starter,
     )
 
@@ -224,16 +233,27 @@ def compile_paged(
     return reserve
 
 
+def can_use_kernels(model: PagedModel) -> bool:
+    """Returns whether it is worth trying: on the CPU, with weights that do not fit its caches, and
+    where a text may depend on what else is computed."""
+    return (
+        is_cpu(model.device)
+        and not model.is_batch_invariant
+        and model.states is None
+        and model.graph.weights.stat().st_size > EXACT_WEIGHTS_SIZE
+    )
+
+
 def _of_model(model: PagedModel, config: EngineConfig, cache: DiskCache) -> list[BackendExtension]:
     """Returns the extensions that change how the steps of a model are computed. Raises
     ConfigurationError if an adapter cannot be served."""
     has_kernels = False
     extensions: list[BackendExtension] = []
     if config.decode_kernels == "auto":
-        from fastovms.parts.decode_kernels.prepare import DecodeKernels, can_use_kernels
-
         has_kernels = can_use_kernels(model)
         if has_kernels:
+            from fastovms.parts.decode_kernels.prepare import DecodeKernels
+
             extensions.append(DecodeKernels(model, cache, has_adapters=config.serves_adapters))
     if config.serves_adapters:
         from fastovms.parts.adapters.table import AdapterTable

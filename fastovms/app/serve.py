@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -46,7 +46,6 @@ from fastovms.http.listeners import BoundSockets, Notifier, bind_sockets
 from fastovms.http.messages import Observer, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
-from fastovms.parts.prefix_cache.directory import open_block_directory
 from fastovms.parts.several_models.model_pool import ModelCollector
 from fastovms.server_config import (
     HTTP,
@@ -78,6 +77,9 @@ from fastovms.system.memory import child_memory, find_trim, memory_left, memory_
 from fastovms.system.threads import LastWaits, LeavableExecutor
 from fastovms.telemetry.metrics import GenerationCollector
 from fastovms.telemetry.tracing import Tracer
+
+if TYPE_CHECKING:
+    from fastovms.parts.prefix_cache.directory import BlockDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -188,12 +190,7 @@ def model_supply(
         finder.find,
         load if log is None else log.busy()(load),
         config.residency,
-        open_blocks=partial(
-            open_block_directory,
-            prefix_cache,
-            _state_dir(config.state),
-            SteadyClock(time.time, boot_time),
-        ),
+        open_blocks=partial(_open_blocks, prefix_cache, _state_dir(config.state)),
         keeps_salted=prefix_cache.keeps_salted,
         list_path=config.model_list,
         read_list=config.read_models,
@@ -204,6 +201,15 @@ def model_supply(
     elif not any(map(finder.needs_network, config.models)):
         supply.find()  # so that the commonest mistakes are found at once
     return supply
+
+
+def _open_blocks(config: PrefixCacheConfig, state_dir: Path | None) -> BlockDirectory | None:
+    """Opens the disk cache of prompts; None = it is off, or cannot be used."""
+    if config.max_bytes == 0 or (config.directory or state_dir) is None:
+        return None
+    from fastovms.parts.prefix_cache.directory import open_block_directory
+
+    return open_block_directory(config, state_dir, SteadyClock(time.time, boot_time))
 
 
 def run(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fastovms.api.admin import ReloadOutcome
 from fastovms.api.served import CAPABILITIES, KnownModel, ServedModels
@@ -23,14 +23,16 @@ from fastovms.engine.model.devices import FREE_MEMORY_SHARE, GIB, available_memo
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf
 from fastovms.params import Task
-from fastovms.parts.prefix_cache.directory import BlockDirectory
-from fastovms.parts.prefix_cache.engine import PrefixDirectory
 from fastovms.parts.several_models.model_pool import ModelPlan, ModelPool
 from fastovms.parts.several_models.residency import Residency
 from fastovms.server_config import ModelConfig, ModelSource, ResidencyConfig
 from fastovms.service.lifecycle import FileWatch
 from fastovms.system.memory import find_trim
 from fastovms.system.threads import in_daemon_thread
+
+if TYPE_CHECKING:
+    from fastovms.parts.prefix_cache.directory import BlockDirectory
+    from fastovms.parts.prefix_cache.engine import PrefixDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -266,6 +268,8 @@ class ModelSupply:
         self._plans = plan_models(self._configs, self._config)
         blocks = self._open_blocks()
         if blocks is not None:
+            from fastovms.parts.prefix_cache.engine import PrefixDirectory
+
             self._prefixes = PrefixDirectory(blocks, self._keeps_salted)
         if self._config.loads_on_demand or not self._configs:
             models = ServedModels()

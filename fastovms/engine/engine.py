@@ -88,7 +88,8 @@ class SequenceMaker:
         """Checks a request. May be called on any thread. Raises RequestError if the beams of the
         request could never run."""
         if request.params.beam_search is not None:
-            self._searches.validate(request, self.token_limit(request), self._max_num_seqs)
+            limit = self.token_limit(request)
+            self._searches().validate(request, limit, self._max_num_seqs)
 
     def make(self, request: GenerationRequest) -> list[Sequence]:
         """Returns the `n` samples of a valid request, which share the prompt of the first, or the
@@ -130,7 +131,7 @@ class SequenceMaker:
         if params.max_tokens is not None:
             limit = min(limit, num_prompt_tokens + params.max_tokens)
         if params.beam_search is not None:
-            limit = self._searches.token_limit(request, limit, self._blocks)
+            limit = self._searches().token_limit(request, limit, self._blocks)
         return limit
 
 
@@ -235,7 +236,7 @@ class Engine:
             self.scheduler.add(sequence)
         self._requests[request.request_id] = samples
         if request.params.beam_search is not None:
-            search = self._beam_searches.start(samples[0], request)
+            search = self._beam_searches().start(samples[0], request)
             self._searches[request.request_id] = search
         self.counters.num_prompt_tokens += len(request.prompt_token_ids)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as AbstractSequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fastovms.backend_stats import EngineCounters
 from fastovms.engine.blocks import BlockManager
@@ -94,11 +94,11 @@ class EngineExtensions:
 
     Attributes:
         make_drafter: returns the drafter, which counts its drafts and reads the costs of steps.
-        searches: makes beam searches.
+        searches: returns what makes beam searches; called for requests that search.
         grammars: given a grammar and the length of a prompt, returns a function that makes the
             state of a further sample; None = the engine gets no requests with grammars.
     """
 
     make_drafter: Callable[[EngineCounters, StepCosts], Drafter] = lambda *_: Drafter()
-    searches: BeamSearches = field(default_factory=BeamSearches)
+    searches: Callable[[], BeamSearches] = BeamSearches
     grammars: Callable[[Grammar, int], Callable[[], SequenceGrammar]] | None = None

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from fastovms.app import parts
 from fastovms.app.parts import FORMS, PARTS, Part, Parts, PartSettings
 from fastovms.http.messages import Request, UploadHandler
 from fastovms.http.routing import Match, Router
+from fastovms.server_config import DEMO_MODEL
 from tests.paths import ROOT
-from tests.real_server import Server, start_server, stop_server
+from tests.real_server import NAME, PROMPT, Server, start_server, stop_server
 from tests.test_extensions import install
 
 __all__ = ["make_api"]  # a fixture
@@ -33,14 +35,46 @@ def endpoints(context):
 """
 
 
+SWITCHED = {
+    "comparison": (),  # which is made at the first start
+    "drafts.draft_model": ("--draft-model", str(DEMO_MODEL)),
+    "prefix_cache": ("--prefix-cache-disk-size", "64M"),
+}
+"""The parts that are imported if a switch is on, by what switches them on."""
+
+UNUSED = (*SWITCHED, "adapters", "beams", "decode_kernels", "drafts.files", "genai", "media")
+"""What a server with one text model does not import before it is asked for."""
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[Server]:
-    """A server with one text model that lists its modules."""
+def directory(tmp_path_factory) -> Iterator[Path]:
+    """A directory for servers that list their modules."""
     directory = tmp_path_factory.mktemp("extension")
     install(directory, _MODULES, endpoints="modules = my_package:endpoints")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{directory}:{ROOT}")
-        server = start_server("--state-dir", str(directory / "state"))
+        yield directory
+
+
+def start(directory: Path, *flags: str) -> Server:
+    state, cache = str(directory / "state"), str(directory / "cache")
+    return start_server("--state-dir", state, "--cache-dir", cache, *flags)
+
+
+@pytest.fixture(scope="module")
+def modules_of_all(directory: Path) -> set[str]:
+    """The modules of a server that has everything of `SWITCHED`."""
+    server = start(directory, *(word for words in SWITCHED.values() for word in words))
+    try:
+        return modules(server)
+    finally:
+        stop_server(server)
+
+
+@pytest.fixture(scope="module")
+def server(directory: Path, modules_of_all: set[str]) -> Iterator[Server]:
+    """A server with one text model, at its second start."""
+    server = start(directory, "--prefix-cache-disk-size", "0")
     yield server
     stop_server(server)
 
@@ -73,6 +107,25 @@ def status_of(server: Server, route: str, *, is_form: bool) -> int:
             return response.status
     except urllib.error.HTTPError as error:
         return error.code
+
+
+def test_what_is_not_used_is_not_imported(server: Server, modules_of_all: set[str]) -> None:
+    """The first test of the server, as others use its parts."""
+    unused = tuple(f"fastovms.parts.{name}" for name in UNUSED)
+    assert [name for name in modules(server) if name.startswith(unused)] == []
+    assert {f"fastovms.parts.{name}" for name in SWITCHED} <= modules_of_all
+
+
+def test_the_first_beam_search_imports_it(server: Server) -> None:
+    assert "fastovms.parts.beams" not in modules(server)
+    fields = {"model": NAME, "prompt": PROMPT, "max_tokens": 4}
+    body = json.dumps({**fields, "use_beam_search": True, "n": 2}).encode()
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda _: server.post("/v1/completions", body), range(2))) == [
+            200,
+            200,
+        ]
+    assert "fastovms.parts.beams" in modules(server)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)

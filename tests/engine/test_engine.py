@@ -36,7 +36,7 @@ PROMPT = [1, 2, 3]
 @pytest.fixture
 def maker() -> SequenceMaker:
     blocks = BlockManager(5, 4, enable_prefix_caching=False)
-    extensions = EngineExtensions(searches=BeamSearches())
+    extensions = EngineExtensions(searches=BeamSearches)
     return SequenceMaker(
         blocks, max_model_len=20, max_num_seqs=4, extensions=extensions, new_seed=lambda: 7
     )

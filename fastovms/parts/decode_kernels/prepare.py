@@ -14,8 +14,7 @@ import openvino as ov
 from fastovms import __version__
 from fastovms.backend_stats import BackendStats
 from fastovms.backends.paged.backend import BackendExtension
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
-from fastovms.engine.model.devices import is_cpu, reason_of
+from fastovms.engine.model.devices import reason_of
 from fastovms.engine.model.model import PagedModel, RunnerFactory
 from fastovms.system.disk import DiskCache, file_identity, key_of
 from fastovms.system.memory import find_trim
@@ -44,17 +43,6 @@ class _DroppedError(Exception):
 
 class _WrongError(Exception):
     """The kernels are less exact than OpenVINO, as the message says."""
-
-
-def can_use_kernels(model: PagedModel) -> bool:
-    """Returns whether it is worth trying: on the CPU, with weights that do not fit its caches, and
-    where a text may depend on what else is computed."""
-    return (
-        is_cpu(model.device)
-        and not model.is_batch_invariant
-        and model.states is None
-        and model.graph.weights.stat().st_size > EXACT_WEIGHTS_SIZE
-    )
 
 
 class DecodeKernels(BackendExtension):

@@ -20,7 +20,7 @@ from openvino import opset13
 from bench.models import write_model
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
-from fastovms.app.paged import SingleRows
+from fastovms.app.paged import SingleRows, can_use_kernels
 from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import WeightStore, packed_bytes
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
@@ -45,7 +45,7 @@ from fastovms.parts.decode_kernels.few_rows import (
     compile_few_rows,
     served_numbers,
 )
-from fastovms.parts.decode_kernels.prepare import DecodeKernels, can_use_kernels
+from fastovms.parts.decode_kernels.prepare import DecodeKernels
 from fastovms.parts.decode_kernels.step_program import AdaptedStepRunner, StepProgramRunner
 from fastovms.system.disk import DiskCache
 from tests.gguf.tiny_models import HIDDEN, TinyModel

@@ -109,11 +109,15 @@ def _edited_list(arguments: argparse.Namespace, flag: str, given: Path | bool) -
         if beside is None:
             raise ConfigurationError(f"{flag} needs --config-path")
         return beside
-    if beside is not None and config_file(given).resolve() != config_file(beside).resolve():
+    if beside is not None and not _is_same(config_file(given), config_file(beside)):
         raise ConfigurationError(
             f"{flag} {given} cannot be used with --config-path {beside}: these are different files"
         )
     return given
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)  # Path.resolve fails in a loop of links
 
 
 def _only_name(arguments: argparse.Namespace, flag: str) -> str:
@@ -145,7 +149,8 @@ def add_model(config: Path, name: str, base_path: Path) -> None:
     """
     path, root = _read(config, may_be_new=True)
     models = [model for model in root["model_config_list"] if _name(model) != name]
-    is_of_list = not base_path.exists() and (path.parent / base_path).exists()
+    # Path.exists fails where a directory cannot be read, or a name is too long.
+    is_of_list = not os.path.exists(base_path) and os.path.exists(path.parent / base_path)
     place = str(base_path) if is_of_list else path_from(path.parent, base_path)
     models.append({"config": {"name": name, "base_path": place}})
     _write(path, {**root, "model_config_list": models})

@@ -159,6 +159,14 @@ def test_incomplete_or_contradictory_config_edit_changes_no_file(
     assert list((folder / "other").iterdir()) == []
 
 
+@pytest.mark.parametrize("flag", ["--add-to-config", "--remove-from-config"])
+def test_list_behind_a_loop_of_links_is_another_file(capfd, folder, flag):
+    (folder / "loop").symlink_to("loop")
+    code, message = edit(capfd, f"{flag} loop --config_path mr --model_name a --model_path /a")
+    assert code == 2
+    assert message.endswith("cannot be used with --config-path mr: these are different files\n")
+
+
 # Paths
 
 
@@ -210,6 +218,14 @@ def test_a_model_is_found_from_anywhere(capfd, folder, monkeypatch, config, mode
     path = path / "config.json" if path.is_dir() else path
     [entry] = json.loads(path.read_text())["model_config_list"]
     assert entry["config"]["base_path"] == written.format(folder)
+
+
+def test_path_that_cannot_be_looked_up_is_written_as_a_missing_one(capfd, folder):
+    name = "m" * 300  # longer than a file's name may be
+    line = f"--add_to_config --config_path mr --model_name a --model_path {name}"
+    assert edit(capfd, line) == (0, "")
+    *_, entry = json.loads((folder / "mr" / "config.json").read_text())["model_config_list"]
+    assert entry["config"]["base_path"] == f"../{name}"
 
 
 def test_options_that_a_list_cannot_hold_are_logged(folder, caplog):

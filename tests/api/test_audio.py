@@ -19,6 +19,7 @@ from fastovms.api.body import BodyReader, FairThread
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
 from fastovms.api.served import ServedModels
+from fastovms.app.parts import FORMS
 from fastovms.backend_stats import BackendStats
 from fastovms.config import ApiConfig, HttpConfig
 from fastovms.errors import EngineFailed, Overloaded
@@ -148,7 +149,7 @@ async def start(decoder: AudioDecoder, monkeypatch: pytest.MonkeyPatch) -> Async
             router.add(route.method, route.path, route.handler)
         server = HttpServer(
             HttpConfig(port=0, max_body=1024, linger_timeout=0.1, close_timeout=0.1),
-            Dispatcher(router, render_error, checks=[JsonOnly(render_error, audio.ROUTES)]),
+            Dispatcher(router, render_error, checks=[JsonOnly(render_error, FORMS)]),
         )
         await server.start()
         port = server.addresses[0].rpartition(":")[2]

@@ -11,11 +11,12 @@ import pytest
 from msgspec import structs
 from openai.types import Batch
 
+from fastovms.app.parts import FORMS
 from fastovms.errors import MalformedBody
 from fastovms.http.messages import UploadHandler
 from fastovms.http.routing import Match
 from fastovms.params import LOWEST_PRIORITY, Task
-from fastovms.parts.batches.endpoints import UPLOAD_ROUTES, BatchRequest, batch_object
+from fastovms.parts.batches.endpoints import BatchRequest, batch_object
 from fastovms.parts.batches.records import BatchError
 from fastovms.parts.batches.service import BatchService
 from fastovms.parts.batches.store import FileRecord
@@ -381,4 +382,4 @@ def test_files_and_batches_are_routed_below_each_prefix(make_api, prefix: str) -
         assert isinstance(api.router.match("GET", prefix + path), Match)
     upload = api.router.match("POST", f"{prefix}/files")
     assert isinstance(upload.handler, UploadHandler)
-    assert upload.pattern in UPLOAD_ROUTES
+    assert upload.pattern in FORMS

@@ -19,6 +19,7 @@ from openai.types import FileObject
 from fastovms.api.body import BodyReader
 from fastovms.api.dialect import OPENAI, render_error
 from fastovms.api.uploads import FormReader, UploadSink
+from fastovms.app.parts import FORMS
 from fastovms.config import HttpConfig
 from fastovms.errors import InvalidField, NotFound, RequestError, StateFailed
 from fastovms.http.gates import JsonOnly
@@ -26,7 +27,6 @@ from fastovms.http.messages import Headers, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
 from fastovms.parts.batches.endpoints import (
-    UPLOAD_ROUTES,
     BatchEndpoints,
     Batches,
     add_batch_routes,
@@ -456,7 +456,7 @@ async def start(tmp_path):
         add_batch_routes(router, files, batches)
         server = HttpServer(
             HttpConfig(port=0, max_body=1024, linger_timeout=0.1, close_timeout=0.1),
-            Dispatcher(router, render_error, checks=[JsonOnly(render_error, UPLOAD_ROUTES)]),
+            Dispatcher(router, render_error, checks=[JsonOnly(render_error, FORMS)]),
         )
         await server.start()
         port = server.addresses[0].rpartition(":")[2]

@@ -333,12 +333,6 @@ class BatchEndpoints:
             return None
 
 
-UPLOAD_ROUTES: Final = tuple(
-    f"{prefix}/files" for dialect in DIALECTS for prefix in dialect.prefixes
-)
-"""The patterns of routes whose bodies are not JSON."""
-
-
 def add_batch_routes(router: Router, files: Files, batches: Batches) -> None:
     """Adds the routes of files and batches. Batch lines are answered by the routes already added
     for models."""

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from threading import Lock
 from typing import Any, Final, Literal
 
@@ -483,23 +484,13 @@ _OPERATIONS: Final = {
 }
 
 
-def _routes() -> Iterator[tuple[Dialect, str, Operation]]:
-    for dialect in DIALECTS:
-        for prefix in dialect.prefixes:
-            for path, operation in _OPERATIONS.items():
-                yield dialect, f"{prefix}{path}", operation
-
-
-ROUTES: Final = tuple(route for _, route, _ in _routes())
-"""The patterns of routes whose bodies are forms."""
-
-
 def endpoints(context: ApiContext) -> Iterator[Route]:
     """Yields the routes of models of speech."""
     speech = Speech(context)
-    for dialect, route, operation in _routes():
+    for dialect, (path, operation) in product(DIALECTS, _OPERATIONS.items()):
         answer: Any = partial(speech.answer, translates=operation is _TRANSLATION)
         handler = UploadHandler(
             partial(speech.open_upload, dialect=dialect), endpoint(answer, dialect)
         )
-        yield Route("POST", route, handler, operation)
+        for prefix in dialect.prefixes:
+            yield Route("POST", f"{prefix}{path}", handler, operation)

@@ -246,6 +246,7 @@ class ResponseRun:
 
     def push(self, delta: SampleDelta) -> None:
         if self._prewarms:
+            self.output.begin()
             if delta.finish_reason is not None:
                 usage = self._usage()._replace(completion_tokens=0, reasoning_tokens=None)
                 self.status = ResponseStatus("completed", int(self._unix_time()), usage)

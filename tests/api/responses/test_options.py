@@ -173,6 +173,21 @@ async def test_a_long_history_is_compacted(make, path, streamed):
         assert "It is sunny" not in prompt_of(api)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_the_prefix_of_a_compacted_history_has_its_compaction(make, streamed):
+    api = make(script, context=4000)
+    options = {**COMPACTING, "prompt_cache_options": {"prewarm": True}}
+    body = {**BODY, **options, "input": [*LONG, {"role": "user", "content": "Sure?"}]}
+    if streamed:
+        answer = (await api.stream(V1, body))[-2]["response"]
+    else:
+        status, answer = await ask(api, "POST", V1, body)
+        assert status == 200, answer
+    [compaction] = answer["output"]
+    assert unseal_summary(compaction["encrypted_content"]) == "Sunny in Paris."
+    assert answer["usage"]["output_tokens"] == 0
+
+
 @pytest.mark.parametrize(
     ("threshold", "given"),
     [

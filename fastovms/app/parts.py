@@ -114,15 +114,15 @@ async def _has_stored_work(settings: PartSettings) -> bool:
 
 
 async def _has_files(settings: PartSettings) -> bool:
-    """Returns whether there are files or batches, or their directory cannot be read."""
-    if settings.directory is None:
+    """Returns whether there are files or batches, or may be once their disk can be used."""
+    directory, store = settings.directory, settings.store
+    if directory is None:
         return False
     try:
-        return any(
-            any((settings.directory / name).iterdir())
-            for name in ("files", "batches")
-            if (settings.directory / name).exists()
-        )
+        if not directory.exists() or (store is not None and store.trouble()):
+            return True
+        folders = (directory / name for name in ("files", "batches"))
+        return any(any(folder.iterdir()) for folder in folders if folder.exists())
     except OSError:
         return True
 

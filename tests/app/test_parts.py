@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,7 +18,12 @@ from fastovms.app import parts
 from fastovms.app.parts import FORMS, PARTS, Part, Parts, PartSettings
 from fastovms.http.messages import Request, UploadHandler
 from fastovms.http.routing import Match, Router
-from fastovms.server_config import DEMO_MODEL
+from fastovms.parts.batches.service import BatchService
+from fastovms.server_config import DEMO_MODEL, BatchConfig, FilesConfig
+from fastovms.state.sqlite.database import UnusableFile
+from fastovms.state.sqlite.location import AwaitedFile
+from fastovms.state.state_store import StateStore
+from fastovms.system.threads import LastWaits
 from tests.paths import ROOT
 from tests.real_server import NAME, PROMPT, Server, start_server, stop_server
 from tests.test_extensions import install
@@ -177,3 +183,41 @@ async def test_a_part_that_cannot_be_imported_is_tried_again(make_api, monkeypat
     third = await match.handler(request)
     assert third.status == 503
     assert caplog.text.count("the part messages cannot be imported") == 2
+
+
+async def begun(parts: Parts, api: Any) -> list[str]:
+    """Returns the parts that begin without a request."""
+    parts.add_routes(api.router, api.context)
+    parts.begin_work()
+    assert parts._beginning is not None
+    await parts._beginning
+    names = list(parts._running)
+    await parts.close(LastWaits(10.0))
+    return names
+
+
+async def test_batches_begin_without_a_request_if_there_are_files(make_api, tmp_path) -> None:
+    settings = PartSettings(directory=tmp_path)
+    assert await begun(Parts(settings), make_api()) == []
+    earlier = BatchService(tmp_path, FilesConfig(), BatchConfig(), time.time)
+    await earlier.close()
+    assert await begun(Parts(settings), make_api()) == ["batches"]
+
+
+async def test_batches_begin_without_a_request_if_their_directory_is_missing(
+    make_api, tmp_path
+) -> None:
+    settings = PartSettings(directory=tmp_path / "not_mounted")
+    assert await begun(Parts(settings), make_api()) == ["batches"]
+
+
+async def test_batches_begin_without_a_request_if_the_disk_is_not_available_yet(
+    make_api, tmp_path
+) -> None:
+    def open_file() -> Any:
+        raise UnusableFile("Permission denied")
+
+    store = StateStore(AwaitedFile(open_file, "Permission denied"))
+    settings = PartSettings(store, directory=tmp_path)
+    assert set(await begun(Parts(settings), make_api())) == {"batches", "responses"}
+    await store.close()

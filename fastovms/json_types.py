@@ -68,7 +68,7 @@ def on_one_line(written: bytes) -> bytes:
 
 def _escaped(written: bytes) -> bytes:
     for end, escaped in _LINE_ENDS:
-        written = written.replace(end, escaped)  # it stands in a string: nothing else has it
+        written = written.replace(end, escaped)  # only strings contain them
     return written
 
 

@@ -262,7 +262,7 @@ def chat_body(
 ) -> ChatCompletion:
     """Returns the unary answer. `samples` hold the whole texts, in order."""
     dialect = envelope.dialect
-    # vLLM's answers always have its members, null where there is no value.
+    # vLLM always writes its members, with null for an absent value.
     absent = None if dialect.has_ids else UNSET
     choices = []
     for index, sample in enumerate(samples):

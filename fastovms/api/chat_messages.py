@@ -247,7 +247,7 @@ def _add_answer(read: Message, message: Mapping[str, Any], name: str) -> None:
     calls = _calls(message, name)
     if calls:
         read["tool_calls"] = calls
-        read["content"] = read["content"] or None  # templates may tell the two apart
+        read["content"] = read["content"] or None  # templates may treat "" differently
 
 
 def _calls(message: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

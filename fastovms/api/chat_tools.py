@@ -153,7 +153,7 @@ def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
         raise wrong(place, "an object", form)
     if _one_of(form, "type", _FORMATS, place) == "text":
         return _ANY_TEXT, None, ""
-    # Chats have its members in one more object, responses beside the type.
+    # Chats nest the members in an object; responses have them next to the type.
     grammar, place = members_of(form, "grammar", place, flat=True)
     syntax = _one_of(grammar, "syntax", _SYNTAXES, place)
     place = f"{place}.definition"

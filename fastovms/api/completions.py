@@ -179,7 +179,7 @@ def completion_body(
     """Returns the unary answer. `samples` hold the whole texts, in order, equally many for each
     prompt."""
     n = len(samples) // len(prompts)
-    # vLLM's answers always have its members, null where there is no value.
+    # vLLM always writes its members, with null for an absent value.
     absent = None if envelope.dialect.has_ids else UNSET
     choices: list[CompletionChoice] = []
     for position, prompt in enumerate(prompts):

@@ -406,7 +406,7 @@ def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tup
         found.append(first)
         if not word[0].isspace():
             inner = tuple(tokenizer.encode(f" {word}", add_special_tokens=False))
-            if inner[-len(first) :] != first:  # else banning `first` bans this too
+            if inner[-len(first) :] != first:  # otherwise banning `first` bans this too
                 found.append(inner)
     return tuple(dict.fromkeys(found))
 
@@ -576,7 +576,7 @@ def num_drafts(body: GenerationFields) -> int | None:
                 "assistant_confidence_threshold cannot be used with num_assistant_tokens",
                 param="assistant_confidence_threshold",
             )
-        return None  # 0 beside a threshold leaves the number to that, as in OpenVINO
+        return None  # with 0, the threshold decides the number, as in OpenVINO
     return None if number is None else min(number, MAX_DRAFT_TOKENS)
 
 

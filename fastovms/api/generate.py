@@ -410,7 +410,7 @@ class TextGeneration:
         if self._span is not None:
             reasons = [sample.finish_reason or FinishReason.ABORT for sample in self._samples]
             error = exc if isinstance(exc, Exception) else failure
-            # What only echoes its prompts has been submitted to nobody.
+            # A request that only echoes its prompts was never submitted to the backend.
             self._span.end(self._progress.end([] if self._done is None else reasons, error))
 
     @property
@@ -514,7 +514,7 @@ class TextGeneration:
         """Aborts running samples. Returns the error that made the run fail, if any."""
         error = None
         if self._done is not None and not self._done.cancel() and not self._done.cancelled():
-            # Also so that asyncio does not complain that nobody has asked for it.
+            # Retrieving the error also prevents asyncio's warning about an unread exception.
             error = self._done.exception()
         if self._num_unfinished:
             for request in self._requests:
@@ -527,7 +527,7 @@ class TextGeneration:
             return
         try:
             self._advance(position, first_choice + output.index, sample, output)
-        except Exception as error:  # whoever waits in `run` must learn of it
+        except Exception as error:  # the caller of `run` must get the error
             if not self._done.done():
                 self._done.set_exception(error)
 
@@ -558,7 +558,7 @@ class TextGeneration:
             tokens = tracking.take(text, ended=finish_reason is not None and stop is None)
         num_tokens = output.num_generated_tokens
         if stop is not None:
-            # Tokens behind the one that completed the stop string are dropped and not counted.
+            # Tokens after the one that completed the stop string are dropped and not counted.
             num_tokens = delta.num_tokens
             if finish_reason is None:
                 self._backend.abort(self._requests[position].request_id, output.index)

@@ -220,7 +220,7 @@ async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
         new_parser = _parser_maker(asked, chat, prompts[0])
     texts = await _text_prompts(asked, given, cut)
     if chat.images and not body.min_tokens:  # which would not let end tokens pass
-        # Only a sample that the backend ends itself tells how many tokens the images were.
+        # The backend reports the number of image tokens only if it ends the sample itself.
         params[0] = replace(params[0], stop_strings=stops.strings)
     new_detokenizer = partial(
         model.tokenizer.detokenizer,

@@ -327,7 +327,7 @@ async def _run(
     router.pending = StartWait(status, router, bodies, config.residency.wait_timeout)
 
     def on_loaded(models: ServedModels) -> None:
-        loop_watch.start(loop)  # until now a model was loaded, and nobody was served
+        loop_watch.start(loop)  # delays during the load affect no client
         trimmer.start(loop)
         context = api_context(config, models, bodies, tracer, documents)
         registry.register(GenerationCollector(models.metrics))
@@ -342,7 +342,7 @@ async def _run(
 
     def announce(models: ServedModels) -> None:
         text = greeting(server.addresses, models, needs_key=guard.needs_key)
-        with suppress(OSError):  # perhaps nobody reads it any more
+        with suppress(OSError):  # the reader may have closed stdout
             os.write(sys.stdout.fileno(), f"{text}\n".encode())
 
     def end_removed() -> None:

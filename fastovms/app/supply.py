@@ -355,7 +355,7 @@ class ModelSupply:
             present = list(pool.configs.values())
             plans, faults = await asyncio.to_thread(plan)
             changes = pool.apply(plans)
-            # Those of an earlier reading count, too: their models are as new to whoever asks now.
+            # Include unfinished loads of earlier readings: the caller waits for all new models.
             earlier = [load for load in self._loads if not load.done()]
             loads = self._loads = [*earlier, *changes.loads]
         if loads:

@@ -247,13 +247,13 @@ class ProcessPool:
         for peer in peers:
             peer.kill()
         idle = []
-        with suppress(Empty):  # whoever still holds a process finds it ended
+        with suppress(Empty):  # a process in use is dead; its user ends it
             for _ in range(self._max_processes):
                 idle.append(self._idle.get(timeout=_CLOSE_TIMEOUT))
         for one in idle:
             if one is not None:
                 self._end(one)
-            self._idle.put(None)  # whoever waits is refused
+            self._idle.put(None)  # waiting calls are refused
 
     def _begin(self) -> ChildProcess:
         with self._lock:

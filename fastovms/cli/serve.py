@@ -89,7 +89,7 @@ def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
     for mode in MODES:
         parser.add_argument(mode, action=switch, default=False, help=hidden)
     for edit in ("--add-to-config", "--remove-from-config"):
-        # With the list's path, as it was in older versions, or beside --config-path.
+        # The flag takes the list's path, as in older versions, or is used with --config-path.
         parser.add_argument(edit, type=path, nargs="?", const=True, help=hidden)
 
 

@@ -79,7 +79,7 @@ class BlockManager:
         self._entries: dict[tuple[int, bytes], _CacheEntry] = {}
         self._keys: dict[int, tuple[int, bytes]] = {}
         self._nodes = count(ROOT + 1)
-        self._tenants: dict[int, set[str]] = {}  # by findable block, those who have used it
+        self._tenants: dict[int, set[str]] = {}  # by findable block, the tenants that have used it
 
     @property
     def num_touched_blocks(self) -> int:

@@ -354,10 +354,9 @@ class Engine:
                 token_id = self._sampler.draw_next(sequence, logits[first_row + index])
             elif isinstance(token_id, Exception):
                 raise token_id
-            # The token is drawn from the row as if there were no draft, and it is the token that
-            # counts. A draft only decides whether the next row is of use: that row was computed
-            # after the draft token, so it is valid only if the draft token is the one drawn. Hence
-            # drafts change no text, greedy or random.
+            # The token is drawn from the row as if there were no draft, and is always used. The
+            # next row was computed after the draft token, so it is valid only if the drawn token is
+            # the draft token. Therefore drafts never change a text, greedy or random.
             finish_reason = sequence.append(token_id)
             token_ids.append(token_id)
             if params.logprobs is not None:

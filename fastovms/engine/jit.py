@@ -71,7 +71,7 @@ def kernel(*signatures: str) -> Callable[[Function], Function]:
         compiled: Any
         try:
             compiled = numba.njit(list(signatures), cache=_MAY_CACHE, **KERNEL_OPTIONS)(function)
-        except Exception:  # the cache cannot be written: then kernels are compiled anew
+        except Exception:  # the cache cannot be written: compile at each start
             compiled = numba.njit(list(signatures), **KERNEL_OPTIONS)(function)
         if any(compiled.stats.cache_misses.values()):
             _announce()

@@ -92,7 +92,7 @@ class Penalties:
         self._num_read = len(prompt_token_ids)
         repeats = params.repetition_penalty != 1
         self._prompt_ids = np.unique(np.array(prompt_token_ids if repeats else (), np.int64))
-        # Of each generated token: its slot, by id, and what stands there.
+        # The slot of each generated token, by id, and the contents of the slots.
         self._slots: dict[int, int] = {}
         self._ids = np.zeros(_ROOM, np.int64)
         self._counts = np.zeros(_ROOM, np.float32)

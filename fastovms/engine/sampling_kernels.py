@@ -349,9 +349,9 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
             last, end = least, row.size
             total = _weigh(row, shift, maxima, last, end, highest, scale, sums[0])
     drawn = 0
-    # Rejection sampling: a token that top-p rules out is no result, and what is then drawn among
-    # those before it has the distribution that top-p asks for. The loop ends, since each round has
-    # fewer tokens than the one before, and the likeliest is always kept.
+    # Rejection sampling: a token that top-p excludes is rejected, and the next one is drawn among
+    # the tokens before it, which gives the distribution of top-p. The loop ends, because each round
+    # has fewer tokens than the one before, and the likeliest is always kept.
     while True:
         state += _GOLDEN  # the next state of SplitMix64: each round has a number of its own
         target = _uniform(state) * total
@@ -393,8 +393,8 @@ def draw_rows(
     sums = np.empty((2, num_groups), np.float32)
     for i in range(indices.size):
         temperature, top_k, top_p, min_p = settings[i]
-        # The number depends on the seed and the position alone, not on the batch, and not on the
-        # draws before. So a token is the same after a preemption, with drafts and beside others.
+        # The random number depends only on the seed and the position, not on the batch or earlier
+        # draws. So a token is the same after a preemption, with drafts and in any batch.
         state = _mixed(seeds[i] + np.uint64(positions[i]) * _GOLDEN)
         row = rows[indices[i]]
         token_ids[i] = _draw(

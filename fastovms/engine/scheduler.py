@@ -396,7 +396,7 @@ class Scheduler:
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         self.reclaim_blocks: Callable[[], bool] = lambda: False
-        # A running sequence needs a token of budget in every step, else streams would stutter.
+        # A running sequence needs a token of budget in every step, or streams would stutter.
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         self._blocks = blocks
         self._counters = counters
@@ -675,7 +675,7 @@ class Scheduler:
             sequence = self._next_waiting()
             if before is not None and place(sequence) >= place(before):
                 break
-            # The loop stops at the first sequence that has no room. A smaller one behind it is not
+            # The loop stops at the first sequence that does not fit. A smaller one after it is not
             # admitted instead: a large one might otherwise wait for ever.
             num_new = self._num_newly_reserved(sequence)
             if num_seqs + num_new > self.max_num_seqs:

@@ -315,8 +315,8 @@ class StepCosts:
         self._last_shape = shape
         self._num_steps += 1
         if num_prefill_tokens:
-            # Before the first step of decodes nobody knows what a step costs that computes next to
-            # nothing: it is counted as the tokens' own, until there is a second measurement.
+            # Before the first step of decodes, the fixed cost of a step is unknown. It counts as
+            # the cost of the prefill tokens until it has been measured.
             beside = self.decode_seconds(max(1, num_decodes), max(1, num_rows)) or 0.0
             own = max(0.0, seconds - beside)
             self.prefills.learn(num_prefill_tokens, prefill_context, own)

@@ -447,7 +447,7 @@ class GrammarCompiler:
             GrammarKind.GRAMMAR: self._grammar,
             GrammarKind.STRUCTURAL_TAG: self._structural_tag,
         }
-        # The special tokens that may stand in a text: an end token ends it.
+        # The special tokens that a text may contain: not the end tokens, which end it.
         self._inner_tokens = {
             text: token_id
             for text, token_id in self.special_tokens.items()

@@ -191,7 +191,7 @@ class _Rewriter:
                     part["allOf"] = [*(listed if isinstance(listed, list) else []), *more]
             else:
                 del part["pattern"]
-                if part.get("format") not in FORMATS:  # else generators write both for the same
+                if part.get("format") not in FORMATS:  # usually it implies the pattern
                     self._leave_out(path, "pattern")
         patterns = part.get("patternProperties")
         if not isinstance(patterns, Mapping):

@@ -249,7 +249,7 @@ def _each(root: Schema, change: Callable[[Schema], Schema]) -> Schema:
     changed = {id(part): change(part) for part in parts_of(root)}
     try:
         found: Schema = rewritten(root, lambda part: changed.get(id(part), part))
-    except RecursionError:  # whoever compiles it says so
+    except RecursionError:  # the compiler refuses it
         return root
     return found
 

@@ -38,7 +38,7 @@ class ApiKeys:
         exempt: Collection[str] = (),
         admins: Iterable[str] = (),
     ) -> None:
-        # Digests have one length, and comparing them tells nothing about the keys.
+        # Digests have one length, and the time of a comparison reveals nothing about the keys.
         self._digests = [_digest(key.encode()) for key in dict.fromkeys(keys)]
         if not self._digests:
             raise ConfigurationError("no API key is given")

@@ -319,7 +319,7 @@ class ParserPhase(Enum):
 _BETWEEN, _BODY, _DONE = ParserPhase.BETWEEN, ParserPhase.BODY, ParserPhase.DONE
 
 
-# Knows nobody to call back.
+# A parser without callbacks.
 _INERT = httptools.HttpRequestParser(None)
 
 
@@ -491,7 +491,7 @@ class RequestParser:
         self._raw_size = 0
         self._sink.on_request(request, keep_alive)
         if self._sink is None:
-            raise InputRefused  # closed over this request: those behind it are not read
+            raise InputRefused  # this request closed the connection: ignore later ones
 
     def _check_fields(self) -> None:
         """Bounds a head's fields, or a chunked body's trailers."""

@@ -316,7 +316,7 @@ class Connection(asyncio.Protocol):
         if (
             content_length is None
             or content_length > _MAX_DISCARDED_BODY
-            or self._parser.awaiting_continue  # the answer tells the client not to send the body
+            or self._parser.awaiting_continue  # without a 100 (Continue), the client sends no body
         ):
             self._take(PendingRequest(request, admitted, final=True, linger=True))
             raise InputRefused

@@ -75,7 +75,7 @@ _STATEMENTS: Final = (
         PRIMARY KEY (object, first)
     ) {keyed_table}
     """,
-    # Not a column of `runs`, whose rows are written anew with each renewal of a lease.
+    # Not a column of `runs`, whose rows are rewritten with each renewal of a lease.
     """
     CREATE TABLE jobs (
         object {big} PRIMARY KEY REFERENCES objects ON DELETE CASCADE,

@@ -340,7 +340,7 @@ class StateStore:
         """Asks the replica that runs a response to cancel it. Returns False if no replica runs
         it."""
         runs = await self.run(Operations.request_cancel, tenant, id)
-        if runs:  # perhaps here, where the database tells nobody if there is one process
+        if runs:  # a database of one process sends no notifications
             self._watchers.wake(self._replica.id)
         return runs
 

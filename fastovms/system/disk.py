@@ -252,7 +252,7 @@ class DiskCache:
         except OSError as error:
             logger.warning("cache: entry %s is not used: %s", entry, error)
             return None
-        with suppress(OSError):  # somebody else's cache may be read
+        with suppress(OSError):  # another user's cache may be readable only
             os.utime(entry)
         return entry
 

@@ -112,8 +112,8 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
         _, controllers, path = line.split(":", 2)
         memberships.update(dict.fromkeys(controllers.split(","), path))
     for line in _lines(root / "proc/self/mountinfo"):
-        # See proc_pid_mountinfo(5): what is mounted, then where; behind the dash its type and the
-        # options of its file system, of which the controllers are some.
+        # See proc_pid_mountinfo(5): the mounted directory and the mount point; after the dash the
+        # file system's type and options, among them the controllers.
         fields, _, file_system = line.partition(" - ")
         mounted, mount_point = fields.split()[3:5]
         kind, *_, options = file_system.split()
@@ -148,11 +148,11 @@ def child_memory(root: Path = _ROOT) -> list[int]:
         tasks = root / "proc" / parents.pop() / "task"
         try:
             threads = os.listdir(tasks)
-        except OSError:  # the process has ended, or there is no descriptor to read it with
+        except OSError:  # the process has ended, or no descriptor is left
             continue
         for child in (child for thread in threads for child in _words(tasks / thread / "children")):
             resident = named_sizes(root / "proc" / child / "status").get("VmRSS")
-            if resident is not None:  # it has not ended meanwhile
+            if resident is not None:  # it is still running
                 sizes.append(resident)
                 parents.append(child)
     return sizes

@@ -22,7 +22,7 @@ def in_daemon_thread(name: str, work: Callable[[], Result]) -> asyncio.Future[Re
     future: asyncio.Future[Result] = loop.create_future()
 
     def settle(setter: Callable[[], None]) -> None:
-        if not future.done():  # else nobody waits any more
+        if not future.done():  # done: the caller was cancelled
             setter()
 
     def run() -> None:
@@ -138,5 +138,5 @@ async def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
     if cancelled is None:
         return task.result()
     if not task.cancelled():
-        task.exception()  # else the loop would tell that nobody has asked for it
+        task.exception()  # prevents a log line about an unread exception
     raise cancelled

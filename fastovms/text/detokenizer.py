@@ -153,7 +153,7 @@ class TableDetokenizer:
         self._token_bytes = token_bytes
         self._strip = strip_leading_space
         self._incomplete = b""
-        # Offsets, in `_incomplete` or right behind it, at which pushes began.
+        # Offsets, in `_incomplete` or at its end, at which pushes began.
         self._begins: list[int] = []
         self.starts: Sequence[str] = ()
 

@@ -168,7 +168,7 @@ _BY_RANK: Final = (
     FormatRow(
         "onyx", "xml_formats.ONYX_REASONING", (("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),)
     ),
-    # The word behind the token names the kind of channel, and some answers have none.
+    # The word after the token names the type of the channel; some answers omit it.
     think_format(
         "gemma4",
         (("<|channel>thought\n", "<channel|>"), ("<|channel>", "<channel|>")),

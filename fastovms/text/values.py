@@ -55,7 +55,7 @@ def copy_value(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[boo
     while True:
         if not (yield from _copy_opening(scan, emit, notation, closers)):
             return False
-        while True:  # behind a value
+        while True:  # after a value
             if not closers:
                 return True
             yield from copy_space(scan, emit, notation)

@@ -456,7 +456,7 @@ class PagedBackend:
         except EngineFailed as error:
             logger.error("engine: failed: %s", error)
             self._link.call(self.fail, str(error))
-        except BaseException as error:  # Rust's panics are no Exceptions
+        except BaseException as error:  # a panic of Rust is not an Exception
             logger.exception("engine: failed")
             self._link.call(self.fail, f"{type(error).__name__}: {reason_of(error)}")
         finally:
@@ -492,7 +492,7 @@ class PagedBackend:
         if wait:
             with self._cores.engines.rest():
                 commands.append(self._commands.get())
-        while not self._commands.empty():  # nobody else takes any
+        while not self._commands.empty():  # this thread is the only reader
             commands.append(self._commands.get())
         return commands
 

@@ -121,7 +121,7 @@ async def send_content(
         status, headers = 206, (*headers, ("Content-Range", span))
     content = _Content(path)
     try:
-        # The first piece is read before the answer begins, which tells what is wrong then.
+        # Read the first piece before the answer begins, so that the status can report an error.
         piece = await _read(threads, content, wanted)
         if len(wanted) <= _PIECE:
             return Response(status, piece, _TYPE, headers)
@@ -197,7 +197,7 @@ async def _send(
             writable.clear()
             await writable.wait()
         piece = await _read(threads, content, wanted)
-    stream.abort()  # somebody has cut the file
+    stream.abort()  # the file has become shorter
 
 
 async def _read(threads: DiskThreads, content: _Content, wanted: range) -> bytes:

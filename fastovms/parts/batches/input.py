@@ -218,7 +218,7 @@ def check_input(path: Path, rules: InputRules, pace: Pace | None = None) -> Chec
     """
     pace = pace or Pace()
     checked = CheckedInput()
-    seed = secrets.token_bytes(16)  # so that nobody can make up ids with one hash
+    seed = secrets.token_bytes(16)  # prevents deliberate hash collisions of ids
     hashes = array("Q")
     digest = hashlib.blake2b(digest_size=8)
     for number, line in read_lines(path, pace.spend):

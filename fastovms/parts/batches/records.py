@@ -107,7 +107,8 @@ def read_lines(
     """Yields the lines of a file with their numbers, from 1, without blank lines. A line that is
     too long is cut to a beginning that still exceeds the limit. `on_read` is called with the number
     of bytes of each line that is read, and of each buffer of blank lines."""
-    descriptor = open_file(path, os.O_RDONLY, any_owner=True)  # an operator's may be anybody's
+    # Files of the operator may have any owner.
+    descriptor = open_file(path, os.O_RDONLY, any_owner=True)
     with BufferedReader(FileIO(descriptor), _BUFFER) as file:
         number = 0
         while line := file.readline(MAX_LINE + 2):

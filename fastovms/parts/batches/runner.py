@@ -692,7 +692,7 @@ class BatchRunner:
         task.add_done_callback(end)
 
     async def _save(self, record: BatchRecord) -> None:
-        await run_to_end(self._write(record))  # what a thread writes, nobody may write beside it
+        await run_to_end(self._write(record))  # if cancelled, the thread still writes
 
     async def _write(self, record: BatchRecord) -> None:
         async with self._saving:  # of two writes of one record, the later one must stay

@@ -351,7 +351,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             if not self._is_open:
                 raise RequestFailed("connection closed", "before the request")
-            # What stood on the command line in another encoding is sent as it stood there.
+            # Bytes of the command line that are not UTF-8 are sent unchanged.
             fields = head.encode(errors="surrogateescape")
             self._transport.write(fields + b"\r\n" + body)
             await ended
@@ -374,7 +374,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = time.perf_counter()
         if self._ended is None or self._ended.done():
-            self.close()  # nobody has asked for it
+            self.close()  # no request is open
             return
         try:
             self._parser.feed_data(data)

@@ -99,7 +99,7 @@ Ctrl-C."""
 
 def terminal_line(prompt: str) -> str:
     """Reads a line of the terminal."""
-    with contextlib.suppress(ImportError):  # Python without it reads lines all the same
+    with contextlib.suppress(ImportError):  # without it, `input` still works
         import readline  # noqa: F401  (`input` uses it once it is imported)
     try:
         return input(prompt)
@@ -555,7 +555,7 @@ class ChatSession:
             return None
         answer = printer.finish()
         if was_stopped and answer is not None:
-            answer.pop("tool_calls", None)  # they may be cut, and nobody has their results
+            answer.pop("tool_calls", None)  # they may be incomplete, and have no results
         if answer is None:
             del messages[before:]
             self._complain("stopped" if was_stopped else "the model has said nothing")
@@ -601,7 +601,7 @@ def chat(place: str | None, config: TerminalConfig, *, in_colour: bool) -> int:
         RequestFailed: the server does not answer the request for its models.
     """
     if isinstance(sys.stdin, io.TextIOWrapper):
-        # A few bytes of another encoding, as a diff of old files has, do not stand in the way.
+        # Accept bytes of other encodings, for instance in a diff of old files.
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     is_typed = sys.stdin.isatty()
     is_terminal = sys.stdout.isatty()

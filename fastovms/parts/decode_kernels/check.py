@@ -144,7 +144,7 @@ def _why_less_exact(
             ours = _errors(expected, _with_kernels(model, makers), start)
             for name, size in (("on average", _root_mean_square), ("at most", np.max)):
                 limit = _FACTOR * max(float(size(theirs)), least)
-                if not float(size(ours)) <= limit:  # it may be no number
+                if not float(size(ours)) <= limit:  # not `>`: it may be NaN
                     return (
                         f"after {start} tokens logits differ from f32 by {size(ours):.2g} of their "
                         f"deviation {name}, OpenVINO's by {size(theirs):.2g}"

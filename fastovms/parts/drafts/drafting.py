@@ -153,7 +153,7 @@ class TextGuesser:
         """Joins the tokens that the grammar forces with those that the index finds, up to the first
         token that the grammar does not allow."""
         context = token_ids[-MAX_MATCH:]
-        # A first look at what is forced also tells a grammar that would force tokens for ever.
+        # The first call also detects a grammar that would force tokens for ever.
         forced = grammar.forced_tokens(token_ids)
         scout = grammar.scout(token_ids) if len(forced) < max_tokens else None
         parts: list[Guess] = []

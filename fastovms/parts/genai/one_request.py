@@ -146,7 +146,7 @@ class OneRequestHandle:
             self._unread += event
             self._num_left -= len(event)
             self._last = event[-1] if event else self._last
-            if self._last not in self._stop_token_ids:  # else the end comes next, and belongs to it
+            if self._last not in self._stop_token_ids:  # otherwise the end event follows
                 return True
         self._thread.join(_CLOSE_TIMEOUT)
         if event.error is not None:

@@ -126,8 +126,8 @@ def load_pipeline(
         if size >= GIB:
             pipeline = _load(model_dir, config, device, cache_size=int(size // GIB))
         else:
-            # The pipeline takes whole gigabytes or a number of blocks, and tells what a block
-            # takes only once it has a cache.
+            # The pipeline accepts whole gigabytes or a number of blocks, and the size of a block is
+            # known only once there is a cache.
             growing = _load(model_dir, config, device)
             used = int(growing.get_metrics().kv_cache_size_in_bytes)
             num_blocks = int(size / math.ceil(used / _num_blocks(growing)))

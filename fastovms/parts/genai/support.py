@@ -131,8 +131,8 @@ def _format(node: Node, grammar: Grammar, write_json: WriteJson) -> Format:
             rests = [_format(rest, grammar, write_json) for _, rest in cases]
             last: Format = rests[0].get("elements", rests)[-1]
             if not must_come and last["type"] == "triggered_tags":
-                # No choice may have both this and other text in it: what is free before it, too,
-                # stands for both.
+                # A choice cannot contain both this format and free text. This format already allows
+                # free text before the tags, so it replaces the whole choice.
                 return last
             found = [
                 _joined([_until(tag), rest]) for (tag, _), rest in zip(cases, rests, strict=True)

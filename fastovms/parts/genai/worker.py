@@ -387,8 +387,8 @@ class PipelineEngine:
 
     def _submit_with_images(self, run: _Run, arguments: tuple[Any, ...]) -> None:
         context, limit = self._model.max_model_len, run.params.max_tokens
-        # The number of the prompt's tokens, which nobody knows yet, decides which of the two
-        # limits counts: `limit`, if it is at most `context - limit`.
+        # The smaller limit depends on the prompt's number of tokens, which is not known yet: it is
+        # `limit` if the prompt has at most `context - limit` tokens.
         if limit is not None and limit < context:
             try:
                 self._submit(run, arguments, context - limit + 1, limit)

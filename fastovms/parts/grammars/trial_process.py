@@ -112,7 +112,7 @@ class _Worker:
             return Verdict()
         except UnusableGrammar as error:
             return Verdict(error.reason)
-        except BaseException as error:  # a panic of Rust is no Exception
+        except BaseException as error:  # a panic of Rust is not an Exception
             return Verdict(f"{TOO_MUCH} ({type(error).__name__})")
         num_bytes = max(0, self._heap.num_bytes - before)
         del compiled

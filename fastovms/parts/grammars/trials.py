@@ -251,7 +251,7 @@ class Trial:
             message = connection.recv()
             if message is None:
                 self._is_ready = self._has_started = True
-            elif message[0] == self._number:  # not one on which nobody waits any more
+            elif message[0] == self._number:  # not that of an abandoned grammar
                 verdict: Verdict = message[1]
                 return verdict
         return None
@@ -462,7 +462,7 @@ class TrialLanes:
                 job.done.set_exception(error)
         except Exception as error:
             job.done.set_exception(error)
-        except BaseException:  # a panic of Rust is no Exception
+        except BaseException:  # a panic of Rust is not an Exception
             logger.exception("grammars: the compiler of a grammar panicked")
             job.done.set_exception(UnusableGrammar(job.grammar, TOO_MUCH))
 
@@ -562,7 +562,7 @@ class _Lane:
         needs more time than this lane has, and it is not the last; RequestError if the grammar
         cannot be used; BackendError if it cannot be tried now. `is_last` says whether this is the
         lane with the most time."""
-        found = self._passed.find(grammar)  # for somebody else, meanwhile
+        found = self._passed.find(grammar)  # another request may have tried it
         if found is not None:
             return found
         self._refused.check(grammar)

@@ -411,7 +411,7 @@ async def _run(
         total=config.num_prompts * num_rounds * len(servers),
         unit="req",
         file=sys.stderr,
-        disable=True if report.disable_tqdm else None,  # None = where stderr is no terminal
+        disable=True if report.disable_tqdm else None,  # None = if stderr is not a terminal
     ) as progress:
         task = asyncio.create_task(
             run_rounds(servers, config, data, num_rounds, lambda timeline: progress.update())

@@ -322,7 +322,7 @@ async def _read(reader: asyncio.StreamReader, max_bytes: int) -> _Answer:
         try:
             parser.feed_data(data)
         except httptools.HttpParserError:
-            if not answer.is_complete:  # else it concerns what comes after
+            if not answer.is_complete:  # otherwise the error is after the answer
                 raise
         answer.status = parser.get_status_code()
     return answer

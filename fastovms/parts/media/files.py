@@ -156,7 +156,7 @@ class Documents:
                 "extra documents",
                 param=name,
             )
-        key = tenant, hashlib.sha256(data).digest()  # the time would tell what others have sent
+        key = tenant, hashlib.sha256(data).digest()  # per tenant: the time reveals cache hits
         text = self._texts.get(key)
         if text is None:
             text = self._read_pdf(data, name, self._config.max_document_pages)

@@ -96,7 +96,7 @@ class ImageDecoder(DecoderPool):
             os.ftruncate(descriptor, size)
             send_handle(peer.connection, descriptor, None)
             written: PixelsWritten = self.answer(peer, asked.name)
-            # Unlike malloc's, this memory is free once nobody has the image any more.
+            # Unlike malloc's, this memory is freed as soon as the image is no longer used.
             pixels = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
         finally:
             os.close(descriptor)

@@ -451,7 +451,7 @@ class MessagesReader(RequestReader[MessagesRequest]):
         requested = self.asked.body.max_tokens
         if requested is None:
             raise InvalidField("max_tokens is required", param="max_tokens")
-        # A prompt is only computed where there is a token to generate behind it.
+        # Backends compute a prompt only if they generate a token after it.
         return token_budget(self.asked, requested or 1, may_reach_limit=True)
 
     def read(self, budget: TokenBudget | None = None) -> Chat:

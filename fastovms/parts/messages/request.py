@@ -549,7 +549,7 @@ class _Turn:
             message["reasoning_content"] = reasoning
         if self.calls:
             message["tool_calls"] = self.calls
-            message["content"] = message["content"] or None  # templates may tell the two apart
+            message["content"] = message["content"] or None  # templates may treat "" differently
         return message
 
 

@@ -106,8 +106,8 @@ class AnswerCollector:
                 told.calls.append(self._call())
 
     def _call(self) -> Members:
-        # As the model wrote them: to read them would change the digits of large numbers. Line
-        # breaks, which would end the line of a stream, are never within strings.
+        # The arguments are not parsed, which would change the digits of large numbers. Line breaks,
+        # which would end a line of the stream, are never within strings.
         text = "".join(self._arguments).replace("\n", " ").replace("\r", " ") or "{}"
         arguments = msgspec.Raw(text.encode())
         function = {"index": self._num_calls, "name": self._name, "arguments": arguments}

@@ -66,7 +66,7 @@ def _copy_access(old: os.stat_result, path: Path) -> None:
     """Copies permissions and owner from the old file."""
     new = path.stat()
     if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
-        # Only root may give files away: as somebody else's the file is better than not written.
+        # Only root may change the owner; a file with another owner is better than none.
         with suppress(PermissionError):
             os.chown(path, old.st_uid, old.st_gid)
     path.chmod(stat.S_IMODE(old.st_mode))  # last: another owner clears some bits

@@ -157,7 +157,7 @@ def open_url(
         address,
         limits=OF_COMMANDS,
         prepare=need_tables if must_exist else make_tables,
-        warn=lambda reason: None,  # whoever has called tells it
+        warn=lambda reason: None,  # the caller reports errors
     )
     database = PostgresDatabase(link, bounds, time.time)
     try:

@@ -17,7 +17,7 @@ _CREDENTIAL: Final = "state-password"
 _DEFAULTS: Final = {
     "application_name": "fastovms",
     "connect_timeout": "3",
-    # A host that has gone without a word is noticed while nothing is sent, and while something is.
+    # Detect a dead host on an idle connection (keepalives), and while data is sent (timeout).
     "keepalives_idle": "10",
     "keepalives_interval": "3",
     "keepalives_count": "3",

@@ -447,7 +447,7 @@ class BlockDirectory:
                     os.unlink(entry)
                     continue
                 status = entry.stat(follow_symlinks=False)
-            except OSError:  # somebody has cleared it, or it is read-only
+            except OSError:  # another process deleted it, or it is read-only
                 continue
             block = _Block(Path(entry), status.st_size, status.st_mtime)
             self._note(bytes.fromhex(entry.name), block)
@@ -460,7 +460,7 @@ class BlockDirectory:
         missing = [(key, block) for key, block in blocks if not os.path.exists(block.path)]
         with self._guard:
             for key, block in missing:
-                if self._blocks.get(key) is block:  # it has not been written again meanwhile
+                if self._blocks.get(key) is block:  # it was not written again since the check
                     self._forget(key)
 
     def _note(self, key: bytes, block: _Block) -> None:

@@ -98,7 +98,7 @@ class HttpProxy:
             await forwarding
         except asyncio.CancelledError:
             if not leaving.done():
-                raise  # whoever runs this application has cancelled it
+                raise  # Ray Serve has cancelled it
         finally:
             leaving.cancel()
 

@@ -348,7 +348,7 @@ class EventWriter:
         log, outputs, has_said = self._log, list(self._outputs), self._has_said
         is_logged = self._num_kept < log.num_events
         frames = log.read(self._num_kept) if is_logged else list(self._unsent)
-        # Never without what they were made of: whoever goes on makes the events behind them.
+        # Events are stored with their outputs, from which a resuming replica makes the next ones.
         said = pack_outputs(outputs) if outputs else None
         pack = EventPack(self._num_kept, pack_frames(frames), said)
         if not await self._store.run(Operations.add_events, *self._key, pack):

@@ -465,7 +465,7 @@ class ModelPool:
             logger.error("models: cannot load %s: %s", name, error, exc_info=trace)
             self.num_failures[name] += 1
             self._residency.failed(self._clock())
-            if name in self._configs:  # else whoever has waited knows already
+            if name in self._configs:  # otherwise it was removed, and its waiters know
                 self._note_failure(plan)
             return
         if known.metrics is not None:

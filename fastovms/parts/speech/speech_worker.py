@@ -98,8 +98,8 @@ class Whisper:
         """Returns the text of a window, after sending it in pieces if it has no times."""
         params = window.params
         if params.has_words and not self._has_words:
-            # The times of words need a decoder that keeps its attention, which is slower: it
-            # replaces the other one when it is needed first.
+            # The times of words need a decoder that keeps its attention, which is slower. The first
+            # request for times replaces the faster decoder.
             del self._pipeline
             self._has_words = True
             self._pipeline = self._make()

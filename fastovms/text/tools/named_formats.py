@@ -169,7 +169,7 @@ FUNCTIONARY_V32 = ToolFormat(
 #         <|message|>{"a":1}<|call|>
 #     <|start|>assistant<|channel|>final<|message|>answer<|return|>
 #
-# The recipient may stand before the channel. A commentary without one is content.
+# The recipient may precede the channel. A commentary without one is content.
 GPTOSS_START, GPTOSS_CHANNEL, GPTOSS_MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 GPTOSS_CONSTRAIN = "<|constrain|>"
 GPTOSS_END, GPTOSS_RETURN, GPTOSS_CALL = "<|end|>", "<|return|>", "<|call|>"

@@ -570,8 +570,7 @@ def _value(parameter: Parameter, form: XmlForm) -> Node:
     return one_of(TextBefore(form.parameter_end, _NOT_CDATA), cdata)
 
 
-# A value that the reader would take for something else: line breaks at its ends are not part of
-# it, and CDATA is unwrapped.
+# Values that the reader would change: it strips line breaks at their ends, and unwraps CDATA.
 _NO_MARKUP = {False: (r"\n(.|\n)*", r"(.|\n)*\n"), True: (r"[\n<](.|\n)*", r"(.|\n)*\n")}
 _NOT_CDATA = Regex(r"([^\n<](.|\n)*)?")
 

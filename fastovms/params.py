@@ -283,7 +283,7 @@ class RepetitionDetection(NamedTuple):
 
     Attributes:
         max_size, min_size: the number of tokens of a pattern; `min_size` is at least 1.
-        min_count: how many times in a row the pattern must stand at the end, at least twice.
+        min_count: how many times in a row the pattern must occur at the end, at least twice.
     """
 
     max_size: int
@@ -344,7 +344,7 @@ class SamplingParams:
             0 <= threshold <= 1. None = drafts have a fixed length.
         stop_strings: a hint: the reader of the text cuts it where one of them begins, and aborts
             the sample. A backend that sees them itself may end it.
-        reasoning_budget: the limit on reasoning; None = there is none.
+        reasoning_budget: the limit on reasoning; None = no limit.
         repetition_detection: ends a sample that repeats itself; None = nothing does.
     """
 

@@ -39,7 +39,7 @@ MAX_ADAPTER_PATH: Final = 4096
 
 
 def fault_of_text(value: str, most: int) -> str | None:
-    """Returns the rule that the name or path of an adapter breaks; None = it is valid.
+    """Returns the rule that the name or path of an adapter breaks; None = valid.
 
     Args:
         most: the most characters.

@@ -58,7 +58,7 @@ class Range:
 
 
 class GenaiUse(Enum):
-    """How the genai backend handles a sampling parameter.
+    """The handling of a sampling parameter by the genai backend.
 
     Attributes:
         REFUSED: a request that sets it gets an error.

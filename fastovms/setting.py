@@ -285,10 +285,10 @@ def adapters(value: str) -> dict[str, Path]:
 
 
 class Kind(NamedTuple):
-    """How the values of a setting are written.
+    """The form of the values of a setting.
 
     Attributes:
-        metavar: stands for the value in the help.
+        metavar: the name of the value in the help.
         parse: reads the value; None = a switch, with a `--no-` form.
         show: formats the default for the help.
     """

@@ -59,7 +59,7 @@ class WorkItem(NamedTuple):
     Attributes:
         tenant: the digest of the key that started it; "" = none was needed.
         detail: the path of a request, the model of a response, the endpoint of a batch.
-        created_at: Unix time; None = it is recorded by another server.
+        created_at: Unix time; None = recorded by another server.
         cancel: stops the work.
     """
 
@@ -100,8 +100,8 @@ class RunningPart(ABC):
     @property
     @abstractmethod
     def ends(self) -> Sequence[tuple[str, Callable[[], Awaitable[object]]]]:
-        """What stops all work, step by step, with the names of the steps for the log. The next
-        process resumes the work."""
+        """The steps that stop all work, with their names for the log. The next process resumes the
+        work."""
 
 
 class WorkRoutes:

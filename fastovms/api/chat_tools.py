@@ -443,7 +443,7 @@ def read_functions(
     dialect: Dialect,
 ) -> ToolUse:
     """Reads the legacy fields `functions` and `function_call`. An answer has at most one call.
-    Raises InvalidField if one of them is malformed, or they contradict each other."""
+    Raises InvalidField if a field is malformed, or the fields contradict each other."""
     name = "function_call"
     check_number_of_tools(given, "functions")
     reader = ToolReader()

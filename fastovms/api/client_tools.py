@@ -99,7 +99,7 @@ class ClientTool(NamedTuple):
         member: the member of the item that holds the arguments; "" = the item itself does.
         item: the schema of the item of a call.
         result: the schema of the item of a result.
-        fixed: members beside the arguments, unless these have them.
+        fixed: members in addition to the arguments, unless the arguments contain them.
         others: further members of the item.
     """
 

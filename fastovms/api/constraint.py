@@ -116,7 +116,7 @@ class _Calls:
     """The tools that an answer may call, and the grammar of the answer.
 
     Attributes:
-        tools: as the request has them.
+        tools: the tools of the request, unchanged.
         choice: the choice with schemas that grammars can enforce.
         build: returns the grammar of the answer for a choice. Raises InvalidField.
     """

@@ -84,7 +84,7 @@ class Operation:
         body: the type that reads the request's body.
         body_type: the body's media type, if not JSON.
         required: the body's required fields.
-        events: the type of the frames of a streamed answer; None = it never streams.
+        events: the type of the frames of a streamed answer; None = never streamed.
         lines: the type of the lines, if the answer is streamed as JSON lines.
         query: the types of the query's parameters.
         examples: example bodies by title, or the name of an entry of `openapi.examples`; the
@@ -113,7 +113,7 @@ class Route(NamedTuple):
 
     Attributes:
         path: the pattern, as `Router.add` reads it.
-        operation: its OpenAPI description; None = it is not described.
+        operation: its OpenAPI description; None = not described.
     """
 
     method: str

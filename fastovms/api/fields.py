@@ -75,8 +75,8 @@ def check_ranges(body: GenerationFields, dialect: Dialect) -> None:
 
 
 def check_numbers(body: GenerationFields, dialect: Dialect) -> None:
-    """The first check of every endpoint. Raises InvalidField for numbers out of range and for
-    unsupported options."""
+    """Checks numbers and options; every endpoint calls this first. Raises InvalidField for numbers
+    out of range and for unsupported options."""
     check_ranges(body, dialect)
     for name, neutral in unsupported_of(type(body)).items():
         value = getattr(body, name)

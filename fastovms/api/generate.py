@@ -321,7 +321,7 @@ class RequestProgress:
 
 
 BeginSpan = Callable[[SamplingParams], GenerationSpan | None]
-"""Begins the span of a generation whose prompts have these parameters; None = it has none."""
+"""Begins the span of a generation whose prompts have these parameters; None = no span."""
 
 _FAILED: Final = (FinishReason.ERROR, FinishReason.ABORT)
 

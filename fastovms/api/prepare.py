@@ -71,8 +71,8 @@ class Texts(NamedTuple):
 
     Attributes:
         prompts: in any of the forms of `split_prompts`.
-        suffix: the text behind the one that is generated; "" = there is none. The model must have
-            fill-in-the-middle tokens for it.
+        suffix: the text after the generated text; "" = none. It needs a model with
+            fill-in-the-middle tokens.
         context: tokens before the prompt.
         is_echoed: whether the choices repeat their prompt's log probabilities.
     """
@@ -150,7 +150,7 @@ async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
     """Returns the model's input for a request. Long chats are rendered, and long texts encoded, in
     a thread. Raises RequestError if a field is invalid, the prompt does not fit into the
     context, or the backend does not support an option; BackendError if the grammar cannot be
-    compiled now, or there is no memory for images."""
+    compiled now, or memory for images is missing."""
     asked = reader.asked
     body, model, names, dialect = asked.body, asked.model, asked.names, asked.dialect
     check_numbers(body, dialect)
@@ -356,7 +356,7 @@ def _ends_text(
     new_detokenizer: Callable[[], LocatingDetokenizer],
     new_parser: Callable[[], OutputParser] | None,
 ) -> EndsText | None:
-    """Returns the search for stop strings in the beams of a search; None = there are none."""
+    """Returns the search for stop strings in the beams of a search; None = no stop strings."""
     if not stops.strings:
         return None
     searched = None

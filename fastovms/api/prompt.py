@@ -393,7 +393,7 @@ class Chat(NamedTuple):
         max_prompt_tokens: the oldest messages are dropped where the prompt has more; None = all are
             kept.
         context: tokens before the prompt.
-        prompt: the prompt if it was rendered before, without images; None = it is rendered.
+        prompt: the prompt if it was rendered before, without images; None = render it.
         is_answered: whether there is an answer that could be constrained.
     """
 

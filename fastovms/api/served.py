@@ -43,7 +43,7 @@ class ChatModel:
         template: None = the model cannot chat, for the reason that `missing` gives.
         tool_format: None = the model does not make tool calls.
         run: runs what renders the template, given the client and the cost of the work; see
-            `TemplateRuns.run`. None = it is rendered at once.
+            `TemplateRuns.run`. None = rendered at once.
         close: ends what renders the template.
     """
 
@@ -130,7 +130,7 @@ class AnyServed:
 
     @property
     def tokens(self) -> TextTokens | None:
-        """The model's tokenizer; None = it takes no texts."""
+        """The model's tokenizer; None = the model does not accept text."""
         return None
 
     @property
@@ -231,7 +231,7 @@ class KnownModel:
         metrics: the metrics of its requests, kept across unloads; None = no requests yet.
         size: its approximate memory in bytes; 0 = unknown.
         file_size: the size of its weight files in bytes; 0 = unknown.
-        parent: the model that it is an adapter of; None = it is a model itself.
+        parent: the model to which the adapter belongs; None = not an adapter.
         root: the directory of an adapter; "" = it is a model itself.
         lora_modules: the directories of the adapters that each load of it loads, by their names.
     """
@@ -356,7 +356,7 @@ class ModelHolder(Protocol):
         """Whether models are loaded and unloaded on demand, not all at the start."""
 
     def try_hold(self, name: str) -> Release | None:
-        """Holds a model and returns its release; None = it is not loaded, or is being unloaded."""
+        """Holds a model and returns its release; None = not loaded, or being unloaded."""
 
     async def hold(self, name: str, client: str = "") -> Release:
         """Holds a model and returns its release. Loads the model first if needed. Raises

@@ -119,7 +119,7 @@ class ModelFinder:
         return any(map(self._is_missing, locations))
 
     def find_here(self, source: ModelSource) -> ModelConfig | None:
-        """Returns a model as `find` does; None = it would have to be downloaded."""
+        """Returns a model as `find` does; None = the model needs a download."""
         return None if self.needs_network(source) else self.find(source)
 
     @_looking()

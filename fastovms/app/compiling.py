@@ -166,7 +166,7 @@ def compile_model(model: ModelConfig, cache: DiskCache) -> CompiledModel:
 
 
 class CompileAhead:
-    """Compiles a model in a thread, beside the imports of the rest of the server.
+    """Compiles a model in a thread, while the rest of the server is imported.
 
     Attributes:
         model: the model, as it was found.
@@ -213,7 +213,7 @@ class CompileAhead:
 
 
 def compile_ahead(model: ModelConfig) -> CompileAhead | None:
-    """Begins to compile a model; None = it does not generate, or a conversion cannot be kept."""
+    """Begins to compile a model; None = not a generator, or its conversion cannot be stored."""
     with suppress(ConfigurationError):  # which the server reports
         if task_of(model) is Task.TEXT_GENERATION and cache_of(model).is_kept:
             return CompileAhead(model)

@@ -149,7 +149,7 @@ class LateSink:
         self._pieces.clear()
 
     def open(self, request: Request, opened: BodySink | Response) -> None:
-        """Gives what has come to the sink of the part, which takes this one's place."""
+        """Passes the received data to the sink of the part, which replaces this one."""
         if isinstance(opened, Response):
             self.fault = opened
         elif self._is_closed:

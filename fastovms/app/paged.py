@@ -138,7 +138,7 @@ def engine_extensions(
 
     Args:
         grammars: makes the states of grammars; None = requests have no grammars.
-        draft_model: with its cache reserved; None = there is none.
+        draft_model: the draft model, with its cache reserved; None = no draft model.
     """
     return EngineExtensions(
         drafting_of(model, config, draft_model),

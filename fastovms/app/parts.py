@@ -27,13 +27,13 @@ from fastovms.system.threads import LastWaits
 
 @dataclass(frozen=True, slots=True)
 class PartSettings:
-    """What parts get of the operator's options and of the server.
+    """The operator's options and data of the server, for parts.
 
     Attributes:
-        store: stores responses; None = they are not stored.
-        directory: of files and batches; None = they are off.
+        store: stores responses; None = responses are not stored.
+        directory: the directory of files and batches; None = both are off.
         clock: returns the Unix time.
-        tenants: returns those whose background work runs; None = that of all.
+        tenants: returns the tenants whose background work runs; None = all tenants.
         num_requests: returns the number of running requests.
         shows_docs: whether the API's description is served.
         needs_key: whether requests need an API key.
@@ -53,7 +53,7 @@ class PartSettings:
 
 
 class Host(NamedTuple):
-    """What the entry of a part is given.
+    """The arguments for the entry of a part.
 
     Attributes:
         num_others: returns the number of running requests and background responses.

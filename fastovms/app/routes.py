@@ -92,7 +92,7 @@ def add_model_routes(
     Args:
         parts: the optional parts; None = with the default settings, and nothing is stored.
         reload: reads the list of models again; None = the server has no list.
-        work: returns the running work that operators may list and cancel, beside that of the parts.
+        work: returns running work that operators may list and cancel; parts add their own.
     """
     models = context.models
     completions = Completions(context)

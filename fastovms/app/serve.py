@@ -124,7 +124,7 @@ def serve(
     Args:
         log: the stream of the log, and of the access log unless it has its own file.
         ahead: compiles a model already.
-        sockets: those to listen on; None = they are bound before the models are loaded.
+        sockets: the sockets to listen on; None = bind them before the models are loaded.
     """
     check_sizes(config)
     supply = model_supply(config, log, ahead)
@@ -467,7 +467,7 @@ def api_context(
     """Returns the dependencies of handlers.
 
     Args:
-        documents: None = documents are read, but there are no uploaded files.
+        documents: None = documents are read, but files cannot be uploaded.
     """
     if documents is None:
         documents = LateDocuments(config.media, Parts().find_file)

@@ -87,7 +87,7 @@ class LoopLink:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop. Raises RuntimeError: the backend has not been started."""
+        """The event loop. Raises RuntimeError if the backend has not been started."""
         if self._loop is None:
             raise RuntimeError("the backend has not been started")
         return self._loop
@@ -155,7 +155,7 @@ class WorkingEngines:
             self._changed.notify_all()
 
     def wait_for_rest(self, seconds: float) -> bool:
-        """Waits at most so long until no engine has anything to do. Returns whether that is so."""
+        """Waits until no engine has work, at most this time. Returns whether all are idle."""
         with self._changed:
             return self._changed.wait_for(lambda: self._num_working == 0, seconds)
 
@@ -204,7 +204,7 @@ class ComputeTurn:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """The context of an engine step. Waits for a running slice to end."""
+        """Makes the context of an engine step. Waits for a running slice to end."""
         if not self._num_encoders:
             yield
             return
@@ -244,8 +244,8 @@ class ComputeTurn:
 
     @contextmanager
     def slice(self) -> Iterator[None]:
-        """The context of an encoder slice. Waits for the engines' steps, and for the slices of
-        encoders that came earlier."""
+        """Makes the context of an encoder slice. Waits for the engines' steps, and for the slices
+        of encoders that came earlier."""
         ticket = object()
         with self._changed:
             self._waiting.append(ticket)

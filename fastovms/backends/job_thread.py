@@ -59,7 +59,7 @@ class JobThread(Generic[JobT]):
     that the thread drops it from its queue.
 
     Attributes:
-        failure: why it computes no more; None = it computes.
+        failure: why the thread has stopped computing; None = still computing.
     """
 
     name: ClassVar[str]

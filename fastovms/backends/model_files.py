@@ -328,7 +328,7 @@ def _keep(cache: DiskCache, kind: str, key: str, difference: float) -> None:
 
 
 def _read(entry: Path) -> float | None:
-    """Reads a cached result; None = it is broken."""
+    """Reads a cached result; None = invalid."""
     try:
         content: Any = json.loads((entry / _FILE).read_bytes())
     except (OSError, ValueError):

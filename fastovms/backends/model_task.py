@@ -27,7 +27,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_optional(path: Path) -> Any:
-    """Returns the JSON value in a file; None = it is missing or broken."""
+    """Returns the JSON value in a file; None = missing or invalid."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
     Attributes:
         text: the prompt, or the text of the error.
-        error: its class; None = there is none.
+        error: the class of the error; None = no error.
         left: the rest of the limits.
         is_last: whether the process ends, because it has grown.
     """

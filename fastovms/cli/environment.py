@@ -1,7 +1,7 @@
-"""Settings that do not stand in the command line: variables of the environment, as Runpod's vLLM
-worker has them, and files of `vllm serve --config`.
+"""Settings from outside the command line: environment variables, as in Runpod's vLLM worker, and
+files of `vllm serve --config`.
 
-The command line goes before VLLM_EXTRA_ARGS, that before other variables, and these before the
+The command line overrides VLLM_EXTRA_ARGS, which overrides other variables, which override the
 file. A variable that is empty counts as not set, as in the worker.
 """
 

@@ -80,7 +80,7 @@ def add_flags(
     """Adds the groups of flags with the given titles.
 
     Args:
-        common: group of the flags that are used most; None = they are in their own groups.
+        common: group of the flags that are used most; None = all flags are in their own groups.
         shows_all: whether the help shows the flags outside `common`.
     """
     for title, flags in GROUPS.items():

@@ -2,8 +2,8 @@
 
 A flag without use is accepted, so that a command line need not change, and is named in one line of
 the log; a wrong value is refused. A flag that would change answers is refused, with what to do
-instead. vLLM's flags are those of 0.27.1, as the list of Runpod's worker has them, and those that
-it has removed since 0.9; llama.cpp's are those of llama-server as of November 2026.
+instead. vLLM's flags are those of 0.27.1, as listed by Runpod's worker, and the flags that vLLM
+has removed since 0.9. llama.cpp's flags are those of llama-server as of November 2026.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ForeignFlag(NamedTuple):
 
     Attributes:
         parse: reads its value; None = a switch, with a `--no-` form.
-        reason: why it has no use; None = it takes its neutral values only.
+        reason: why the flag has no use; None = only neutral values are accepted.
         neutral: values that ask for nothing but what is done anyway, which need no word.
         settings: returns what a value sets, for a flag that another one here stands for.
     """

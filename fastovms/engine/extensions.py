@@ -90,7 +90,7 @@ class BeamSearches:
 
 @dataclass(frozen=True, slots=True)
 class EngineExtensions:
-    """What parts add to an engine.
+    """The additions of parts to an engine.
 
     Attributes:
         make_drafter: returns the drafter, which counts its drafts and reads the costs of steps.

@@ -200,8 +200,8 @@ class Sampler:
         self._copies: Floats = np.empty((0, 0), np.float32)
 
     def draw(self, sampled: Iterable[SampledTokens], logits: RawLogits) -> list[Drawn]:
-        """Draws a token from each row. The result is None for rows that `draw_next` must draw one
-        by one, and for sequences of a beam search.
+        """Draws a token from each row. Returns None for rows from which `draw_next` must draw, and
+        for sequences of a beam search.
 
         Args:
             sampled: the sequences, in the order of their rows.

@@ -58,7 +58,7 @@ class SequenceGrammar(LogitsProcessor, Protocol):
 
 
 class Drawing(NamedTuple):
-    """How the tokens of one sample are drawn, in addition to its sampling parameters.
+    """The state of drawing one sample's tokens, in addition to its sampling parameters.
 
     Attributes:
         seed: 64 bits.

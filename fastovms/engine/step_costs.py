@@ -163,7 +163,7 @@ class PrefillCosts:
         return None if largest is None else largest[1] / largest[0]
 
     def seconds(self, num_tokens: int, context: float) -> float | None:
-        """Returns the time that a piece would add; None = it is unknown."""
+        """Returns the time that a piece would add; None = unknown."""
         at_start = self._at_start.seconds(num_tokens, beyond=self.token_seconds or 0.0)
         return None if at_start is None else at_start * (1 + self._growth * context)
 

@@ -32,8 +32,8 @@ last line on stderr says why."""
 
 _GROWTH: Final = 1.25
 _SMALL_FILES: Final = 16_000_000
-"""The bytes of a directory over those of its file, and beside them. A disk that has less is not
-tried; what takes still more is found when the disk is full."""
+"""A directory needs `_GROWTH` times the size of its file, plus `_SMALL_FILES` bytes. A disk with
+less space is not tried. A directory that needs more fails when the disk is full."""
 
 _FORMAT: Final = 3
 """The version of converted directories; a new version invalidates cached ones."""
@@ -71,7 +71,7 @@ def model_directory(path: Path, cache: DiskCache, scratch: Path | None) -> Path:
     """Returns the directory of the model for `path`: itself, or the directory converted from a GGUF
     file. The first conversion takes seconds. Raises ConfigurationError if the file is broken or not
     supported, or no disk has room for the model; NotStored if the cache cannot store the
-    conversion, and there is no `scratch`. `scratch` is the directory for a conversion that the
+    conversion, and `scratch` is None. `scratch` is the directory for a conversion that the
     cache cannot store; None = such a model is not converted."""
     file = find_gguf(path)
     if file is None:

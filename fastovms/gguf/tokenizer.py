@@ -23,11 +23,12 @@ from fastovms.gguf.reader import Metadata, Value
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """How a byte-pair tokenizer splits texts into words.
+    """The rules by which a byte-pair tokenizer splits texts into words.
 
-    The expressions are those of the models' own tokenizer.json files, as `llm_tokenizer_bpe` quotes
-    them in src/llama-vocab.cpp of https://github.com/ggml-org/llama.cpp. Several are applied in
-    turn, each to the pieces of the one before; text that none matches is a word as well.
+    The regular expressions are those of the models' own tokenizer.json files, as
+    `llm_tokenizer_bpe` quotes them in src/llama-vocab.cpp of
+    https://github.com/ggml-org/llama.cpp. Several are applied in turn, each to the pieces of the
+    one before; text that none matches is a word as well.
 
     Attributes:
         patterns: regular expressions, in the common syntax of PCRE and Oniguruma.

@@ -504,8 +504,8 @@ class GrammarCompiler:
         return CompiledGrammar(matcher, max(_MIN_BYTES, num_bytes) + 4 * num_characters)
 
     def _place_of_fault(self, grammar: Grammar) -> str:
-        """Returns the keyword of a JSON schema that is at fault, by its path, and what is wrong.
-        llguidance does not say where. "" = it is not known."""
+        """Returns the path of the keyword of a JSON schema that llguidance refuses, and the reason.
+        llguidance does not report the path. "" = unknown."""
         if grammar.kind is not GrammarKind.JSON_SCHEMA:
             return ""
         with contextlib.suppress(ValueError, RecursionError):

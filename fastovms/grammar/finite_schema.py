@@ -301,8 +301,8 @@ class _Search:
     def _has_more_properties(
         self, conjuncts: list[Schema], names: Collection[str], least: int
     ) -> bool:
-        """Returns whether an object may have so many properties beside those that are required: the
-        declared ones, or any number of others."""
+        """Returns whether an object may have this number of properties in addition to the required
+        ones: the declared ones, or any number of others."""
         others: list[object] = []
         declared: dict[str, None] = {}
         for schema in conjuncts:

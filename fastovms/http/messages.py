@@ -101,7 +101,7 @@ class Stream(Protocol):
 
     @property
     def writable(self) -> bool:
-        """False while the client reads too slowly. Data sent meanwhile is queued, up to
+        """False while the client reads too slowly. Data sent during that time is queued, up to
         `max_write_buffer`, so producers should hold data back and merge it."""
 
     @property
@@ -145,8 +145,8 @@ class StreamOpener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The sender of a request, as identified by the check of API keys. The HTTP layer carries it
-    and does not interpret it, except that requests of one tenant share memory and turns.
+    """The sender of a request, as identified by the check of API keys. The HTTP layer does
+    not interpret it, except that requests of one tenant share memory and turns.
 
     Attributes:
         tenant: identifies the API key; "" = no keys needed. Has no default, so that it cannot be
@@ -394,7 +394,7 @@ class Response:
 
 
 Handler = Callable[[Request], "Awaitable[Response | None] | Response | None"]
-"""Answers a request; None = it has finished or aborted `request.stream(...)`.
+"""Answers a request; None = the handler has finished or aborted `request.stream(...)`.
 
 A plain function answers at once, without a task of its own, so it must be quick. A coroutine is
 cancelled when its client goes away.

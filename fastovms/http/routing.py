@@ -82,7 +82,7 @@ class Router:
             pattern: "/v1/models", "/v1/models/{id}" or "/v1/models/{id:path}". A `{id}` is one
                 segment of the path, a `{id:path}` one or more. Segments are percent-decoded after
                 splitting (RFC 3986 2.4), so either may hold a slash that came as %2F.
-            operation: describes the route to documents; None = it is not described.
+            operation: describes the route to documents; None = not described.
         """
         if not pattern.startswith("/"):
             raise ValueError(f"route {pattern!r} must start with '/'")

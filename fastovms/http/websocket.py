@@ -94,7 +94,7 @@ class WebSocket(Successor):
 
     Attributes:
         config: the limits.
-        report: tells the observers of a request that came over the connection.
+        report: notifies the observers of a request that came over the connection.
         num_sent: bytes of messages that were sent.
         draining: whether the server shuts down.
         on_fault: is called with a status of HTTP and a message before the connection is closed
@@ -313,7 +313,7 @@ class WebSocket(Successor):
             self._waiter.set_result(None)
 
     def _stop(self) -> None:
-        """Ends the receiving side, and gives back what nobody has received."""
+        """Ends the receiving side, and releases the memory of messages that were not received."""
         self._is_over = True
         self.on_writable = self.on_fault = None
         self.give_back(self._num_begun + sum(map(len, self._messages)))

@@ -320,8 +320,8 @@ class ServerState:
 
     @property
     def max_handshakes(self) -> int:
-        """How many connections may be in their handshake: some even at the limit, for which they
-        are refused after it."""
+        """The number of connections that may be in their handshake. Some may be even at the limit:
+        they are refused after it."""
         left = self.max_connections - len(self.connections)
         return max(left, min(_MAX_REFUSED, self.max_connections))
 
@@ -365,12 +365,12 @@ _EVENT_STREAM_FIELDS = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no
 
 
 class Handover(NamedTuple):
-    """What a connection hands over that goes on in another protocol.
+    """The data that a connection hands over when it switches to another protocol.
 
     Attributes:
         budget: the memory of request bodies.
         turnstile: limits how much connections do in one pass of the loop.
-        sender: whose share of the memory the connection's messages take.
+        sender: the sender whose share of the memory the connection's messages use.
         report: notifies the observers of a request that came over the connection.
     """
 

@@ -139,7 +139,7 @@ class Question:
     Attributes:
         kind: "predicate", "choice" or "score".
         place: its field, for messages.
-        name: as the client calls it.
+        name: the client's name of the question.
         options: the values of the allowed answers, in their order; of a predicate True and False.
         labels: the texts that stand for each of them.
         text: what the model reads.
@@ -365,7 +365,7 @@ def _make_prompts(
 
 
 def _label_ids(label: str, tail: str, encode: Any) -> tuple[int, ...]:
-    """Returns the tokens of a label behind the end of a prompt."""
+    """Returns the tokens of a label after the end of a prompt."""
     before, both = encode(tail), encode(tail + label)
     behind = both[len(before) :] if both[: len(before)] == before else encode(label)
     return tuple(behind or encode(label))
@@ -373,7 +373,7 @@ def _label_ids(label: str, tail: str, encode: Any) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Reading:
-    """What was read of one question: the log probability of the tokens that begin each label."""
+    """The results for one question: the log probability of the tokens that begin each label."""
 
     logprobs: dict[tuple[int, ...], float]
 

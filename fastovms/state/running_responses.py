@@ -162,8 +162,8 @@ class RunningOperations:
         ]
 
     def give_up(self, keys: Sequence[ResponseKey]) -> None:
-        """Releases responses that this replica owns, so that others can take them over. Those
-        without a `Resumption` become INTERRUPTED."""
+        """Releases responses that this replica owns, so that other replicas can take over.
+        Responses without a `Resumption` become INTERRUPTED."""
         for tenant, id in keys:
             key = self._key_for_change(tenant, id)
             row = self._execute(
@@ -301,8 +301,7 @@ class RunningOperations:
         return OVERHEAD + len(job)
 
     def _take(self, key: int, response: ResponseKey) -> OwnedResponse | None:
-        """Makes this replica the owner of a response, unless its lease has been renewed
-        meanwhile."""
+        """Makes this replica the owner of a response, unless its lease has been renewed."""
         id, lease = self._replica
         row = self._execute(
             "UPDATE runs SET owner = ?, lease_until = unix_time() + ? "
@@ -316,8 +315,8 @@ class RunningOperations:
         return OwnedResponse(response, bool(cancel_requested), model, num_attempts)
 
     def _has_expired(self, key: int) -> bool:
-        """Removes the row of a response, unless its lease has been renewed meanwhile. Returns
-        whether it was removed."""
+        """Removes the row of a response, unless its lease has been renewed. Returns whether
+        it was removed."""
         row = self._execute(
             "DELETE FROM runs WHERE object = ? AND lease_until < unix_time() RETURNING object",
             (key,),

@@ -116,7 +116,7 @@ class StoredResponse:
         input, output: its items; `input` without items of earlier responses.
         previous_id: the response that it continues.
         events: the events of its stream, in a format defined by the API.
-        resumption: the data to resume it while it runs; None = it cannot be resumed.
+        resumption: the data to resume it while it runs; None = not resumable.
     """
 
     id: str

@@ -418,8 +418,8 @@ class Tables:
         return bool(lengths)
 
     def note_use(self, keys: Iterable[int]) -> None:
-        """Records the use of objects in memory; `write_uses` stores it. Reading thus does not fail
-        on a full disk."""
+        """Records the use of objects in memory; `write_uses` stores it. Therefore reading does not
+        fail on a full disk."""
         self._used.update(keys)
 
     @property

@@ -76,8 +76,8 @@ def private_directory(path: Path, *, may_be_link: bool = False) -> None:
     than this one or root. `may_be_link` says whether the operator may have named a link of their
     own or of root.
 
-    Other users may have put links, pipes or files of their own into a directory that they could
-    once change, or that belongs to them. As in ssh, nothing in a directory of state or of a cache
+    Other users may have put links, pipes or files into a directory that they own or could once
+    change. As in ssh, nothing in a directory of state or of a cache
     is opened through a link, and files of other users are refused.
     """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -341,7 +341,7 @@ def _is_ours(entry: Path) -> bool:
 
 
 def _rename(source: Path, target: Path) -> None:
-    """Renames a filled directory. If another process has created the target meanwhile, that one is
+    """Renames a filled directory. If another process has created the target first, the target is
     kept."""
     try:
         source.rename(target)

@@ -17,7 +17,7 @@ _RESOURCES: Final = {"Max address space": "VmSize", "Max data size": "VmData"}
 
 _KEPT_SPACE: Final = 384 * 1024**2
 """Bytes of address space that threads and libraries reserve while a model is loaded and warmed up,
-beside its weights and its caches: 355 MB with the demo model. Most of them are never used."""
+in addition to its weights and caches: 355 MB with the demo model. Most of them are never used."""
 
 _NAME_WIDTH: Final = 26
 """Columns of the names in /proc/self/limits."""

@@ -126,8 +126,8 @@ class LeavableExecutor(ThreadPoolExecutor):
 
 
 async def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
-    """Awaits `work` to its end and returns its result, even if the caller is cancelled meanwhile.
-    CancelledError is then raised after the work has ended."""
+    """Awaits `work` to its end and returns its result. If the caller is cancelled, CancelledError
+    is raised after the work has ended."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

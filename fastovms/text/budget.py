@@ -49,7 +49,7 @@ exceeds a limit; TemplateError if the template refuses the variables."""
 
 
 class Budget(local):
-    """What may still be spent by the renderings of one request. Each thread has its own.
+    """The remaining budget for the renderings of one request. Each thread has its own.
 
     Attributes:
         outside: renders in another process; None = templates are rendered here.

@@ -102,7 +102,7 @@ def _read_opening(
     scan: Scanner, out: PieceCollector, form: HeadedMessages, begin: str
 ) -> Incremental[str | None]:
     """Reads a header and the tag after it, and returns the header's text. If the tag is missing,
-    the text after the header is read as the message; None = there is none, or the header was cut by
+    the text after the header is read as the message; None = no header, or the header was cut by
     a limit. A header with which the model ends the text is content."""
     if begin == form.body:
         return begin

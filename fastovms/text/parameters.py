@@ -154,7 +154,7 @@ class Parameter(NamedTuple):
 
     @property
     def items(self) -> Parameter | None:
-        """The items of a list, as a parameter; None = they are not declared."""
+        """The items of a list, as a parameter; None = not declared."""
         if "array" not in self.types or "object" in self.types or "items" not in self.schema:
             return None
         return find_parameters({**self.definitions, "properties": {"": self.schema["items"]}})[""]

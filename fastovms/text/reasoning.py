@@ -46,7 +46,7 @@ class ThoughtTags:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """How models of a family mark their reasoning.
+    """The markup of reasoning by a family of models.
 
     Attributes:
         name: the name for `--reasoning-parser`.
@@ -60,7 +60,7 @@ class ReasoningFormat:
         end: the text with which a prompt ends reasoning, if answers otherwise begin within it; None
             = they do not.
         open_answer: the grammar of the markup between reasoning and content.
-        closing: what ends reasoning in a form of messages; "" = the tag that ends it.
+        closing: the text that ends reasoning in a message format; "" = the end tag.
     """
 
     name: str

@@ -346,8 +346,8 @@ class _HeldCall(NamedTuple):
 class PieceCollector:
     """Collects the pieces that a parser finds.
 
-    Joined, the pieces are the same however the text was cut: pieces of one kind, and of one call,
-    that follow each other are parts of one text. Markup that is not a well-formed call is content
+    The joined pieces do not depend on how the text was cut: consecutive pieces of one kind, and
+    of one call, are parts of one text. Markup that is not a well-formed call is content
     again, down to the last character, unless a limit has cut it: then it is dropped. A call that
     breaks after the value of its first argument has begun keeps what was sent of it; its `CallEnd`
     says so, and the rest is content.
@@ -449,7 +449,7 @@ class PieceCollector:
             self.content(text)
 
     def tell(self) -> None:
-        """Tells a call that is held back, which ends reasoning."""
+        """Reports a call that was held back; it ends reasoning."""
         held, self._held = self._held, None
         if held is None:
             return

@@ -38,7 +38,7 @@ _CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class CallWriting(NamedTuple):
-    """How tool calls are written into a prompt.
+    """The form of tool calls in a prompt.
 
     Attributes:
         write: returns the text of a call that the template cannot show.

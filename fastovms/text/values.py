@@ -20,7 +20,7 @@ Copy = Callable[[Scanner, Emit], Incremental[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """How a model writes values.
+    """A model's notation of values.
 
     Attributes:
         quotes: the quotes that begin strings.
@@ -167,19 +167,19 @@ def read_word(scan: Scanner) -> Incremental[str]:
 
 
 def to_json(text: str, notation: Notation) -> str | None:
-    """Converts a text that is exactly one value to JSON; None = it is not."""
+    """Converts a text that is exactly one value to JSON; None = not a value."""
     told, is_whole = _read_all(text, notation)
     return told if is_whole else None
 
 
 def beginning_of_json(text: str) -> str | None:
-    """Returns a text that may become a JSON value; None = it cannot."""
+    """Returns a text that may become a JSON value; None = no value."""
     return _read_all(text, JSON)[0]
 
 
 def _read_all(text: str, notation: Notation) -> tuple[str | None, bool]:
     """Returns a value, or the beginning of one, as JSON, and whether it is whole; None = the text
-    is something else."""
+    is not a value."""
     scan = Scanner()
     scan.feed(text)
     scan.end(is_cut=False)

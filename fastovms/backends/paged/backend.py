@@ -193,8 +193,8 @@ sent yet."""
 
 
 class BackendExtension:
-    """What a part adds to a paged backend. This one adds nothing. Each method is called once, on
-    the event loop's thread unless it says otherwise."""
+    """An extension of a paged backend by a part. This class adds nothing. Each method is called
+    once, on the event loop's thread unless its docstring says otherwise."""
 
     def start(self, backend: PagedBackend) -> None:
         """Called before the engine's thread starts."""
@@ -255,9 +255,9 @@ class BackendParts(NamedTuple):
 
     Attributes:
         engine: what parts add to the engine.
-        grammars: compiles grammars; None = they are refused.
+        grammars: compiles grammars; None = grammars are refused.
         extensions: what further parts add, in the order in which they are called.
-        further_cache: shares the memory for the cache; None = there is none.
+        further_cache: shares the memory for the cache; None = no further cache.
         cores: the cores shared with the other models; None = not shared.
     """
 

@@ -15,13 +15,13 @@ from fastovms.engine.kernels.programs import NUM_FIELDS, Field, Opcode
 from fastovms.engine.kernels.segments import Port, Segment, Step, Weights, port_of
 
 _PART_SIZE: Final = 256 * 1024
-"""Bytes of weights that a thread takes at once, if there are so many for each. The first block of a
+"""Bytes of weights that a thread takes at once, if each thread has that many. The first block of a
 part has not been requested of memory: with 128 KiB, steps of 8 tokens took 1.07 times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the rows of an output are: in which buffer, and where in its rows.
+    """The location of an output: its buffer, and the position in the buffer's rows.
 
     Attributes:
         heads: the parts of a row.
@@ -63,7 +63,7 @@ class WeightStore:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What `programs.run_program` takes.
+    """The arguments of `programs.run_program`.
 
     Attributes:
         instructions: int64 [instructions, NUM_FIELDS].
@@ -72,7 +72,7 @@ class Program:
         num_inputs, num_outputs: of the segment.
         output_widths: numbers in a row of each output.
         max_columns: the most integers in a row.
-        constants: what instructions have the addresses of.
+        constants: the objects whose addresses are in instructions.
     """
 
     instructions: NDArray[np.int64]
@@ -185,7 +185,7 @@ class Assembler:
 
     def _products_with(self, step: Step) -> list[Step]:
         """Returns products that can be computed as one: of the same rows with weights of the same
-        form, whose results nobody else needs."""
+        form, whose results no other step needs."""
         products = [other for other in self._segment.steps if self._goes_with(other, step)]
         return products if len(products) > 1 and step in products else [step]
 

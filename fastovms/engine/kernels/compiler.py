@@ -24,7 +24,7 @@ _NEEDED: Final = {
 
 
 def find_instructions(cpuinfo: Path = _CPUINFO) -> str | None:
-    """Returns the one of `INSTRUCTION_SETS` that this CPU is fastest with; None = it has none."""
+    """Returns the one of `INSTRUCTION_SETS` that this CPU is fastest with; None = none of them."""
     try:
         flags = frozenset(cpuinfo.read_text().split())
     except OSError:

@@ -54,7 +54,7 @@ class CompressedWeights:
 
 
 def read_weights(node: Node) -> CompressedWeights | None:
-    """Returns the weights that a node decompresses; None = they are of another form."""
+    """Returns the weights that a node decompresses; None = not supported."""
     scales = zero_points = None
     if node.get_output_partial_shape(0).is_dynamic or len(node.get_output_shape(0)) != 2:
         return None
@@ -92,7 +92,7 @@ def read_weights(node: Node) -> CompressedWeights | None:
 
 
 def _floats(node: Node) -> NDArray[np.float32] | None:
-    """Returns the numbers of a constant, perhaps converted; None = it is none."""
+    """Returns the numbers of a constant, perhaps converted; None = not a constant."""
     while node.get_type_name() == "Convert":
         node = node.input_value(0).get_node()
     if node.get_type_name() != "Constant":
@@ -145,7 +145,7 @@ class PackedMatrix:
 
 
 def group_columns(weights: CompressedWeights, activation_bits: int) -> int | None:
-    """Returns how many columns share a scale in the packed form; None = there is no such form."""
+    """Returns the number of columns that share a scale when packed; None = cannot be packed."""
     size = weights.num_columns // weights.scales.shape[1]
     unit = 32 if weights.bits == 4 else 16
     largest = _MAX_GROUP[activation_bits]
@@ -154,7 +154,7 @@ def group_columns(weights: CompressedWeights, activation_bits: int) -> int | Non
 
 
 def packed_kind(weights: CompressedWeights, instructions: str) -> ProductKind | None:
-    """Returns the code that multiplies weights; None = there is none. Integers of 8 bits are packed
+    """Returns the code that multiplies weights; None = not supported. Integers of 8 bits are packed
     with 6 if all of them fit, as those of GGUF's Q6_K and Q5 types do."""
     kind = ProductKind(instructions, weights.bits, has_zero_points=False)
     if group_columns(weights, kind.activation_bits) is None:

@@ -69,7 +69,7 @@ class ProgramOperation(ov.Op):  # type: ignore[misc]
 
     Args:
         family: takes this operation and its clones. OpenVINO never frees an operation that is
-            written in Python, so whoever has the family releases what its members hold.
+            written in Python, so the owner of the family releases the members' data.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ _FULL_TILE: Final = MAX_TILE + 1
 """Stands for a tile of `MAX_TILE` rows that is not the only one."""
 
 _AHEAD: Final = 2048
-"""The bytes from weights to those that are requested with them, where there is one tile."""
+"""The distance in bytes between weights and the weights requested ahead, with one tile."""
 
 _CACHE_LINE: Final = 64
 
@@ -57,7 +57,7 @@ Value = Any
 
 @dataclass(frozen=True, slots=True)
 class ProductKind:
-    """What code is emitted for.
+    """The variant of code to emit.
 
     Attributes:
         instructions: one of `INSTRUCTION_SETS`.
@@ -83,7 +83,7 @@ class ProductKind:
 
     @property
     def columns_of_unit(self) -> int:
-        """Groups are multiples of so many columns."""
+        """The number of columns of which each group is a multiple."""
         return 32 if self.weight_bits == 4 else 16
 
     @property

@@ -854,8 +854,8 @@ def _lead(program, buffers, num_rows, scratch, product, step, agreement):
 
 @_helper
 def _take_part(program, buffers, num_rows, scratch, product, step):
-    """Leads, if this is the first thread, or helps. So nobody ever waits for a thread that has not
-    begun, or has been suspended, unless it was in the middle of a chunk."""
+    """Leads, if this is the first thread, or helps. So no thread ever waits for one that has
+    not begun, or has been suspended, unless it was in the middle of a chunk."""
     agreement = scratch[3]
     if _fetch_add(agreement, 1) == 0:
         _lead(program, buffers, num_rows, scratch, product, step, agreement)

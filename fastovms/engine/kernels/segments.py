@@ -49,7 +49,7 @@ class Step:
 
     Attributes:
         node: the last of them.
-        opcode: None = it splits its source.
+        opcode: None = the step splits its source.
         sources: the outputs that it takes rows of.
         widths: numbers in a row of each of its outputs.
         inner: the instance ids of the other nodes.
@@ -224,7 +224,7 @@ def normalization_of(
     node: Node, widths: tuple[int, ...], width_of: Callable[[Any], int | None]
 ) -> Step | None:
     """Returns the division by a root of a mean square that ends with a multiplication. `width_of`
-    returns the numbers in a row of an output; None = it has no rows."""
+    returns the numbers in a row of an output; None = no rows."""
     if node.get_type_name() != "Multiply":
         return None
     for index in (0, 1):
@@ -282,7 +282,7 @@ class NodeChain:
         self.nodes.append(self.node.input_value(index).get_node())
 
     def constant(self, index: int) -> float | None:
-        """Returns the only number of an input; None = it is no such constant."""
+        """Returns the only number of an input; None = not such a constant."""
         found = folded(self.node.input_value(index).get_node())
         return float(found.reshape(-1)[0]) if found is not None and found.size == 1 else None
 

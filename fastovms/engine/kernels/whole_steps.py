@@ -106,14 +106,13 @@ def assemble_step(
     states: str,
     modules: Mapping[str, Sequence[Module]] | None = None,
 ) -> WholeStep | None:
-    """Returns the program of a paged model; None = there is something in it that the kernels do not
-    know.
+    """Returns the program of a paged model; None = the kernels do not support all of its nodes.
 
     Args:
         sampled: the name of the input that says whose logits are wanted.
         states: the name of the output of hidden states, which not every model has.
         modules: by the names of products, those whose results they have, one after another. Their
-            low-rank matrices are multiplied, too. None = there are no adapters.
+            low-rank matrices are multiplied, too. None = no adapters.
     """
     try:
         graph = _Graph(model, store.kernels.instructions, sampled, states)
@@ -145,7 +144,7 @@ def _parameters_of(results: Sequence[Node]) -> list[Node]:
 
 
 def _row_shape(output: Any) -> tuple[int, int] | None:
-    """Returns heads and their width, if an output has a row of f32 for each token; else None."""
+    """Returns heads and their width, if an output has a row of f32 for each token, or None."""
     shape = output.get_partial_shape()
     if shape.rank.is_dynamic or len(shape) < 2 or output.get_element_type() != ov.Type.f32:
         return None
@@ -168,7 +167,7 @@ class _Graph:
             because logits are computed for sampled tokens alone.
         inputs: outputs of other nodes, whose rows it takes.
         result: the output that is the logits.
-        states: the output that is the hidden states; None = there are none.
+        states: the output that is the hidden states; None = no such output.
     """
 
     def __init__(self, model: ov.Model, instructions: str, sampled: str, states: str) -> None:
@@ -219,7 +218,7 @@ class _Graph:
         return late
 
     def step(self, node: Node) -> Step | None:
-        """Returns a product, or a division by a root of a mean square; None = it is neither."""
+        """Returns a product, or a division by a root of a mean square; None = another node."""
         key = node.get_instance_id()
         if key not in self._known:
             shape = _row_shape(node.output(0))

@@ -91,7 +91,7 @@ def _describe(row: Row, num_layers: int, max_model_len: int) -> ModelAttention:
 
 def _attention_up_to(row: Callable[[int], Floats], last: int) -> LayerAttention | None:
     """Derives the attention from the mask row of the last position, and checks other rows against
-    it; None = they differ in form."""
+    it; None = other rows differ in form."""
     attention = _attention_of(row(last))
     if attention is None:
         return None

@@ -34,8 +34,9 @@ broadcast."""
 
 def fuse_projections(model: ov.Model) -> list[tuple[str, ...]]:
     """Rewrites a paged model in place and returns the names of the MatMul nodes of each layer that
-    it has changed: that of the one that computes all of them first. Layers whose projections are
-    not alike (only one has a bias or an adapter, or they are already joined) stay as they are."""
+    it has changed: for each layer, the node that computes all projections comes first. Layers whose
+    projections differ (only one has a bias or an adapter, or they are already joined) are not
+    changed."""
     layers = [node for node in model.get_ordered_ops() if node.get_type_name() == _ATTENTION]
     fused = [names for names in map(_fuse, layers) if names]
     if fused:

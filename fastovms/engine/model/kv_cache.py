@@ -115,9 +115,9 @@ class StateRows:
     The states are those of convolutions and recurrences. A state sums up all tokens before it, so
     unlike keys and values it is known after one token only. The tables have a row for each block of
     the KV cache, which holds the state after the last computed token of that block. A sequence
-    reads the row of the previous block or of its current one, and writes those of the blocks that
-    it fills. A block is shared, copied, cached or freed together with its state: any text that
-    begins with the same tokens continues from the state of a full block.
+    reads the row of its previous or current block, and writes the rows of the blocks that it fills.
+    A block is shared, copied, cached or freed together with its state: any text that begins with
+    the same tokens continues from the state of a full block.
 
     Further rows: one stays zero, where every text begins; some hold the states after drafts, which
     may be wrong; and where tokens are repeated (see `without_single_rows`), each block has a second

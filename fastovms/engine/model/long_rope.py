@@ -110,7 +110,7 @@ Array = NDArray[Any]
 
 
 class LongRope(NamedTuple):
-    """How the rotation of positions depends on the text length.
+    """The dependence of a model's rotation of positions on the text length.
 
     Attributes:
         switch_len: the maximum length of a sequence with the rotation of short texts; None = no

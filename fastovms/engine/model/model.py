@@ -86,9 +86,9 @@ def without_single_rows(
     other rows, and attention likewise, with one exception each: a product of a single row, and
     attention of a sequence that has a single token in the step, have kernels of their own. So a
     sequence whose text is alone, or is generated token by token, would differ in its last bits from
-    the same one in a crowd, or computed anew in chunks. (Measured with OpenVINO 2026.4 and AVX-512,
-    f32 throughout, in crowds of 1 to 64 and chunks of 1 to 400 tokens; `bench.determinism` measures
-    it anew.)
+    the same one in a crowd, or computed again in chunks. (Measured with OpenVINO 2026.4 and
+    AVX-512, f32 throughout, in crowds of 1 to 64 and chunks of 1 to 400 tokens;
+    `bench.determinism` repeats the measurement.)
 
     The repeated token is discarded: attention is causal, so the first one does not see it, and the
     next step overwrites what it leaves in the cache. The state after it, in models with states,
@@ -504,8 +504,8 @@ class PagedModel:
             runner.set_tensors(self._cache.tensors)
 
     def twin(self) -> PagedModel:
-        """Returns another model over the same compiled ones, which may run beside this one. It has
-        no cache yet."""
+        """Returns another model over the same compiled ones, which may run concurrently. It has no
+        cache yet."""
         return PagedModel(
             self._variants, device=self.device, precisions=self.precisions, graph=self.graph
         )

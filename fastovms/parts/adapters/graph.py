@@ -176,7 +176,7 @@ def _parameter(name: str, shape: list[int]) -> Node:
 
 class _Member(NamedTuple):
     """An adapter's place in the stack: its ranks, from `first` to before `end`, and what the
-    kernels read; None = they do not compute it."""
+    kernels read; None = not supported."""
 
     number: int
     first: int

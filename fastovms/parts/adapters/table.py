@@ -40,7 +40,7 @@ _UNLOAD_TIMEOUT: Final = 300.0
 
 
 class _Change(NamedTuple):
-    """The weights to use, and what runs steps with them; None = there are none."""
+    """The weights to use, and the runner of steps with them; None = no runner."""
 
     stack: AdapterStack
     runner: AdapterRunner | None

@@ -166,7 +166,7 @@ class _Content:
 
 
 def byte_range(asked: str | None, size: int) -> range | None:
-    """Returns the requested bytes; None = they do not exist. An invalid header, or one with several
+    """Returns the requested bytes; None = no such bytes. An invalid header, or one with several
     ranges, is ignored."""
     found = None if asked is None else _RANGE.fullmatch(asked.replace(" ", ""))
     if found is None or found.groups() == ("", ""):
@@ -215,7 +215,7 @@ class Kept(Generic[Part]):
 
     Args:
         name: the plural of what it stores.
-        part: None = it is not available.
+        part: None = not available.
         is_fault: whether it is configured but could not be opened.
 
     Attributes:

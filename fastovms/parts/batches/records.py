@@ -285,7 +285,7 @@ class BatchFaults:
 
 def cause_of_end(error: BaseException) -> BaseException:
     """Returns the error to raise for the errors that ended a batch's lines. A disk error, which may
-    be temporary, is returned only if there is no other error."""
+    be temporary, is returned only if it is the only kind of error."""
     if isinstance(error, ExceptionGroup):
         disk, _ = error.split(OSError)
         return error if disk is None else OSError(str(first_error(disk)))
@@ -391,7 +391,7 @@ class BatchUsage(msgspec.Struct):
 
 
 def usage_of(body: bytes) -> AnswerUsage | None:
-    """Returns the usage in the body of an answer; None = it has none."""
+    """Returns the usage in the body of an answer; None = no usage."""
     found = _usage_at_end(body) if len(body) > _LONG else None
     if found is not None:
         return found

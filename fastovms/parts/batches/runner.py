@@ -540,7 +540,7 @@ class BatchRun:
 
 
 def _size_or_none(path: Path) -> int | None:
-    """Returns the size of a file; None = it is empty, and is deleted. Raises OSError."""
+    """Returns the size of a file; None = empty, and deleted. Raises OSError."""
     size = path.stat().st_size if path.exists() else 0
     if not size:
         path.unlink(missing_ok=True)

@@ -55,7 +55,7 @@ class FileRecord(OwnedRecord, kw_only=True):
     Attributes:
         name: the client's name for it; not used as a path.
         size: in bytes.
-        expires_at: a Unix time; None = it does not expire.
+        expires_at: a Unix time; None = never.
     """
 
     name: str
@@ -146,7 +146,7 @@ FOLDER: Final = "files"
 _NEVER: Final = float("inf")
 
 _FURTHER_SHARE: Final = 4
-"""The part of `max_files_size` that is left for other owners if one has filled it: a quarter."""
+"""One part in this number of `max_files_size` is added for other owners if one has used it up."""
 
 _HIDDEN: Final = "files without a readable record"
 

@@ -132,8 +132,8 @@ def _with_kernels(model: PagedModel, makers: Makers) -> PagedModel:
 def _why_less_exact(
     model: PagedModel, variants: FewRowVariants, starts: Sequence[int]
 ) -> str | None:
-    """Compares the errors of OpenVINO and of the variants against f32, after texts of so many
-    tokens."""
+    """Compares the errors of OpenVINO and of the variants against f32, after texts of these
+    numbers of tokens."""
     reference = _compile(model, model.graph, Precisions("f32", PROPERTIES))
     exact = [list(_logits_after(reference, start)) for start in starts]
     del reference  # before others need memory

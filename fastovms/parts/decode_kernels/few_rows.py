@@ -169,7 +169,7 @@ class _KernelRunner(StepRunner):
 
 
 class _WholeSteps(NamedTuple):
-    """Factories of runners of whole steps, and of those with adapters; None = there are none."""
+    """Factories of runners of whole steps, and of those with adapters; None = no adapters."""
 
     make: RunnerFactory
     make_adapted: AdaptedRunnerFactory | None
@@ -269,7 +269,7 @@ def gains(
         before_each: is called before each number is measured.
 
     Returns:
-        Those that are clearly faster alone; empty, too, if there was no time for enough rounds.
+        Only the numbers that are clearly faster; also empty if the time was too short to tell.
     """
     found: dict[int, float] = {}
     for num_tokens in _MEASURED:

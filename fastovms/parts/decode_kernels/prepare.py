@@ -46,12 +46,12 @@ class _WrongError(Exception):
 
 
 class DecodeKernels(BackendExtension):
-    """Prepares steps of few rows beside the engine, which takes seconds: compiles the kernels,
-    packs the weights, checks logits and measures, and logs in one line how that ended. The engine
-    then uses what is right and faster.
+    """Prepares the kernels for steps of few rows while the engine runs, which takes seconds.
+    Compiles the kernels, packs the weights, checks logits, measures, and logs the result in one
+    line. The engine then uses the kernels that are correct and faster.
 
     Args:
-        cache: keeps that the kernels have passed their check; None = they are checked each time.
+        cache: stores that the kernels have passed their check; None = always check them.
         has_adapters: whether adapters are served.
     """
 

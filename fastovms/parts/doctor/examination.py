@@ -572,7 +572,7 @@ def examine(
     """Examines machine, installation and model. Changes nothing except caches.
 
     Args:
-        find: returns the model; None = it would have to be downloaded.
+        find: returns the model; None = the model needs a download.
         runs: whether to also measure memory and model, for some seconds.
     """
     machine = read_machine()

@@ -450,7 +450,7 @@ class ModelFacts:
     Attributes:
         device: OpenVINO's name of it.
         backend_reason: the reason for the backend.
-        run: None = it runs with the genai backend, which is not examined.
+        run: None = the model runs with the genai backend, which is not examined.
         histories: how the chat template shows each kind of history.
     """
 

@@ -414,7 +414,7 @@ def drafting_of(
     """Returns the factory of the drafter of a model's engine.
 
     Args:
-        draft_model: with its cache reserved; None = there is none.
+        draft_model: the draft model, with its cache reserved; None = no draft model.
     """
     return partial(
         Drafting,

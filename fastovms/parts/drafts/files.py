@@ -29,7 +29,7 @@ class DraftFiles(NamedTuple):
     """The directory of what drafts, and the facts from its files.
 
     Attributes:
-        info: the facts about a draft model; None = it is a head.
+        info: the facts about a draft model; None = a head.
         head: a head that has been fitted to its target; None = not yet, or it is a draft model.
     """
 
@@ -39,7 +39,7 @@ class DraftFiles(NamedTuple):
 
 
 def check_draft_files(draft_dir: Path) -> ModelInfo | None:
-    """Returns the facts about a draft model; None = it is an EAGLE-3 head. Raises
+    """Returns the facts about a draft model; None = an EAGLE-3 head. Raises
     ConfigurationError if files are missing or broken, or it is a head of another kind."""
     config_path = draft_dir / "config.json"
     config = read_json(config_path) if config_path.is_file() else {}

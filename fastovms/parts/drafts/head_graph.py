@@ -65,7 +65,7 @@ def is_draft_head(config: Mapping[str, object]) -> bool:
 
 
 def other_head(config: Mapping[str, object]) -> str | None:
-    """Returns the architecture of a draft head of another kind; None = it is not such a head."""
+    """Returns the architecture of a draft head of another kind; None = not such a head."""
     names = _architectures(config)
     return next((name for name in names if any(kind in name for kind in _OTHER_KINDS)), None)
 

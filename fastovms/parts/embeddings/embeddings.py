@@ -168,7 +168,7 @@ class EncodingUsage(AnswerSchema):
 
 
 BeginSpan = Callable[[], GenerationSpan | None]
-"""Begins the span of a request; None = it has none."""
+"""Begins the span of a request; None = no span."""
 
 
 class EncodingCall:
@@ -253,7 +253,7 @@ def encoding_call(
     """Returns the `EncodingCall` of a request. Its span is recorded as the request's.
 
     Args:
-        asked_model: the client's name of the model; None = it named none.
+        asked_model: the client's name of the model; None = not given.
         response_id: the id of the answer; "" = none.
         form: the encoding format of the vectors.
     """
@@ -692,7 +692,7 @@ async def answer_embeddings(context: ApiContext, request: Request, dialect: Dial
 
 
 def encode_vectors(answer: AnswerSchema) -> bytes:
-    """Returns the JSON of an answer with NumPy vectors. They are written one by one, so that other
+    """Returns the JSON of an answer with NumPy vectors. Writes one vector at a time, so that other
     threads get the GIL in between."""
     return msgspec.json.encode(answer, enc_hook=_vector_json)
 

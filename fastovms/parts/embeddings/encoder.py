@@ -41,7 +41,7 @@ class EncodedTexts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EncoderInfo:
-    """What an encoder computes for a text.
+    """The results that an encoder computes for a text.
 
     Attributes:
         task: EMBEDDINGS or RERANK.

@@ -295,7 +295,7 @@ class ThreadedEncoder(JobThread[_Job]):
             self._link.call(self._link.stopped.set)
 
     def _receive(self) -> bool:
-        """Receives new jobs, and waits if there is no work. Returns whether to continue."""
+        """Receives new jobs, and waits for work. Returns whether to continue."""
         while not self._commands.empty() or not self._texts.num_texts:
             job = self._commands.get()
             if job is None:

@@ -11,7 +11,7 @@ from fastovms.backends.model_task import read_optional
 
 
 class Pooling(Enum):
-    """How the states of all tokens are reduced to one vector."""
+    """The method that reduces the states of all tokens to one vector."""
 
     CLS = "cls"
     MEAN = "mean"

@@ -330,7 +330,7 @@ NOT_SUPPORTED: Final = "is not supported by the genai backend, which runs this m
 
 
 class Handling(Enum):
-    """How a field is handled. CONFIG: `generation_config` passes it to the pipeline. ENGINE:
+    """The handling of a field. CONFIG: `generation_config` passes it to the pipeline. ENGINE:
     `PipelineEngine` or its callers implement it. REFUSED: a request that sets it gets an error.
     IGNORED: it has no effect, and answers are still correct."""
 

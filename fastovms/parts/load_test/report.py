@@ -39,7 +39,7 @@ class Timeline:
 
     @property
     def last(self) -> float:
-        """The time of the end, or if unknown of the last output, or of the start."""
+        """The time of the end; if unknown, of the last output or of the start."""
         if self.ended is not None:
             return self.ended
         return self.arrivals[-1] if self.arrivals else self.started

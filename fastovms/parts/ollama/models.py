@@ -220,7 +220,7 @@ def _short(count: int) -> str:
 
 
 def _level(element_type: str) -> str:
-    """Returns how weights are stored, in the words of OpenVINO's tools: INT4, F16."""
+    """Returns the format of stored weights, as OpenVINO's tools name it: INT4, F16."""
     integer = _INTEGER.fullmatch(element_type)
     return f"INT{integer[1]}" if integer else element_type.upper()
 

@@ -680,7 +680,7 @@ class PrefixSaver:
 
     def _hand_over(self) -> None:
         """Passes a copy of the next block to the writer, because the block may be evicted
-        meanwhile."""
+        before it is written."""
         self._take_back()
         self._at_writer = found = self._next()
         self._is_writing = found is not None

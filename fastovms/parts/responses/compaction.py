@@ -225,8 +225,8 @@ def _question(told: str, new_item_id: NewId) -> History:
 
 
 async def _summary(generation: TextGeneration) -> str:
-    """Runs the generation. Returns the text of a summary; the reasoning if the model wrote nothing
-    else."""
+    """Runs the generation. Returns the text of a summary, or the reasoning if the model wrote
+    only that."""
     with generation:
         [deltas] = await collect(generation.run, generation.num_samples)
     sample = merged(deltas)

@@ -1,4 +1,4 @@
-"""The items of the model's input: those of a request, and those that come before it."""
+"""The items of the model's input: the items of a request, and earlier ones."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _MAX_REFERENCES: Final = 256
 """How many references are looked up at once: what others ask of the store comes between."""
 _BYTES_PER_TOKEN: Final = 1024
 _MIN_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of earlier items that are read whatever the context: more than any has room for, also where
-templates leave thoughts out."""
+"""The minimum limit on the bytes of earlier items that are read, for any size of context: more than
+fit, also if templates omit reasoning."""
 _BYTES_OF_IMAGES: Final = 64 * 1024 * 1024
 """How many more are read where items bring images, which are in them as text."""
 

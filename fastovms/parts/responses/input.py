@@ -45,7 +45,7 @@ IMAGE: Final = "input_image"
 
 
 class HostedCall(NamedTuple):
-    """How calls of a hosted tool type are shown to the model.
+    """The form in which the model sees calls of a hosted tool type.
 
     Attributes:
         prefix: the prefix of new ids.
@@ -517,10 +517,10 @@ def _configuration_update(item: Mapping[str, Any], name: str, rules: ItemRules) 
 
 
 class _Type(NamedTuple):
-    """How items of one type are read.
+    """The rule for reading items of one type.
 
     Attributes:
-        prefix: the prefix of their ids.
+        prefix: the prefix of the items' ids.
     """
 
     prefix: str

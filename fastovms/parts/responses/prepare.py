@@ -138,8 +138,8 @@ async def is_longer(
     history: History,
     num_tokens: int,
 ) -> bool:
-    """Returns whether the whole prompt of a request has more than so many tokens, without those of
-    images. Raises RequestError if a field is invalid."""
+    """Returns whether the whole prompt of a request exceeds a number of tokens, not counting those
+    of images. Raises RequestError if a field is invalid."""
     try:
         prompt, _ = await _prompt_of(asked, replace(fields, truncates=False), history)
     except InvalidField as error:

@@ -197,7 +197,7 @@ class ResponseFields:
         caching: what the request says of the prefix cache.
         may_wait: whether everything else goes before a response in the background.
         compact_threshold: tokens of a prompt beyond which the history is compacted; 0 = three
-            quarters of the context, None = it never is.
+            quarters of the context, None = never.
     """
 
     store: bool

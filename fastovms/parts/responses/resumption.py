@@ -230,7 +230,7 @@ MAX_ATTEMPTS: Final = 3
 crash the process each time."""
 
 _RETRY: Final = 1.0
-"""Seconds after which a response is queued again if there was no room for it."""
+"""Seconds after which a response is queued again if all places were taken."""
 
 _CANCELLED: Final = "cancelled"
 """The queue of responses to cancel. Identities of models are never a single word."""
@@ -414,7 +414,7 @@ class LeaseKeeper:
     for interrupted responses from time to time.
 
     Args:
-        resumer: resumes interrupted responses of all replicas; None = this replica resumes none.
+        resumer: resumes interrupted responses of all replicas; None = not on this replica.
         clock: monotonic seconds.
     """
 

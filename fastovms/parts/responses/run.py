@@ -46,7 +46,7 @@ class ResponsePlan:
         caller: the sender, with the priority that the server has set.
         client: the key or address that shares the engine with others.
         id_key: the key of the ids of items; see `numbered_ids`. "" = they are random.
-        first: the item that the output begins with, before the model's; None = there is none.
+        first: the item that the output begins with, before the model's items; None = no such item.
     """
 
     body: ResponsesRequest
@@ -65,7 +65,7 @@ class Answering(NamedTuple):
 
     Attributes:
         run: receives the deltas.
-        resumption: the data that replicas need to resume the response; None = it cannot be resumed.
+        resumption: the data that replicas need to resume the response; None = not resumable.
         job: None = the model must be loaded first.
     """
 

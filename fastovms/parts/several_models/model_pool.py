@@ -480,8 +480,8 @@ class ModelPool:
             self._waiters.hand_over(name)
 
     def _note_failure(self, plan: ModelPlan) -> None:
-        """Queues a load of the current settings, if they have changed during a failed load, or of
-        those that were loaded last, if they are other ones. Otherwise refuses the waiting
+        """Queues a load after a failed one: of the current settings if they have changed during the
+        load, or of the last loaded settings if these differ. In other cases refuses the waiting
         requests."""
         name = plan.known.name
         if self._configs[name] != plan.config:  # they have changed since: the new ones are tried

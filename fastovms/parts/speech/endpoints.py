@@ -304,7 +304,7 @@ def _subtitles(found: Transcript, mark: str, *, numbered: bool) -> bytes:
     """Returns the segments as subtitles.
 
     Args:
-        mark: what stands before the milliseconds of a time.
+        mark: the separator before the milliseconds of a time.
         numbered: whether each begins with its number.
     """
     lines = []

@@ -242,7 +242,7 @@ def _key(config: EngineConfig, files: ExportedModel) -> str:
 def _find(
     cache: DiskCache, key: str, files: ExportedModel
 ) -> tuple[Path | None, TuningResult | None]:
-    """Returns the file of a stored result, and the result; None = it is missing or broken."""
+    """Returns the file of a stored result, and the result; None = missing or invalid."""
     entry = cache.find("tuning", key)
     if entry is None:
         return None, None
@@ -257,7 +257,7 @@ def _keep(cache: DiskCache, key: str, finding: TuningResult) -> Path | None:
 
 
 def _read(entry: Path, names: Set[str]) -> TuningResult | None:
-    """Reads a stored result; None = it is broken. `names` are the allowed names of precisions."""
+    """Reads a stored result; None = invalid. `names` are the allowed names of precisions."""
     try:
         content: Any = json.loads((entry / _FILE).read_bytes())
         name, budget = content["name"], content["token_budget"]

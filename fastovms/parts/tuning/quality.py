@@ -1,4 +1,4 @@
-"""Tells what a way to run a model costs in exactness."""
+"""Measures the loss of exactness of a way to run a model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class QualityCounter:
     def add(self, reference: Floats, logits: Floats, next_ids: Sequence[int]) -> None:
         """
         Args:
-            reference, logits: those behind each token, [tokens, vocabulary].
+            reference, logits: the logits after each token, [tokens, vocabulary].
             next_ids: the tokens of the text that follow.
         """
         rows = np.arange(len(next_ids))

@@ -144,7 +144,7 @@ TOOL_FORMAT_ALIASES: Final = TOOL_FORMATS.aliases
 
 
 def detect_tool_format(template: str) -> ToolFormat | None:
-    """Returns the format that a chat template, given as its source, tells the model to use; the
-    first match wins."""
+    """Returns the tool-call format that the source of a chat template prescribes; the first match
+    wins."""
     name = first_taught(_BY_RANK, template)
     return None if name is None else TOOL_FORMATS[name]

@@ -44,7 +44,7 @@ class TaggedCalls:
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How models of a family write tool calls.
+    """The form of tool calls in a family of models.
 
     Attributes:
         name: the name for `--tool-parser`.

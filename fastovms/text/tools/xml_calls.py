@@ -253,7 +253,7 @@ _KIND = re.compile(r"""(.*?)\s+string\s*=\s*["']?(true|false)["']?\s*""")
 
 @dataclass(frozen=True, slots=True)
 class XmlForm:
-    """How an XML-like format writes elements.
+    """The form of elements in an XML-like format.
 
     Attributes:
         function: the text before and after a function's name. Quotes around a name are written as
@@ -335,8 +335,8 @@ def read_named_call(
 
 
 def read_name(scan: Scanner, end: str) -> Incremental[str]:
-    """Reads a name, with or without quotes, and the markup after it. Returns "" if there is no
-    name."""
+    """Reads a name, with or without quotes, and the markup after it. Returns "" if the name
+    is missing."""
     return unquoted((yield from _read_tag(scan, end)))
 
 

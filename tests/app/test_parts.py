@@ -115,7 +115,7 @@ def status_of(server: Server, route: str, *, is_form: bool) -> int:
         return error.code
 
 
-def test_what_is_not_used_is_not_imported(server: Server, modules_of_all: set[str]) -> None:
+def test_unused_parts_are_not_imported(server: Server, modules_of_all: set[str]) -> None:
     """The first test of the server, as others use its parts."""
     unused = tuple(f"fastovms.parts.{name}" for name in UNUSED)
     assert [name for name in modules(server) if name.startswith(unused)] == []

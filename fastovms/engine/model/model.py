@@ -397,7 +397,7 @@ class Precisions:
     def is_small(self, inputs: StepInputs) -> bool:
         """Returns whether a step uses the `small` variant, if it exists."""
         num_tokens = len(inputs.input_ids)
-        # Of a prompt only the last token's logits are used, but of drafts all are.
+        # A prompt needs only the last token's logits; drafts need those of all tokens.
         has_prompt = num_tokens > len(inputs.sampled_token_indices)
         if has_prompt and inputs.max_context_len > MAX_SMALL_PROMPT_CONTEXT:
             return False

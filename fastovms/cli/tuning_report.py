@@ -20,9 +20,9 @@ from fastovms.engine.model.paging import MAX_ACTIVATION_GROUP
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
 from fastovms.params import SamplingParams, Task
-from fastovms.parts.tuning.idle import TuningReport, compare_all, measure_all
 from fastovms.parts.tuning.measurement import DECODES, PREFILLS, Times
 from fastovms.parts.tuning.quality import Quality
+from fastovms.parts.tuning.ways import TuningReport, compare_all, measure_all
 from fastovms.server_config import ModelSource, RepositoryConfig
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.text.tokenizer import Tokenizer

@@ -9,9 +9,10 @@ import pytest
 
 from fastovms.cli.main import main
 from fastovms.cli.tuning_report import render
-from fastovms.parts.tuning.idle import TuningReport, TuningResult, measure_all
+from fastovms.parts.tuning.idle import TuningResult
 from fastovms.parts.tuning.measurement import BUDGET_CASES, LOAD_CASES, MIN_ROUNDS
 from fastovms.parts.tuning.quality import Quality
+from fastovms.parts.tuning.ways import TuningReport, measure_all
 from fastovms.server_config import DEMO_MODEL
 from tests.encoder_models import encoder_dir
 

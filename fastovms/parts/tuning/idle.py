@@ -1,15 +1,13 @@
-"""Measures in which way a model runs fastest, and compiles it accordingly."""
+"""Compiles a model in the way that runs fastest, and has it measured while the server is idle."""
 
 from __future__ import annotations
 
 import json
 import logging
 import signal
-import statistics
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -22,26 +20,17 @@ from fastovms.backends.engine_thread import WorkingEngines
 from fastovms.backends.paged.backend import BackendExtension, PagedBackend
 from fastovms.backends.processes import ChildProcess, receive, send
 from fastovms.config import EngineConfig
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, ExportedModel, has_vnni
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, ExportedModel
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
-from fastovms.errors import ConfigurationError
-from fastovms.parts.tuning import measurement as tuning
-from fastovms.parts.tuning.quality import Quality, compare
 from fastovms.system.disk import DiskCache, file_identity, key_of
 from fastovms.system.memory import num_usable_cpus
 
 logger = logging.getLogger(__name__)
 
-NUM_ROUNDS: Final = 15
-"""How often two ways to run a model are compared."""
-
 _FILE: Final = "choice.json"
 _FORMAT: Final = 5
 """The version of stored results and their measurement; a new version invalidates stored ones."""
-
-_MEMORY_SHARE: Final = 0.5
-"""The fraction of the free memory that may hold weights of further ways to run the model."""
 
 
 class TunedModel(NamedTuple):
@@ -65,28 +54,6 @@ class TuningResult:
     token_budget: int
 
 
-@dataclass(frozen=True, slots=True)
-class TuningReport:
-    """The result of a measurement by `fastovms tune`.
-
-    Attributes:
-        loads: times of `LOAD_CASES` by way of running the model, the default first.
-        gains: the speedup of each way over the default.
-        budgets: times of `BUDGET_CASES`, by way of running the model.
-        entry: the file of the result; None = not stored.
-        int4_group_size: that of `ExportedModel`.
-        has_vnni: whether the CPU has instructions for 8-bit integer products (VNNI).
-    """
-
-    loads: dict[str, tuning.Times]
-    gains: dict[str, float]
-    budgets: dict[str, tuning.Times]
-    finding: TuningResult
-    entry: Path | None
-    int4_group_size: int | None
-    has_vnni: bool
-
-
 def read_files(
     model_dir: Path, config: EngineConfig, max_model_len: int = DEFAULT_MAX_MODEL_LEN
 ) -> ExportedModel:
@@ -108,7 +75,7 @@ def load_tuned(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> 
     compile_now = partial(files.compile, single_rows_later=True)
     if not config.tune or not cache.is_kept:
         return TunedModel(compile_now(files.choices)[1], None)
-    entry, kept = _find(cache, _key(config, files), files)
+    entry, kept = _find(cache, tuning_key(config, files), files)
     if kept is not None:
         choices = sorted(files.choices, key=lambda choice: choice.name != kept.name)
         precisions, model = compile_now(choices)
@@ -121,99 +88,7 @@ def load_tuned(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> 
 
 def find_kept(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TuningResult | None:
     """Returns the result of an earlier measurement of the model on this machine, or None."""
-    return _find(cache, _key(config, files), files)[1]
-
-
-def measure_all(
-    model_dir: Path,
-    config: EngineConfig,
-    cache: DiskCache,
-    *,
-    num_rounds: int = NUM_ROUNDS,
-    clock: Callable[[], float] = time.perf_counter,
-    memory_speed: Callable[[], float] = lambda: 1.0,
-) -> TuningReport | None:
-    """Measures every way to run a model that fits into memory, without a time limit, and stores the
-    result. Besides the default, one way at a time is loaded. Raises ConfigurationError if the
-    device cannot run the model.
-
-    Args:
-        memory_speed: see `tuning.measure`.
-
-    Returns:
-        The result, or None if the machine was too busy.
-    """
-    files = read_files(model_dir, config)
-    measure = partial(
-        tuning.measure,
-        clock=clock,
-        max_seconds=float("inf"),
-        max_rounds=num_rounds,
-        memory_speed=memory_speed,
-    )
-    default, model = files.compile(files.choices)
-    loads: dict[str, tuning.Times] = {}
-    ratios: dict[str, list[float]] = {}
-    budgets = measure({default.name: model}, tuning.BUDGET_CASES)
-    for other in files.choices:
-        room = files.available_memory() * _MEMORY_SHARE
-        if other.name == default.name or files.weights_size * other.num_variants > room:
-            continue
-        try:
-            rival = files.compile([other])[1]
-        except ConfigurationError as error:
-            logger.warning("tuning: %s cannot be used: %s", other.name, error)
-            continue
-        times = measure({default.name: model, other.name: rival}, tuning.LOAD_CASES)
-        ratios[other.name] = tuning.speed_ratios(times[other.name], times[default.name])
-        loads.setdefault(default.name, times[default.name])
-        loads[other.name] = times[other.name]
-        budgets |= measure({other.name: rival}, tuning.BUDGET_CASES)
-        del rival  # its memory is for the next one
-    if not loads:
-        loads = measure({default.name: model}, tuning.LOAD_CASES)
-    fewest = min(choice.num_variants for choice in files.choices)
-    twice = {choice.name for choice in files.choices if choice.num_variants > fewest}
-    choice = tuning.choose(default.name, ratios, twice)
-    budget = None if choice is None else tuning.choose_token_budget(budgets[choice.name])
-    if choice is None or budget is None:
-        return None
-    gains = {name: statistics.median(found) for name, found in ratios.items()}
-    finding = TuningResult(choice.name, budget)
-    entry = _keep(cache, _key(config, files), finding)
-    return TuningReport(
-        loads,
-        {default.name: 1.0, **gains},
-        budgets,
-        finding,
-        entry,
-        int4_group_size=files.int4_group_size,
-        has_vnni=has_vnni(),
-    )
-
-
-def compare_all(
-    model_dir: Path, config: EngineConfig, names: Set[str], token_ids: Sequence[int]
-) -> dict[str, Quality]:
-    """Compares the log probabilities of several ways to run a model with those of f32 throughout,
-    and returns the differences by the names of the ways. The model in f32 and one way at a time are
-    in memory. A way that does not fit into memory is omitted. Raises ConfigurationError if the
-    model or the device cannot do it.
-
-    Args:
-        token_ids: those of a text, as many as the model's context has room for.
-    """
-    files = read_files(model_dir, config)
-    reference = ExportedModel(model_dir, device=config.device, exact=True)
-    exact = reference.compile(reference.choices)[1]
-    found: dict[str, Quality] = {}
-    for choice in files.choices:
-        room = files.available_memory() * _MEMORY_SHARE
-        if choice.name in names and files.weights_size * choice.num_variants <= room:
-            model = files.compile([choice])[1]
-            found |= compare(exact, {choice.name: model}, [token_ids])
-            del model  # its memory is for the next one
-    return found
+    return _find(cache, tuning_key(config, files), files)[1]
 
 
 def _is_worth_measuring(files: ExportedModel, config: EngineConfig) -> bool:
@@ -222,7 +97,7 @@ def _is_worth_measuring(files: ExportedModel, config: EngineConfig) -> bool:
     return len(files.choices) > 1 or config.max_num_batched_tokens is None
 
 
-def _key(config: EngineConfig, files: ExportedModel) -> str:
+def tuning_key(config: EngineConfig, files: ExportedModel) -> str:
     """Returns the cache key: a hash of the model, the machine and all settings that affect the
     speed."""
     names = ("openvino_model.xml", "openvino_model.bin")
@@ -249,7 +124,7 @@ def _find(
     return entry, _read(entry, {choice.name for choice in files.choices})
 
 
-def _keep(cache: DiskCache, key: str, finding: TuningResult) -> Path | None:
+def keep_result(cache: DiskCache, key: str, finding: TuningResult) -> Path | None:
     def fill(directory: Path) -> None:
         (directory / _FILE).write_text(json.dumps(asdict(finding)))
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 from fastovms.backends.processes import receive, send
 from fastovms.engine.model.devices import MemoryReader, available_memory
 from fastovms.errors import ConfigurationError
-from fastovms.parts.tuning.idle import Measurement, measure_all
+from fastovms.parts.tuning.idle import Measurement
+from fastovms.parts.tuning.ways import measure_all
 
 _NICENESS: Final = 19
 _MEMORY_SHARE: Final = 0.25

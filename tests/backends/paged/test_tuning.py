@@ -1,4 +1,4 @@
-"""Tests of `fastovms/parts/tuning/idle.py`."""
+"""Tests of `fastovms/parts/tuning/idle.py` and `fastovms/parts/tuning/ways.py`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from fastovms.parts.tuning import idle as tuning
 from fastovms.parts.tuning.idle import (
     IdleTuning,
     Measurement,
-    TuningReport,
     TuningResult,
     load_tuned,
-    measure_all,
 )
+from fastovms.parts.tuning.ways import TuningReport, measure_all
 from fastovms.system.disk import DiskCache
 from tests.engine.model.test_tuning import Clock, Cost, TimedModel, linear
 

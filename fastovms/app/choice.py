@@ -22,7 +22,6 @@ from fastovms.engine.model.devices import is_npu
 from fastovms.engine.model.paging import read_transformed
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo
-from fastovms.parts.grammars.trials import load_grammar_compiler, trial_starter
 from fastovms.system.disk import DiskCache
 
 if TYPE_CHECKING:
@@ -121,6 +120,7 @@ def _genai(
 ) -> Reserve:
     # Imported here because most servers run no model with this backend.
     from fastovms.parts.genai.backend import GenaiBackend, guard_pipeline, pipeline_comparison
+    from fastovms.parts.grammars.trials import load_grammar_compiler, trial_starter
 
     if config.serves_adapters:
         raise ConfigurationError(

@@ -20,6 +20,7 @@ from fastovms.backends.paged.backend import (
     BackendExtension,
     BackendParts,
     FurtherCache,
+    Grammars,
     PagedBackend,
     SharedCores,
 )
@@ -37,10 +38,8 @@ from fastovms.engine.row_functions import (
     try_to_load_kernels,
     use_numpy_for_now,
 )
-from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import ModelInfo
 from fastovms.parts.drafts.drafting import SuffixKernels, drafting_of
-from fastovms.parts.grammars.trials import guard_compiler, load_grammar_compiler
 from fastovms.parts.tuning.idle import (
     IdleTuning,
     Measurement,
@@ -52,6 +51,7 @@ from fastovms.system.deferred import Deferred
 from fastovms.system.disk import DiskCache
 
 if TYPE_CHECKING:
+    from fastovms.grammar.compiler import GrammarCompiler
     from fastovms.parts.drafts.draft_model import DraftModel
     from fastovms.parts.prefix_cache.engine import PrefixDirectory
 
@@ -84,6 +84,12 @@ _DELAY: Final = 2.0
 
 _largest_difference: Final[Deferred[[ExportedModel], float]] = Deferred(
     "parts.comparison.graph_comparison:largest_difference"
+)
+_load_grammar_compiler: Final[Deferred[[Path, ModelInfo], GrammarCompiler | None]] = Deferred(
+    "parts.grammars.trials:load_grammar_compiler"
+)
+_guard_compiler: Final[Deferred[[GrammarCompiler], Grammars]] = Deferred(
+    "parts.grammars.trials:guard_compiler"
 )
 _beam_searches: Final[Deferred[[], BeamSearches]] = Deferred("parts.beams:BeamSearches")
 
@@ -182,7 +188,7 @@ def compile_paged(
             checked.result()
         if draft is not None:  # a head changes the graph
             draft = drafts.fit_draft_files(draft, files.graph, model.max_model_len)
-        compiler = beside.submit(load_grammar_compiler, model_dir, model)
+        compiler = beside.submit(_load_grammar_compiler, model_dir, model)
         try:
             paged_model, token_budget, is_to_be_measured = load_tuned(files, config, cache)
         finally:
@@ -222,7 +228,7 @@ def compile_paged(
             config,
             BackendParts(
                 engine_extensions(paged_model, config, grammars, draft_model),
-                None if grammars is None else guard_compiler(grammars),
+                None if grammars is None else _guard_compiler(grammars),
                 (*extensions, *further),
                 further_cache,
                 cores,

@@ -48,7 +48,18 @@ SWITCHED = {
 }
 """The parts that are imported if a switch is on, by what switches them on."""
 
-UNUSED = (*SWITCHED, "adapters", "beams", "decode_kernels", "drafts.files", "genai", "media")
+UNUSED = (
+    *SWITCHED,
+    "adapters",
+    "beams",
+    "decode_kernels",
+    "drafts.files",
+    "genai",
+    "media",
+    "tuning.measurement",
+    "tuning.quality",
+    "tuning.ways",
+)
 """What a server with one text model does not import before it is asked for."""
 
 

@@ -149,7 +149,7 @@ class OllamaAnswer:
         collector: converts the pieces.
         report: the token details to report.
         usage: returns the usage so far.
-        total_time: returns the seconds since the request arrived.
+        total_time: returns the seconds since the request arrived; any thread may call it.
         load_time: the seconds it waited for its model.
         context: returns the tokens of the prompt and the answer, after its end; None = they are not
             reported.
@@ -322,10 +322,10 @@ class OllamaGeneration:
         known: KnownModel,
         warnings: Sequence[str],
     ) -> Response | None:
-        context = self._context
-        began = _now()
+        context, now = self._context, asyncio.get_running_loop().time
+        began = now()
         model = await self._hold(request, known)
-        load_time = _now() - began
+        load_time = now() - began
         with named_as_given():
             reader = reader_of(context, request, body, model, dialect)
             given = await prepare(reader)
@@ -342,7 +342,7 @@ class OllamaGeneration:
             AnswerCollector(self._new_call_id),
             given.report,
             lambda: generation.usage,
-            lambda: _now() - request.received_at,
+            lambda: now() - request.received_at,
             load_time,
             (lambda: token_ids) if tells_context else None,
         )
@@ -392,7 +392,3 @@ def _noting(generation: TextGeneration, token_ids: list[int]) -> Run:
         await generation.finished()
 
     return run
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

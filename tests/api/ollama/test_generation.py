@@ -13,6 +13,7 @@ import pytest
 
 from fastovms.api.dialect import OLLAMA, last_frames
 from fastovms.api.generate import SampleDelta
+from fastovms.api.offload import MUCH
 from fastovms.api.served import ChatModel
 from fastovms.app.routes import add_model_routes
 from fastovms.errors import BackendUnavailable, RequestError
@@ -67,6 +68,18 @@ async def test_chat_answer_and_stream_have_the_members_of_ollama(make):
     assert all(part["done"] is False and set(part) == {*answer} - {
         "done_reason", "prompt_eval_count", "eval_count"} for part in parts)  # fmt: skip
     assert {**answer, "message": {"role": "assistant", "content": ""}}.items() <= last.items()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "script"),
+    [
+        (GENERATE, {"model": "fake", "prompt": "a" * MUCH}, "Hello!"),
+        (CHAT, ASKED, "a" * MUCH),
+    ],
+)
+async def test_an_answer_that_is_encoded_in_a_thread_has_its_times(make, path, body, script):
+    answer = await ask(make(script, max_model_len=3 * MUCH), path, body)
+    assert all(type(answer[name]) is int for name in TIMES)
 
 
 async def test_each_line_has_its_time(make):

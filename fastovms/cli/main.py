@@ -79,7 +79,7 @@ def with_command(line: Sequence[str]) -> list[str]:
     Without a command, `serve` is added."""
     first = line[0] if line else ""
     if first == "help":
-        return [*line[1:2], "--help"]
+        return with_command([*line[1:2], "--help"])
     if list(line) == ["-v"]:
         return ["--version"]
     if first in _COMMAND_LINES:

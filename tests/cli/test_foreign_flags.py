@@ -76,6 +76,8 @@ def test_values_are_left_alone():
         ("serve -hf o/n -hff f.gguf", "serve --source-model o/n --gguf-filename f.gguf"),
         ("help", "--help"),
         ("help pull", "pull --help"),
+        ("help list", "serve --list-models --help"),
+        ("help a/b", "serve a/b --help"),
         ("version", "--version"),
         ("-v", "--version"),
         ("-v -m a", "serve --verbose --model a"),

@@ -6,8 +6,10 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from multiprocessing.connection import Pipe
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -62,10 +64,10 @@ def serve(connection, *arguments):
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def make(end: str) -> ChildProcess:
+    def make(end: str, **options: bool) -> ChildProcess:
         (tmp_path / "child_of_test.py").write_text(MODULE.format(end=end))
         monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(filter(None, sys.path))}")
-        return ChildProcess("child_of_test", "x", "y")
+        return ChildProcess("child_of_test", "x", "y", **options)
 
     return make
 
@@ -98,6 +100,29 @@ def test_one_that_does_not_end_is_killed(start, monkeypatch: pytest.MonkeyPatch)
     assert child.wait() == "was ended by SIGKILL"
     child.kill()  # of one that has ended nothing is left to kill
     child.connection.close()
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_stopped_child_is_killed_with_its_thread_if_asked(start, dies: bool) -> None:
+    children: list[ChildProcess] = []
+
+    def run() -> None:
+        child = start("signal.pause()", dies_with_thread=dies)
+        children.append(child)
+        send(child.connection, 0)
+        receive(child.connection)
+        child.send_signal(signal.SIGSTOP)
+
+    thread = Thread(target=run)
+    thread.start()
+    thread.join(30)
+    [child] = children
+    if dies:
+        assert child._process.wait(20) == -signal.SIGKILL
+    else:
+        time.sleep(0.1)
+        assert child._process.poll() is None
+    child.end()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ select (asyncio/events.py:8) 1
 def test_a_stack_counts_for_its_innermost_room() -> None:
     assert room_shares(STACKS.splitlines()) == {
         "app": 5,
-        "api/responses": 7,
+        "parts/responses": 7,
         "http": 2,
         "the event loop": 1,
     }

@@ -25,7 +25,7 @@ from fastovms.parts.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.parts.postgres.schema import TimeLimits
 from fastovms.parts.postgres.server_address import ServerAddress
 from fastovms.parts.postgres.shared_state import NotificationListener
-from fastovms.parts.responses import resumption, stored
+from fastovms.parts.responses import events, resumption
 from fastovms.parts.responses.events import EventLog, EventWriter
 from fastovms.parts.responses.resumption import LeaseKeeper
 from fastovms.state.database import StateBounds
@@ -534,7 +534,7 @@ async def run(seed: int, url: str, port: int) -> Report:
 
 HURRY: Final = (
     (resumption, "_INTERVAL", 0.2),
-    (stored, "_RETRY", 0.1),
+    (events, "_RETRY", 0.1),
     (database, "_MAX_DELAY", 0.5),
 )
 """Modules and names of intervals, and their seconds in these tests."""

@@ -4,6 +4,7 @@ twice, and work proceeds afterwards. `python -m tests.state.postgres` runs more 
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 
@@ -41,7 +42,7 @@ async def test_state_over_failing_connections_is_consistent(
     [
         ("events are added without a check of the owner", "lease"),
         ("a commit of unknown outcome is repeated", "twice"),
-        ("a commit of unknown outcome counts as done", "forgotten"),
+        ("a commit of unknown outcome counts as done", "forgotten|gap"),
     ],
 )
 def test_planted_faults_are_found(name: str, kind: str) -> None:
@@ -49,4 +50,4 @@ def test_planted_faults_are_found(name: str, kind: str) -> None:
     command += ["--seconds", "240"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=360)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"  {kind}: " in done.stdout
+    assert re.search(f"  (?:{kind}): ", done.stdout)

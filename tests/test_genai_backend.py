@@ -20,7 +20,7 @@ FLAGS: Final = ("--backend", "genai", "--cache-size", "1")
 NEEDS_PAGED: Final[Mapping[ModuleType, Mapping[str, str]]] = {
     test_end_to_end: {},
     test_end_to_end_decoding: {
-        "test_log_probabilities": "logprobs above 1",
+        "test_completion_log_probabilities_cover_the_text_and_are_streamed": "logprobs above 1",
         "test_scoring_a_prompt_agrees_with_generating_it": "prompt_logprobs",
         "test_tokens_are_favoured_forbidden_and_required": "logit_bias, allowed_token_ids",
         "test_a_grammar_that_cannot_go_on_is_the_clients_fault": "llguidance, which may give up",
@@ -28,7 +28,7 @@ NEEDS_PAGED: Final[Mapping[ModuleType, Mapping[str, str]]] = {
         "test_json_of_a_schema": "JSON without white space, which a small model never ends",
     },
     test_end_to_end_chat: {
-        "test_log_probabilities": "logprobs above 1",
+        "test_chat_log_probabilities_cover_the_content_and_are_streamed": "logprobs above 1",
         "test_a_structural_tag_of_calls": "a choice of calls and of text that has no end",
     },
     test_responses: {"test_a_chain_is_computed_once": "counts of the prefix cache"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -104,7 +105,7 @@ class TextTokens(Protocol):
         """Returns the bytes of one token's text, including special tokens."""
 
 
-class AnyServed:
+class AnyServed(ABC):
     """A model in memory, of any task. Subclasses are frozen dataclasses.
 
     Attributes:
@@ -125,8 +126,9 @@ class AnyServed:
         return self.backend.model
 
     @property
+    @abstractmethod
     def task(self) -> Task:
-        raise NotImplementedError
+        """What the model is for."""
 
     @property
     def tokens(self) -> TextTokens | None:

@@ -1,24 +1,24 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import numba
 import pytest
-from hypothesis import HealthCheck, settings
-
-import fastovms.engine.jit  # noqa: F401  (decides where kernels are kept)
 
 SLOW = frozenset(
     ("app", "backends", "bench", "clients", "deploy", "docs", "gguf", "load_test", "ui")
 )
 """The folders whose tests are slow: they run processes, real models, browsers or daemons."""
 
-# A busy machine makes examples slowly, which is no fault of a test's.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+MISSING = " is missing: "
+"""What the reason of a skipped test has between a program and the command that installs it."""
+
+# Kernels that are compiled already need not be again. Numba reads this when it is imported.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache/kernels"))
 
 
 def is_slow(path: Path) -> bool:
@@ -43,24 +43,46 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_pycollect_makemodule(module_path: Path) -> None:
+    """Sets Hypothesis up before the first file that uses it is imported; importing it takes long.
+    A busy machine makes examples slowly, which is no fault of a test's."""
+    if "hypothesis" in module_path.read_text():
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile(
+            "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        )
+        settings.load_profile("busy")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the tests of slow files, and puts those that take longest first, so that processes end
-    together."""
+    together. Leaves out nightly tests, unless the marker or a test is named."""
     for item in items:
         if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
+    if "nightly" not in config.option.markexpr and not any("::" in name for name in config.args):
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
     root = Path(__file__).parent
     first = ("ui", "bench", "deploy", "app")
     items.sort(key=lambda item: item.path.relative_to(root).parts[0] not in first)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says in one line what was skipped for want of which program, and how to get it."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    missing = [f"{reason} ({count})" for reason, count in reasons.items() if MISSING in reason]
+    if missing:
+        terminalreporter.write_line(f"Skipped tests: {'; '.join(sorted(missing))}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Servers under test neither find nor leave anything in the user's directories but compiled
-    kernels."""
+    """Servers under test neither find nor leave anything in the user's directories."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        if numba.config.CACHE_DIR:  # kernels that are compiled already need not be again
-            monkeypatch.setenv("NUMBA_CACHE_DIR", numba.config.CACHE_DIR)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield

@@ -24,7 +24,7 @@ MAX_EXPOSURE = 2.0
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
-    reason="apt-get install systemd",
+    reason="systemd-analyze is missing: apt-get install systemd",
 )
 
 

@@ -14,7 +14,9 @@ from tests.real_server import Server, start_server, stop_server
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    agents = pytest.importorskip("agents", reason="pip install -e '.[clients]'")
+    agents = pytest.importorskip(
+        "agents", reason="openai-agents is missing: pip install -e '.[clients]'"
+    )
 
 NAME = "gpt-demo"
 """Sessions compact themselves only for models whose names begin as OpenAI's do."""

@@ -19,7 +19,9 @@ from tests.clients.test_agent_traffic import url
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    agents = pytest.importorskip("agents", reason="pip install -e '.[clients]'")
+    agents = pytest.importorskip(
+        "agents", reason="openai-agents is missing: pip install -e '.[clients]'"
+    )
 
 __all__ = ["url"]
 

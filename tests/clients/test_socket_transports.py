@@ -84,7 +84,7 @@ def over_a_unix_socket(folder: Path) -> Iterator[Connect]:
 def through_nginx(folder: Path) -> Iterator[Connect]:
     program = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin")
     if program is None:
-        pytest.skip("nginx is not installed: apt-get install nginx-light")
+        pytest.skip("nginx is missing: apt-get install nginx")
     server = start_server("--root-path", ROOT)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

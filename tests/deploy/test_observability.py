@@ -31,7 +31,7 @@ from tests.real_server import NAME, Server, start_server, stop_server
 
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,
-    reason="needs prometheus and promtool: apt-get install prometheus",
+    reason="prometheus is missing: apt-get install prometheus",
 )
 
 LOAD_SECONDS = 6.0

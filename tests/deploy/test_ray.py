@@ -31,7 +31,7 @@ from tests.paths import ROOT
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None,
-    reason="Ray comes with an extra: pip install -e '.[ray]'",
+    reason="Ray is missing: pip install -e '.[ray]'",
 )
 
 DEADLINE = 180.0

@@ -10,4 +10,4 @@ def ray_serve() -> None:
     """Ray is imported, whose own deprecated calls are no faults of ours."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pytest.importorskip("ray.serve", reason="comes with the extra: pip install -e '.[ray]'")
+        pytest.importorskip("ray.serve", reason="Ray is missing: pip install -e '.[ray]'")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("aiohttp", reason="comes with the extra ray: pip install -e '.[ray]'")
+pytest.importorskip("aiohttp", reason="aiohttp is missing: pip install -e '.[ray]'")
 
 from fastovms.parts.ray_serve.replica import HttpProxy, Message
 from tests.connections import serving

@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
-HOW_TO_GET_IT: Final = "no Chromium: apt-get install chromium, or name one by the variable CHROMIUM"
+HOW_TO_GET_IT: Final = "chromium is missing: apt-get install chromium, or set CHROMIUM to its path"
 DEADLINE: Final = 60_000.0
 """Milliseconds that anything may take: the machine may have much else to do."""
 

@@ -10,8 +10,10 @@ from bench.fleet import follow, kill, rolling
 from bench.fleet.__main__ import LINE
 from bench.fleet.fleet import Fleet, missing_packages, running_fleet
 
+MISSING = " ".join(missing_packages())
+
 pytestmark = pytest.mark.skipif(
-    bool(missing_packages()), reason=f"pip install {' '.join(missing_packages())}"
+    bool(MISSING), reason=f"{MISSING} is missing: pip install {MISSING}"
 )
 
 

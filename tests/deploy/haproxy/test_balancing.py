@@ -31,7 +31,7 @@ ID = "resp_0a1b2c3d" + "e" * 24
 HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/local/sbin:/usr/sbin")
 
 pytestmark = pytest.mark.skipif(
-    HAPROXY is None, reason="HAProxy is missing: apt-get install haproxy"
+    HAPROXY is None, reason="haproxy is missing: apt-get install haproxy"
 )
 
 

@@ -1,11 +1,11 @@
 """The HTTP layer and the API on one core, their client on another.
 
     python -m bench.http sse         # a null engine: frames per second over 64 streams
-    python -m bench.http requests    # whole requests, against FastAPI on uvicorn doing the same
+    python -m bench.http requests    # whole requests per second, and what one takes
     python -m bench.http profile     # where the server's time goes in each of these requests
 
-`requests` and `profile` need wrk (apt-get install wrk) and the extra `bench`. The servers take
-turns; the null engine gives each request a token a pass of the event loop.
+`requests` and `profile` need wrk (apt-get install wrk), and `profile` the extra `bench`. The null
+engine gives each request a token a pass of the event loop.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from bench.common.process import server_process, two_cores
 from bench.common.report import machine, median, table
 from bench.common.streams import completion, run_streams
 from bench.null_engine.room_profile import measure_rooms
-from bench.null_engine.whole_requests import measure_requests
+from bench.null_engine.whole_requests import NULL_SERVER, measure_requests
 from fastovms.parts.client.http_client import Target
 from fastovms.parts.load_test.report import Load
-
-NULL_SERVER = ("-m", "bench.null_engine.null_server")
 
 
 def measure_sse(num_streams: int, num_tokens: int, num_runs: int) -> None:

@@ -146,7 +146,7 @@ def test_cross_origin_requests(site):
     assert site.ask(completion(bearer("alpha\xa0"))).status == 401
 
 
-# What Chromium sends for a page of another site; `python -m bench.security.browser --record`.
+# What Chromium 156 sends for a page of another site.
 CHROMIUM = (
     "Connection: keep-alive",
     'sec-ch-ua-platform: "Linux"',

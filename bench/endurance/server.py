@@ -41,7 +41,6 @@ class ServerUnderTest:
         port: that it is asked at; None = any free one.
         context: of TLS, which trusts the certificate that the flags name, for "localhost"; None =
             the server speaks plain HTTP.
-        state_url: of the database that has its state in place of a directory.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class ServerUnderTest:
         pass_fds: Sequence[int] = (),
         port: int | None = None,
         context: ssl.SSLContext | None = None,
-        state_url: str | None = None,
     ) -> None:
         self.port = free_port() if port is None else port
         origin = "http://127.0.0.1" if context is None else "https://localhost"
@@ -64,8 +62,7 @@ class ServerUnderTest:
         self.log = directory / "server.log"
         address = ["--host", "127.0.0.1", "--port", str(self.port)]
         self._command = [sys.executable, *program, *address]
-        state = ("--state-dir", self.state_dir) if state_url is None else ("--state-url", state_url)
-        self._command += [*map(str, state), "--access-log", "off", *flags]
+        self._command += ["--state-dir", str(self.state_dir), "--access-log", "off", *flags]
         self._environ = {**os.environ, **(environ or {})}
         self._pass_fds = pass_fds
         self._process: subprocess.Popen[bytes] | None = None

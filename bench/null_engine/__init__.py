@@ -1,2 +1,1 @@
-"""The server, and its peer, around an engine whose tokens cost nothing; and what requests cost
-there."""
+"""The server around an engine whose tokens cost nothing, and what requests cost there."""

@@ -42,20 +42,18 @@ class _Running:
 
 
 class NullBackend:
-    """Gives every running request one token a step, of the same text for all."""
+    """Gives every running request one token a pass of the event loop, of the same text for all."""
 
-    def __init__(self, model: ModelInfo, token_ids: list[int], step_seconds: float) -> None:
+    def __init__(self, model: ModelInfo, token_ids: list[int]) -> None:
         """
         Args:
             token_ids: repeated for as long as a request asks for more.
-            step_seconds: between two steps; 0 = a step a pass of the event loop.
         """
         self._model = model
         self._token_ids = token_ids
         self._outputs: list[GenerationOutput] = []
         self._running: dict[str, _Running] = {}
         self._stepping = False
-        self._step_seconds = step_seconds
         self._counters = EngineCounters()
         self.failure: str | None = None
 
@@ -104,11 +102,7 @@ class NullBackend:
     def _schedule(self) -> None:
         if self._running and not self._stepping:
             self._stepping = True
-            loop = asyncio.get_running_loop()
-            if self._step_seconds:
-                loop.call_later(self._step_seconds, self._step)
-            else:
-                loop.call_soon(self._step)
+            asyncio.get_running_loop().call_soon(self._step)
 
     def _step(self) -> None:
         self._stepping = False
@@ -130,7 +124,7 @@ class NullTokenizer(Tokenizer):
         return [0] * (1 + len(text) // 4)
 
 
-def null_models(step_seconds: float, *, encodes: bool) -> ServedModels:
+def null_models(*, encodes: bool) -> ServedModels:
     """One model with the demo model's chat template.
 
     Args:
@@ -147,33 +141,26 @@ def null_models(step_seconds: float, *, encodes: bool) -> ServedModels:
         vocab_size=tokenizer.vocab_size,
         eos_token_ids=frozenset(),
     )
-    backend = NullBackend(info, token_ids, step_seconds)
+    backend = NullBackend(info, token_ids)
     metrics = GenerationMetrics(info.name, backend.stats)
     chat = load_chat(DEMO_MODEL, ChatConfig())
     return ServedModels([ServedModel(backend, tokenizer, metrics, chat=chat)])
 
 
-def arguments(program: str, description: str | None) -> argparse.Namespace:
-    """Those of every server around the null engine."""
-    parser = argparse.ArgumentParser(program, description=description)
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m bench.null_engine.null_server", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--step", type=float, default=0.0, help="seconds a step takes")
-    parser.add_argument("--otlp-traces-endpoint", help="send spans there")
     parser.add_argument("--null-tokenizer", action="store_true", help="prompts cost nothing either")
-    return parser.parse_args()
-
-
-def main() -> None:
-    chosen = arguments("python -m bench.null_engine.null_server", __doc__)
+    chosen = parser.parse_args()
     config = ServerConfig(
         (),
         http=HttpConfig(host=chosen.host, port=chosen.port),
         state=StateConfig(state_dir=":memory:"),  # several may run at once
-        service=ServiceConfig(access_log="off", otlp_traces_endpoint=chosen.otlp_traces_endpoint),
+        service=ServiceConfig(access_log="off"),
     )
     encodes = not chosen.null_tokenizer
-    run(config, LineWriter(), load=lambda: null_models(chosen.step, encodes=encodes))
+    run(config, LineWriter(), load=lambda: null_models(encodes=encodes))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from bench.common.process import server_process, two_cores
 from bench.common.report import table
-from bench.null_engine.whole_requests import KINDS, OURS, WrkLoad
+from bench.null_engine.whole_requests import KINDS, NULL_SERVER, WrkLoad
 
 _RATE = 400  # stacks a second
 _FRAME = re.compile(r"\((?:.*/)?(?:bench|fastovms(?:/([\w/]+))?)/(\w+)\.py:\d+\)$")
@@ -30,7 +30,7 @@ def measure_rooms(num_connections: int, seconds: int) -> None:
     load = WrkLoad(num_connections, seconds + 5, client_core)
     shares: dict[str, Counter[str]] = {}
     with (
-        server_process((*OURS, "--null-tokenizer"), core=server_core) as server,
+        server_process((*NULL_SERVER, "--null-tokenizer"), core=server_core) as server,
         TemporaryDirectory() as directory,
     ):
         for kind in KINDS:

@@ -1,27 +1,21 @@
-"""Whole requests to this server and to its peer, FastAPI on uvicorn, over the same null engine."""
+"""Whole requests to the server around a null engine, as wrk sends them."""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-from urllib.request import Request, urlopen
+from typing import Final, NamedTuple
 
 from bench.common.process import ServerProcess, server_process, two_cores
-from bench.common.report import median, ratio, table
+from bench.common.report import median, table
 
-OURS: Final = ("-m", "bench.null_engine.null_server")
-PEER: Final = ("-m", "bench.null_engine.fastapi_server")
+NULL_SERVER: Final = ("-m", "bench.null_engine.null_server")
 _SCRIPT = Path(__file__).parents[1] / "wrk" / "completions.lua"
 _NUM_ANSWERS = re.compile(r"^answers: (\d+), refused: (\d+)", re.MULTILINE)
-_DIFFERENT = frozenset(("id", "created", "system_fingerprint"))
-"""Members that differ from answer to answer."""
 
 
 class Kind(NamedTuple):
@@ -43,7 +37,7 @@ KINDS: Final = tuple(
 
 
 class Run(NamedTuple):
-    """What came of asking one server for some seconds."""
+    """What came of asking the server for some seconds."""
 
     requests_per_second: float
     cpu_ms: float
@@ -52,38 +46,18 @@ class Run(NamedTuple):
 def measure_requests(num_connections: int, seconds: int, num_runs: int, *, encodes: bool) -> None:
     """
     Args:
-        encodes: prompts are encoded by the demo model's tokenizer, which costs both servers the
-            same; otherwise they cost nothing, as the engine does.
+        encodes: prompts are encoded by the demo model's tokenizer; otherwise they cost nothing, as
+            the engine does.
     """
     server_core, client_core = two_cores()
     more = () if encodes else ("--null-tokenizer",)
     load = WrkLoad(num_connections, seconds, client_core)
     rows = []
-    with (
-        server_process((*OURS, *more), core=server_core) as ours,
-        server_process((*PEER, *more), core=server_core) as peer,
-    ):
+    with server_process((*NULL_SERVER, *more), core=server_core) as server:
         for kind in KINDS:
-            check_same_answers(kind, ours.url, peer.url)
-            runs: dict[ServerProcess, list[Run]] = {ours: [], peer: []}
-            for number in range(-1, num_runs):
-                for server, measured in runs.items():
-                    run = load.run(server, kind)
-                    if number >= 0:
-                        measured.append(run)
-            speeds = [[run.requests_per_second for run in runs[server]] for server in runs]
-            costs = [[run.cpu_ms for run in runs[server]] for server in runs]
-            rows.append(
-                [
-                    kind,
-                    *map(median, speeds),
-                    ratio(*speeds),
-                    *map(median, costs),
-                    ratio(*costs[::-1]),
-                ]
-            )
-    columns = ("request", "fastovms req/s", "FastAPI req/s", "ratio")
-    print(table((*columns, "fastovms CPU ms", "FastAPI CPU ms", "ratio"), rows))
+            _warm_up, *runs = [load.run(server, kind) for _ in range(1 + num_runs)]
+            rows.append([kind, *map(median, zip(*runs, strict=True))])
+    print(table(("request", "req/s", "CPU ms"), rows))
 
 
 class WrkLoad:
@@ -123,32 +97,3 @@ class WrkLoad:
     def _of(self, server: ServerProcess, kind: Kind) -> list[str]:
         stream = ["stream"] if kind.stream else []
         return [*self._command, server.url + kind.path, "--", "null", str(kind.num_tokens), *stream]
-
-
-def check_same_answers(kind: Kind, ours: str, theirs: str) -> None:
-    """Raises SystemExit: the servers do not answer the same, member by member."""
-    for one, other in zip_longest(_answer(kind, ours), _answer(kind, theirs)):
-        if one != other:
-            raise SystemExit(f"{kind}: the answers differ:\n{one}\n{other}")
-
-
-def _answer(kind: Kind, url: str) -> list[Any]:
-    """The members of an answer, or of each of its events, that are the same every time."""
-    prompt = {"messages": [{"role": "user", "content": "Go."}]}
-    body = {
-        **(prompt if "chat" in kind.path else {"prompt": "Go."}),
-        "max_tokens": kind.num_tokens,
-        "stream": kind.stream,
-    }
-    headers = {"Content-Type": "application/json"}
-    with urlopen(Request(url + kind.path, json.dumps(body).encode(), headers)) as response:
-        text = response.read().decode()
-    if not kind.stream:
-        return [_same(json.loads(text))]
-    *events, done, _ = text.split("\n\n")
-    assert done == "data: [DONE]"
-    return [_same(json.loads(event.removeprefix("data: "))) for event in events]
-
-
-def _same(members: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in members.items() if name not in _DIFFERENT}

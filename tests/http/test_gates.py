@@ -220,7 +220,7 @@ def test_machine_names_include_aliases_of_the_hosts_file(tmp_path: Path) -> None
 HOST = "127.0.0.1:49623"
 OWN, PORT, SITE = "http://127.0.0.1:49623", "http://127.0.0.1:40457", "http://evil.example:40457"
 
-# As Chromium 156 has them; `python -m bench.security.browser --record` prints them.
+# As Chromium 156 has them.
 FORM = "application/x-www-form-urlencoded"
 FETCH = {"Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
 NO_CORS = {"Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "empty"}

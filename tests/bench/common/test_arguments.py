@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize(
-    "program", ["start", "memory", "long_contexts", "replay", "replay.proposal_costs"]
-)
+@pytest.mark.parametrize("program", ["start", "memory", "long_contexts", "replay"])
 def test_a_directory_without_a_model_is_refused_in_one_line(program: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", f"bench.{program}", str(tmp_path)]
     command += ["--data", "none"] if program == "replay" else []

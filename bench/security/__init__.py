@@ -1,1 +1,0 @@
-"""What attackers try from outside, in earnest."""

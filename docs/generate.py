@@ -61,7 +61,7 @@ from fastovms.server_config import (
     MediaConfig,
     ResidencyConfig,
 )
-from fastovms.service.export import OvmsMetrics
+from fastovms.service.export import LoadedGraphs, OvmsMetrics
 from fastovms.service.watch import ChildCollector, LoopWatch
 from fastovms.state.state_store import StateCollector
 from fastovms.state.store import StateStats
@@ -69,6 +69,8 @@ from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
 from tests.layers import RANKS
 
 DOCS: Final = Path(__file__).parent
+OVMS_FLAGS: Final = DOCS.parent / "tests" / "cli" / "ovms_flags.txt"
+"""All flags of `ovms --help`, as it spells them."""
 
 _WARNING: Final = "<!-- Made by docs/generate.py. Change the tables it reads, not this page. -->"
 
@@ -295,6 +297,7 @@ def _collectors() -> Mapping[str, Collector]:
         "The process": ProcessCollector(registry=None),
         "Child processes": ChildCollector(list),
         "OpenVINO Model Server's counters, with `--ovms-metrics`": ovms,
+        "OpenVINO Model Server's loaded graphs, with `--ovms-metrics`": LoadedGraphs(models),
     }
 
 
@@ -422,6 +425,23 @@ def troubleshooting_page() -> str:
     return f"{before}{begin}{chr(10).join(f'{part}{chr(10)}' for part in parts)}\n{end}{after}"
 
 
+# Moving here from OVMS
+
+
+def from_ovms_page() -> str:
+    """Returns the page with the table of OVMS's flags without effect."""
+    text = (DOCS / "from-ovms.md").read_text()
+    before, begin, rest = text.partition("<!-- flags -->\n\n")
+    _, end, after = rest.partition("<!-- end -->")
+    names = {flag.replace("_", "-"): flag for flag in OVMS_FLAGS.read_text().split()}
+    by_reason = defaultdict(list)
+    for option in OVMS_OPTIONS:
+        if option.unused is not None and option.flag in names:
+            by_reason[option.unused].append(f"`{names[option.flag]}`")
+    rows = [(", ".join(flags), reason) for reason, flags in by_reason.items()]
+    return f"{before}{begin}{_table(('flags', 'why'), rows)}\n\n{end}{after}"
+
+
 # Which model
 
 
@@ -488,6 +508,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "fields.md": fields_page,
     "troubleshooting.md": troubleshooting_page,
     "choose-a-model.md": choose_page,
+    "from-ovms.md": from_ovms_page,
 }
 
 

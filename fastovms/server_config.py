@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
@@ -205,10 +205,46 @@ class ResidencyConfig:
         flag="--file-system-poll-wait-seconds")
     # fmt: on
 
+    def loads_on_demand(self, models: Iterable[ModelResidency] = ()) -> bool:
+        """Returns whether models are loaded when they are first asked for, and not at start."""
+        is_limited = self.max_loaded_models or self.model_memory or self.idle_unload
+        return bool(is_limited or any(model.idle_unload for model in models))
+
+
+PERMANENT: Final = "permanent"
+"""The group of models that stay in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResidency:
+    """Says how long one model stays in memory, if models are loaded on demand, and with which
+    others.
+
+    Attributes:
+        idle_unload: seconds without requests after which it is unloaded; 0 = never, None = the
+            time of all models.
+        group: models of a group are loaded and unloaded together, and never while a model of
+            another group is in memory; "" = no group, "permanent" = always in memory.
+    """
+
+    idle_unload: float | None = None
+    group: str = ""
+
     @property
-    def loads_on_demand(self) -> bool:
-        """Whether a model is loaded when it is first asked for, and not at start."""
-        return bool(self.max_loaded_models or self.model_memory or self.idle_unload)
+    def is_permanent(self) -> bool:
+        return self.group == PERMANENT
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether the model excludes those of other groups."""
+        return self.group not in ("", PERMANENT)
+
+    def excludes(self, other: ModelResidency) -> bool:
+        """Returns whether the two models may not be in memory at the same time."""
+        return self.is_exclusive and other.is_exclusive and self.group != other.group
+
+
+NO_GROUP: Final = ModelResidency()
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +415,7 @@ class ModelConfig:
     generation_config: Path | None = None
     override_generation_config: Mapping[str, object] = field(default_factory=dict)
     has_defaults: bool = True
+    residency: ModelResidency = NO_GROUP
 
     @property
     def name(self) -> str:
@@ -468,6 +505,7 @@ class ModelSource:
     location: str = str(DEMO_MODEL)
     names: tuple[str, ...] = ()
     settings: Settings = field(default_factory=Settings)
+    residency: ModelResidency = NO_GROUP
 
 
 MODEL_SECTIONS: Final = (ModelFiles, EngineConfig, ChatConfig, EncoderConfig, ModelLimits)

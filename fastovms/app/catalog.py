@@ -148,6 +148,7 @@ class ModelFinder:
             _generation_config(files.generation_config),
             files.override_generation_config,
             has_defaults=files.generation_config != _NO_DEFAULTS,
+            residency=source.residency,
         )
 
     def _engine(self, engine: EngineConfig) -> EngineConfig:

@@ -65,7 +65,7 @@ from fastovms.server_config import (
     ServiceConfig,
     StateConfig,
 )
-from fastovms.service.export import OvmsMetrics, span_tracer
+from fastovms.service.export import LoadedGraphs, OvmsMetrics, span_tracer
 from fastovms.service.lifecycle import Guard, Lifecycle, LifecycleHooks, cors_policy, gates_for
 from fastovms.service.log_writer import LineWriter
 from fastovms.service.watch import ChildCollector, LoopWatch, MemoryTrimmer
@@ -334,6 +334,8 @@ async def _run(
         reload = None
         if supply is not None:
             registry.register(ModelCollector(models, supply.start(models)))
+            if config.service.ovms_metrics:
+                registry.register(LoadedGraphs(models))
             reload = supply.reload if supply.has_list else None
         work = (partial(_request_work, server, time.time),)
         add_model_routes(router, context, parts, reload, work, extensions)

@@ -7,7 +7,7 @@ import gc
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -80,9 +80,9 @@ def find_each(
 def plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> list[ModelPlan]:
     """Returns the plan of each model: its description and memory without loading it. Raises
     ConfigurationError if a model needs more than the memory limit."""
-    plans = []
+    plans, num_together = [], _num_together(configs)
     for config in configs:
-        size = _memory_size(config, residency, len(configs))
+        size = _memory_size(config, residency, num_together)
         plans.append(ModelPlan(config, _known(config), size, weights_size(config)))
     return plans
 
@@ -104,6 +104,13 @@ def _memory_size(config: ModelConfig, residency: ResidencyConfig, num_models: in
             f"than that, not {memory / GIB:.1f} GB"
         )
     return size
+
+
+def _num_together(configs: Iterable[ModelConfig]) -> int:
+    """Returns the number of models that may be in memory at the same time, as their groups say."""
+    policies = [config.residency for config in configs]
+    groups = Counter(policy.group for policy in policies if policy.is_exclusive)
+    return len(policies) - groups.total() + max(groups.values(), default=0)
 
 
 def _known(config: ModelConfig) -> KnownModel:
@@ -148,7 +155,7 @@ class OneModelLoader:
 
     Attributes:
         load_models: loads models in the calling thread.
-        num_models: returns the number of models, loaded or not.
+        num_models: returns the number of models that may be in memory at the same time.
         trim: returns malloc's free memory to the operating system.
         prefixes: the directory of cached prompts of all models; None = no disk cache.
         wait_until_left: waits for threads that still use a closed model.
@@ -271,7 +278,8 @@ class ModelSupply:
             from fastovms.parts.prefix_cache.engine import PrefixDirectory
 
             self._prefixes = PrefixDirectory(blocks, self._keeps_salted)
-        if self._config.loads_on_demand or not self._configs:
+        policies = [config.residency for config in self._configs]
+        if self._config.loads_on_demand(policies) or not self._configs:
             models = ServedModels()
             models.set_known([plan.known for plan in self._plans])
         else:
@@ -286,10 +294,11 @@ class ModelSupply:
             plan._replace(known=known)
             for plan, known in zip(self._plans, models.known, strict=True)
         ]
+        pool: ModelPool
         loader = OneModelLoader(
             self._load_models,
             self._config,
-            lambda: len(models.known),
+            lambda: _num_together(pool.configs.values()),
             find_trim(),
             self._prefixes,
             self._cores.wait_until_left,

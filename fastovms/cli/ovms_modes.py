@@ -12,12 +12,18 @@ from typing import Any
 
 from fastovms.app.catalog import model_root, source_model
 from fastovms.cli.flags import FLAGS, read_flags
-from fastovms.cli.foreign_flags import unused_flags
+from fastovms.cli.foreign_flags import given_flags, unused_flags
 from fastovms.cli.pull import pull_models
 from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError
 from fastovms.parts.ovms import GRAPH_FILE, MODEL_FILES
-from fastovms.parts.ovms.config_list import config_file, path_from, read_json, write_file
+from fastovms.parts.ovms.config_list import (
+    GROUP_NAME,
+    config_file,
+    path_from,
+    read_json,
+    write_file,
+)
 from fastovms.server_config import (
     ENCODER,
     ENGINE,
@@ -83,7 +89,8 @@ def _add_to_config(arguments: argparse.Namespace, settings: Settings) -> None:
     _warn_of_left_out(
         arguments, "a list has names and places: --configure writes options into a model's graph"
     )
-    add_model(config, name, arguments.model_path or Path(root or "", name))
+    group = given_flags(arguments).get("--group-name")
+    add_model(config, name, arguments.model_path or Path(root or "", name), group)
 
 
 def _warn_of_left_out(arguments: argparse.Namespace, reason: str, *used: ConfigField) -> None:
@@ -139,20 +146,22 @@ def list_models(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in _model_dirs(root, _MAX_DEPTH))
 
 
-def add_model(config: Path, name: str, base_path: Path) -> None:
+def add_model(config: Path, name: str, base_path: Path, group: object = None) -> None:
     """Adds a model to a list, or changes the one of that name. Raises ConfigurationError if the
     list cannot be read or written.
 
     Args:
         base_path: relative to the working directory or, if it does not exist there, to the list's
             directory, as paths in a list are.
+        group: the models that are loaded and unloaded together with it; None = not given.
     """
     path, root = _read(config, may_be_new=True)
     models = [model for model in root["model_config_list"] if _name(model) != name]
     # Path.exists fails where a directory cannot be read, or a name is too long.
     is_of_list = not os.path.exists(base_path) and os.path.exists(path.parent / base_path)
     place = str(base_path) if is_of_list else path_from(path.parent, base_path)
-    models.append({"config": {"name": name, "base_path": place}})
+    members = {"name": name, "base_path": place, GROUP_NAME: group}
+    models.append({"config": {key: value for key, value in members.items() if value is not None}})
     _write(path, {**root, "model_config_list": models})
 
 

@@ -281,7 +281,8 @@ def _compile_ahead(
     has its addresses. Returns the model and the sockets; None if there are several models, if the
     model must be downloaded, or if it is loaded on demand. Raises ConfigurationError if an address
     is not available."""
-    if len(models) != 1 or settings.section(ResidencyConfig).loads_on_demand:
+    policies = [model.residency for model in models]
+    if len(models) != 1 or settings.section(ResidencyConfig).loads_on_demand(policies):
         return None, None
     finder = ModelFinder.of(settings.section(RepositoryConfig), os.environ)
     try:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fastovms.api.served import ServedModels
 from fastovms.errors import ConfigurationError
 from fastovms.http.messages import Exchange
 from fastovms.telemetry.tracing import Tracer
@@ -74,6 +75,20 @@ class OvmsMetrics(Collector):
                     counts[name],
                 )
             yield metric
+
+
+class LoadedGraphs(Collector):
+    """Exports which models are in memory, as OVMS does for its graphs."""
+
+    def __init__(self, models: ServedModels) -> None:
+        self._models = models
+
+    def collect(self) -> Iterable[Metric]:
+        text = "1 for a model that is in memory, 0 for one that its next request loads"
+        loaded = GaugeMetricFamily("ovms_graph_loaded", text, labels=["name"])
+        for model in self._models.known:
+            loaded.add_metric([model.name], float(model.served is not None))
+        yield loaded
 
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")

@@ -21,7 +21,7 @@ from fastovms.parts.several_models.model_pool import (
     unloads,
 )
 from fastovms.parts.several_models.residency import Residency
-from fastovms.server_config import ModelConfig, ResidencyConfig
+from fastovms.server_config import ModelConfig, ModelResidency, ResidencyConfig
 from fastovms.telemetry.metrics import FinishedRequest, GenerationMetrics, render
 from tests.fakes import ByteTokenizer, FakeBackend, make_request, model_info
 
@@ -374,6 +374,24 @@ async def test_operators_unload_and_idle_models_leave() -> None:
     held()
     while pool.state("a") is not ModelState.UNLOADED:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
+    await pool.close()
+
+
+async def test_permanent_models_are_loaded_before_any_request() -> None:
+    def permanent(name: str) -> ModelPlan:
+        given = plan(name)
+        policy = ModelResidency(group="permanent")
+        return given._replace(config=replace(given.config, residency=policy))
+
+    pool = Pool(permanent("a"), plan("b"), max_loaded_models=1)
+    await pool.loader.reach(1)
+    await pool.use("b")
+    assert [pool.state(name) for name in "ab"] == [ModelState.AVAILABLE] * 2
+    [load] = pool.apply([permanent("a"), plan("b"), permanent("c"), plan("d")]).loads
+    async with asyncio.timeout(20):
+        await load
+    assert pool.state("c") is ModelState.AVAILABLE
+    assert pool.state("d") is ModelState.UNLOADED
     await pool.close()
 
 

@@ -22,7 +22,13 @@ from fastovms.params import ModelInfo, Refusal, Task
 from fastovms.parts.media.decode import PixelBound
 from fastovms.parts.media.loader import ImageLoader
 from fastovms.parts.several_models.residency import Move, MoveKind, Residency
-from fastovms.server_config import DEMO_MODEL, MediaConfig, ResidencyConfig
+from fastovms.server_config import (
+    DEMO_MODEL,
+    NO_GROUP,
+    MediaConfig,
+    ModelResidency,
+    ResidencyConfig,
+)
 from fastovms.text.template import ChatTemplate
 from tests.api.chat_models import MESSAGES, chat_model
 from tests.api.encoder_api import served_encoder
@@ -569,12 +575,107 @@ def test_a_model_that_is_leaving_is_asked_to_leave_once_more() -> None:
     models.check()
 
 
+def group(name: str, idle_unload: float | None = None) -> ModelResidency:
+    return ModelResidency(idle_unload, name)
+
+
+def grouped(**groups: ModelResidency) -> Residency:
+    models = residency(idle_unload=60)
+    for name, policy in groups.items():
+        models.add(name, 10, policy)
+    return models
+
+
+def test_models_of_a_group_are_loaded_and_unloaded_together() -> None:
+    models = grouped(a=group("x"), b=group("x"), other=NO_GROUP)
+    load(models, "a", 0)
+    assert models.next_move(1) == Move(LOAD, "b")
+    models.loaded(1)
+    assert models.next_move(1) is None
+    models.release("a", 2)
+    assert models.next_move(61.5) is None  # b is idle for 60 s, its group is not
+    assert [models.seconds_to_leave(name, 2) for name in ("a", "b")] == [60, 60]
+    for name in ("a", "b"):
+        assert models.next_move(62) == Move(UNLOAD, name)
+        models.unloaded()
+    assert models.next_move(62) is None
+    load(models, "b", 63)
+    models.release("b", 63)
+    assert models.next_move(63) == Move(LOAD, "a")
+    models.loaded(63)
+    models.ask_to_leave("b")
+    assert [model.name for model in models if model.leaves] == ["a", "b"]
+
+
+def test_model_of_another_group_waits_until_the_loaded_group_is_unloaded() -> None:
+    models = grouped(a=group("x"), b=group("x"), c=group("y"), other=NO_GROUP)
+    load(models, "a", 0)
+    load(models, "b", 0)
+    load(models, "other", 0)
+    models.wait("c", 1)
+    models.release("b", 2)
+    models.release("other", 2)
+    assert models.next_move(2) == Move(UNLOAD, "b")
+    models.unloaded()
+    assert models.next_move(3) is None  # a is in use
+    assert models.next_move(7) is None
+    assert models["a"].leaves
+    models.release("a", 8)
+    assert models.next_move(8) == Move(UNLOAD, "a")
+    models.unloaded()
+    assert models.next_move(8) == Move(LOAD, "c")
+    models.check()
+
+
+def test_permanent_models_make_no_room_and_do_not_count() -> None:
+    models = residency("a", "b", max_loaded_models=1, idle_unload=60)
+    models.add("stays", 10, group("permanent", 1))
+    for name in ("stays", "a"):
+        load(models, name, 0)
+        models.release(name, 0)
+    models.wait("b", 1)
+    assert models.next_move(1) == Move(UNLOAD, "a")
+    models.unloaded()
+    assert models.next_move(1) == Move(LOAD, "b")
+    models.loaded(1)
+    models.stop_waiting("b")
+    assert models.seconds_to_leave("stays", 1) is None
+    assert models.next_move(1000) == Move(UNLOAD, "b")
+    models.check()
+
+
+def test_idle_time_of_a_model_replaces_that_of_all() -> None:
+    models = residency("usual", idle_unload=60)
+    models.add("short", 10, group("", 10))
+    models.add("never", 10, group("", 0))
+    for name in ("usual", "short", "never"):
+        load(models, name, 0)
+        models.release(name, 0)
+    assert models.wake_at(0) == 10
+    assert models.next_move(10) == Move(UNLOAD, "short")
+    models.unloaded()
+    assert models.next_move(60) == Move(UNLOAD, "usual")
+    models.unloaded()
+    assert models.wake_at(60) is None
+    assert residency().loads_on_demand is False
+    assert models.loads_on_demand is True
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_operations_keep_limits_and_serve_all_waiters(seed: int) -> None:
     """Whatever happens, no model in use leaves, limits hold, and whoever waits has a turn."""
     rng = random.Random(seed)
     config = {"max_loaded_models": rng.choice([1, 2]), "idle_unload": rng.choice([0, 30])}
-    models = residency("a", "b", "c", "d", **config)
+    models = residency(**config)
+    groups = dict.fromkeys("abcd", NO_GROUP)
+    if rng.random() < 0.5:
+        config["idle_unload"] = 30
+        groups = {
+            name: group(of) for name, of in zip("abcd", ["x", "x", "y", "permanent"], strict=True)
+        }
+    models = residency(**config)
+    for name in "abcd":
+        models.add(name, 10, groups[name])
     now, move = 0.0, None
     uses: dict[str, int] = dict.fromkeys("abcd", 0)
 
@@ -609,7 +710,7 @@ def test_random_operations_keep_limits_and_serve_all_waiters(seed: int) -> None:
         elif kind == 6 and rng.random() < 0.3:
             rng.choice([models.ask_to_leave, models.retry_now])(name)
         elif kind == 7 and rng.random() < 0.3:
-            models.change(name, 10)
+            models.change(name, 10, groups[name])
         if move is not None and rng.random() < 0.5:
             finish()
             move = None

@@ -154,6 +154,17 @@ def test_a_line_of_ovms():
     }  # fmt: skip
 
 
+OVMS_FLAGS = (Path(__file__).parent / "ovms_flags.txt").read_text().split()
+"""Those of `ovms --help` of 2026.4, of all tasks, and those that it had before."""
+
+
+def test_every_flag_of_ovms_is_known():
+    parser = CommandParser()
+    define("serve", parser)
+    known = {"--version", *parser._option_string_actions}
+    assert [flag for flag in OVMS_FLAGS if parser.normalize([flag])[0] not in known] == []
+
+
 VLLM_LINE = """
 --host 0.0.0.0 --port 8000 --api-key a --api-key b --max-model-len 4k --max-num-seqs 8 --dtype auto
 --gpu-memory-utilization 0.9 --tensor-parallel-size 1 --enable-prefix-caching

@@ -230,6 +230,13 @@ def known_flags() -> set[str]:
     )
 
 
+def test_every_flag_of_ovms_is_in_its_page():
+    page = (generate.DOCS / "from-ovms.md").read_text()
+    assert [
+        flag for flag in generate.OVMS_FLAGS.read_text().split() if f"`{flag}`" not in page
+    ] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_names_of_flags_and_metrics_exist(page: Path):
     known = known_flags()

@@ -14,7 +14,13 @@ from fastovms.cli.ovms_modes import add_model, list_models, remove_model
 from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError
 from fastovms.parts.ovms.config_list import path_from, read_config_list, read_json, write_file
-from fastovms.server_config import ModelSource, ServiceConfig, Settings
+from fastovms.server_config import (
+    ModelResidency,
+    ModelSource,
+    ResidencyConfig,
+    ServiceConfig,
+    Settings,
+)
 
 # Files of configurations: how they name paths, and that each is an old one or a new one.
 
@@ -196,22 +202,47 @@ def test_a_list_may_be_empty(folder, name):
     assert models_of({name: []}, folder) == []
 
 
-def test_members_of_newer_versions_are_named_and_ignored(folder, caplog):
-    later = {"idle_unload_timeout_seconds": 300, "group_name": "a", "permanent": True, "new": 1}
-    none = {"idle_unload_timeout_seconds": 0, "group_name": "", "permanent": False}
+def test_unknown_members_are_named_with_their_place_and_ignored(folder, caplog):
     root = {
-        "model_config_list": [{"config": {"name": "m", "base_path": "m", **later}, "x": 1}],
-        "mediapipe_config_list": [{"name": "graph", **later}, {"name": "graph", **none}],
+        "model_config_list": [{"config": {"name": "m", "base_path": "m", "new": 1}, "x": 1}],
+        "mediapipe_config_list": [{"name": "graph", "new": 2}],
         "monitoring": {"metrics": {"y": 1}},
         "z": {},
     }
-    assert [model.names for model in models_of(root, folder)] == [("m",), ("graph",), ("graph",)]
+    assert [model.names for model in models_of(root, folder)] == [("m",), ("graph",)]
     named = {record.getMessage().partition(" is not used: ")[0] for record in caplog.records}
-    places = ("model_config_list[0].config", "mediapipe_config_list[0]")
     assert named == {
-        *(f"{place}.{member}" for place in places for member in later),
-        "model_config_list[0].x", "monitoring.metrics.y", "the file.z",
+        "model_config_list[0].config.new", "model_config_list[0].x",
+        "mediapipe_config_list[0].new", "monitoring.metrics.y", "the file.z",
     }  # fmt: skip
+
+
+def test_groups_and_idle_times_are_read(folder, caplog):
+    def model(name, **members):
+        return {"config": {"name": name, "base_path": name, **members}}
+
+    root = {
+        "idle_unload_timeout_seconds": 60,
+        "model_config_list": [
+            model("a", group_name="rag", idle_unload_timeout_seconds=300),
+            model("b", group_name="permanent"),
+            model("c", permanent=True, group_name=""),
+            model("d", permanent=False, idle_unload_timeout_seconds=0),
+        ],
+        "mediapipe_config_list": [{"name": "graph", "group_name": "rag"}],
+    }
+    listed = read_config_list(write(folder, root))
+    assert listed.settings.section(ResidencyConfig).idle_unload == 60
+    assert [model.residency for model in listed.models] == [
+        ModelResidency(300, "rag"),
+        ModelResidency(None, "permanent"),
+        ModelResidency(None, "permanent"),
+        ModelResidency(0, "d"),  # a group of its own, as others have one
+        ModelResidency(None, "rag"),
+    ]
+    assert not caplog.records
+    alone = {"model_config_list": [model("a"), model("b", group_name="permanent")]}
+    assert [model.residency.group for model in models_of(alone, folder)] == ["", "permanent"]
 
 
 @pytest.mark.parametrize(
@@ -238,6 +269,14 @@ def test_members_of_newer_versions_are_named_and_ignored(folder, caplog):
         ({"mediapipe_config_list": [{"base_path": "graph"}]}, "[0].name must be a string"),
         ({"mediapipe_config_list": [{"name": "graph"}], "monitoring": {"metrics": {"enable": 1}}},
          "monitoring.metrics.enable must be true or false"),
+        ({"model_config_list": [], "idle_unload_timeout_seconds": -5},
+         "the file.idle_unload_timeout_seconds must be an integer of at least 0, not -5"),
+        ({"mediapipe_config_list": [{"name": "graph", "idle_unload_timeout_seconds": True}]},
+         "mediapipe_config_list[0].idle_unload_timeout_seconds must be an integer"),
+        ({"mediapipe_config_list": [{"name": "graph", "group_name": 5}]},
+         "group_name must be a string"),
+        ({"mediapipe_config_list": [{"name": "graph", "permanent": 1}]},
+         "permanent must be true or false"),
         ({"pipeline_config_list": [{}]}, "pipeline_config_list is for models of tensors"),
     ],
 )  # fmt: skip
@@ -276,10 +315,10 @@ def test_models_are_listed(folder):
 def test_models_come_and_go(folder):
     add_model(folder, "graph", Path("graph"))
     add_model(folder, "o", Path("/x"))
-    add_model(folder / "config.json", "o", Path("other"))
+    add_model(folder / "config.json", "o", Path("other"), "permanent")
     assert read_config_list(folder).models == [
         ModelSource(str(folder / "graph"), ("graph",)),
-        ModelSource(str(folder / "other"), ("o",)),
+        ModelSource(str(folder / "other"), ("o",), residency=ModelResidency(group="permanent")),
     ]
     remove_model(folder, "graph")
     assert [model.names for model in read_config_list(folder).models] == [("o",)]

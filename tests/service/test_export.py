@@ -8,9 +8,11 @@ import sys
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from fastovms.api.served import KnownModel, ServedModels
 from fastovms.errors import ConfigurationError
 from fastovms.http.messages import Exchange, Request
-from fastovms.service.export import OvmsMetrics, span_tracer
+from fastovms.service.export import LoadedGraphs, OvmsMetrics, span_tracer
+from tests.api.test_models import several_models
 
 
 def exchange(status=200, *, route="/v3/completions", method="POST", completed=True, **log_fields):
@@ -69,6 +71,17 @@ def test_metrics_are_exported_with_names_and_labels_of_ovms():
     labels = 'api="V3",interface="REST",method="Unary",name="m",version="1"'
     for name, value in (("accepted", 1), ("success", 1), ("fail", 0), ("rejected", 0)):
         assert f"\novms_requests_{name}{{{labels}}} {value}.0\n" in text
+
+
+def test_loaded_graphs_are_exported_as_ovms_does():
+    [there, *_] = several_models()[0].known
+    models = ServedModels()
+    models.set_known([there, KnownModel("away")])
+    registry = CollectorRegistry()
+    registry.register(LoadedGraphs(models))
+    text = generate_latest(registry).decode()
+    for name, value in ((there.name, 1), ("away", 0)):
+        assert f'\novms_graph_loaded{{name="{name}"}} {value}.0\n' in text
 
 
 # Whether spans are recorded.

@@ -9,6 +9,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,16 @@ from fastovms.errors import ConfigurationError
 from fastovms.parts.ovms import GRAPH_FILE
 from fastovms.parts.ovms.options import OVMS_OPTIONS
 from fastovms.parts.ovms.plugin_config import parse_plugin_config
-from fastovms.server_config import ENGINE, ConfigField, ModelSource, ServiceConfig, Settings
+from fastovms.server_config import (
+    ENGINE,
+    PERMANENT,
+    ConfigField,
+    ModelResidency,
+    ModelSource,
+    ResidencyConfig,
+    ServiceConfig,
+    Settings,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +90,8 @@ _GRAPHS: Final = "mediapipe_config_list"
 _MONITORING: Final = "monitoring"
 
 _GRAPH_MEMBERS: Final = ("name", "base_path", "graph_path", "subconfig")
-_OF_RESIDENCY: Final = ("idle_unload_timeout_seconds", "group_name", "permanent")
+_IDLE_UNLOAD, GROUP_NAME, _PERMANENT = "idle_unload_timeout_seconds", "group_name", "permanent"
+_OF_RESIDENCY: Final = (_IDLE_UNLOAD, GROUP_NAME, _PERMANENT)
 _NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 """Characters that JSON may hold, but neither a path nor an answer."""
 
@@ -116,7 +127,9 @@ class _Fault(Exception):
 
 
 def _read(root: object, folder: Path) -> ConfigList:
-    members = _object(root, "the file", (_MODELS, _GRAPHS, _MONITORING, *_UNUSED_LISTS))
+    members = _object(
+        root, "the file", (_MODELS, _GRAPHS, _MONITORING, _IDLE_UNLOAD, *_UNUSED_LISTS)
+    )
     for name in _UNUSED_LISTS:
         if _list(members.get(name, []), name):
             raise _Fault(f"{name} is for models of tensors: it must be empty")
@@ -131,14 +144,28 @@ def _read(root: object, folder: Path) -> ConfigList:
         for position, entry in enumerate(_list(members.get(_GRAPHS, []), _GRAPHS))
     ]
     enable = _metrics_enable(members.get(_MONITORING, {}))
-    return ConfigList(models, Settings.of(ServiceConfig, ovms_metrics=enable))
+    settings = Settings.of(ServiceConfig, ovms_metrics=enable)
+    if (idle := _seconds(members, "the file")) is not None:
+        settings |= Settings.of(ResidencyConfig, idle_unload=idle)
+    return ConfigList(_each_in_a_group(models), settings)
+
+
+def _each_in_a_group(models: list[ModelSource]) -> list[ModelSource]:
+    """Gives each model without a group one of its own if others have a group, as OVMS does."""
+    if not any(model.residency.is_exclusive for model in models):
+        return models
+    return [
+        replace(model, residency=replace(model.residency, group=model.residency.group or name))
+        for model in models
+        for name in model.names
+    ]
 
 
 def _model(entry: object, folder: Path, where: str) -> ModelSource:
     config = _object(
         _object(entry, where, ("config",)).get("config"),
         f"{where}.config",
-        ("name", "base_path", *_MEMBERS),
+        ("name", "base_path", *_OF_RESIDENCY, *_MEMBERS),
     )
     where = f"{where}.config"
     given: dict[ConfigField, object] = {}
@@ -153,7 +180,8 @@ def _model(entry: object, folder: Path, where: str) -> ModelSource:
         else:
             given[option.field] = _text(config, name, where)
     location = folder / _text(config, "base_path", where)
-    return ModelSource(str(location), (_text(config, "name", where),), Settings(given))
+    name = _text(config, "name", where)
+    return ModelSource(str(location), (name,), Settings(given), _residency(config, where))
 
 
 def _warn_of_unused(config: Mapping[str, Any], where: str) -> None:
@@ -164,14 +192,31 @@ def _warn_of_unused(config: Mapping[str, Any], where: str) -> None:
 
 def _graph(entry: object, folder: Path, where: str) -> ModelSource:
     config = _object(entry, where, (*_GRAPH_MEMBERS, *_OF_RESIDENCY))
-    _warn_of_unused(config, where)
     name = _text(config, "name", where)
     base = folder / (_text(config, "base_path", where) if "base_path" in config else name)
     given = _text(config, "graph_path", where) if "graph_path" in config else GRAPH_FILE
     graph = base / given
     if not graph.is_file():
         raise _Fault(f"{where}: there is no graph at {graph}")
-    return ModelSource(str(graph), (name,))
+    return ModelSource(str(graph), (name,), residency=_residency(config, where))
+
+
+def _residency(config: Mapping[str, Any], where: str) -> ModelResidency:
+    is_permanent, group = config.get(_PERMANENT, False), config.get(GROUP_NAME, "")
+    if not isinstance(is_permanent, bool):
+        raise _Fault(f"{where}.{_PERMANENT} must be true or false")
+    if group:
+        group = _text(config, GROUP_NAME, where)
+    return ModelResidency(_seconds(config, where), PERMANENT if is_permanent else group or "")
+
+
+def _seconds(config: Mapping[str, Any], where: str) -> float | None:
+    """Returns the time without requests after which models are unloaded; None = not given."""
+    value = config.get(_IDLE_UNLOAD)
+    if value is None or (type(value) is int and value >= 0):
+        return value
+    shown = json.dumps(value)
+    raise _Fault(f"{where}.{_IDLE_UNLOAD} must be an integer of at least 0, not {shown:.60}")
 
 
 def _metrics_enable(value: object) -> bool:

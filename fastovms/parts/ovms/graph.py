@@ -58,6 +58,7 @@ CALCULATORS: Final[Mapping[str, Calculator]] = {
             "normalize_embeddings": OvmsOption(bool, ENCODER.normalize),
             "pooling": OvmsOption(Choice(("CLS", "LAST", "MEAN")), ENCODER.pooling),
             "truncate": OvmsOption(bool, ENCODER.truncate),
+            "max_length": _LENGTH,
         },
         {ENCODER.task: Task.EMBEDDINGS.value},
     ),

@@ -19,6 +19,7 @@ from fastovms.server_config import (
     LIMITS,
     MEDIA,
     REPOSITORY,
+    RESIDENCY,
     SERVICE,
     ConfigField,
 )
@@ -89,7 +90,8 @@ _APPROXIMATE: Final = "attention is always exact"
 _EXPORT: Final = "models are pulled as they are"
 _GRPC: Final = "there is no gRPC here"
 _NPU: Final = "it is for NPUs"
-_LOADED: Final = "--max-loaded-models and --model-memory say which models are in memory"
+_IMAGES: Final = "there is no image generation here"
+_SPEECH: Final = "there is no speech generation here"
 _SAME_AS_MAIN: Final = "the draft model runs as the model that it drafts for"
 STEP_TOKENS: Final = "--max-num-batched-tokens bounds the tokens of a step"
 _TENSORS: Final = "it is about models of tensors"
@@ -149,6 +151,9 @@ _USED: Final = (
     OvmsOption(bool, ENGINE.enable_prefix_caching, flag="--enable-prefix-caching",
                graph="enable_prefix_caching"),
     OvmsOption(str, ENGINE.draft_model, flag="--draft-source-model", graph="draft_models_path"),
+    OvmsOption(str, ENGINE.draft_model, flag="--draft-model-path"),
+    OvmsOption(Integer(1), ENGINE.max_model_len, flag="--max-length"),
+    OvmsOption(Integer(), RESIDENCY.idle_unload, flag="--idle-unload-timeout-seconds"),
     OvmsOption(str, ENGINE.cache_dir, flag="--cache-dir", device_property="CACHE_DIR"),
     OvmsOption(bool, ENGINE.enable_prompt_lookup, pipeline_property="prompt_lookup"),
     OvmsOption(str, CHAT.tool_parser, neutral=("",), flag="--tool-parser", graph="tool_parser"),
@@ -208,6 +213,18 @@ _OF_THE_SERVER: Final = (
     OvmsOption(str, None, _EXPORT, flag="--weight-format"),
     OvmsOption(str, None, _EXPORT, flag="--extra-quantization-params"),
     OvmsOption(str, None, LOG_FLAGS, flag="--trace-path"),
+    OvmsOption(str, None, "--add-to-config writes it into a list", flag="--group-name"),
+    OvmsOption(Choice(("speecht5", "kokoro")), None, _SPEECH, flag="--model-type"),
+    OvmsOption(str, None, _SPEECH, flag="--vocoder"),
+    OvmsOption(str, None, _IMAGES, flag="--source-loras"),
+    OvmsOption(str, None, _IMAGES, flag="--resolution"),
+    OvmsOption(str, None, _IMAGES, flag="--max-resolution"),
+    OvmsOption(str, None, _IMAGES, flag="--default-resolution"),
+    OvmsOption(Integer(1), None, _IMAGES, flag="--num-images-per-prompt"),
+    OvmsOption(Integer(1), None, _IMAGES, flag="--max-num-images-per-prompt"),
+    OvmsOption(Integer(1), None, _IMAGES, flag="--default-num-inference-steps"),
+    OvmsOption(Integer(1), None, _IMAGES, flag="--max-num-inference-steps"),
+    OvmsOption(str, None, _IMAGES, flag="--guidance-scale"),
 )  # fmt: skip
 
 _OF_TENSORS: Final = (
@@ -216,7 +233,6 @@ _OF_TENSORS: Final = (
     OvmsOption(str, None, _TENSORS, member="batch_size"),
     OvmsOption(str, None, _TENSORS, flag="--shape", member="shape"),
     OvmsOption(str, None, _TENSORS, flag="--layout", member="layout"),
-    OvmsOption(str, None, _TENSORS, member="precision"),
     OvmsOption(Integer(), None, _TENSORS, (0,), flag="--nireq", member="nireq"),
     OvmsOption(str, None, _TENSORS, flag="--model-version-policy", member="model_version_policy"),
     OvmsOption(bool, None, _TENSORS, (False,), flag="--stateful", member="stateful"),
@@ -227,11 +243,12 @@ _OF_TENSORS: Final = (
     OvmsOption(bool, None, _TENSORS, (False,), flag="--low-latency-transformation",
                member="low_latency_transformation"),
     OvmsOption(str, None, _TENSORS, member="allow_cache"),
-    OvmsOption(Integer(), None, "--idle-unload is for all models", (0,),
-               member="idle_unload_timeout_seconds"),
-    OvmsOption(str, None, _LOADED, ("",), member="group_name"),
-    OvmsOption(bool, None, _LOADED, (False,), member="permanent"),
     OvmsOption(str, None, _TENSORS, member="metadata"),
+    OvmsOption(str, None, _TENSORS, member="precision"),
+    OvmsOption(str, None, _TENSORS, flag="--mean", member="mean"),
+    OvmsOption(str, None, _TENSORS, flag="--scale", member="scale"),
+    OvmsOption(str, None, _TENSORS, flag="--color-format", member="color_format"),
+    OvmsOption(bool, None, _TENSORS, (False,), flag="--disable-input-count-validation"),
     OvmsOption(Integer(), None, _TENSORS, flag="--sequence-cleaner-poll-wait-minutes"),
     OvmsOption(Integer(), None, _TENSORS, flag="--custom-node-resources-cleaner-interval-seconds"),
 )  # fmt: skip

@@ -260,6 +260,10 @@ class ModelPool:
         for plan in plans:
             self._adopt(plan, is_loaded=plan.known.served is not None)
         self._tell()
+        if self.loads_on_demand:
+            for plan in plans:
+                if plan.config.residency.is_permanent:
+                    self._want(plan.known.name)
         self._advance()
 
     def apply(self, plans: Sequence[ModelPlan]) -> ModelChanges:
@@ -288,9 +292,11 @@ class ModelPool:
             self._change(plan)
         self._configs = {name: plan.config for name, plan in given.items()}
         self._tell()
-        loads: list[asyncio.Future[None]] = []
-        if not self._residency.loads_on_demand:
-            loads = [self._want(plan.known.name) for plan in (*added, *changed)]
+        loads = [
+            self._want(plan.known.name)
+            for plan in (*added, *changed)
+            if plan.config.residency.is_permanent or not self.loads_on_demand
+        ]
         self._advance()
         return ModelChanges(bool(removed or added or changed), loads)
 
@@ -485,7 +491,7 @@ class ModelPool:
         requests."""
         name = plan.known.name
         if self._configs[name] != plan.config:  # they have changed since: the new ones are tried
-            self._residency.change(name, plan.known.size)
+            self._residency.change(name, plan.known.size, self._configs[name].residency)
             return
         refusal = _not_loaded(plan.known, self._residency.seconds_to_retry(name, self._clock()))
         former = self._loaded.get(name)
@@ -521,7 +527,8 @@ class ModelPool:
         known.aliases, known.size = plan.known.aliases, plan.size
         known.file_size, known.lora_modules = plan.file_size, plan.config.engine.lora_modules
         self._configs[name] = plan.config
-        self._residency.add(name, plan.size, is_loaded=is_loaded, now=self._clock())
+        policy = plan.config.residency
+        self._residency.add(name, plan.size, policy, is_loaded=is_loaded, now=self._clock())
         if known.served is not None:
             known.served = replace(known.served, hold=partial(self._hold_again, name))
         if is_loaded:
@@ -533,7 +540,7 @@ class ModelPool:
         known.aliases, known.size = plan.config.names[1:], plan.size
         known.file_size, known.lora_modules = plan.file_size, plan.config.engine.lora_modules
         self._configs[known.name] = plan.config
-        self._residency.change(known.name, plan.size)
+        self._residency.change(known.name, plan.size, plan.config.residency)
 
     def _tell(self) -> None:
         """Publishes the models and their states, and notifies those that wait for an unload."""

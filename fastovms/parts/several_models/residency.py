@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from fastovms.api.served import ModelState
-from fastovms.server_config import ResidencyConfig
+from fastovms.server_config import NO_GROUP, ModelResidency, ResidencyConfig
 
 _PATIENCE: Final = 5.0
 """Seconds that a request waits for a model to become idle. Then one that is in use is chosen to
@@ -40,6 +40,7 @@ class Resident:
 
     Attributes:
         size: its memory in bytes.
+        policy: how long it stays, and with which others.
         num_uses: requests that run on it or are about to.
         num_waiting: requests and operator commands that wait for it to be loaded.
         last_used: when it was last acquired or released.
@@ -51,6 +52,7 @@ class Resident:
 
     name: str
     size: int = 0
+    policy: ModelResidency = NO_GROUP
     state: ModelState = ModelState.UNLOADED
     num_uses: int = 0
     num_waiting: int = 0
@@ -97,24 +99,32 @@ class Residency:
     @property
     def loads_on_demand(self) -> bool:
         """Whether a model is loaded when it is first asked for, and not at start."""
-        return self._config.loads_on_demand
+        return self._config.loads_on_demand(model.policy for model in self)
 
     # What there is
 
-    def add(self, name: str, size: int, *, is_loaded: bool = False, now: float = 0.0) -> None:
+    def add(
+        self,
+        name: str,
+        size: int,
+        policy: ModelResidency = NO_GROUP,
+        *,
+        is_loaded: bool = False,
+        now: float = 0.0,
+    ) -> None:
         """Adds a model that no request waits for yet, or keeps one that was about to be removed."""
         if name in self._models:
             assert self._models[name].is_removed
             self._models[name].is_removed = False
-            self.change(name, size)
+            self.change(name, size, policy)
             return
         state = ModelState.AVAILABLE if is_loaded else ModelState.UNLOADED
-        self._models[name] = Resident(name, size, state, last_used=now)
+        self._models[name] = Resident(name, size, policy, state, last_used=now)
 
-    def change(self, name: str, size: int) -> None:
+    def change(self, name: str, size: int, policy: ModelResidency = NO_GROUP) -> None:
         """Records that a model's configuration has changed; the loaded version is unloaded."""
         model = self._models[name]
-        model.size = size
+        model.size, model.policy = size, policy
         model.num_failures, model.retry_at = 0, 0.0
         model.leaves = not model.is_away
         if model.state is ModelState.FAILED:
@@ -177,20 +187,19 @@ class Residency:
 
     def seconds_to_leave(self, name: str, now: float) -> float | None:
         """Returns the seconds that a model stays loaded without requests; None = without limit."""
-        idle, model = self._config.idle_unload, self._models[name]
-        if not idle:
-            return None
-        return max(0.0, model.last_used + idle - now) if model.is_idle else idle
+        model = self._models[name]
+        at = self._unload_at(model)
+        return (self._idle_time(model) or None) if at is None else max(0.0, at - now)
 
     def retry_now(self, name: str) -> None:
         """Allows an immediate retry of a model that failed to load."""
         self._models[name].retry_at = 0.0
 
     def ask_to_leave(self, name: str) -> None:
-        """Marks a model to be unloaded after its last request."""
-        model = self._models[name]
-        if model.state is not ModelState.UNLOADING:
-            model.leaves = not model.is_away
+        """Marks a model and the others of its group to be unloaded after their last requests."""
+        for model in self._group_of(self._models[name]):
+            if model.state is not ModelState.UNLOADING:
+                model.leaves = not model.is_away
 
     # What is done
 
@@ -205,18 +214,18 @@ class Residency:
         if wanted is not None:
             if self._has_room(wanted):
                 return self._begin(MoveKind.LOAD, wanted)
-            victim = self._victim()
+            victim = self._victim(wanted)
             if victim is not None:
                 return self._begin(MoveKind.UNLOAD, victim)
             if now >= wanted.waits_since + _PATIENCE:
-                self._choose_to_leave()
+                self._choose_to_leave(wanted)
             return None
-        idle = self._config.idle_unload
-        if idle:
-            for model in self:
-                if model.is_idle and now >= model.last_used + idle:
-                    return self._begin(MoveKind.UNLOAD, model)
-        return None
+        for model in self:
+            at = self._unload_at(model)
+            if at is not None and now >= at:
+                return self._begin(MoveKind.UNLOAD, model)
+        companion = next((model for model in self if self._is_missing(model)), None)
+        return None if companion is None else self._begin(MoveKind.LOAD, companion)
 
     def wake_at(self, now: float) -> float | None:
         """Returns the time at which `next_move` may have work without any request; None = never."""
@@ -226,8 +235,7 @@ class Residency:
         wanted = self._wanted(now)
         if wanted is not None and not any(model.leaves for model in self):
             times.append(wanted.waits_since + _PATIENCE)
-        if self._config.idle_unload:
-            times += [m.last_used + self._config.idle_unload for m in self if m.is_idle]
+        times += [at for at in map(self._unload_at, self) if at is not None]
         return min((time for time in times if time > now), default=None)
 
     def loaded(self, now: float) -> None:
@@ -263,8 +271,11 @@ class Residency:
             assert not (model.is_removed and model.num_waiting)
             assert not (model.leaves and model.is_away)
         limit = self._config.max_loaded_models
-        present = [model for model in self if not model.is_away]
+        present = self._present()
         assert limit is None or len(present) <= limit
+        if self.loads_on_demand:
+            staying = [model.policy for model in present if not model.leaves]
+            assert not any(one.excludes(other) for one in staying for other in staying)
 
     def _begin(self, kind: MoveKind, model: Resident) -> Move:
         is_load = kind is MoveKind.LOAD
@@ -284,23 +295,65 @@ class Residency:
         waiting = [m for m in self if m.num_waiting and m.is_away and m.retry_at <= now]
         return min(waiting, key=lambda model: model.waits_since, default=None)
 
+    def _present(self) -> list[Resident]:
+        """Returns the models in memory that may leave it, which is all but permanent ones."""
+        return [m for m in self if not m.is_away and not m.policy.is_permanent]
+
+    def _group_of(self, model: Resident) -> list[Resident]:
+        """Returns the models that are loaded and unloaded together with a model, and itself."""
+        if not model.policy.is_exclusive or not self.loads_on_demand:
+            return [model]
+        return [other for other in self if other.policy.group == model.policy.group]
+
+    def _idle_time(self, model: Resident) -> float:
+        """Returns the seconds that a model stays without requests; 0 = without limit."""
+        if model.policy.is_permanent:
+            return 0.0
+        own = model.policy.idle_unload
+        return self._config.idle_unload if own is None else own
+
+    def _unload_at(self, model: Resident) -> float | None:
+        """Returns the time at which an idle model is unloaded unless its group is used before;
+        None = never."""
+        idle = self._idle_time(model)
+        present = [other for other in self._group_of(model) if not other.is_away]
+        if not idle or not model.is_idle or not all(other.is_idle for other in present):
+            return None
+        return idle + max(other.last_used for other in present)
+
+    def _is_missing(self, model: Resident) -> bool:
+        """Returns whether a model is to be loaded because others of its group are in memory."""
+        if model.state is not ModelState.UNLOADED or not self._has_room(model):
+            return False
+        group = self._group_of(model)
+        return any(m.state is ModelState.AVAILABLE and not m.leaves for m in group)
+
     def _has_room(self, wanted: Resident) -> bool:
         limit, memory = self._config.max_loaded_models, self._config.model_memory
-        present = [model for model in self if not model.is_away]
-        if limit is not None and len(present) >= limit:
+        present = self._present()
+        if any(model.policy.excludes(wanted.policy) for model in present):
+            return False
+        if limit is not None and len(present) >= limit and not wanted.policy.is_permanent:
             return False
         if memory is None or not present:  # one alone is let in, whatever its size is said to be
             return True
-        return sum(model.size for model in present) + wanted.size <= memory
+        return sum(model.size for model in self if not model.is_away) + wanted.size <= memory
 
-    def _victim(self) -> Resident | None:
-        """Returns the idle model that was used least recently."""
-        idle = [model for model in self if model.is_idle]
+    def _victim(self, wanted: Resident) -> Resident | None:
+        """Returns the idle model that was used least recently, of another group if one is in
+        memory."""
+        idle = [model for model in self._in_the_way(wanted) if model.is_idle]
         return min(idle, key=lambda model: model.last_used, default=None)
 
-    def _choose_to_leave(self) -> None:
+    def _in_the_way(self, wanted: Resident) -> list[Resident]:
+        """Returns the models of which some must leave before `wanted` is loaded."""
+        present = self._present()
+        excluded = [model for model in present if model.policy.excludes(wanted.policy)]
+        return excluded or present
+
+    def _choose_to_leave(self, wanted: Resident) -> None:
         """Marks the least recently used model that has requests to be unloaded after them."""
         if not any(model.leaves for model in self):
-            used = [model for model in self if model.num_uses]
+            used = [model for model in self._in_the_way(wanted) if model.num_uses]
             if used:
                 min(used, key=lambda model: model.last_used).leaves = True

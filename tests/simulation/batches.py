@@ -8,16 +8,15 @@ from typing import Any, Final
 
 import orjson
 
-from tests.simulation.client import Answer, BadAnswer, Gone, call, get
+from tests.simulation.client import FORM, Answer, BadAnswer, Gone, form_of, get
 from tests.simulation.encoding import Encoding
-from tests.simulation.expected import SentTexts, body_of, faults_of, num_cached
+from tests.simulation.expected import ActingClient, body_of, faults_of
 from tests.simulation.network import FAST
-from tests.simulation.server import Port, Settings
+from tests.simulation.server import Port
 from tests.simulation.workload import PROMPTS, Action
 from tests.simulation.world import World
 
 _PATIENCE: Final = 5000.0
-_BOUNDARY: Final = "simulated"
 _ENDS: Final = ("completed", "cancelled", "failed", "expired")
 
 
@@ -50,110 +49,78 @@ class KeptBatch:
         ]
 
 
-class BatchClient:
+class BatchClient(ActingClient):
     """Uploads the lines of an action, runs them as a batch, and checks each result.
 
     Args:
-        texts: where the prompts of the lines are added.
         may_fail: whether lines may fail with status 500, as where the model computes NaN.
     """
 
-    def __init__(
-        self,
-        world: World,
-        port: Port,
-        action: Action,
-        settings: Settings,
-        kept: list[Any],
-        texts: SentTexts,
-        *,
-        may_fail: bool,
-    ) -> None:
-        self._texts = texts
-        lines = [replace(one, key=action.key) for one in action.lines if one.api in PROMPTS]
-        self._sent = {line.number: texts.add_prompt(line) for line in lines}
+    def __init__(self, *given: Any, may_fail: bool) -> None:
+        super().__init__(*given)
+        key = self.action.key
+        lines = [replace(one, key=key) for one in self.action.lines if one.api in PROMPTS]
+        self._sent = {line.number: self.texts.add_prompt(line) for line in lines}
         self._may_fail = may_fail
-        self._world = world
-        self._port = port
-        self._action = action
-        self._settings = settings
-        self._kept = kept
-
-    def _fail(self, kind: str, text: str) -> None:
-        self._world.fail(kind, f"{self._action}: {text}")
 
     async def run(self) -> None:
-        try:
-            await self._run()
-        except BadAnswer as error:
-            self._fail("answer", str(error))
-
-    async def _run(self) -> None:
-        action = self._action
-        uploaded = await self._call("POST", "/v1/files", _form(action), is_form=True)
+        action = self.action
+        uploaded = await self.call("POST", "/v1/files", _form(action), Content_Type=FORM)
         if uploaded.status != 200:
-            self._fail("answer", f"an upload has status {uploaded.status}: {uploaded.body!r}")
+            self.fail("answer", f"an upload has status {uploaded.status}: {uploaded.body!r}")
             return
         body = {
             "input_file_id": uploaded.json["id"],
             "endpoint": _path(action.lines[0]),
             "completion_window": "24h",
         }
-        created = await self._call("POST", "/v1/batches", body)
+        created = await self.call("POST", "/v1/batches", body)
         if created.status != 200:
-            self._fail("answer", f"a batch has status {created.status}: {created.body!r}")
+            self.fail("answer", f"a batch has status {created.status}: {created.body!r}")
             return
         kept = KeptBatch(created.json["id"], action, uploaded.json["id"])
-        self._kept.append(kept)
-        self._world.note("acknowledged", kept.id)
+        self.kept.append(kept)
+        self.world.note("acknowledged", kept.id)
         if action.ends:
             await asyncio.sleep(action.after_seconds)
-            cancelled = await self._call("POST", f"/v1/batches/{kept.id}/cancel")
+            cancelled = await self.call("POST", f"/v1/batches/{kept.id}/cancel")
             if cancelled.status not in (200, 400):
-                self._fail("answer", f"a cancellation has status {cancelled.status}")
+                self.fail("answer", f"a cancellation has status {cancelled.status}")
         await self._follow(kept)
-
-    async def _call(
-        self, method: str, path: str, body: Any = None, *, is_form: bool = False
-    ) -> Answer:
-        headers = dict(self._action.headers)
-        if is_form:
-            headers["Content-Type"] = f"multipart/form-data; boundary={_BOUNDARY}"
-        return await call(self._world, self._port, self._action.line, method, path, body, headers)
 
     async def _follow(self, kept: KeptBatch) -> None:
         """Waits for the end of a batch, and checks its results."""
-        ends_at = self._world.now + _PATIENCE
-        while self._world.now < ends_at:
-            answer = await self._call("GET", f"/v1/batches/{kept.id}")
+        ends_at = self.world.now + _PATIENCE
+        while self.world.now < ends_at:
+            answer = await self.call("GET", f"/v1/batches/{kept.id}")
             if answer.status != 200:
-                self._fail("forgotten", f"{kept.id} has status {answer.status}")
+                self.fail("forgotten", f"{kept.id} has status {answer.status}")
                 return
             if answer.json["status"] in _ENDS:
                 kept.body = answer.json
                 break
             await asyncio.sleep(1)
         else:
-            self._fail("hang", f"{kept.id} does not end")
+            self.fail("hang", f"{kept.id} does not end")
             return
-        self._world.note("batch", kept.id, kept.body["status"])
+        self.world.note("batch", kept.id, kept.body["status"])
         for name in ("output_file_id", "error_file_id"):
             id = kept.body[name]
             if id is not None:
-                content = await self._call("GET", f"/v1/files/{id}/content")
+                content = await self.call("GET", f"/v1/files/{id}/content")
                 if content.status != 200:
-                    self._fail("forgotten", f"{id} of {kept.id} has status {content.status}")
+                    self.fail("forgotten", f"{id} of {kept.id} has status {content.status}")
                     return
                 kept.outputs[id] = content.body
         for fault in self._faults(kept):
-            self._fail("batch", f"{kept.id}: {fault}")
+            self.fail("batch", f"{kept.id}: {fault}")
 
     def _faults(self, kept: KeptBatch) -> list[str]:
         """Returns what is wrong with the results of a batch."""
         status, counts = kept.body["status"], kept.body["request_counts"]
-        if status not in (("completed", "cancelled") if self._action.ends else ("completed",)):
+        if status not in (("completed", "cancelled") if self.action.ends else ("completed",)):
             return [f"it is {status}: {kept.body['errors']}"]
-        lines = {f"line-{line.number}": line for line in self._action.lines}
+        lines = {f"line-{line.number}": line for line in self.action.lines}
         results = [
             orjson.loads(line) for data in kept.outputs.values() for line in data.splitlines()
         ]
@@ -173,13 +140,11 @@ class BatchClient:
             answer = Answer(response["status_code"], body=orjson.dumps(response["body"]))
             line = lines[result["custom_id"]]
             if line.api.startswith("/"):
-                faults += Encoding(line, self._settings.encoder, line.model).faults(answer)
+                faults += Encoding(line, self.settings.encoder, line.model).faults(answer)
             elif not (self._may_fail and answer.status == 500):
-                faults += faults_of(line, answer, self._settings)
+                faults += faults_of(line, answer, self.settings)
                 if answer.status == 200:
-                    cached = num_cached(answer.json["usage"])
-                    own = self._sent[line.number]
-                    faults += self._texts.faults_of_cached(self._action.key, own, cached)
+                    self.check_cached(self._sent[line.number], answer.json["usage"])
         if counts["completed"] != num_right:
             faults.append(f"{counts}, and {num_right} are right")
         return faults
@@ -202,15 +167,8 @@ def _form(action: Action) -> bytes:
         }
         for line in action.lines
     ]
-    parts = {
-        'name="purpose"': b"batch",
-        'name="file"; filename="lines.jsonl"': b"\n".join(map(orjson.dumps, lines)),
-    }
-    data = b""
-    for name, content in parts.items():
-        head = f"--{_BOUNDARY}\r\nContent-Disposition: form-data; {name}\r\n\r\n"
-        data += head.encode() + content + b"\r\n"
-    return data + f"--{_BOUNDARY}--\r\n".encode()
+    data = b"\n".join(map(orjson.dumps, lines))
+    return form_of({'name="purpose"': b"batch", 'name="file"; filename="lines.jsonl"': data})
 
 
 async def look_at_batch(world: World, port: Port, kept: KeptBatch) -> None:

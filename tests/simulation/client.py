@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -205,6 +205,17 @@ def render(method: str, path: str, body: Any, headers: dict[str, str] | None = N
     fields |= headers or {}
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode() + data
+
+
+FORM: Final = "multipart/form-data; boundary=simulated"
+"""The content type of a form."""
+
+
+def form_of(parts: Mapping[str, bytes]) -> bytes:
+    """Returns the body of a form, given the content of each part by what names it."""
+    head = "--simulated\r\nContent-Disposition: form-data; {}\r\n\r\n"
+    bodies = [head.format(name).encode() + content + b"\r\n" for name, content in parts.items()]
+    return b"".join(bodies) + b"--simulated--\r\n"
 
 
 class FrameLimit(Exception):

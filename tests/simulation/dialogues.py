@@ -18,21 +18,19 @@ from tests.simulation.client import (
     FrameLimit,
     Gone,
     ask,
-    call,
     connect,
     get,
     read_answer,
     render,
 )
-from tests.simulation.expected import SentText, SentTexts, num_cached
-from tests.simulation.model import continue_greedily
+from tests.simulation.expected import ActingClient, SentText
 from tests.simulation.network import FAST, Line
 from tests.simulation.server import Port
 from tests.simulation.workload import Action, headers_of
 from tests.simulation.world import World
 
 PATH: Final = "/v1/responses"
-_ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
+ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 _PATIENCE: Final = 600.0
 
 _LATER: Final = "said later"
@@ -91,59 +89,39 @@ class KeptConversation:
         return [("GET", path), ("GET", f"{path}/items"), ("DELETE", path)]
 
 
-class Dialogue:
+class Dialogue(ActingClient):
     """One client of the Responses API.
 
     Args:
-        kept: where acknowledged responses and conversations are added.
-        texts: where prompts are added.
         is_strict: whether events must be stored before they are told, as they are on a disk that
             is in order.
     """
 
-    def __init__(
-        self,
-        world: World,
-        port: Port,
-        action: Action,
-        max_model_len: int,
-        kept: list[Any],
-        texts: SentTexts,
-        *,
-        is_strict: bool,
-    ) -> None:
-        self._world = world
-        self._port = port
-        self._action = action
-        self._max_model_len = max_model_len
-        self._kept = kept
-        self._texts = texts
+    def __init__(self, *given: Any, is_strict: bool) -> None:
+        super().__init__(*given)
         self._is_strict = is_strict
         self._prompt = ""
         self._conversation: KeptConversation | None = None
 
-    def _fail(self, kind: str, text: str) -> None:
-        self._world.fail(kind, f"{self._action}: {text}")
-
     async def run(self) -> None:
         previous: Kept | None = None
-        if self._action.converses:
-            answer = await self._call("POST", "/v1/conversations", {})
+        if self.action.converses:
+            answer = await self.call("POST", "/v1/conversations", {})
             if answer.status != 200:
                 return
             self._conversation = KeptConversation(
-                answer.json["id"], self._action, is_strict=self._is_strict
+                answer.json["id"], self.action, is_strict=self._is_strict
             )
-            self._kept.append(self._conversation)
-        for turn in range(1 + self._action.repeats):
-            text = self._action.prompt if turn == 0 else f"turn {turn}"
-            previous = await self._ask(text, previous, is_last=turn == self._action.repeats)
+            self.kept.append(self._conversation)
+        for turn in range(1 + self.action.repeats):
+            text = self.action.prompt if turn == 0 else f"turn {turn}"
+            previous = await self._ask(text, previous, is_last=turn == self.action.repeats)
             if previous is None:
                 return
 
     async def _ask(self, text: str, previous: Kept | None, *, is_last: bool) -> Kept | None:
         """Asks once. Returns the response when it is complete; None = it is not."""
-        action, world = self._action, self._world
+        action, world = self.action, self.world
         prompt = f"{self._prompt}u:{text};"
         size, most = len(prompt.encode()) + 1, action.fields["max_output_tokens"]
         body = {"model": action.model, "input": text, **action.fields}
@@ -153,47 +131,44 @@ class Dialogue:
             conversation.may_have_more = True
         elif previous is not None:
             body["previous_response_id"] = previous.id
-        most = min(most, self._max_model_len - size)
-        said, reason, tokens = None, "", None
+        max_model_len = self.settings.max_model_len
+        most = min(most, max_model_len - size)
+        said, reason = None, ""
         # A turn whose end a bad disk did not store is made again: later turns may not see it, and
         # it may see them.
         is_alone = not self._prompt and conversation is None
-        if action.fields["temperature"] == 0 and (self._is_strict or is_alone):
-            tokens = continue_greedily(list(f"{prompt}>".encode()), most, action.model)
-            said = bytes(tokens).decode(errors="replace")
-            reason = "completed" if len(tokens) < most else "incomplete"
-        sent = SentText(list(f"{prompt}>".encode()), tokens)
-        self._texts.add(action.key, "", sent)
-        if size >= self._max_model_len:
+        is_known = action.fields["temperature"] == 0 and (self._is_strict or is_alone)
+        sent = self.send_text(f"{prompt}>", most, is_known=is_known)
+        if sent.continuation is not None:
+            said = bytes(sent.continuation).decode(errors="replace")
+            reason = "completed" if len(sent.continuation) < most else "incomplete"
+        if size >= max_model_len:
             said, reason = "", "failed"  # where the model must be loaded before this is seen
         background, streams = action.fields["background"], action.fields["stream"]
 
         def acknowledge(id: str) -> Kept:
             kept = Kept(id, action, said, reason, background, is_strict=self._is_strict, sent=sent)
-            self._kept.append(kept)
+            self.kept.append(kept)
             world.note("acknowledged", id)
             return kept
 
         answer = Answer(asked_at=world.now)
         kept: Kept | None = None
-        connection = connect(world, self._port, action.line, action.sip)
+        connection = connect(world, self.port, action.line, action.sip)
         connection.send(render("POST", PATH, body, action.headers))
         try:
             await self._read(connection, answer, action.after_frames if background else 0)
-        except BadAnswer as error:
-            self._fail("answer", str(error))
-            return None
         finally:
             connection.close()
         if answer.status == 0:
             return None
         if answer.status != 200:
-            if size >= self._max_model_len and answer.status == 400:
+            if size >= max_model_len and answer.status == 400:
                 return None
             if b"is not finished yet" in answer.body and not self._is_strict:
                 return None  # its end was told, but could not be stored, and is made again
             if answer.status not in (429, 500, 503, *((401, 404) if action.loses else ())):
-                self._fail("answer", f"status {answer.status}: {answer.body[:300]!r}")
+                self.fail("answer", f"status {answer.status}: {answer.body[:300]!r}")
             return None
         if streams:
             answer.frames = [event for event in answer.frames if event != "[DONE]"]
@@ -202,7 +177,7 @@ class Dialogue:
                 return None
             id = first["response"]["id"]
             last = answer.frames[-1]
-            ended = last.get("type") in _ENDS and last["response"]["store"]
+            ended = last.get("type") in ENDS and last["response"]["store"]
             if background or (ended and answer.is_whole):
                 kept = acknowledge(id)
                 self._note_events(kept, answer.frames)
@@ -215,7 +190,7 @@ class Dialogue:
         if conversation is not None and background and is_last:
             item = {"role": "user", "content": _LATER}
             path = f"/v1/conversations/{conversation.id}/items"
-            await self._call("POST", path, {"items": [item]})
+            await self.call("POST", path, {"items": [item]})
         await asyncio.sleep(action.after_seconds)
         if background and action.ends:
             await self._end(kept)
@@ -229,72 +204,52 @@ class Dialogue:
             conversation.may_have_more = False
         return kept if is_complete else None
 
-    async def _call(self, method: str, path: str, body: Any = None) -> Answer:
-        """Asks as `call` does."""
-        action = self._action
-        try:
-            return await call(
-                self._world,
-                self._port,
-                action.line,
-                method,
-                path,
-                body,
-                action.headers,
-            )
-        except BadAnswer as error:
-            self._fail("answer", str(error))
-            return Answer()
-
     async def _end(self, kept: Kept) -> None:
         """Cancels or deletes a response in the background."""
         path = f"{PATH}/{kept.id}"
-        if self._action.ends == "delete":
-            answer = await self._call("DELETE", path)
+        if self.action.ends == "delete":
+            answer = await self.call("DELETE", path)
             if answer.status not in (200, 404):  # 404 where the first answer was lost
-                self._fail("answer", f"a deletion has status {answer.status}: {answer.body!r}")
+                self.fail("answer", f"a deletion has status {answer.status}: {answer.body!r}")
             kept.is_deleted = True
             return
-        answer = await self._call("POST", f"{path}/cancel")
+        answer = await self.call("POST", f"{path}/cancel")
         if answer.status == 400 and b"cannot be cancelled" in answer.body:
             await self._follow(kept)
         elif answer.status != 200:
-            self._fail("answer", f"a cancellation has status {answer.status}: {answer.body!r}")
+            self.fail("answer", f"a cancellation has status {answer.status}: {answer.body!r}")
         else:
             self._note_end(kept, answer.json)
 
     async def _read(self, connection: ClientConnection, answer: Answer, most_frames: int) -> None:
         try:
-            await read_answer(self._world, connection, answer, most_frames or None)
+            await read_answer(self.world, connection, answer, most_frames or None)
         except (Gone, FrameLimit) as end:
             answer.gone = str(end) or "left"
 
     async def _follow(self, kept: Kept) -> bool:
         """Follows a response to its end, over as many connections as it takes."""
-        world, ends_at = self._world, self._world.now + _PATIENCE
+        world, ends_at = self.world, self.world.now + _PATIENCE
         while kept.body is None:
             if world.now > ends_at:
-                self._fail("hang", f"{kept.id} does not end")
+                self.fail("hang", f"{kept.id} does not end")
                 return False
             path = f"{PATH}/{kept.id}"
-            if self._action.fields["stream"]:
+            if self.action.fields["stream"]:
                 path += f"?stream=true&starting_after={max(kept.events, default=-1)}"
                 if not kept.events:
                     path = f"{PATH}/{kept.id}?stream=true"
             answer = Answer(asked_at=world.now)
-            connection = connect(world, self._port, self._action.line, self._action.sip)
-            connection.send(render("GET", path, None, self._action.headers))
+            connection = connect(world, self.port, self.action.line, self.action.sip)
+            connection.send(render("GET", path, None, self.action.headers))
             try:
                 await self._read(connection, answer, 0)
-            except BadAnswer as error:
-                self._fail("answer", str(error))
-                return False
             finally:
                 connection.close()
             if answer.status == 404:
-                self._fail("forgotten", f"{kept.id} is not there")
+                self.fail("forgotten", f"{kept.id} is not there")
                 return False
-            if answer.status == 200 and self._action.fields["stream"]:
+            if answer.status == 200 and self.action.fields["stream"]:
                 self._note_events(kept, answer.frames)
             elif answer.status == 200 and answer.is_whole and has_ended(answer.json):
                 self._note_end(kept, answer.json)
@@ -308,24 +263,22 @@ class Dialogue:
                 continue
             number = event["sequence_number"]
             if kept.events and number != max(kept.events) + 1 and number not in kept.events:
-                self._fail("events", f"event {number} follows {max(kept.events)}")
+                self.fail("events", f"event {number} follows {max(kept.events)}")
             if not kept.events and number:
-                self._fail("events", f"event {number} is the first")
+                self.fail("events", f"event {number} is the first")
             if kept.events.setdefault(number, event) != event and kept.is_strict:
-                self._fail("events", f"event {number} was {kept.events[number]}, and is {event}")
+                self.fail("events", f"event {number} was {kept.events[number]}, and is {event}")
             if kept.body is not None:
-                self._fail("events", f"event {number} comes after the last")
-            if event["type"] in _ENDS:
+                self.fail("events", f"event {number} comes after the last")
+            if event["type"] in ENDS:
                 self._note_end(kept, event["response"])
 
     def _note_end(self, kept: Kept, body: Any) -> None:
         kept.body = body
         for fault in faults_of_response(kept, body):
-            self._fail("response", fault)
+            self.fail("response", fault)
         if body.get("usage") and kept.sent is not None:
-            key, cached = kept.action.key, num_cached(body["usage"])
-            for fault in self._texts.faults_of_cached(key, kept.sent, cached):
-                self._fail("stranger", fault)
+            self.check_cached(kept.sent, body["usage"])
 
 
 def has_ended(body: Any) -> bool:
@@ -342,7 +295,7 @@ def _streamed_text(kept: Kept) -> str | None:
     if not kept.is_strict or len(kept.events) <= max(kept.events, default=0):
         return None
     events = [event for _, event in sorted(kept.events.items())]
-    if events[-1]["type"] not in _ENDS:
+    if events[-1]["type"] not in ENDS:
         return None
     return "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")
 

@@ -40,7 +40,6 @@ _UNLOCK, _EXCLUSIVE_SLOT = 1, 8
 _OPEN_CREATE, _OPEN_DELETEONCLOSE = 4, 8
 DISK_FAULTS: Final = ("full", "write", "sync")
 _SECTOR: Final = 512
-_REGION: Final = 32768
 
 
 class DiskFile:
@@ -102,13 +101,11 @@ class Disk:
 
     Attributes:
         fault: "full", "write", "sync" or "" for none: what fails at the moment.
-        num_syncs: how often a file was synced.
     """
 
     def __init__(self, chance: random.Random) -> None:
         self.files: dict[str, DiskFile] = {}
         self.fault = ""
-        self.num_syncs = 0
         self._chance = chance
 
     def crash(self, *, loses_power: bool) -> None:
@@ -230,7 +227,6 @@ def sync(file: int, flags: int) -> int:
     opened = _opened(file)
     if opened.disk.fault in ("sync", "write"):
         return _IOERR_FSYNC
-    opened.disk.num_syncs += 1
     opened.file.sync()
     return _OK
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from fastovms.api.body import FairThread
 from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
 from fastovms.backends.job_thread import JobThread
-from fastovms.config import EncoderConfig
 from fastovms.params import Task
 from fastovms.parts.embeddings.encoder import EncoderInfo
 from fastovms.parts.embeddings.encoder_backend import QueuedText, ThreadedEncoder
@@ -258,29 +257,20 @@ class CheckedTurn(ComputeTurn):
         return "" if is_right else f"the turn is {found}, with {self._num_encoders} encoders"
 
 
-def served_encoder(
-    world: World,
-    name: str,
-    weights: str,
-    config: EncoderConfig,
-    *,
-    pace: Pace,
-    num_segments: int,
-    max_num_queued: int,
-    turn: ComputeTurn,
-    fault: Callable[[], str],
-) -> ServedEncoder:
-    model = SimEncoder(ENCODERS[name], num_segments, pace, weights)
-    model.fault = fault
+def served_encoder(server: Any, name: str, weights: str) -> ServedEncoder:
+    """Returns the encoder model of a `SimServer`."""
+    settings = server.settings
+    model = SimEncoder(ENCODERS[name], settings.num_segments, settings.pace, weights)
+    model.fault = lambda: server.encoder_fault
     backend = SimEncoderBackend(
-        world,
+        server.world,
         model,
         replace(model_info(name, MAX_LENGTH), vocab_size=SEP + 1),
-        max_batch_tokens=config.max_batch_tokens,
-        max_num_queued=max_num_queued,
-        turn=turn,
+        max_batch_tokens=settings.encoder.max_batch_tokens,
+        max_num_queued=settings.engine.max_num_queued_requests,
+        turn=server.turn,
     )
     metrics = GenerationMetrics(name, backend.stats, has_kv_cache=False)
     tokenizing: FairThread[Any] = FairThread("texts to encode", per_client=100, total=400)
     texts: Any = ByteTexts(None if ENCODERS[name].joins_pairs else PAIR)
-    return ServedEncoder(backend, texts, config, metrics, tokenizing)
+    return ServedEncoder(backend, texts, settings.encoder, metrics, tokenizing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
@@ -15,11 +16,12 @@ from fastovms.engine.engine import Engine
 from fastovms.params import BeamSearch, GenerationRequest, Grammar, GrammarKind, SamplingParams
 from fastovms.parts.beams import beam_token_limit
 from tests.fakes import EOS
-from tests.simulation.client import Answer
+from tests.simulation.client import Answer, call
 from tests.simulation.grammars import COMPILER
 from tests.simulation.model import NAN, Pace, SimModel, continue_greedily
-from tests.simulation.server import Settings
+from tests.simulation.server import Port, Settings
 from tests.simulation.workload import PROMPTS, Action, is_greedy
+from tests.simulation.world import World
 
 
 def prompt_tokens(action: Action) -> list[int]:
@@ -153,6 +155,44 @@ class SentTexts:
             is_open = text.continuation is None and size == len(text.prompt)
             most = max(most, len(prompt) if is_open else size)
         return most
+
+
+@dataclass
+class ActingClient:
+    """One client of a world.
+
+    Attributes:
+        kept: what the server has acknowledged to any client.
+        texts: the prompts of all clients.
+    """
+
+    world: World
+    port: Port
+    action: Action
+    settings: Settings
+    kept: list[Any]
+    texts: SentTexts
+
+    def fail(self, kind: str, text: str) -> None:
+        self.world.fail(kind, f"{self.action}: {text}")
+
+    async def call(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """Asks as `call` does."""
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        line, all_headers = self.action.line, self.action.headers | headers
+        return await call(self.world, self.port, line, method, path, body, all_headers)
+
+    def send_text(self, prompt: str, most: int, *, is_known: bool = True) -> SentText:
+        """Returns a prompt that is sent now, with its continuation if this is known."""
+        tokens = list(prompt.encode())
+        continuation = continue_greedily(tokens, most, self.action.model) if is_known else None
+        return self.texts.add(self.action.key, "", SentText(tokens, continuation))
+
+    def check_cached(self, sent: SentText, usage: Any) -> None:
+        """Checks that what was cached of a prompt is its tenant's own."""
+        key, cached = self.action.key, num_cached(usage)
+        for fault in self.texts.faults_of_cached(key, sent, cached):
+            self.fail("stranger", fault)
 
 
 def _most_tokens(action: Action, settings: Settings) -> int:

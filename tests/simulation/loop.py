@@ -13,8 +13,8 @@ from typing import Any
 from tests.simulation.world import Executor, Process, SimThread, current
 
 
-class _Task(asyncio.Task):  # type: ignore[type-arg]
-    """Sets of tasks have an order that does not depend on addresses."""
+class Numbered:
+    """Sets of such objects have an order that does not depend on addresses."""
 
     number = 0
 
@@ -22,11 +22,12 @@ class _Task(asyncio.Task):  # type: ignore[type-arg]
         return self.number
 
 
-class _Future(asyncio.Future):  # type: ignore[type-arg]
-    number = 0
+class _Task(Numbered, asyncio.Task):  # type: ignore[type-arg]
+    pass
 
-    def __hash__(self) -> int:
-        return self.number
+
+class _Future(Numbered, asyncio.Future):  # type: ignore[type-arg]
+    pass
 
 
 class SimLoop(base_events.BaseEventLoop):
@@ -144,15 +145,14 @@ class SimLoop(base_events.BaseEventLoop):
     # Objects whose order in sets is that of their creation
 
     def _make_task(self, loop: Any, coro: Any, **options: Any) -> Any:
-        self._num_made += 1
-        task = _Task.__new__(_Task)
-        task.number = self._num_made
-        task.__init__(coro, loop=loop, **options)  # type: ignore[misc]
-        return task
+        return self._made(_Task, coro, loop=loop, **options)
 
     def create_future(self) -> Any:
+        return self._made(_Future, loop=self)
+
+    def _made(self, kind: type[Any], *given: Any, **options: Any) -> Any:
         self._num_made += 1
-        future = _Future.__new__(_Future)
-        future.number = self._num_made
-        future.__init__(loop=self)  # type: ignore[misc]
-        return future
+        made = kind.__new__(kind)
+        made.number = self._num_made
+        made.__init__(*given, **options)
+        return made

@@ -68,7 +68,7 @@ from tests.fakes import ByteTokenizer
 from tests.simulation.disk import Disk, cut_off
 from tests.simulation.encoders import ENCODERS, CheckedTurn, SimEncoderBackend, served_encoder
 from tests.simulation.grammars import COMPILER, SimGrammars
-from tests.simulation.loop import SimLoop
+from tests.simulation.loop import Numbered, SimLoop
 from tests.simulation.model import Pace, SimModel, model_info
 from tests.simulation.network import Flow, Line, Link
 from tests.simulation.prompt_cache import PROMPT_CACHE, STATE_DIR, tear_files
@@ -81,7 +81,7 @@ from tests.simulation.speech import (
     served_speech,
 )
 from tests.simulation.tls import ListeningSocket, TlsFlow
-from tests.simulation.world import Process, World, current
+from tests.simulation.world import Process, World, changed, current
 
 MODELS: Final = ("sim", "other", "third")
 
@@ -89,14 +89,7 @@ _MOST_VAIN: Final = 14
 """How many steps the engine may compute for requests that are over: those that were under way."""
 
 
-class _Connection(listeners._AcceptedConnection):
-    """Sets of connections have an order that does not depend on addresses."""
-
-    number = 0
-
-    def __hash__(self) -> int:
-        return self.number
-
+class _Connection(Numbered, listeners._AcceptedConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.number = transport.get_extra_info("link").number
         super().connection_made(transport)
@@ -399,24 +392,8 @@ class Settings:
 
     def described(self) -> str:
         """Returns what differs from the usual, for people."""
-        engine, http = self.engine, self.config.http
-        of_engine = {
-            "max_num_seqs": engine.max_num_seqs,
-            "budget": engine.max_num_batched_tokens,
-            "queue": engine.max_num_queued_requests,
-            "prefixes": engine.enable_prefix_caching,
-            "lookup": engine.enable_prompt_lookup,
-            "suffixes": engine.suffix_index_tokens,
-        }
-        of_http = {"write_buffer": http.max_write_buffer, "ping": http.ping_interval}
-        more = f", {self.prompt_cache} bytes of prompts" if self.prompt_cache else ""
-        more += ", TLS" if self.has_tls else ""
-        if self.encoders:
-            more += f", encoders {self.encoders} of {self.num_segments} segments, {self.encoder}"
-        return (
-            f"{self.num_blocks} blocks of {self.block_size}, context {self.max_model_len}, "
-            f"{self.pace}, {of_engine | of_http}{more}"
-        )
+        parts = {"engine": self.engine, "encoder": self.encoder, "config": self.config.http}
+        return str(changed(self) | {name: changed(part) for name, part in parts.items()})
 
 
 _SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -630,31 +607,11 @@ class SimServer:
         return ServedModel(served, ByteTokenizer(), metrics, chat=chat_model())
 
     def make_encoder(self, name: str, variant: str = VARIANTS[0]) -> ServedEncoder | ServedSpeech:
-        settings, weights = self.settings, weights_name(name, variant)
-        max_num_queued = settings.engine.max_num_queued_requests
-        assert self.turn is not None
-        served: ServedEncoder | ServedSpeech
+        weights = weights_name(name, variant)
         if name == SPEECH:
-            served = served_speech(
-                self.world,
-                weights,
-                pace=settings.pace,
-                max_num_queued=max_num_queued,
-                turn=self.turn,
-                on_start=self.peers.append,
-            )
+            served: ServedEncoder | ServedSpeech = served_speech(self, weights)
         else:
-            served = served_encoder(
-                self.world,
-                name,
-                weights,
-                settings.encoder,
-                pace=settings.pace,
-                num_segments=settings.num_segments,
-                max_num_queued=max_num_queued,
-                turn=self.turn,
-                fault=lambda: self.encoder_fault,
-            )
+            served = served_encoder(self, name, weights)
         self.encoders.append(served)
         return served
 

@@ -11,8 +11,9 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
+from fastovms.app.supply import ModelSupply
 from fastovms.parts.batches.service import BatchService
 from tests.simulation.batches import BatchClient, KeptBatch, look_at_batch
 from tests.simulation.client import (
@@ -367,39 +368,11 @@ class Simulation:
     async def _act(self, action: Action) -> None:
         world = self.world
         await asyncio.sleep(0.2 + action.at)
-        if action.api == "responses":
-            length = self._scenario.settings.max_model_len
-            is_strict = not self._scenario.has_bad_disk
-            await Dialogue(
-                world, self._port, action, length, self._kept, self._texts, is_strict=is_strict
-            ).run()
-            return
-        if action.api == "socket":
-            settings = self._scenario.settings
-            await SocketClient(
-                world,
-                self._port,
-                action,
-                settings.max_model_len,
-                self._kept,
-                self._texts,
-                may_lose=action.loses or self._may_lose(action),
-                may_refuse=settings.engine.max_num_queued_requests < 100,
-                is_removed=lambda: self._is_removed(action.key),
-            ).run()
-            return
-        if action.api == "batch":
-            settings = self._scenario.settings
-            may_fail = any(accident.kind == "nan" for accident in self._scenario.accidents)
-            await BatchClient(
-                world,
-                self._port,
-                action,
-                settings,
-                self._kept,
-                self._texts,
-                may_fail=may_fail,
-            ).run()
+        if action.api in ("responses", "socket", "batch"):
+            try:
+                await self._client(action).run()
+            except BadAnswer as error:
+                world.fail("answer", f"{action}: {error}")
             return
         if action.api == "knock":
             await self._knock(action)
@@ -425,6 +398,20 @@ class Simulation:
             else:
                 connection.close()
             self._check_certificate(action, connection)
+
+    def _client(self, action: Action) -> Dialogue | SocketClient | BatchClient:
+        scenario, settings = self._scenario, self._scenario.settings
+        given = (self.world, self._port, action, settings, self._kept, self._texts)
+        if action.api == "responses":
+            return Dialogue(*given, is_strict=not scenario.has_bad_disk)
+        if action.api == "batch":
+            return BatchClient(*given, may_fail=any(a.kind == "nan" for a in scenario.accidents))
+        return SocketClient(
+            *given,
+            may_lose=action.loses or self._may_lose(action),
+            may_refuse=settings.engine.max_num_queued_requests < 100,
+            is_removed=lambda: self._is_removed(action.key),
+        )
 
     async def _knock(self, action: Action) -> None:
         """Connects, and speaks no TLS."""
@@ -606,14 +593,13 @@ class Simulation:
             if server.turn is not None:
                 self._check_encoders(server, server.turn)
             if server.supply is not None:
-                self._check_supply(server)
+                self._check_supply(server.supply, server)
             for runs in server.runs:
-                if runs.num_running or runs._places.used:
-                    self.world.fail("kept", f"{runs.num_running} responses, {runs._places.used}")
+                self._check_kept(responses=runs.num_running, places=runs._places.used)
             if server.batches is not None:
                 self._check_batches(server.batches)
-            if server.store is not None and len(server.store._watchers._watches) > 1:
-                self.world.fail("kept", f"{len(server.store._watchers._watches)} watches")
+            if server.store is not None:
+                self._check_kept(watches=list(server.store._watchers._watches)[1:])
             loop.inject(done.set)
 
         if server.main.has_ended:
@@ -621,13 +607,10 @@ class Simulation:
         server.loop.inject(look)
         await done.wait()
 
-    def _check_supply(self, server: SimServer) -> None:
+    def _check_supply(self, supply: ModelSupply, server: SimServer) -> None:
         """Checks that no model is in use, and that only models of the list are in memory."""
-        assert server.supply is not None
-        residents = list(server.supply._residency)
-        for resident in residents:
-            if resident.num_uses or resident.num_waiting:
-                self.world.fail("kept", f"the model is in use: {resident}")
+        residents = list(supply._residency)
+        self._check_kept(models_in_use=[r for r in residents if r.num_uses or r.num_waiting])
         given = {name for name, _ in self._operator.models}
         there = [backend.name for backend in server.backends if backend.is_live]
         there = sorted([*there, *(encoder.model.name for encoder in server.live_encoders)])
@@ -635,51 +618,46 @@ class Simulation:
         if there != loaded or not given >= set(there):
             self.world.fail("kept", f"{there} are in memory, {loaded} loaded, {given} in the list")
 
+    def _check_kept(self, **left: Any) -> None:
+        """Checks that nothing is left of what has ended."""
+        for name, kept in left.items():
+            if kept:
+                self.world.fail("kept", f"{name}: {kept}")
+
     def _check_http(self, server: SimServer) -> None:
         http = server.http
-        if http is None or http._state is None:
-            return
-        if http._state.connections or http._state.tasks:
-            kept = (len(http._state.connections), len(http._state.tasks))
-            self.world.fail("kept", f"{kept} connections and tasks")
-        if http.num_handshakes:
-            self.world.fail("kept", f"{http.num_handshakes} handshakes")
-        if http.num_body_bytes:
-            self.world.fail("kept", f"{http.num_body_bytes} bytes of bodies")
+        if http is not None and http._state is not None:
+            state = http._state
+            self._check_kept(connections=len(state.connections), tasks=len(state.tasks))
+            self._check_kept(handshakes=http.num_handshakes, bytes_of_bodies=http.num_body_bytes)
 
     def _check_batches(self, batches: BatchService) -> None:
         runner, store = batches._runner, batches._store
         if runner is None or store is None:
             self.world.fail("kept", f"batches are not available: {batches._reason}")
             return
-        left = (len(runner._runs), runner._unfinished.used, runner._parts.slots.num_used)
-        if any(left) or store._pins:
-            self.world.fail("kept", f"{left} batches, shares, lines; pins: {store._pins}")
+        self._check_kept(batches=len(runner._runs), shares=runner._unfinished.used)
+        self._check_kept(lines=runner._parts.slots.num_used, pins=store._pins)
 
     def _check_backend(self, backend) -> None:  # type: ignore[no-untyped-def]
-        fail, engine = self.world.fail, backend.engine
-        if engine.has_work or backend._requests._requests:
-            fail("kept", "requests are still in the engine")
-        if engine.blocks.num_free_blocks != engine.blocks.num_blocks:
-            fail("kept", f"{engine.blocks.num_free_blocks} of {engine.blocks.num_blocks} are free")
-        if backend._undelivered._free.qsize() != 8:
-            fail("kept", f"{backend._undelivered._free.qsize()} permits")
-        backend._requests._places.check()
-        if backend._requests._places.used:
-            fail("kept", f"{backend._requests._places.used} places of the queue are taken")
-        if backend._requests._num_waiting:
-            fail("kept", f"{backend._requests._num_waiting} requests count as waiting")
+        engine, requests, blocks = backend.engine, backend._requests, backend.engine.blocks
+        requests._places.check()
+        self._check_kept(
+            requests=engine.has_work or len(requests._requests),
+            blocks=blocks.num_blocks - blocks.num_free_blocks,
+            permits=8 - backend._undelivered._free.qsize(),
+            places=requests._places.used,
+            waiting=requests._num_waiting,
+        )
         try:
             engine.check()
         except AssertionError as error:
-            fail("books", str(error), error)
+            self.world.fail("books", str(error), error)
 
     def _check_encoders(self, server: SimServer, turn: CheckedTurn) -> None:
         for encoder in server.live_encoders:
-            if kept := encoder.kept():
-                self.world.fail("kept", f"{kept} in {encoder.model.name}")
-        if kept := turn.kept(len(server.live_encoders)):
-            self.world.fail("kept", kept)
+            self._check_kept(**{encoder.model.name: encoder.kept()})
+        self._check_kept(turns=turn.kept(len(server.live_encoders)))
         num_tokens = sum(one.backend.stats().counters.num_prompt_tokens for one in server.encoders)
         if self._num_servers == 1 and num_tokens < self._num_encoded:
             self.world.fail("usage", f"{num_tokens} tokens, and {self._num_encoded} in answers")

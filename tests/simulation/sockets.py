@@ -11,13 +11,9 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import CloseConnection, Ping, TextMessage
 
 from fastovms.api.body import LARGE
-from tests.simulation.client import BadAnswer, ClientConnection, Gone, connect, render
-from tests.simulation.dialogues import PATH, Kept, text_of
-from tests.simulation.expected import SentText, SentTexts, num_cached
-from tests.simulation.model import continue_greedily
-from tests.simulation.server import Port
-from tests.simulation.workload import Action
-from tests.simulation.world import World
+from tests.simulation.client import ClientConnection, Gone, connect, render
+from tests.simulation.dialogues import ENDS, PATH, Kept, text_of
+from tests.simulation.expected import ActingClient
 
 _UPGRADE: Final = {
     "Upgrade": "websocket",
@@ -25,39 +21,21 @@ _UPGRADE: Final = {
     "Sec-WebSocket-Version": "13",
     "Sec-WebSocket-Key": "c2ltdWxhdGVkIGNsaWVudA==",
 }
-_ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 
 
-class SocketClient:
+class SocketClient(ActingClient):
     """One client with one connection.
 
     Args:
-        kept: where stored responses are added.
-        texts: where prompts are added.
         may_lose: whether the connection may end, or a response fail, by an accident.
         may_refuse: whether a response may fail because too many requests wait.
         is_removed: returns whether the client's key does not count any more.
     """
 
     def __init__(
-        self,
-        world: World,
-        port: Port,
-        action: Action,
-        max_model_len: int,
-        kept: list[Any],
-        texts: SentTexts,
-        *,
-        may_lose: bool,
-        may_refuse: bool,
-        is_removed: Callable[[], bool],
+        self, *given: Any, may_lose: bool, may_refuse: bool, is_removed: Callable[[], bool]
     ) -> None:
-        self._world = world
-        self._port = port
-        self._action = action
-        self._max_model_len = max_model_len
-        self._kept = kept
-        self._texts = texts
+        super().__init__(*given)
         self._may_lose = may_lose
         self._may_refuse = may_refuse
         self._is_removed = is_removed
@@ -65,12 +43,9 @@ class SocketClient:
         self._previous: str | None = None
         self._history = ""
 
-    def _fail(self, kind: str, text: str) -> None:
-        self._world.fail(kind, f"{self._action}: {text}")
-
     async def run(self) -> None:
-        action = self._action
-        connection = connect(self._world, self._port, action.line, action.sip)
+        action = self.action
+        connection = connect(self.world, self.port, action.line, action.sip)
         connection.send(render("GET", PATH, None, {**_UPGRADE, **action.headers}))
         try:
             async with asyncio.timeout(action.after_seconds if action.leaves else None):
@@ -80,9 +55,7 @@ class SocketClient:
             pass
         except Gone as gone:
             if not self._may_lose:
-                self._fail("lost", f"the connection ends: {gone}")
-        except BadAnswer as error:
-            self._fail("answer", str(error))
+                self.fail("lost", f"the connection ends: {gone}")
         finally:
             if action.leaves == "reset":
                 connection.reset()
@@ -96,37 +69,37 @@ class SocketClient:
                 pass
             return True
         is_lost = (self._may_lose and b" 503 " in status) or (
-            self._action.loses and (b" 401 " in status or b" 404 " in status)
+            self.action.loses and (b" 401 " in status or b" 404 " in status)
         )
         if not is_lost and b" 503 " in status:  # upgrades do not wait for a server that starts
             connection.half_close()
             is_lost = b"the model is loading" in await connection.rest()
         if not is_lost:
-            self._fail("answer", f"the upgrade is answered by {status!r}")
+            self.fail("answer", f"the upgrade is answered by {status!r}")
         return False
 
     async def _talk(self, connection: ClientConnection) -> None:
         events = self._events(connection)
-        turns = [f"turn {turn} {self._action.prompt}" for turn in range(1 + self._action.repeats)]
-        if self._action.pipelines:
+        turns = [f"turn {turn} {self.action.prompt}" for turn in range(1 + self.action.repeats)]
+        if self.action.pipelines:
             for text in turns:
                 await self._create(connection, text, None)
         for text in turns:
-            if not self._action.pipelines:
+            if not self.action.pipelines:
                 await self._create(connection, text, self._previous)
             if not await self._read(connection, events, text):
                 return
         connection.send(self._frames.send(CloseConnection(code=1000)))
 
     async def _create(self, connection: ClientConnection, text: str, previous: str | None) -> None:
-        body = {"type": "response.create", "model": self._action.model, "input": text}
-        body |= self._action.fields
-        if self._action.number % 4 == 3 and not self._action.drip:
+        body = {"type": "response.create", "model": self.action.model, "input": text}
+        body |= self.action.fields
+        if self.action.number % 4 == 3 and not self.action.drip:
             body["user"] = "x" * LARGE  # such a message is read in a thread
         if previous is not None:
             body["previous_response_id"] = previous
         message = orjson.dumps(body).decode()
-        size, seconds = self._action.drip or (len(message), 0.0)
+        size, seconds = self.action.drip or (len(message), 0.0)
         for start in range(0, len(message), size):
             await asyncio.sleep(seconds)
             is_last = start + size >= len(message)
@@ -154,13 +127,13 @@ class SocketClient:
         self, connection: ClientConnection, events: AsyncIterator[Any], text: str
     ) -> bool:
         """Reads the events of one response, and returns whether the next one may follow."""
-        action = self._action
+        action = self.action
         prompt = f"{'' if action.pipelines else self._history}u:{text};"
         size = len(prompt.encode()) + 1
-        most = min(action.fields["max_output_tokens"], self._max_model_len - size)
-        tokens = continue_greedily(list(f"{prompt}>".encode()), most, action.model)
-        sent = SentText(list(f"{prompt}>".encode()), tokens)
-        self._texts.add(action.key, "", sent)
+        max_model_len = self.settings.max_model_len
+        most = min(action.fields["max_output_tokens"], max_model_len - size)
+        sent = self.send_text(f"{prompt}>", most)
+        tokens = sent.continuation or []
         said, numbers, last = "", [], None
         is_cancelled = False
         async for event in events:
@@ -172,21 +145,21 @@ class SocketClient:
                     is_cancelled = True
                     cancel = orjson.dumps({"type": "response.cancel"}).decode()
                     connection.send(self._frames.send(TextMessage(data=cancel)))
-            elif event["type"] in _ENDS or (event["type"] == "error" and "error" in event):
+            elif event["type"] in ENDS or (event["type"] == "error" and "error" in event):
                 if event.get("error", {}).get("param") == "response_id":
                     continue  # what was to be cancelled had ended
                 last = event
                 break
         assert last is not None
         if self._is_removed():
-            self._fail("key", "a response for a key that was removed")
-        self._world.note("socket", action.number, last["type"])
+            self.fail("key", "a response for a key that was removed")
+        self.world.note("socket", action.number, last["type"])
         error = last.get("error") or last.get("response", {}).get("error")
         if error is not None:
-            is_too_long = size >= self._max_model_len and "context length" in error["message"]
+            is_too_long = size >= max_model_len and "context length" in error["message"]
             is_refused = self._may_refuse and "which is the limit" in error["message"]
             if not (is_too_long or is_refused or self._may_lose):
-                self._fail("answer", f"an error: {last}")
+                self.fail("answer", f"an error: {last}")
             return False
         body = last["response"]
         reason = "completed" if len(tokens) < most else "incomplete"
@@ -194,16 +167,14 @@ class SocketClient:
         if body["status"] == "cancelled" and is_cancelled:
             reason, expected = "cancelled", expected[: len(said)]
         if numbers != list(range(len(numbers))):
-            self._fail("events", f"the events are {numbers}")
+            self.fail("events", f"the events are {numbers}")
         got = (body["status"], said, text_of(body))
         if got != (reason, expected, expected):
-            self._fail("response", f"got {got}, not {(reason, expected)}")
-        cached = num_cached(body["usage"])
-        for fault in self._texts.faults_of_cached(action.key, sent, cached):
-            self._fail("stranger", fault)
+            self.fail("response", f"got {got}, not {(reason, expected)}")
+        self.check_cached(sent, body["usage"])
         self._previous = body["id"]
         self._history = f"{prompt}a:{expected};"
         if body["store"]:
             kept = Kept(body["id"], action, expected, reason, background=False, body=body)
-            self._kept.append(kept)
+            self.kept.append(kept)
         return not is_cancelled

@@ -9,13 +9,11 @@ import os
 import signal
 import zlib
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final, cast
 
 import numpy as np
 
 from fastovms.api.body import FairThread
-from fastovms.backends.engine_thread import ComputeTurn
 from fastovms.backends.processes import ChildProcess, WorkerFailed
 from fastovms.errors import InvalidField
 from fastovms.parts.speech import endpoints as audio
@@ -227,24 +225,21 @@ class SimSpeechBackend(WhisperBackend):
         return jobs_kept(self, len(self._waiting))
 
 
-def served_speech(
-    world: World,
-    weights: str,
-    *,
-    pace: Pace,
-    max_num_queued: int,
-    turn: ComputeTurn,
-    on_start: Callable[[SimPeer], None],
-) -> ServedSpeech:
+def served_speech(server: Any, weights: str) -> ServedSpeech:
+    """Returns the model of speech of a `SimServer`."""
+
     def start() -> tuple[ChildProcess, SpeechInfo]:
-        world.sleep(0.01)
-        peer = SimPeer(world, weights, pace)
-        on_start(peer)
+        server.world.sleep(0.01)
+        peer = SimPeer(server.world, weights, server.settings.pace)
+        server.peers.append(peer)
         info = SpeechInfo(frozenset(LANGUAGES), is_multilingual=True, finds_words=False)
         return cast(ChildProcess, peer), info
 
     backend = SimSpeechBackend(
-        model_info(SPEECH, 448), start, max_num_queued=max_num_queued, turn=turn
+        model_info(SPEECH, 448),
+        start,
+        max_num_queued=server.settings.engine.max_num_queued_requests,
+        turn=server.turn,
     )
     metrics = GenerationMetrics(SPEECH, backend.stats, has_kv_cache=False)
     decoding: FairThread[DecodedAudio] = FairThread("audio files", per_client=64, total=256)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fastovms.parts.speech.transcript import Samples, SpeechParams
-from tests.simulation.client import Answer, render
+from tests.simulation.client import FORM, Answer, form_of, render
 from tests.simulation.network import FAST, Line
 from tests.simulation.speech import (
     BAD,
@@ -24,8 +24,6 @@ from tests.simulation.speech import (
     samples_of,
 )
 from tests.simulation.workload import Action
-
-_BOUNDARY: Final = "simulated"
 
 _PATHS: Final = tuple(
     f"{prefix}/audio/{kind}"
@@ -84,16 +82,12 @@ def make_leavers(chance: random.Random, number: int) -> list[Action]:
 
 def render_speech(action: Action) -> bytes:
     """Returns the request of an action that sends an audio."""
-    data = b""
+    parts = {}
     for name, value in {"model": action.model, **action.fields}.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        named = f'name="{name}"' + '; filename="a.wav"' * (name == "file")
-        data += (
-            f"--{_BOUNDARY}\r\nContent-Disposition: form-data; {named}\r\n\r\n{text}\r\n".encode()
-        )
-    data += f"--{_BOUNDARY}--\r\n".encode()
-    headers = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}", **action.headers}
-    return render("POST", action.api, data, headers)
+        parts[f'name="{name}"' + '; filename="a.wav"' * (name == "file")] = text.encode()
+    headers = {"Content-Type": FORM, **action.headers}
+    return render("POST", action.api, form_of(parts), headers)
 
 
 def faults_of_speech(action: Action, answer: Answer, weights: str) -> list[str]:

@@ -16,6 +16,7 @@ from tests.simulation.network import FAST, Line
 from tests.simulation.prompt_cache import STATE_DIR
 from tests.simulation.reloads import Reload
 from tests.simulation.server import MODELS, Settings
+from tests.simulation.world import changed
 
 
 @dataclass(frozen=True)
@@ -75,28 +76,9 @@ class Action:
         return bool(self.fields.get("stream"))
 
     def __str__(self) -> str:
-        words = [
-            f"{self.number}: at {self.at:.3f} {self.api} {self.model}",
-            f"{self.prompt[:40]!r} {self.fields}",
-        ]
-        if self.key:
-            words.append(f"by {self.key}")
-        if self.lines:
-            words.append(f"of {len(self.lines)} lines")
-        if self.leaves:
-            words.append(f"leaves by {self.leaves} after {self.after_frames} frames")
-            words.append(f"or {self.after_seconds:.3f} s")
-        if self.sip:
-            words.append(f"sips {self.sip}")
-        if self.repeats:
-            words.append(f"asks {self.repeats} times more {'at once' * self.pipelines}")
-        if self.ends:
-            words.append(self.ends)
-        if self.converses:
-            words.append("in a conversation")
-        if self.drip:
-            words.append(f"drips {self.drip}")
-        return " ".join(words)
+        given = changed(self)
+        head = f"{given.pop('number')}: at {given.pop('at'):.3f} {given.pop('api')}"
+        return f"{head} {given | {'lines': len(self.lines)} if self.lines else given}"
 
 
 def is_greedy(action: Action) -> bool:

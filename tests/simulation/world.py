@@ -12,6 +12,7 @@ import random
 import sys
 from asyncio import events
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from hashlib import blake2b
 from itertools import count
 from typing import Any, Final
@@ -30,12 +31,19 @@ def current() -> SimThread | None:
     return _running[0]
 
 
+def changed(one: Any) -> dict[str, Any]:
+    """Returns the fields of a dataclass that are not as they are by default, for people."""
+    found = {}
+    for field in fields(one):
+        has_factory = field.default_factory is not MISSING
+        default = field.default_factory() if has_factory else field.default
+        if (value := getattr(one, field.name)) != default:
+            found[field.name] = value
+    return found
+
+
 class Killed(BaseException):
     """Ends the threads of a simulated process that is killed."""
-
-
-class Deadlock(Exception):
-    """All threads wait, and nothing will wake one."""
 
 
 class Process:

@@ -324,8 +324,9 @@ REASONS: Final[Mapping[str, str]] = {
     "no attention of it was exported as OpenVINO's operation": "The export splits attention into "
     "other operations. Try a newer optimum-intel, or a GGUF file of the model.",
     "it has no attention, as recurrent models have none": "Not supported: Mamba and its kind.",
-    "OpenVINO makes no tables of that part": "This hybrid architecture is not supported by "
-    "OpenVINO's paged attention. See [Supported architectures](architectures.md).",
+    "OpenVINO makes no tables of that part": "OpenVINO's paged attention does not support this "
+    "hybrid model as it was exported. Export it again with optimum-intel 2.2 or later; see "
+    "[Supported architectures](architectures.md).",
     "leaves out part of": "OpenVINO computes another function than the export. Try a "
     "newer OpenVINO or optimum-intel, or a GGUF file of the model. `--backend genai` is tried by "
     "itself unless `--backend paged` is given.",

@@ -306,7 +306,8 @@ def check_graph(
             return
         except RuntimeError as error:
             raise UnsupportedModel(
-                f"the model in {model_dir} cannot be computed: {reason_of(error)}"
+                f"the model in {model_dir} cannot be computed with {comparison.subject}: "
+                f"{reason_of(error)}"
             ) from error
         seconds = clock() - start
         _keep(cache, comparison.kind, key, found)

@@ -289,7 +289,8 @@ def why_not_wholly_paged(model: ov.Model) -> str | None:
     shown = ", ".join(states[:3]) + (", ..." if len(states) > 3 else "")
     return (
         "it is a recurrent or hybrid model, and OpenVINO makes no tables of that part of its state "
-        f"which is not attention's ({shown})"
+        f"which is not attention's ({shown}); if optimum-intel before 2.2 exported it, export it "
+        "again with 2.2 or later"
     )
 
 

@@ -88,13 +88,15 @@ def _embeddings(model_dir: Path, model: ModelInfo) -> list[Path]:
 
 def _difference(model_dir: Path, model: ModelInfo) -> float:
     """Returns the largest difference of log probabilities between pipeline and exported graph.
-    Raises NotComparable if one of them cannot be computed; a failing pipeline is reported when it
-    is loaded."""
+    Raises NotComparable if the two cannot be compared, and RuntimeError if one of them cannot be
+    computed: each request would fail as the text of the check does."""
     process = ChildProcess(_PROCESS)
     answer = process.ask((model_dir, model), "the process of the check")
     process.close()
     if isinstance(answer, WorkerFailed):
-        raise NotComparable(answer.reason)
+        raise RuntimeError(answer.reason)
+    if isinstance(answer, str):
+        raise NotComparable(answer)
     return float(answer)
 
 

@@ -102,12 +102,15 @@ def _embeddings(
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Answers a model's directory and facts with the largest difference."""
-    answer: float | WorkerFailed
+    """Answers a model's directory and facts with the largest difference, with the reason why the
+    two cannot be compared, or with the failure of a model that cannot be computed."""
+    answer: float | str | WorkerFailed
     try:
         answer = largest_difference(*receive(connection))
     except UnknownInput as error:
-        answer = WorkerFailed(f"nobody knows what to give to its input {error}")
-    except (RequestError, RuntimeError) as error:
+        answer = f"the graph has an unknown input {error}"
+    except RequestError as error:
+        answer = str(error)
+    except RuntimeError as error:
         answer = WorkerFailed(reason_of(error))
     send(connection, answer)

@@ -281,7 +281,7 @@ def test_a_model_that_cannot_be_computed_is_refused(files: tuple[Path, ...]) -> 
     def difference() -> float:
         raise RuntimeError("Exception from a.cpp:3:\nno such kernel")
 
-    with pytest.raises(UnsupportedModel, match="computed with .*transformation: no such kernel"):
+    with pytest.raises(UnsupportedModel, match=r"computed with .*transformation: no such kernel"):
         check_graph(comparison(files, difference), DiskCache(None))
 
 

@@ -407,7 +407,7 @@ class ChatFrames:
         self._are_whole: list[list[bool]] = [[] for _ in choices]
         # For each choice, the client's name and type of the tool that the current call is for.
         self._targets = [ToolTarget("") for _ in choices]
-        self._untold_ids: list[list[int]] = [[] for _ in choices]
+        self._unsent_ids: list[list[int]] = [[] for _ in choices]
         self._content = [form.new_content_tokens() for _ in choices]
         members = orjson.dumps(envelope.members(_CHUNK))[:-1]
         self._head = START + members + b',"choices":['
@@ -421,7 +421,7 @@ class ChatFrames:
         head = self._heads[choice]
         frames = [opening]
         if self._report.has_token_ids:
-            self._untold_ids[choice] += [token.token_id for token in delta.tokens]
+            self._unsent_ids[choice] += [token.token_id for token in delta.tokens]
         content = self._content[choice] if self._report.num_logprobs is not None else None
         if content is not None:
             content.push(delta.parsed, delta.tokens)
@@ -472,9 +472,9 @@ class ChatFrames:
         logprobs = b"null"
         if tokens:
             logprobs = msgspec.json.encode(chat_logprobs_body(tokens, self._report))
-        if untold_ids := self._untold_ids[choice]:
-            self._untold_ids[choice] = []
-            members += b',"token_ids":' + orjson.dumps(untold_ids)
+        if unsent_ids := self._unsent_ids[choice]:
+            self._unsent_ids[choice] = []
+            members += b',"token_ids":' + orjson.dumps(unsent_ids)
         told = b',"logprobs":' + logprobs + b',"finish_reason":' + finish_reason + members
         return self._rest(told, choice)
 

@@ -60,7 +60,7 @@ DONE: Final = frame(b"[DONE]")
 T = TypeVar("T")
 
 
-class ToldError(NamedTuple):
+class ErrorReport(NamedTuple):
     """The details of an error that a client receives.
 
     Attributes:
@@ -87,10 +87,10 @@ class ErrorForm:
     """
 
     kind: type[AnswerSchema]
-    answer: Callable[[ToldError], AnswerSchema]
+    answer: Callable[[ErrorReport], AnswerSchema]
     last_frames: Callable[[bytes], bytes]
 
-    def body(self, error: ToldError) -> bytes:
+    def body(self, error: ErrorReport) -> bytes:
         return msgspec.json.encode(self.answer(error))
 
 
@@ -177,13 +177,13 @@ _ANTHROPIC_TYPES: Final[Mapping[int, str]] = {
 """Anthropic's error types by status; other 4xx are `invalid_request_error`, 5xx `api_error`."""
 
 
-def _openai_error(error: ToldError) -> OpenAIError:
+def _openai_error(error: ErrorReport) -> OpenAIError:
     usual = "invalid_request_error" if error.status < 500 else "server_error"
     kind = _OPENAI_TYPES.get(error.status, usual)
     return OpenAIError(ErrorDetails(error.message, kind, error.param, error.code))
 
 
-def _anthropic_error(error: ToldError) -> AnthropicError:
+def _anthropic_error(error: ErrorReport) -> AnthropicError:
     usual = "invalid_request_error" if error.status < 500 else "api_error"
     kind = _ANTHROPIC_TYPES.get(error.status, usual)
     message, details = (
@@ -269,8 +269,8 @@ def log_fields_of(error: Exception) -> LogFields:
 
 def error_body(error: Exception, dialect: Dialect, request_id: str = "") -> bytes:
     """Returns the JSON for `error`."""
-    told = ToldError(_status(error, dialect), *describe(error), request_id)
-    return dialect.error_form.body(told)
+    report = ErrorReport(_status(error, dialect), *describe(error), request_id)
+    return dialect.error_form.body(report)
 
 
 def last_frames(error: Exception, dialect: Dialect, request_id: str = "") -> bytes:
@@ -291,9 +291,9 @@ def describe(error: Exception) -> tuple[str, str | None, str | None]:
 def render_error(request: Request, status: int, message: str) -> Response:
     """Returns the answer to an error of the HTTP layer itself (no such route, body too large,
     ...)."""
-    told = ToldError(status, message, request_id=request.id)
+    report = ErrorReport(status, message, request_id=request.id)
     dialect = ANTHROPIC if is_anthropics(request) else dialect_of(request.path)
-    body = dialect.error_form.body(told)
+    body = dialect.error_form.body(report)
     return Response(status, body, log_fields=_log_fields(message, None, None))
 
 

@@ -15,7 +15,7 @@ STRAY: Final = "tool result without a call"
 """The role of a result that belongs to none of the calls before it."""
 
 
-class ToldMessage(NamedTuple):
+class OrderedMessage(NamedTuple):
     """A message of a chat whose results are in the order of their calls.
 
     Attributes:
@@ -28,7 +28,7 @@ class ToldMessage(NamedTuple):
     is_added: bool = False
 
 
-def in_order_of_calls(messages: Sequence[Message], *, split: bool) -> Iterator[ToldMessage]:
+def in_order_of_calls(messages: Sequence[Message], *, split: bool) -> Iterator[OrderedMessage]:
     """Yields messages; the results after a turn with calls in the order of the calls, because many
     chat templates show no ids. A result is marked where it is missing among others. One that
     belongs to no call comes last, with the role `STRAY`. `split` says whether a turn with several
@@ -41,18 +41,18 @@ def in_order_of_calls(messages: Sequence[Message], *, split: bool) -> Iterator[T
         given = list(enumerate(messages[start + 1 : end], start + 1))
         results = _matched(calls, given)
         if not split or len(calls) < 2:
-            yield ToldMessage(start, message)
+            yield OrderedMessage(start, message)
         for number, (call, result) in enumerate(zip(calls, results, strict=True)):
             if split and len(calls) > 1:
                 head = message if number == 0 else {"role": "assistant", "content": None}
-                yield ToldMessage(start, {**head, "tool_calls": [call]})
+                yield OrderedMessage(start, {**head, "tool_calls": [call]})
             if result is not None:
-                yield ToldMessage(*result)
+                yield OrderedMessage(*result)
             elif results != [None] * len(calls):
                 marked = {"role": "tool", "tool_call_id": call.get("id"), "content": NO_RESULT}
-                yield ToldMessage(start, marked, is_added=True)
+                yield OrderedMessage(start, marked, is_added=True)
         for index, result_message in given:
-            yield ToldMessage(index, {**result_message, "role": STRAY})
+            yield OrderedMessage(index, {**result_message, "role": STRAY})
 
 
 def fault_of_results(messages: Sequence[Message]) -> tuple[int, str] | None:

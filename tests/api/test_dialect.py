@@ -22,7 +22,7 @@ from fastovms.api.dialect import (
     OVMS_ERRORS,
     Dialect,
     ErrorForm,
-    ToldError,
+    ErrorReport,
     dialect_of,
     error_response,
     frame,
@@ -72,7 +72,7 @@ TYPES = [
 def test_error_body_has_the_members_of_its_dialect(
     status: int, openai: str, anthropic: str
 ) -> None:
-    error = ToldError(status, "why", "n", "a_code", "r-1")
+    error = ErrorReport(status, "why", "n", "a_code", "r-1")
     assert orjson.loads(OPENAI_ERRORS.body(error)) == {
         "error": {"message": "why", "type": openai, "param": "n", "code": "a_code"}
     }
@@ -87,7 +87,7 @@ def test_error_body_has_the_members_of_its_dialect(
 
 
 def test_claude_code_knows_a_prompt_that_is_too_long() -> None:
-    error = ToldError(400, "why", "n", CONTEXT_EXCEEDED)
+    error = ErrorReport(400, "why", "n", CONTEXT_EXCEEDED)
     assert (
         orjson.loads(ANTHROPIC_ERRORS.body(error))["error"]["message"] == "prompt is too long: why"
     )

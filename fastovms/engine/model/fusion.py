@@ -70,7 +70,7 @@ class _Replacement(NamedTuple):
     constant: Node
 
 
-class _NotAlikeError(Exception):
+class _NotFusible(Exception):
     """The projections of this layer cannot become one."""
 
 
@@ -82,7 +82,7 @@ def _fuse(attention: Node) -> tuple[str, ...]:
             for index in range(_NUM_PROJECTIONS)
         ]
         replacements = _stack_projections(projections)
-    except _NotAlikeError:
+    except _NotFusible:
         return ()
     targets = [list(projection.result.output(0).get_target_inputs()) for projection in projections]
     for consumer, position, constant in replacements:
@@ -100,15 +100,15 @@ def _fuse(attention: Node) -> tuple[str, ...]:
 
 
 def _projection_behind(node: Node) -> _Projection:
-    """Returns the only multiplication by weights on the paths to `node`. Raises _NotAlikeError if
+    """Returns the only multiplication by weights on the paths to `node`. Raises _NotFusible if
     there is no such multiplication, more than one, or one of an unsupported form."""
     nodes = reached([node], lambda node: [] if _multiplies_weights(node) else inputs_of(node))
     matmuls = list(filter(_multiplies_weights, nodes))
     if len(matmuls) != 1 or matmuls[0].get_attributes() != _TIMES_TRANSPOSED:
-        raise _NotAlikeError
+        raise _NotFusible
     shape = matmuls[0].get_input_partial_shape(1)
     if shape.is_dynamic or len(shape) != 2:
-        raise _NotAlikeError
+        raise _NotFusible
     return _Projection(matmuls[0], _bias_after(matmuls[0]), shape[0].get_length())
 
 
@@ -146,13 +146,13 @@ def _stack_projections(projections: Sequence[_Projection]) -> list[_Replacement]
     sources = [matmul.input_value(0) for matmul in matmuls]
     inputs = {(source.get_node().get_instance_id(), source.get_index()) for source in sources}
     if len(inputs) != 1 or len({matmul.get_instance_id() for matmul in matmuls}) != len(matmuls):
-        raise _NotAlikeError
+        raise _NotFusible
     widths = [projection.width for projection in projections]
     weights = _stack(matmuls, 1, widths, _WIDTH_AXIS_OF_WEIGHTS)
     if not any(biases):
         return weights
     if not all(biases):
-        raise _NotAlikeError
+        raise _NotFusible
     return weights + _stack(biases, 1, widths, _WIDTH_AXIS_OF_BIAS)
 
 
@@ -166,11 +166,11 @@ def _stack(
     if kinds == {"Constant"}:
         return [_Replacement(consumers[0], index, _stack_constants(nodes, widths, axis))]
     if len(kinds) != 1 or not kinds <= _DECOMPRESSION:
-        raise _NotAlikeError
+        raise _NotFusible
     if len(nodes[0].output(0).get_target_inputs()) != 1:  # layers share their weights
-        raise _NotAlikeError
+        raise _NotFusible
     if any(node.get_attributes() != nodes[0].get_attributes() for node in nodes):
-        raise _NotAlikeError
+        raise _NotFusible
     if kinds == {"Reshape"}:
         first = _Replacement(nodes[0], 1, _stack_shapes(nodes, widths))
         return [first, *_stack(nodes, 0, widths, -len(nodes[0].get_input_shape(0)))]
@@ -182,7 +182,7 @@ def _stack_constants(constants: Sequence[Node], widths: Sequence[int], axis: int
     axis += len(shape)
     shapes = [[*shape[:axis], length, *shape[axis + 1 :]] for length in (*widths, sum(widths))]
     if any(constant.get_element_type() != dtype for constant in constants):
-        raise _NotAlikeError
+        raise _NotFusible
     if axis >= 0 and [list(c.get_output_shape(0)) for c in constants] == shapes[:-1]:
         # Stacked as bytes, because two numbers of 4 bits share one.
         stacked = np.concatenate(
@@ -190,7 +190,7 @@ def _stack_constants(constants: Sequence[Node], widths: Sequence[int], axis: int
         )
         return ov.op.Constant(ov.Tensor(stacked, ov.Shape(shapes[-1]), dtype), shared_memory=False)
     if any(not np.array_equal(constant.data, constants[0].data) for constant in constants):
-        raise _NotAlikeError
+        raise _NotFusible
     return constants[0]
 
 
@@ -199,5 +199,5 @@ def _stack_shapes(reshapes: Sequence[Node], widths: Sequence[int]) -> Node:
     shapes = [list(reshape.get_output_shape(0)) for reshape in reshapes]
     rest = shapes[0][1:]
     if shapes != [[length, *rest] for length in widths]:
-        raise _NotAlikeError
+        raise _NotFusible
     return opset13.constant([sum(widths), *rest], np.int64)

@@ -61,7 +61,7 @@ Members = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Told:
+class AnswerPart:
     """The contents of a part of an answer: text, reasoning, and complete tool calls."""
 
     content: str = ""
@@ -84,15 +84,15 @@ class AnswerCollector:
         self._name = ""
         self._arguments: list[str] = []
 
-    def take(self, delta: SampleDelta) -> Told:
+    def take(self, delta: SampleDelta) -> AnswerPart:
         """Returns the contents that a delta adds. Incomplete tool calls are dropped, because agents
         could not run them."""
-        told = Told(delta.text)
+        told = AnswerPart(delta.text)
         for piece in delta.pieces:
             self._add(piece, told)
         return told
 
-    def _add(self, piece: Piece, told: Told) -> None:
+    def _add(self, piece: Piece, told: AnswerPart) -> None:
         match piece:
             case Content(text=text):
                 told.content += text
@@ -115,7 +115,7 @@ class AnswerCollector:
         return {"id": self._new_call_id(), "function": function}
 
 
-def chat_members(told: Told) -> Members:
+def chat_members(told: AnswerPart) -> Members:
     """Returns the members of a part of an answer to `/api/chat`."""
     message: Members = {"role": "assistant", "content": told.content}
     if told.thinking:
@@ -125,7 +125,7 @@ def chat_members(told: Told) -> Members:
     return {"message": message}
 
 
-def generate_members(told: Told) -> Members:
+def generate_members(told: AnswerPart) -> Members:
     """Returns the members of a part of an answer to `/api/generate`, without tool calls."""
     members: Members = {"response": told.content}
     if told.thinking:
@@ -157,7 +157,7 @@ class OllamaAnswer:
 
     model: str
     clock: Callable[[], float]
-    members: Callable[[Told], Members]
+    members: Callable[[AnswerPart], Members]
     collector: AnswerCollector
     report: TokenReport
     usage: Callable[[], Usage]
@@ -173,9 +173,9 @@ class OllamaAnswer:
 
     def last_line(self, reason: FinishReason | None) -> bytes:
         """Returns the object that ends a stream."""
-        return self._line({**self.head, **self.members(Told()), **self._end(reason)})
+        return self._line({**self.head, **self.members(AnswerPart()), **self._end(reason)})
 
-    def line(self, told: Told, sample: SampleDelta) -> bytes:
+    def line(self, told: AnswerPart, sample: SampleDelta) -> bytes:
         """Returns the object of a part of a stream."""
         part = {**self.head, **self.members(told), "done": False, **self.logprobs(sample)}
         return self._line(part)
@@ -223,7 +223,7 @@ class AnswerLines:
         self._dialect = dialect
         self._reason: FinishReason | None = None
         # The end of a name in the head cannot be taken for this: it has quotes around it.
-        line = replace(form, clock=lambda: 0.0).line(Told(_MARK), SampleDelta(0, ""))
+        line = replace(form, clock=lambda: 0.0).line(AnswerPart(_MARK), SampleDelta(0, ""))
         before, _, self._after = line.rpartition(orjson.dumps(_MARK))
         self._begin, _, self._middle = before.rpartition(orjson.dumps(timestamp(0.0)))
 
@@ -260,7 +260,7 @@ _CALL_ID_LENGTH: Final = 9
 Body = OllamaChatRequest | OllamaGenerateRequest
 
 
-def _members_of(body: Body) -> Callable[[Told], Members]:
+def _members_of(body: Body) -> Callable[[AnswerPart], Members]:
     """Returns the function that makes the members of a part of an answer."""
     return chat_members if isinstance(body, OllamaChatRequest) else generate_members
 
@@ -372,7 +372,7 @@ class OllamaGeneration:
         model's actual state."""
         stays = known.served is not None and not leaving.happens
         head = part_head(body.model or known.name, self._context.unix_time)
-        told = _members_of(body)(Told())
+        told = _members_of(body)(AnswerPart())
         end = {"done": True, "done_reason": "load" if stays else "unload"}
         headers = warning_headers(leaving.warnings, request)
         return Response(200, orjson.dumps({**head, **told, **end}), headers=headers)

@@ -72,7 +72,7 @@ _HEARD_AT_ONCE: Final = 64
 """How many outputs are heard again before others have their turn."""
 
 
-class CannotGoOn(FastovmsError):
+class NotResumable(FastovmsError):
     """The response cannot be resumed by any replica. The message is the reason."""
 
 
@@ -93,20 +93,20 @@ class RunRestorer:
     @asynccontextmanager
     async def held(self, key: str) -> AsyncIterator[ServedModel]:
         """Holds a model in memory during an `async with` statement, and loads it first if needed.
-        Raises CannotGoOn if the model is no longer served; BackendError if the model cannot be
+        Raises NotResumable if the model is no longer served; BackendError if the model cannot be
         loaded now. For `key` see `model_key`."""
         name = key.partition(" ")[2]
         models = self._context.models
         known = models.get(name)
         if known is None:
-            raise CannotGoOn(f"the model {name} is no longer served since the response was begun")
+            raise NotResumable(f"the model {name} is no longer served since the response was begun")
         release = None if models.holder is None else await models.holder.hold(known.resident)
         try:
             known = known.refreshed()
             model = known.served
             keys = [model_key(files, name) for files in (known.fingerprint, ANY_FILES)]
             if not isinstance(model, ServedModel) or key not in keys:
-                raise CannotGoOn(f"the model {name} has changed since the response was begun")
+                raise NotResumable(f"the model {name} has changed since the response was begun")
             yield model
         finally:
             if release is not None:
@@ -115,15 +115,15 @@ class RunRestorer:
     async def restored(
         self, key: ResponseKey, cut: CutResponse, model: ServedModel
     ) -> BackgroundRun:
-        """Recreates the run of an interrupted response. Raises CannotGoOn if no replica can resume
-        it; RequestError if the model, or this server, no longer accepts the request."""
+        """Recreates the run of an interrupted response. Raises NotResumable if no replica can
+        resume it; RequestError if the model, or this server, no longer accepts the request."""
         try:
             job = await offload.run(partial(read_job, cut.job), item_cost(len(cut.job)))
             outputs = _said(cut.packs)
             log = EventLog()
             _extend(log, cut)
         except ValueError as error:
-            raise CannotGoOn(f"the response cannot be resumed: {error}") from error
+            raise NotResumable(f"the response cannot be resumed: {error}") from error
         context = self._context
         dialect = _DIALECTS[job.dialect]
         fields = read_fields(job.body, dialect, keeps=True)
@@ -335,7 +335,7 @@ class Resumer:
         try:
             async with self._restorer.held(model) as served:
                 await self._try(key, served)
-        except (CannotGoOn, RequestError) as error:
+        except (NotResumable, RequestError) as error:
             logger.error("response %s cannot be resumed and is marked failed: %s", key.id, error)
             await self._restorer.end(key, failed(str(error)))
 
@@ -346,7 +346,7 @@ class Resumer:
             await self._store.run(Operations.give_up, [key])
             return
         if cut.num_attempts > MAX_ATTEMPTS:
-            raise CannotGoOn(
+            raise NotResumable(
                 f"the server has resumed the response {MAX_ATTEMPTS} times without success"
             )
         run = await self._restorer.restored(key, cut, model)

@@ -11,7 +11,7 @@ import pytest
 from fastovms.errors import BackendUnavailable, Overloaded
 from fastovms.parts.responses.background import BackgroundRun
 from fastovms.parts.responses.output import ResponseStatus, failed
-from fastovms.parts.responses.resumption import MAX_ATTEMPTS, CannotGoOn, RunRestorer
+from fastovms.parts.responses.resumption import MAX_ATTEMPTS, NotResumable, RunRestorer
 from fastovms.state.operations import Operations
 from fastovms.state.store import CutResponse, EventPack, ResponseKey
 from tests.api.responses.conftest import TOOL, V1, V3, Replica, ask, resume
@@ -378,7 +378,7 @@ async def test_resumed_run_continues_after_the_stored_tokens(make_replicas):
 )
 async def test_response_with_damaged_state_cannot_be_resumed(make_replicas, change, message):
     restorer, key, found, _ = await cut(make_replicas)
-    with pytest.raises(CannotGoOn, match=message):
+    with pytest.raises(NotResumable, match=message):
         await restored(restorer, key, change(found))
 
 
@@ -391,7 +391,7 @@ async def test_response_with_damaged_state_cannot_be_resumed(make_replicas, chan
 )
 async def test_there_is_no_such_model_any_more(make_api, make_state, key, message):
     api = make_api()
-    with pytest.raises(CannotGoOn, match=message):
+    with pytest.raises(NotResumable, match=message):
         async with RunRestorer(api.context, make_state().store).held(key):
             pass
 

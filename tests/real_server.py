@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.message import Message
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import openai
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from fastovms.server_config import DEMO_MODEL
-from tests.server_process import wait_until_refused
+from tests.server_process import DEADLINE, metric_sums, read_to_end, wait_until_refused
+
+__all__ = ["DEADLINE", "read_to_end"]
 
 NAME = DEMO_MODEL.name
 PROMPT = "Once upon a time"
-DEADLINE = 120.0
 NARROW = (
     *("--max-num-seqs", "1", "--max-num-batched-tokens", "2"),
     *("--drain-timeout", f"{DEADLINE:g}s"),
@@ -31,24 +36,51 @@ NARROW = (
 end even on a busy machine."""
 
 
+class Reply(NamedTuple):
+    """An answer, whatever its status."""
+
+    status: int
+    headers: Message
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
 @dataclass
 class Server:
+    """A server that runs.
+
+    Attributes:
+        greeting: the first lines of its output.
+        errors: what it has logged, of one that was started by `started`.
+    """
+
     process: subprocess.Popen[str]
     url: str
     greeting: list[str]
+    errors: list[str] = field(default_factory=list)
 
-    def client(self, prefix: str) -> openai.OpenAI:
-        return openai.OpenAI(base_url=self.url + prefix, api_key="none", max_retries=0, timeout=60)
+    def client(self, prefix: str, key: str = "none") -> openai.OpenAI:
+        return openai.OpenAI(base_url=self.url + prefix, api_key=key, max_retries=0, timeout=60)
+
+    def send(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+        """Sends a request; a body that is not bytes is sent as JSON."""
+        is_data = body is None or isinstance(body, bytes)
+        data = body if is_data else json.dumps(body).encode()
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        request = urllib.request.Request(self.url + path, data, fields, method=method)
+        request.add_unredirected_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
+                return Reply(answer.status, answer.headers, answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Reply(error.code, error.headers, error.read())
 
     def post(self, path: str, body: bytes) -> int:
-        try:
-            with urllib.request.urlopen(
-                urllib.request.Request(self.url + path, body), timeout=DEADLINE
-            ) as response:
-                return response.status
-        except urllib.error.HTTPError as error:
-            error.close()
-            return error.code
+        return self.send("POST", path, body).status
 
     def connect(self) -> socket.socket:
         parts = urlsplit(self.url)
@@ -66,13 +98,7 @@ class Server:
         return connection
 
     def metrics(self) -> dict[str, float]:
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=DEADLINE) as response:
-            text = response.read().decode()
-        return {
-            sample.name.removeprefix("fastovms_"): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
+        return metric_sums(self.send("GET", "/metrics").body.decode())
 
     def wait_until_closed(self) -> None:
         wait_until_refused(self.connect)
@@ -95,6 +121,33 @@ def start_server(*flags: str) -> Server:
     assert process.stdout is not None
     greeting = [process.stdout.readline().rstrip("\n") for _ in range(3)]
     return Server(process, greeting[0].rpartition(" ")[2], greeting)
+
+
+@contextmanager
+def started(*line: str, **environ: str) -> Iterator[Server]:
+    """Runs `fastovms` with any line and further variables, and collects what it logs."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fastovms", *line],
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    errors: list[str] = []
+    assert process.stderr is not None
+    assert process.stdout is not None
+    reader = threading.Thread(target=errors.extend, args=(process.stderr,))
+    reader.start()
+    try:
+        address = process.stdout.readline().strip().rpartition(" ")[2]
+        assert address.startswith("http"), errors
+        yield Server(process, address.replace("0.0.0.0", "127.0.0.1"), [address], errors)
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        process.stdout.close()
+        process.stderr.close()
 
 
 def stop_server(server: Server) -> None:
@@ -121,13 +174,6 @@ def narrow_server() -> Iterator[Server]:
 def client(request: pytest.FixtureRequest, server: Server) -> Iterator[openai.OpenAI]:
     with server.client(request.param) as client:
         yield client
-
-
-def read_to_end(connection: socket.socket) -> bytes:
-    received = b""
-    while data := connection.recv(65536):
-        received += data
-    return received
 
 
 def is_idle(metrics: dict[str, float]) -> bool:

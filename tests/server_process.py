@@ -37,6 +37,16 @@ def wait_until_refused(connect: Callable[[], socket.socket]) -> None:
     raise AssertionError("the server still accepts connections")
 
 
+def metric_sums(text: str) -> dict[str, float]:
+    """Returns the sum of each metric's samples over their labels, by its name without prefix."""
+    values: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            name = sample.name.removeprefix("fastovms_")
+            values[name] = values.get(name, 0.0) + sample.value
+    return values
+
+
 @dataclass
 class ServerProcess:
     """A running server; addresses are those of its greeting."""
@@ -80,12 +90,7 @@ class ServerProcess:
         """Sums over labels."""
         body = self.ask(get("/metrics")).body
         assert body is not None
-        values: dict[str, float] = {}
-        for family in text_string_to_metric_families(body.decode()):
-            for sample in family.samples:
-                name = sample.name.removeprefix("fastovms_")
-                values[name] = values.get(name, 0.0) + sample.value
-        return values
+        return metric_sums(body.decode())
 
     def wait_until(self, condition: Callable[[dict[str, float]], bool]) -> dict[str, float]:
         deadline = time.monotonic() + DEADLINE

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,6 +16,7 @@ import pytest
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from tests.adapters import write_random_adapter
+from tests.real_server import Server, start_server, stop_server
 
 pytestmark = pytest.mark.slow
 
@@ -36,31 +35,15 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(directory: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "fastovms", "serve", str(directory / "model")]
-    command += ["--served-model-name", "base", "--port", "0", "--precision", "exact"]
-    command += ["--cache-size", "0.05", "--state-dir", ":memory:", "--lora-modules"]
-    command += [f"a1={directory / 'a1'}", f"a2={directory / 'a2'},a3={directory / 'a3'}"]
-    command += [json.dumps({"name": "a4", "path": str(directory / "a4")})]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+def server(directory: Path) -> Iterator[Server]:
+    server = start_server(
+        *(str(directory / "model"), "--served-model-name", "base", "--precision", "exact"),
+        *("--state-dir", ":memory:", "--lora-modules", f"a1={directory / 'a1'}"),
+        f"a2={directory / 'a2'},a3={directory / 'a3'}",
+        json.dumps({"name": "a4", "path": str(directory / "a4")}),
     )
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().split()[-1]
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def post(url: str, path: str, body: object) -> tuple[int, str]:
-    request = urllib.request.Request(url + path, json.dumps(body).encode())
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
+    yield server
+    stop_server(server)
 
 
 def ask(client: openai.OpenAI, place: int) -> str:
@@ -75,23 +58,24 @@ def ask(client: openai.OpenAI, place: int) -> str:
     return answer.choices[0].text
 
 
-def test_sixteen_streams_of_eight_adapters_and_the_base(url: str, directory: Path) -> None:
+def test_sixteen_streams_of_eight_adapters_and_the_base(server: Server, directory: Path) -> None:
     for number in range(5, NUM_ADAPTERS + 1):
         name = f"a{number}"
         body = {"lora_name": name, "lora_path": str(directory / name)}
-        assert post(url, "/v1/load_lora_adapter", body)[0] == 200
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        assert server.send("POST", "/v1/load_lora_adapter", body).status == 200
+    with server.client("/v1") as client:
         listed = {model.id: model.model_dump()["parent"] for model in client.models.list()}
         assert listed == {name: None if name == "base" else "base" for name in NAMES}
         alone = [ask(client, place) for place in range(16)]
         with ThreadPoolExecutor(16) as threads:
             assert list(threads.map(lambda place: ask(client, place), range(16))) == alone
         assert len(set(alone)) == 16
-        assert post(url, "/v1/unload_lora_adapter", {"lora_name": "a8"})[0] == 200
+        unload = {"lora_name": "a8"}
+        assert server.send("POST", "/v1/unload_lora_adapter", unload).status == 200
         with pytest.raises(openai.NotFoundError):
             ask(client, 8)
         body = {"lora_name": "a8", "lora_path": str(directory / "a8")}
-        assert post(url, "/v1/load_lora_adapter", body)[0] == 200
+        assert server.send("POST", "/v1/load_lora_adapter", body).status == 200
         assert ask(client, 8) == alone[8]
 
 

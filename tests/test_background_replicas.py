@@ -90,26 +90,6 @@ def test_started_on_one_followed_on_another_cancelled_on_a_third(clients):
         assert again == events
 
 
-def test_a_chain_and_a_conversation_go_through_all(clients):
-    a, b, c = clients
-    first = a.responses.create(model=NAME, input="My name is Alice.", temperature=0)
-    second = b.responses.create(
-        model=NAME, input="What is my name?", previous_response_id=first.id, temperature=0
-    )
-    assert "Alice" in second.output_text
-    conversation = a.conversations.create()
-    with ThreadPoolExecutor() as pool:
-        asked = pool.map(
-            lambda client: client.responses.create(
-                model=NAME, input="Hi", conversation=conversation.id, max_output_tokens=4
-            ),
-            clients * 3,
-        )
-        assert all(response.status in ("completed", "incomplete") for response in asked)
-    items = list(c.conversations.items.list(conversation.id, order="asc", limit=100))
-    assert [item.role for item in items] == ["user", "assistant"] * 9
-
-
 def test_others_go_on_when_a_server_ends(servers, clients):
     """It is last but one: servers end here."""
     c, a = servers[2], clients[0]

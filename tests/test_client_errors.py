@@ -10,14 +10,14 @@ import openai
 import pytest
 
 from fastovms.server_config import DEMO_MODEL
-from tests.test_dropin import Started, started
+from tests.real_server import Server, started
 
 REQUEST = {"model": "m", "prompt": "Once upon a time"}
 PREFIXES = pytest.mark.parametrize("prefix", ["/v1", "/v3"])
 
 
 @pytest.fixture(scope="module", params=["paged", "genai"])
-def server(request: pytest.FixtureRequest) -> Iterator[Started]:
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     narrow = ["--max-num-seqs", "1", "--max-queued-requests", "1", "--cache-size", "0.1"]
     narrow += ["--backend", request.param]
     model = ["--model", f"m={DEMO_MODEL}"]
@@ -57,16 +57,6 @@ def test_requests_at_fault(server, prefix, fields, error, param, code):
                 assert caught.value.type in ("invalid_request_error", "not_found_error")
             else:
                 assert isinstance(caught.value.body, str)
-
-
-@PREFIXES
-def test_a_body_at_fault(server, prefix):
-    with server.client(prefix, "secret") as client:
-        with pytest.raises(openai.APIStatusError) as caught:
-            client.post("/completions", body=[1], cast_to=object)
-        assert caught.value.status_code == (400 if prefix == "/v1" else 412)
-        with pytest.raises(openai.NotFoundError):
-            client.get("/nowhere", cast_to=object)
 
 
 def wait_for_one_waiting(client: openai.OpenAI, url: str) -> None:

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import subprocess
-import sys
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import openai
@@ -20,51 +11,7 @@ import pytest
 from fastovms.cli.main import main
 from fastovms.server_config import DEMO_MODEL
 from tests.ovms.test_graph import write as write_graph
-
-PROMPT = "Once upon a time"
-
-
-@dataclass
-class Started:
-    url: str
-    errors: list[str] = field(default_factory=list)
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=20) as answer:
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read()
-
-    def client(self, prefix: str, key: str = "none") -> openai.OpenAI:
-        return openai.OpenAI(base_url=self.url + prefix, api_key=key, max_retries=0, timeout=60)
-
-
-@contextlib.contextmanager
-def started(*arguments: str, **environ: str) -> Iterator[Started]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fastovms", *arguments],
-        env={**os.environ, **environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    errors: list[str] = []
-    assert process.stderr is not None
-    assert process.stdout is not None
-    reader = threading.Thread(target=errors.extend, args=(process.stderr,))
-    reader.start()
-    try:
-        address = process.stdout.readline().rpartition(" ")[2].strip()
-        assert address.startswith("http"), errors
-        yield Started(address.replace("0.0.0.0", "127.0.0.1"), errors)
-    finally:
-        process.kill()
-        process.wait()
-        reader.join()
-        process.stdout.close()
-        process.stderr.close()
+from tests.real_server import PROMPT, Server, started
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +29,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ovms(graph: Path) -> Iterator[Started]:
+def ovms(graph: Path) -> Iterator[Server]:
     line = ["--port", "0", "--rest_port", "0", "--model_path", str(graph), "--model_name", "org/m"]
     with started(*line, "--rest_workers", "2", "--metrics_enable", "--log_level", "INFO") as server:
         yield server
@@ -104,14 +51,16 @@ def test_a_graph_under_ovmss_flags(ovms):
 
 
 def test_ovms_status_endpoints_answer(ovms):
-    status, body = ovms.get("/v1/config")
-    [version] = json.loads(body)["org/m"]["model_version_status"]
-    assert (status, version["state"]) == (200, "AVAILABLE")
-    assert ovms.get("/v2/models/org%2Fm/ready") == ovms.get("/v2/models/org/m/ready") == (200, b"")
-    assert json.loads(ovms.get("/v2/models/org/m")[1])["platform"] == "OpenVINO"
-    assert ovms.get("/v2/models/other/ready")[0] == 404
-    assert ovms.get("/v2/health/ready")[0] == 200
-    assert b"ovms_requests_accepted" in ovms.get("/metrics")[1]
+    config = ovms.send("GET", "/v1/config")
+    [version] = config.json["org/m"]["model_version_status"]
+    assert (config.status, version["state"]) == (200, "AVAILABLE")
+    for path, status in (
+        ("/v2/models/org%2Fm/ready", 200), ("/v2/models/org/m/ready", 200),
+        ("/v2/models/other/ready", 404), ("/v2/health/ready", 200),
+    ):  # fmt: skip
+        assert ovms.send("GET", path).status == status, path
+    assert ovms.send("GET", "/v2/models/org/m").json["platform"] == "OpenVINO"
+    assert b"ovms_requests_accepted" in ovms.send("GET", "/metrics").body
 
 
 def test_unused_options_are_logged_once(ovms):
@@ -132,8 +81,8 @@ def test_a_list_of_models_behind_a_proxy(graph, tmp_path):
             assert [model.id for model in client.models.list()] == ["one", "two"]
             answer = client.completions.create(model="two", prompt=PROMPT, max_tokens=1)
             assert answer.model == "two"
-        assert server.get("/v1/models")[0] == 200
-        assert json.loads(server.get("/v1/config")[1]).keys() == {"one", "two"}
+        assert server.send("GET", "/v1/models").status == 200
+        assert server.send("GET", "/v1/config").json.keys() == {"one", "two"}
 
 
 def test_serve_takes_its_settings_from_runpod_variables(tmp_path):
@@ -146,7 +95,7 @@ def test_serve_takes_its_settings_from_runpod_variables(tmp_path):
         "VLLM_EXTRA_ARGS": "--api-key secret",
     }
     with started("serve", "--port", "0", **environ) as server:
-        assert server.get("/v1/models")[0] == 401
+        assert server.send("GET", "/v1/models").status == 401
         with server.client("/v1", "secret") as client:
             [card] = client.models.list()
             assert (card.id, card.max_model_len) == ("first", 256)
@@ -155,41 +104,6 @@ def test_serve_takes_its_settings_from_runpod_variables(tmp_path):
                 answer = client.completions.create(model=name, prompt=PROMPT, max_tokens=1)
                 assert answer.model == "first"
     assert any("RAW_OPENAI_OUTPUT in the environment is not used" in line for line in server.errors)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rest_port", "x"], "argument --port: must be an integer from 0 to 65535, not 'x'"),
-        (["--rest_workers", "x"], "argument --rest-workers: must be an integer at least 1"),
-        (["--task", "text2speech"], "argument --task: must be auto, text_generation, "),
-        (["--model_path", "/none", "--model_name", "a"], "model directory /none does not exist"),
-        (["--model_repository_path", "/none", "--model_name", "a"], "/none/a does not exist"),
-        (["--config_path", "/none.json"], "cannot read /none.json"),
-        (["--pull", "--task", "text_generation"], "--pull needs --source-model"),
-        (["--add_to_config", "/none"], "--add-to-config needs --model-name"),
-        (["--add_to_config", "/none", "--model_name", "a"], "needs --model-path or"),
-        (["--remove_from_config", "/none", "--model_name", "a"], "cannot read /none"),
-        (["--list_models", "--model_repository_path", "/none"], "there is no directory /none"),
-        (["--kv_cache_precision", "i4"], "argument --kv-cache-precision: must be u4"),
-        (["--grpc_port"], "--grpc-port"),
-    ],
-)  # fmt: skip
-def test_invalid_ovms_line_is_refused_with_one_line(capfd, arguments, message):
-    try:
-        code = main(arguments)
-    except SystemExit as exit:
-        code = exit.code
-    output = capfd.readouterr()
-    assert (code, output.out, output.err.count("\n")) == (2, "", 1), output.err
-    assert message in output.err
-
-
-def test_a_wrong_variable_is_one_line(capfd, monkeypatch):
-    monkeypatch.setenv("MAX_NUM_SEQS", "many")
-    assert main(["serve"]) == 2
-    line = "fastovms: MAX_NUM_SEQS in the environment must be an integer at least 1, not 'many'\n"
-    assert capfd.readouterr().err == line
 
 
 def test_a_wrong_graph_is_one_line(capfd, tmp_path):

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import subprocess
-import urllib.error
-import urllib.request
 
 import openai
 import pytest
 
 from tests.real_server import (
-    DEADLINE,
     NAME,
     PROMPT,
     client,
     is_idle,
     narrow_server,
-    read_to_end,
     server,
 )
 
@@ -65,22 +60,6 @@ def test_a_stream_equals_the_unary_text(client, sampling):
     assert usage.prompt_tokens == answer.usage.prompt_tokens
 
 
-def test_token_ids_and_text_are_the_same_prompt(server):
-    with server.client("/v1") as client:
-        echoed = (
-            client.completions.create(model=NAME, prompt=[5, 6, 7], echo=True, max_tokens=0)
-            .choices[0]
-            .text
-        )
-        by_text, by_ids = (
-            client.completions.create(model=NAME, prompt=prompt, temperature=0, max_tokens=8)
-            for prompt in (echoed, [5, 6, 7])
-        )
-    assert by_ids.usage.prompt_tokens == 3
-    if by_text.usage.prompt_tokens == 3:
-        assert by_text.choices[0].text == by_ids.choices[0].text
-
-
 def test_stop_string_cuts_whole_and_streamed_text(server):
     with server.client("/v1") as client:
         request = {"model": NAME, "prompt": PROMPT, "temperature": 0, "max_tokens": 40}
@@ -91,41 +70,6 @@ def test_stop_string_cuts_whole_and_streamed_text(server):
         streamed = "".join(chunk.choices[0].text for chunk in stream)
     assert cut.text == streamed == whole[: whole.index(stop)]
     assert cut.finish_reason == "stop"
-
-
-@pytest.mark.parametrize(
-    "fields", [{"temperature": 5}, {"prompt": ""}, {"prompt": [10**6]}, {"max_tokens": 0}]
-)
-def test_invalid_completion_is_refused_by_field_name(client, fields):
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.completions.create(**{"model": NAME, "prompt": PROMPT, **fields})
-    assert next(iter(fields)) in str(caught.value.body)
-
-
-@pytest.mark.parametrize("prompt", [[5] * 300_000, "word " * 300_000])
-def test_prompt_beyond_the_context_is_refused(server, prompt):
-    for path in ("/v1/completions", "/v3/completions"):
-        assert server.post(path, json.dumps({"model": NAME, "prompt": prompt}).encode()) == 400
-
-
-def test_completion_of_an_unknown_model_is_not_found(client):
-    with pytest.raises(openai.NotFoundError):
-        client.completions.create(model="other", prompt=PROMPT)
-
-
-def test_counts_of_tokenize_agree_with_usage(server):
-    def post(path: str, body: dict) -> dict:
-        request = urllib.request.Request(server.url + path, json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=DEADLINE) as response:
-            return json.load(response)
-
-    for text in ("a", PROMPT, "Grüße aus Köln 😀"):
-        tokens = post("/tokenize", {"prompt": text})
-        assert post("/v3/tokenize", {"model": NAME, "text": text})["tokens"] == tokens["tokens"]
-        assert post("/v1/detokenize", {"tokens": tokens["tokens"]})["prompt"] == text
-        body = {"model": NAME, "prompt": text, "max_tokens": 1}
-        for path in ("/v1/completions", "/v3/completions"):
-            assert post(path, body)["usage"]["prompt_tokens"] == tokens["count"]
 
 
 async def test_many_clients_at_once(server):
@@ -154,14 +98,6 @@ def test_random_bodies_leave_the_server_answering(server):
     assert server.post("/v1/completions", b'{"prompt": "a", "max_tokens": 1}') == 200
 
 
-def test_a_client_that_leaves_while_decoding_frees_its_blocks(server):
-    before = server.wait_until(is_idle)["kv_cache_usage_perc"]
-    with server.start_completion(max_tokens=2000, ignore_eos=True) as connection:
-        connection.recv(1)
-        assert server.metrics()["num_requests_running"] == 1
-    assert server.wait_until(is_idle)["kv_cache_usage_perc"] <= before
-
-
 def test_clients_that_leave_while_prefilling_and_queued(narrow_server):
     server = narrow_server
     with server.start_completion(prompt=[5] * 2000, max_tokens=1):
@@ -174,24 +110,93 @@ def test_clients_that_leave_while_prefilling_and_queued(narrow_server):
     assert metrics["kv_cache_usage_perc"] == 0
 
 
-def test_the_first_signal_lets_streams_end_and_refuses_new_ones(narrow_server):
-    server = narrow_server
-    with server.start_completion(max_tokens=300, ignore_eos=True) as stream:
-        received = stream.recv(1)
-        server.process.send_signal(signal.SIGTERM)
-        received += read_to_end(stream)
-    assert b'"finish_reason":"length"' in received
-    assert b"data: [DONE]\n\n" in received
-    assert server.process.wait(DEADLINE) == 0
+def test_completion_log_probabilities_cover_the_text_and_are_streamed(client):
+    request = {"model": NAME, "prompt": PROMPT, "temperature": 0, "max_tokens": 12, "logprobs": 3}
+    choice = client.completions.create(**request).choices[0]
+    found = choice.logprobs
+    assert "".join(found.tokens) == choice.text
+    starts = [len("".join(found.tokens[:place])) for place in range(len(found.tokens))]
+    assert found.text_offset == starts
+    for token, logprob, top in zip(
+        found.tokens, found.token_logprobs, found.top_logprobs, strict=True
+    ):
+        assert max(top, key=top.get) == token, "greedy takes the likeliest"
+        assert top[token] == logprob <= 0
+        assert len(top) == 3
+    streamed: dict[str, list] = {"tokens": [], "token_logprobs": [], "text_offset": []}
+    for chunk in client.completions.create(**request, stream=True):
+        for name, elements in streamed.items():
+            elements += getattr(chunk.choices[0].logprobs, name)
+    assert streamed["tokens"] == found.tokens
+    assert streamed["text_offset"] == found.text_offset
+    assert streamed["token_logprobs"] == pytest.approx(found.token_logprobs, abs=1e-3)
 
 
-def test_the_second_signal_ends_streams_with_an_error(narrow_server):
-    server = narrow_server
-    with server.start_completion(max_tokens=2000, ignore_eos=True) as stream:
-        stream.recv(1)
-        server.process.send_signal(signal.SIGINT)
-        server.wait_until_closed()
-        server.process.send_signal(signal.SIGTERM)
-        received = read_to_end(stream)
-    assert b'data: {"error":{"message":"the server is shutting down"' in received
-    assert server.process.wait(DEADLINE) == 0
+def test_scoring_a_prompt_agrees_with_generating_it(client):
+    request = {"model": NAME, "temperature": 0, "logprobs": 1}
+    made = client.completions.create(**request, prompt=PROMPT, max_tokens=8).choices[0]
+    scored = client.completions.create(
+        **request, prompt=PROMPT + made.text, max_tokens=0, echo=True
+    )
+    choice = scored.choices[0]
+    assert choice.text == PROMPT + made.text
+    assert scored.usage.completion_tokens == 0
+    assert len(choice.logprobs.tokens) == scored.usage.prompt_tokens
+    assert choice.logprobs.token_logprobs[0] is None
+    if choice.logprobs.tokens[-len(made.logprobs.tokens) :] == made.logprobs.tokens:
+        assert choice.logprobs.token_logprobs[-len(made.logprobs.tokens) :] == pytest.approx(
+            made.logprobs.token_logprobs, abs=1e-2
+        )
+
+
+def test_beam_search_is_the_same_in_both_dialects(server):
+    request = {"model": NAME, "prompt": PROMPT, "max_tokens": 8, "best_of": 4, "n": 2}
+    with server.client("/v1") as client:
+        openai_texts = [
+            choice.text
+            for choice in client.completions.create(
+                **request, extra_body={"use_beam_search": True}
+            ).choices
+        ]
+        stream = client.completions.create(
+            model=NAME,
+            prompt=PROMPT,
+            max_tokens=8,
+            n=4,
+            stream=True,
+            extra_body={"use_beam_search": True},
+        )
+        chunks = [chunk.choices[0] for chunk in stream]
+    with server.client("/v3") as client:
+        ovms_texts = [choice.text for choice in client.completions.create(**request).choices]
+    assert openai_texts == ovms_texts
+    assert len(set(openai_texts)) == 2
+    assert [chunk.text for chunk in chunks[:2]] == openai_texts
+    assert len(chunks) == 4
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_choice": ["red", "green"]},
+        {"structured_outputs": {"regex": "(red|green)"}},
+        {"response_format": {"type": "regex", "pattern": "(red|green)"}},
+        {"guided_grammar": 'root ::= "red" | "green"'},
+        {
+            "response_format": {
+                "type": "structural_tag",
+                "format": {
+                    "type": "or",
+                    "elements": [
+                        {"type": "const_string", "value": "red"},
+                        {"type": "const_string", "value": "green"},
+                    ],
+                },
+            }
+        },
+    ],
+)
+def test_constrained_completion_is_one_of_the_allowed_texts(client, fields):
+    answer = client.completions.create(model=NAME, prompt=PROMPT, max_tokens=20, extra_body=fields)
+    assert answer.choices[0].text in ("red", "green")
+    assert answer.choices[0].finish_reason == "stop"

@@ -145,14 +145,6 @@ def test_required_calls_validate(client, choice, names, streamed):
             assert isinstance(arguments["city"], str)
 
 
-def test_no_call_where_none_is_allowed(client):
-    answer = client.chat.completions.create(
-        **GREEDY, messages=PARIS, tools=[WEATHER], tool_choice="none"
-    )
-    assert not answer.choices[0].message.tool_calls
-    assert answer.choices[0].message.content
-
-
 def test_reasoning_is_apart_from_content_and_follows_the_effort(client):
     answer = client.chat.completions.create(**GREEDY, messages=SUM, extra_body=THINKING)
     message = answer.choices[0].message
@@ -169,19 +161,6 @@ def test_reasoning_is_apart_from_content_and_follows_the_effort(client):
     without = client.chat.completions.create(**GREEDY, messages=SUM, reasoning_effort="none")
     assert not thoughts(without.choices[0].message)
     assert without.usage.completion_tokens_details.reasoning_tokens == 0
-
-
-def test_reasoning_under_both_names(server):
-    with server.client("/v1") as client:
-        message = client.chat.completions.create(
-            **GREEDY, messages=SUM, extra_body=THINKING
-        ).choices[0].message  # fmt: skip
-        assert message.reasoning == message.reasoning_content
-        hidden = client.chat.completions.create(
-            **GREEDY, messages=SUM, extra_body={**THINKING, "include_reasoning": False}
-        ).choices[0].message  # fmt: skip
-    assert hidden.content == message.content
-    assert not thoughts(hidden)
 
 
 def test_a_typed_answer(client):
@@ -211,78 +190,6 @@ def test_json_object_format_returns_a_json_object(client):
         assert isinstance(json.loads(other.choices[0].message.content), dict)
 
 
-def test_a_structural_tag_of_calls(client):
-    """A request in the words of XGrammar: free text in which a call may come."""
-    call = {
-        "begin": "<tool_call>",
-        "content": {
-            "type": "json_schema",
-            "json_schema": {
-                "type": "object",
-                "properties": {"name": {"const": "get_weather"}, "arguments": {"type": "object"}},
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            },
-        },
-        "end": "</tool_call>",
-    }
-    calls = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [call]}
-    made = client.chat.completions.create(
-        **GREEDY,
-        messages=PARIS,
-        tools=[WEATHER],
-        response_format={"type": "structural_tag", "format": {**calls, "at_least_one": True}},
-    ).choices[0]
-    assert json.loads(made.message.tool_calls[0].function.arguments)
-
-
-def test_structural_tag_constrains_the_answer(client):
-    """In the words of XGrammar, a plain list."""
-    colours = {
-        "type": "sequence",
-        "elements": [
-            {"type": "const_string", "value": "Colours: "},
-            {"type": "or", "elements": [{"type": "regex", "pattern": "red|green"}]},
-        ],
-    }
-    for fields in (
-        {"response_format": {"type": "structural_tag", "format": colours}},
-        {"response_format": colours},
-        {"structured_outputs": {"structural_tag": {"format": colours}}},
-    ):
-        answer = client.chat.completions.create(
-            **GREEDY,
-            messages=SUM,
-            extra_body={**fields, "chat_template_kwargs": {"enable_thinking": False}},
-        ).choices[0]
-        assert answer.message.content in ("Colours: red", "Colours: green")
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(
-            **GREEDY, messages=SUM, response_format={"type": "sequence", "elements": 5}
-        )
-    assert "format.elements must be a list" in str(caught.value.body)
-
-
-def test_a_typed_answer_or_a_call(client):
-    request = {**GREEDY, "tools": [WEATHER], "response_format": Person}
-    answer = client.chat.completions.parse(**request, messages=ANN)
-    assert answer.choices[0].message.parsed == Person(name="Ann", age=7)
-    called = client.chat.completions.parse(**request, messages=PARIS)
-    assert called.choices[0].message.tool_calls[0].function.parsed_arguments == get_weather(
-        city="Paris"
-    )
-
-
-def test_max_tokens_cuts_the_answer_with_reason_length(client):
-    answer = client.chat.completions.create(**{**GREEDY, "max_tokens": 3}, messages=SUM)
-    assert answer.choices[0].finish_reason == "length"
-    assert answer.usage.completion_tokens == 3
-    with pytest.raises(openai.LengthFinishReasonError):
-        client.chat.completions.parse(
-            **{**GREEDY, "max_tokens": 3}, messages=ANN, response_format=Person
-        )
-
-
 def test_streamed_samples_equal_those_of_a_whole_answer(client):
     request = {"model": NAME, "messages": SUM, "n": 3, "seed": 5, "temperature": 1.0}
     whole = client.chat.completions.create(**request, max_tokens=20)
@@ -310,16 +217,6 @@ def test_chat_log_probabilities_cover_the_content_and_are_streamed(client):
     assert [entry.token for entry in streamed] == [entry.token for entry in content]
 
 
-def test_roles_and_parts(client):
-    for role in ("system", "developer"):
-        messages: Any = [
-            {"role": role, "content": [{"type": "text", "text": "You are a helpful assistant."}]},
-            {"role": "user", "content": [{"type": "text", "text": "What is 7 + 5?"}]},
-        ]
-        answer = client.chat.completions.create(**GREEDY, messages=messages)
-        assert answer.choices[0].message.content == "7 + 5 = 12."
-
-
 def test_a_message_is_continued(client):
     messages: Any = [*SUM, {"role": "assistant", "content": "7 + 5 ="}]
     answer = client.chat.completions.create(
@@ -328,35 +225,6 @@ def test_a_message_is_continued(client):
         extra_body={"continue_final_message": True, "add_generation_prompt": False},
     )
     assert answer.choices[0].message.content.strip() == "12."
-
-
-def test_counts_of_tokenize_agree_with_usage(server):
-    with server.client("/v1") as client:
-        for fields in ({}, {"tools": [WEATHER, ADD]}):
-            used = client.chat.completions.create(
-                **{**GREEDY, "max_tokens": 1}, messages=PARIS, **fields
-            ).usage.prompt_tokens
-            body = {"messages": PARIS, **fields}
-            counted: Any = client.post("/tokenize", body=body, cast_to=object)
-            assert counted["count"] == used
-
-
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user", "content": [
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]}]},
-         "messages[0].content[0]"),
-        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"top_logprobs": 3}, "top_logprobs"),
-    ],
-)  # fmt: skip
-def test_invalid_chat_is_refused_by_field_name(client, fields, named):
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(**{**GREEDY, "messages": SUM, **fields})
-    assert named in str(caught.value.body)
 
 
 async def test_many_clients_at_once(server):

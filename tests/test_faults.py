@@ -12,7 +12,6 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ from tests.server_process import (
     ask,
     completion,
     get,
-    is_closed,
     post,
     read_answer,
     read_to_end,
@@ -69,54 +67,6 @@ def server(impatient: ServerProcess) -> Iterator[ServerProcess]:
     impatient.wait_until(lambda metrics: metrics["http_connections"] == 1)
     answer = impatient.ask(completion(max_tokens=2))
     assert json.loads(answer.body)["usage"]["completion_tokens"] == 2
-
-
-def drip(connection: socket.socket, data: bytes) -> float:
-    """Sends byte by byte until the server has had enough; returns for how long that went on."""
-    start = time.monotonic()
-    connection.settimeout(0.02)
-    for byte in data:
-        try:
-            connection.send(bytes([byte]))
-            connection.recv(1, socket.MSG_PEEK)
-        except TimeoutError:
-            continue
-        except ConnectionError:
-            pass
-        break
-    connection.settimeout(5)
-    return time.monotonic() - start
-
-
-def test_a_head_that_drips_in(server):
-    with server.connect() as connection:
-        assert 0.3 < drip(connection, b"GET /health HTTP/1.1\r\nX-Long: " + b"x" * 500) < 2
-        assert read_answer(connection).status == 408
-        assert is_closed(connection)
-
-
-def test_a_body_that_drips_in(server):
-    with server.connect() as connection:
-        head, _, _ = completion().partition(b"\r\n\r\n")
-        connection.sendall(head.replace(b"Content-Length: ", b"Content-Length: 9") + b"\r\n\r\n")
-        assert 0.3 < drip(connection, b"{" + b" " * 500) < 3
-        assert read_answer(connection).status == 408
-        assert is_closed(connection)
-
-
-@pytest.mark.parametrize("first", [b"", b"\r\n"])
-def test_connection_without_a_request_is_closed_without_an_answer(server, first):
-    with server.connect() as connection:
-        connection.sendall(first)
-        assert read_to_end(connection) == b""
-
-
-def test_an_idle_connection_is_closed(server):
-    with server.connect() as connection:
-        assert ask(connection, get("/health")).status == 200
-        start = time.monotonic()
-        assert read_to_end(connection) == b""
-        assert 0.4 < time.monotonic() - start < 3
 
 
 @pytest.mark.parametrize(
@@ -168,58 +118,6 @@ def test_an_upload_that_is_too_large_gets_its_answer(server):
         assert read_answer(connection).status == 413
 
 
-def test_too_many_connections(server):
-    connections = [server.connect() for _ in range(MAX_CONNECTIONS)]
-    try:
-        with server.connect() as one_more:
-            answer = read_answer(one_more)
-        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-    finally:
-        for connection in connections:
-            connection.close()
-    while server.status("/health") == 503:
-        time.sleep(0.01)
-
-
-@pytest.mark.parametrize("path", ["/v1/completions", "/v3/completions"])
-def test_a_full_queue(server, path):
-    """The limit counts samples that wait; 429 comes at once, in the dialect's form."""
-    with contextlib.ExitStack() as stack:
-        busy = stack.enter_context(server.connect())
-        busy.sendall(completion(n=32, **LONG))
-        server.wait_until(lambda metrics: metrics["num_requests_running"] == 32)
-        waiting = stack.enter_context(server.connect())
-        waiting.sendall(completion(n=NUM_WAITING, **LONG))
-        server.wait_until(lambda metrics: metrics["num_requests_waiting"] == NUM_WAITING)
-        start = time.monotonic()
-        answer = server.ask(completion(path=path, max_tokens=1))
-        assert time.monotonic() - start < 1
-        assert (answer.status, answer.headers["retry-after"]) == (429, "1")
-        error = json.loads(answer.body)["error"]
-        message = error["message"] if path == "/v1/completions" else error
-        assert message.startswith("4 requests are waiting")
-        assert read_some(waiting) == b": ping\n\n", "a stream that waits is not silent"
-
-
-@pytest.mark.parametrize("path", ["/v1/completions", "/v3/completions", "/tokenize"])
-@pytest.mark.parametrize("field", ["Content-Type: text/plain", "Content-Encoding: gzip"])
-def test_a_body_that_is_no_json(server, path, field):
-    with server.connect() as connection:
-        answer = ask(connection, post(path, b"{}", field))
-        assert answer.status == 415
-        error = json.loads(answer.body)["error"]
-        assert "is not supported" in (error if path.startswith("/v3") else error["message"])
-        assert ask(connection, get("/health")).status == 200
-
-
-def read_some(connection: socket.socket) -> bytes:
-    """The first chunk of a stream's body."""
-    received = b""
-    while received.count(b"\r\n") < 2 or not received.partition(b"\r\n\r\n")[2]:
-        received += connection.recv(65536)
-    return received.partition(b"\r\n\r\n")[2].split(b"\r\n")[1]
-
-
 def connect_unix(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(10)
@@ -265,32 +163,6 @@ def test_a_client_that_leaves_frees_what_it_ran(server, leave, stream):
     assert server.metrics()["kv_cache_usage_perc"] == 0
 
 
-@pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
-def test_a_client_that_leaves_within_its_request(server, leave):
-    with server.connect() as connection:
-        connection.sendall(completion(max_tokens=4000)[:-5])
-        leave(connection)
-
-
-def test_health_and_metrics_while_many_misbehave(server):
-    def misbehave(number: int) -> None:
-        with server.connect() as connection:
-            connection.sendall(completion(**LONG)[: 10 + number * 7])
-            time.sleep(0.3)
-
-    with ThreadPoolExecutor(30) as pool:
-        clients = [pool.submit(misbehave, number) for number in range(30)]
-        slowest = 0.0
-        for _ in range(10):
-            for path in ("/health", "/metrics"):
-                start = time.monotonic()
-                assert server.status(path) == 200
-                slowest = max(slowest, time.monotonic() - start)
-        for client in clients:
-            client.result()
-    assert slowest < 1
-
-
 def test_request_ids_and_the_access_log(server, log_path):
     prompt = "a secret prompt"
     fields = ("X-Request-Id: mine-1", "Authorization: Bearer secret-key")
@@ -318,43 +190,6 @@ def test_request_ids_and_the_access_log(server, log_path):
     assert 0 <= line["queue_ms"] <= line["first_token_ms"] <= line["duration_ms"]
     assert lines["mine-2"]["cut"] is True
     assert made in lines
-
-
-def test_access_log_of_a_refused_request_has_the_reason(server, log_path):
-    """In the access log, with the field at fault, whoever refused it."""
-    asked = [
-        (completion("X-Request-Id: why-1", temperature=5), 400, "temperature", "must be"),
-        (completion("X-Request-Id: why-2", model="other"), 404, "model", "`other`"),
-        (completion("X-Request-Id: why-3", path="/completions"), 404, None, "/v1/completions"),
-        (get("/v1/completions", "X-Request-Id: why-4"), 405, None, "GET is not allowed"),
-    ]
-    for request, status, _, _ in asked:
-        assert server.ask(request).status == status
-    deadline = time.monotonic() + 60
-    while '"id":"why-4"' not in (text := log_path.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    lines = {line["id"]: line for line in map(json.loads, text.splitlines())}
-    for number, (_, status, param, reason) in enumerate(asked, 1):
-        line = lines[f"why-{number}"]
-        assert (line["status"], line.get("param")) == (status, param)
-        assert reason in line["error"]
-    assert lines["why-2"]["code"] == "model_not_found"
-
-
-def test_http_metrics_count_requests_and_bytes(server):
-    before = server.metrics()
-    assert server.status("/nowhere/special") == 404
-    server.ask(completion(max_tokens=1))
-    after = server.metrics()
-    assert after["http_requests_total"] - before["http_requests_total"] == 3
-    assert after["http_received_bytes_total"] > before["http_received_bytes_total"]
-    assert after["http_sent_bytes_total"] > before["http_sent_bytes_total"]
-    assert after["http_connections"] == 1
-    text = server.ask(get("/metrics")).body.decode()
-    assert (
-        'fastovms_http_requests_total{method="POST",route="/v1/completions",status="200"}' in text
-    )
-    assert "/nowhere" not in text
 
 
 def set_file_limit(server: ServerProcess, *, is_short: bool) -> None:

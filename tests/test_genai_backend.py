@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests import test_end_to_end, test_end_to_end_chat, test_end_to_end_decoding, test_responses
+from tests import test_end_to_end, test_end_to_end_chat, test_responses
 from tests.real_server import NARROW, Server, client, start_server, stop_server
 
 __all__ = ["client"]
@@ -18,18 +18,12 @@ __all__ = ["client"]
 FLAGS: Final = ("--backend", "genai", "--cache-size", "1")
 
 NEEDS_PAGED: Final[Mapping[ModuleType, Mapping[str, str]]] = {
-    test_end_to_end: {},
-    test_end_to_end_decoding: {
+    test_end_to_end: {
         "test_completion_log_probabilities_cover_the_text_and_are_streamed": "logprobs above 1",
         "test_scoring_a_prompt_agrees_with_generating_it": "prompt_logprobs",
-        "test_tokens_are_favoured_forbidden_and_required": "logit_bias, allowed_token_ids",
-        "test_a_grammar_that_cannot_go_on_is_the_clients_fault": "llguidance, which may give up",
-        "test_stop_strings_end_beams_and_leave_the_others_different": "beams that see stop strings",
-        "test_json_of_a_schema": "JSON without white space, which a small model never ends",
     },
     test_end_to_end_chat: {
         "test_chat_log_probabilities_cover_the_content_and_are_streamed": "logprobs above 1",
-        "test_a_structural_tag_of_calls": "a choice of calls and of text that has no end",
     },
     test_responses: {"test_a_chain_is_computed_once": "counts of the prefix cache"},
 }

@@ -3,11 +3,8 @@ operation, with examples, with what the schemas allow, and one operation after t
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 
 import pytest
 
@@ -40,21 +37,14 @@ def test_each_operation_passes_the_checks_of_schemathesis(short_server: Server, 
         command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    document = read(f"{short_server.url}/openapi.json")
+    document = short_server.send("GET", "/openapi.json").json
     num_operations = sum(map(len, document["paths"].values()))
     # It leaves out the one that it has the description from.
     assert f"Tested: {num_operations - 1}\n" in done.stdout
 
 
-def read(url: str, key: str = "") -> dict:
-    fields = {"Authorization": f"Bearer {key}"} if key else {}
-    with urllib.request.urlopen(urllib.request.Request(url, headers=fields)) as answer:
-        assert answer.headers["Content-Type"] == "application/json"
-        return json.load(answer)
-
-
 def test_the_model_is_named_in_examples(short_server):
-    document = read(f"{short_server.url}/openapi.json")
+    document = short_server.send("GET", "/openapi.json").json
     body = document["paths"]["/v1/completions"]["post"]["requestBody"]
     [first, *_] = body["content"]["application/json"]["examples"].values()
     assert first["value"]["model"] == "demo_model"
@@ -67,20 +57,10 @@ def test_with_a_key(flag):
     server = start_server("--api-key", "alpha", *([flag, "--no-ui"] if flag else []))
     try:
         for path in ("/openapi.json", "/docs", "/"):
-            for key, status in (("", 401 if flag else 200), ("alpha", 404 if flag else 200)):
-                assert ask(server.url + path, key)[0] == status
-        assert ask(f"{server.url}/v1/models", "")[0] == 401
-        if not flag:
-            assert b"demo_model" not in ask(f"{server.url}/openapi.json", "")[1]
+            assert server.send("GET", path).status == (401 if flag else 200)
+            key = {"Authorization": "Bearer alpha"}
+            assert server.send("GET", path, **key).status == (404 if flag else 200)
+        assert server.send("GET", "/v1/models").status == 401
+        assert b"demo_model" not in server.send("GET", "/openapi.json").body
     finally:
         stop_server(server)
-
-
-def ask(url: str, key: str) -> tuple[int, bytes]:
-    fields = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=fields)) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()

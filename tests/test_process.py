@@ -19,6 +19,7 @@ import pytest
 
 from tests.controlled_server import DAMAGE, HANG, NAME, NAN, RAISE
 from tests.paths import ROOT
+from tests.postgres_server import free_port
 from tests.server_process import (
     DEADLINE,
     ServerProcess,
@@ -65,11 +66,6 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
         sock.bind(str(tmp_path / "notify"))
         sock.settimeout(DEADLINE)
         yield Manager(sock)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 # Start

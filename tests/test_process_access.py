@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.controlled_server import NAME
 from tests.http.client import Answer
 from tests.paths import TLS
 from tests.server_process import ServerProcess, ask, completion, get, read_to_end, server_process
@@ -129,23 +128,6 @@ def test_other_spellings_of_paths_need_a_key(site, spelling):
     assert site.ask(get("/models", bearer("alpha"))).status == 200
 
 
-def test_cross_origin_requests(site):
-    asked = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization")
-    request = get("/v1/completions", "Origin: https://app.example", *asked)
-    preflight = site.ask(request.replace(b"GET", b"OPTIONS", 1))
-    assert preflight.status == 204
-    assert preflight.headers["access-control-allow-origin"] == "https://app.example"
-    assert preflight.headers["access-control-allow-credentials"] == "true"
-    assert preflight.headers["access-control-allow-methods"] == "POST"
-    assert preflight.headers["access-control-allow-headers"] == "authorization"
-    stranger = site.ask(get("/v1/models", "Origin: https://evil.example", bearer("alpha")))
-    assert stranger.status == 403
-    assert "access-control-allow-origin" not in stranger.headers
-    options = get("/v1/models").replace(b"GET", b"OPTIONS", 1)
-    assert site.ask(options).status == 401, "no preflight, so it needs a key"
-    assert site.ask(completion(bearer("alpha\xa0"))).status == 401
-
-
 # What Chromium 156 sends for a page of another site.
 CHROMIUM = (
     "Connection: keep-alive",
@@ -218,51 +200,6 @@ def test_a_page_whose_name_leads_here(open_server):
     assert num_prompts(open_server) == before
 
 
-@pytest.mark.parametrize("spelling", OTHER_SPELLINGS)
-def test_other_spellings_of_paths_pass_no_gate(open_server, spelling):
-    before = num_prompts(open_server)
-    path = spelling.format("completions")
-    assert open_server.ask(completion(*OTHER_SITE, path=path)).status == 403
-    renamed = completion(path=path).replace(b"Host: localhost", b"Host: evil.example")
-    assert open_server.ask(renamed).status == 421
-    assert num_prompts(open_server) == before
-    assert open_server.ask(completion(path=path, max_tokens=1)).status == 200
-
-
-def test_a_base_url_without_its_version(open_server):
-    answer = open_server.ask(completion(path="/completions"))
-    assert answer.status == 404
-    assert b"did you mean /v1/completions? The base URL ends in /v1" in answer.body
-    assert b"fastovms_http_requests_total{" in open_server.ask(get("/metrics")).body
-    assert b"//v1" not in open_server.ask(get("/metrics")).body, "labels are routes"
-
-
-def test_a_page_of_the_server_itself(open_server):
-    for host in (f"127.0.0.1:{open_server.port}", f"ui.localhost:{open_server.port}"):
-        page = (f"Origin: http://{host}", "Sec-Fetch-Site: same-origin", "Sec-Fetch-Mode: cors")
-        request = completion(*page, *CHROMIUM, "Content-Type: application/json", max_tokens=1)
-        answer = open_server.ask(request.replace(b"Host: localhost", f"Host: {host}".encode()))
-        assert answer.status == 200
-
-
-def test_pages_and_names_that_are_allowed():
-    flags = ("--allowed-origins", "http://evil.example:40457", "--allowed-hosts", "llm.example")
-    with server_process(*flags) as server:
-        request = completion(*OTHER_SITE, "Content-Type: application/json", max_tokens=1)
-        answer = server.ask(request.replace(b"Host: localhost", b"Host: LLM.example:443"))
-        assert answer.status == 200
-        assert answer.headers["access-control-allow-origin"] == "http://evil.example:40457"
-        assert server.ask(completion(*OTHER_SITE, URLENCODED)).status == 403
-        assert server.ask(completion(*OTHER_PORT)).status == 403
-
-
-def test_any_page_as_openvino_model_server_has_it():
-    with server_process("--allowed_origins", "*") as server:
-        answer = server.ask(get("/metrics", *OTHER_SITE))
-        assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, "*")
-        assert server.ask(completion(*OTHER_SITE, URLENCODED)).status == 403
-
-
 def test_any_name_over_a_unix_socket(tmp_path):
     """And what it is answered there is not repeated to those who may not use that name."""
     path = tmp_path / "api.sock"
@@ -285,20 +222,6 @@ def test_host_check_follows_the_address_of_an_inherited_socket():
             server_process("--host", "127.0.0.1", inherited=listener) as server,
         ):
             assert server.ask(request).status == status
-
-
-def test_ovms_metrics_count_completions_of_v1_and_v3(site):
-    labels = f'api="V3",interface="REST",method="Unary",name="{NAME}",version="1"'
-
-    def num_successes() -> float:
-        text = site.ask(get("/metrics", bearer("alpha"))).body.decode()
-        value = text.partition(f"ovms_requests_success{{{labels}}} ")[2].partition("\n")[0]
-        return float(value or 0)
-
-    before = num_successes()
-    for path in ("/v1/completions", "/v3/completions"):
-        site.ask(completion(bearer("alpha"), path=path, max_tokens=1))
-    assert num_successes() == before + 2
 
 
 def test_reload_replaces_valid_files_and_keeps_others(site):

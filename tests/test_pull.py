@@ -60,11 +60,6 @@ def test_no_network_is_one_line(tmp_path, arguments):
     assert "Traceback" not in errors
 
 
-def test_a_name_that_is_no_id(tmp_path):
-    code, _, errors = run("http://127.0.0.1:9", tmp_path, "pull", "demo")
-    assert (code, errors) == (2, "fastovms: a model of a hub is ORG/NAME, not 'demo'\n")
-
-
 def test_serve_pulls_and_later_needs_no_network(hub, tmp_path):
     repository = ("--model-repository-path", str(tmp_path / "models"))
     for url in (hub.url, "http://127.0.0.1:9"):

@@ -10,7 +10,6 @@ from typing import Any
 import openai
 from openai.types.responses import Response
 
-from fastovms.server_config import DEMO_MODEL
 from tests.real_server import NAME, start_server, stop_server
 
 SCHEMA = {
@@ -92,25 +91,5 @@ def test_responses_go_on_after_a_kill(tmp_path: Path) -> None:
                 assert events[-1].response == response
                 if id == ids[0]:
                     assert events == seen
-    finally:
-        stop_server(server)
-
-
-def test_responses_wait_for_their_models(tmp_path: Path) -> None:
-    """Each of two models is loaded to go on with its responses, though there is room for one."""
-    models = [f"--model={name}={DEMO_MODEL}" for name in ("a", "b")]
-    flags = (*models, "--state-dir", str(tmp_path), "--precision", "exact")
-    story = REQUESTS[0]
-    server = start_server(*flags, "--max-loaded-models", "2")
-    try:
-        with server.client("/v1") as client:
-            ids = [start(client, {**story, "model": name}) for name in "abab"]
-        stop_server(server)
-        server = start_server(*flags, "--max-loaded-models", "1")
-        with server.client("/v1") as client:
-            ended = [wait_for(client, id) for id in ids]
-        assert [response.model for response in ended] == ["a", "b", "a", "b"]
-        assert {response.status for response in ended} == {"incomplete"}
-        assert len({response.output_text for response in ended}) == 1
     finally:
         stop_server(server)

@@ -70,34 +70,3 @@ def test_second_start_skips_first_start_stages(tmp_path):
 def test_a_quiet_log_has_none_of_it(tmp_path):
     assert list(log_of_start("--log-level", "warning", "--access-log", "off",
                              cache=str(tmp_path))) == []  # fmt: skip
-
-
-OF_OTHER_COMMANDS = {
-    "client", "doctor", "genai", "hub", "load_test", "postgres", "ray_serve", "state_transfer",
-}  # fmt: skip
-"""Parts that a server does not import unless it is asked to use them."""
-
-
-def test_a_server_imports_no_part_of_other_commands(tmp_path):
-    code = (
-        "import json, os, sys; from fastovms.cli.main import main\n"
-        "code = main(sys.argv[1:])\n"
-        "print(json.dumps(list(sys.modules)), flush=True)\n"
-        "os._exit(code)"
-    )
-    line = ["serve", "--port", "0", "--state-dir", ":memory:", "--cache-dir", str(tmp_path)]
-    with subprocess.Popen(
-        [sys.executable, "-c", code, *line],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert "is listening on" in process.stdout.readline()
-        process.terminate()
-        imported = json.loads(process.stdout.readlines()[-1])
-        assert process.wait(20) == 0
-    parts = {name.split(".")[2] for name in imported if name.startswith("fastovms.parts.")}
-    assert not parts & OF_OTHER_COMMANDS
-    assert "fastovms.parts.ovms.graph" not in imported
-    assert not {"huggingface_hub", "opentelemetry", "psycopg"} & set(imported)

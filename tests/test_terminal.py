@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import json
 import os
 import pty
@@ -18,24 +17,20 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 import uvloop
 
-from fastovms.errors import EngineFailed, RequestFailed
+from fastovms.errors import EngineFailed
 from fastovms.parts.client.http_client import HttpClient, Target
 from fastovms.parts.client.terminal import (
-    COMMANDS,
     AnswerPrinter,
     ChatSession,
     Dialogue,
-    Leave,
     Message,
     WrongInput,
     local_server,
     read_text,
     run_command,
-    terminal_line,
     visible,
 )
 from tests.client.scripted_server import Script, scripted_server
@@ -93,27 +88,11 @@ def test_typed_lines_are_joined_within_triple_quotes(
     assert read_text(typed(*lines), "> ") == text
 
 
-def test_ctrl_c_begins_a_new_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(builtins, "input", typed("Hi", KeyboardInterrupt))
-    assert terminal_line("> ") == "Hi"
-    with pytest.raises(KeyboardInterrupt):
-        terminal_line("> ")
-    assert capsys.readouterr().out == "\n"
-
-
 @pytest.fixture
 def dialogue() -> Dialogue:
     dialogue = Dialogue("m")
     dialogue.messages.append({"role": "user", "content": "Hi"})
     return dialogue
-
-
-def test_help_has_every_command(dialogue: Dialogue) -> None:
-    told = run_command(dialogue, "/help")
-    assert all(f"/{name}" in told for name in COMMANDS)
-    assert "Ctrl-C" in told
 
 
 def test_commands_change_system_message_options_and_model(dialogue: Dialogue) -> None:
@@ -130,10 +109,12 @@ def test_commands_change_system_message_options_and_model(dialogue: Dialogue) ->
 
 def test_dialogue_and_tools_are_loaded_from_files(dialogue: Dialogue, tmp_path: Path) -> None:
     kept, tools = tmp_path / "chat.json", tmp_path / "tools.json"
+    dialogue.system = "Grüße"
+    dialogue.set_option("seed", str(2**64 - 1))
     assert run_command(dialogue, f"/save {kept}") == f"saved in {kept}"
     other = Dialogue("m")
     assert run_command(other, f"/load {kept}") == "1 messages"
-    assert other.messages == dialogue.messages
+    assert other.body() == dialogue.body()
     tools.write_text('[{"type": "function"}]')
     assert run_command(dialogue, f"/tools {tools}") == "1 tools"
     assert dialogue.tools == [{"type": "function"}]
@@ -180,12 +161,6 @@ def test_chat_with_surrogates_is_not_saved(dialogue: Dialogue, tmp_path: Path) -
     assert kept.read_text() == "before"
 
 
-@pytest.mark.parametrize("line", ["/exit", "/bye"])
-def test_exit_command_leaves_the_dialogue(dialogue: Dialogue, line: str) -> None:
-    with pytest.raises(Leave):
-        run_command(dialogue, line)
-
-
 def test_body_has_messages_tools_and_options_of_the_dialogue() -> None:
     dialogue = Dialogue("m", "Be brief.")
     dialogue.messages.append({"role": "user", "content": "Hi"})
@@ -225,23 +200,6 @@ def test_invalid_option_is_refused_with_its_reason(name: str, value: str, words:
         Dialogue("m").set_option(name, value)
 
 
-@pytest.mark.parametrize("value", [2**64 - 1, -(2**63)])
-def test_integers_of_64_bits(value: int) -> None:
-    dialogue = Dialogue("m")
-    dialogue.set_option("seed", str(value))
-    assert dialogue.options == {"seed": value}
-    orjson.dumps(dialogue.body())
-
-
-def test_a_chat_can_be_kept() -> None:
-    dialogue = Dialogue("m", "Be brief.")
-    dialogue.messages.append({"role": "user", "content": "Grüße"})
-    dialogue.set_option("seed", "3")
-    other = Dialogue("n")
-    other.restore(dialogue.to_json())
-    assert other.body() == {**dialogue.body(), "model": "n"}
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -273,43 +231,45 @@ def printed(
     for delta in deltas:
         printer.on_event(json.dumps({"choices": [{"delta": delta}]}).encode(), 0.0)
     printer.on_event(b"[DONE]", 0.0)
-    return output.getvalue(), printer.finish()
+    message = printer.finish()
+    return output.getvalue(), message
 
 
-def output_of(*deltas: dict[str, Any], **how: bool) -> str:
-    output = StringIO()
-    printer = AnswerPrinter(output, **{"is_terminal": True, "in_colour": True, **how})
-    for delta in deltas:
-        printer.on_event(json.dumps({"choices": [{"delta": delta}]}).encode(), 0.0)
-    printer.finish()
-    return output.getvalue()
+CALL_DELTAS: tuple[dict[str, Any], ...] = (
+    {"content": "Let me see."},
+    {"tool_calls": [CALL]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": '{"a":'}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]},
+    {"tool_calls": [{"index": 1, "function": {"name": "now", "arguments": "{}"}}]},
+)
+THOUGHTS = ({"reasoning_content": "hm"}, {"reasoning": "m"}, {"content": "Yes."})
 
 
-def test_streamed_content_is_printed_and_ends_a_line() -> None:
-    deltas = ({"role": "assistant", "content": ""}, {"content": "Hel"}, {"content": "lo"})
-    assert output_of(*deltas) == "Hello\n"
-    assert printed(*deltas)[1] == {"role": "assistant", "content": "Hello"}
-    assert output_of({"content": "a line\n"}) == "a line\n"
+@pytest.mark.parametrize(
+    ("deltas", "how", "output"),
+    [
+        ([{"role": "assistant", "content": ""}, {"content": "Hel"}, {"content": "lo"}], {},
+         "Hello\n"),
+        ([{"content": "a line\n"}], {}, "a line\n"),
+        ([], {}, ""),
+        (THOUGHTS, {}, "\x1b[2mhmm\x1b[0m\n\nYes.\n"),
+        (THOUGHTS, {"in_colour": False}, "hmm\n\nYes.\n"),
+        (THOUGHTS, {"is_terminal": False, "in_colour": False}, "Yes.\n"),
+        (CALL_DELTAS, {}, 'Let me see.\n-> add {"a":1}\n-> now {}\n'),
+        ([{"content": "\x1b[2J"}], {}, "\\x1b[2J\n"),
+    ],
+    ids=["content", "a line", "nothing", "thoughts", "no colour", "a pipe", "calls", "control"],
+)  # fmt: skip
+def test_answer_printer_shows_text_thoughts_and_calls(
+    deltas: list[dict[str, Any]], how: dict[str, bool], output: str
+) -> None:
+    assert printed(*deltas, **how)[0] == output
 
 
-def test_thoughts_are_dimmed_and_not_kept() -> None:
-    deltas = ({"reasoning_content": "hm"}, {"reasoning": "m"}, {"content": "Yes."})
-    assert output_of(*deltas) == "\x1b[2mhmm\x1b[0m\n\nYes.\n"
-    assert output_of(*deltas, in_colour=False) == "hmm\n\nYes.\n"
-    assert output_of(*deltas, is_terminal=False, in_colour=False) == "Yes.\n"
-    assert printed(*deltas)[1] == {"role": "assistant", "content": "Yes."}
-
-
-def test_calls_are_shown_and_kept() -> None:
-    deltas = (
-        {"content": "Let me see."},
-        {"tool_calls": [CALL]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a":'}}]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]},
-        {"tool_calls": [{"index": 1, "function": {"name": "now", "arguments": "{}"}}]},
-    )
-    assert output_of(*deltas) == 'Let me see.\n-> add {"a":1}\n-> now {}\n'
-    _, message = printed(*deltas)
+def test_answer_printer_returns_the_message_without_thoughts() -> None:
+    assert printed()[1] is None
+    assert printed(*THOUGHTS)[1] == {"role": "assistant", "content": "Yes."}
+    message = printed(*CALL_DELTAS)[1]
     assert message is not None
     assert [call["function"] for call in message["tool_calls"]] == [
         {"name": "add", "arguments": '{"a":1}'},
@@ -318,22 +278,10 @@ def test_calls_are_shown_and_kept() -> None:
     assert message["tool_calls"][0]["id"] == "call_7"
 
 
-def test_stream_without_deltas_prints_no_text() -> None:
-    assert printed() == ("", None)
-
-
-def test_an_error_in_the_stream() -> None:
-    printer = AnswerPrinter(StringIO(), is_terminal=True, in_colour=True)
-    with pytest.raises(RequestFailed, match="engine died"):
-        printer.on_event(b'{"error": {"message": "engine died"}}', 0.0)
-
-
-def test_control_characters_are_shown_escaped() -> None:
-    assert visible("a\tb\nc \u00fc \U0001f469\u200d\U0001f4bb") == (
-        "a\tb\nc \u00fc \U0001f469\u200d\U0001f4bb"
-    )
+def test_visible_text_has_its_control_characters_escaped() -> None:
+    text = "a\tb\nc \u00fc \U0001f469\u200d\U0001f4bb"
+    assert visible(text) == text
     assert visible("\x1b]0;x\x07\r\x9b1m\u202e") == "\\x1b]0;x\\x07\\x0d\\x9b1m\\u202e"
-    assert "\x1b" not in output_of({"content": "\x1b[2J"})
 
 
 HELLO = [{"choices": [{"delta": {"content": "Hel"}}]}, {"choices": [{"delta": {"content": "lo"}}]}]
@@ -450,15 +398,6 @@ def test_a_pipe_gets_the_answer_alone() -> None:
     assert headers["Authorization"] == "Bearer k"
     assert body["model"] == "scripted"
     assert [message["content"] for message in body["messages"]] == ["Be brief.", "Hi\nthere"]
-
-
-def test_bytes_of_another_encoding_are_replaced() -> None:
-    script = Script(events=EVENTS)
-    with scripted_server(script) as url:
-        done = subprocess.run([*CHAT, url], input=b"caf\xe9 \xe4\xb8\xad", capture_output=True)
-    assert (done.returncode, done.stderr) == (0, b"")
-    [(_, body)] = script.received
-    assert body["messages"][-1]["content"] == "caf\ufffd \u4e2d"
 
 
 def test_a_reader_that_leaves_ends_it_without_a_word() -> None:

@@ -6,7 +6,6 @@ import json
 import queue
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -81,10 +80,9 @@ def traced_server(*flags: str, **environment: str) -> Iterator[Server]:
 
 
 def ask(server: Server, **headers: str) -> Any:
-    body = json.dumps({"model": NAME, "prompt": PROMPT, "max_tokens": 5}).encode()
-    request = urllib.request.Request(f"{server.url}/v1/completions", body, headers)
-    with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
-        return answer.headers, json.load(answer)
+    body = {"model": NAME, "prompt": PROMPT, "max_tokens": 5}
+    answer = server.send("POST", "/v1/completions", body, **headers)
+    return answer.headers, answer.json
 
 
 def test_spans_join_their_callers_traces(collector: Collector, tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,11 +59,8 @@ def start(folder: Path) -> Server:
 def ask(server: Server, path: str, key: str, text: str) -> int:
     """Returns the cached tokens that the answer names."""
     make, cached = DOORS[path]
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    body = json.dumps({"model": NAME, **make(text)}).encode()
-    request = urllib.request.Request(server.url + path, body, headers)
-    with urllib.request.urlopen(request, timeout=DEADLINE) as response:
-        return cached(json.load(response))
+    body = {"model": NAME, **make(text)}
+    return cached(server.send("POST", path, body, Authorization=f"Bearer {key}").json)
 
 
 @pytest.mark.parametrize("path", DOORS)

@@ -141,17 +141,6 @@ def test_order_of_images_changes_the_answer(client):
     assert texts[0] != texts[1]
 
 
-def test_images_of_earlier_messages_stay_in_the_prompt(client):
-    fields = chat(ONE)
-    answer = client.chat.completions.create(**fields)
-    fields["messages"] += [
-        {"role": "assistant", "content": answer.choices[0].message.content},
-        {"role": "user", "content": [picture(TWO)]},
-    ]
-    again = client.chat.completions.create(**fields)
-    assert again.usage.prompt_tokens > answer.usage.total_tokens
-
-
 def test_wherever_the_image_is(client, pictures, files):
     texts = {
         client.chat.completions.create(**chat(url)).choices[0].message.content
@@ -199,86 +188,6 @@ def test_invalid_image_url_is_refused_without_details(client, pictures, files, u
     message = json.dumps(error.value.body)
     assert "messages[0].content[1]" in message or "aspect ratio" in message
     assert not any(word in message for word in ("Errno", "refused", "Traceback", "No such"))
-
-
-def test_field_that_the_pipeline_lacks_is_refused(client):
-    cases: list[tuple[str, dict[str, Any]]] = [
-        ("logit_bias", {"extra_body": {"logit_bias": {"5": 1}}}),
-        ("bad_words", {"extra_body": {"bad_words": ["x"]}}),
-        ("prompt_logprobs", {"extra_body": {"prompt_logprobs": 1}}),
-        ("logprobs", {"logprobs": True, "top_logprobs": 2}),
-    ]
-    for name, fields in cases:
-        with pytest.raises(openai.BadRequestError) as error:
-            client.chat.completions.create(**{**chat(ONE), **fields})
-        assert name in error.value.response.text
-        assert "is not supported by the genai backend" in error.value.response.text
-
-
-def test_seeded_samples_of_an_image_are_reproducible(server):
-    with server.client("/v1") as client:
-        seeded = [
-            client.chat.completions.create(**{**chat(ONE), "temperature": 1.0, "seed": 7, "n": 2})
-            for _ in range(2)
-        ]
-        assert [c.message.content for c in seeded[0].choices] == [
-            c.message.content for c in seeded[1].choices
-        ]
-        assert seeded[0].choices[0].message.content != seeded[0].choices[1].message.content
-        beams = client.chat.completions.create(
-            **{**chat(ONE), "n": 2, "extra_body": {"best_of": 3, "use_beam_search": True}}
-        )
-        assert len(beams.choices) == 2
-        told = client.chat.completions.create(**{**chat(ONE), "logprobs": True})
-        assert len(told.choices[0].logprobs.content) == 8
-        stopped = client.chat.completions.create(**chat(ONE))
-        word = stopped.choices[0].message.content[3:6]
-        cut = client.chat.completions.create(**{**chat(ONE), "stop": word})
-        assert cut.choices[0].finish_reason == "stop"
-        assert word not in cut.choices[0].message.content
-        assert cut.usage.prompt_tokens == stopped.usage.prompt_tokens
-        typed = client.chat.completions.create(
-            **{
-                **chat(ONE),
-                "extra_body": {"structured_outputs": {"choice": ["left", "right"]}},
-            }
-        )
-        assert typed.choices[0].message.content in ("left", "right")
-
-
-def test_response_with_an_image_is_streamed_and_continued(server):
-    with server.client("/v1") as client:
-        parts = [
-            {"type": "input_text", "text": QUESTION},
-            {"type": "input_image", "image_url": ONE, "detail": "auto"},
-        ]
-        fields: dict[str, Any] = {
-            "model": NAME,
-            "max_output_tokens": 16,
-            "temperature": 0,
-        }
-        first = client.responses.create(input=[{"role": "user", "content": parts}], **fields)
-        events = list(
-            client.responses.create(
-                input=[{"role": "user", "content": parts}], stream=True, **fields
-            )
-        )
-        text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
-        assert text == first.output_text
-        second = client.responses.create(input="and now?", previous_response_id=first.id, **fields)
-        assert second.usage.input_tokens > first.usage.total_tokens, "it is told of the image again"
-        bad = [{"type": "input_image", "image_url": "http://example.com/"}]
-        with pytest.raises(openai.BadRequestError, match=r"input\[0\]\.content\[0\]\.image_url"):
-            client.responses.create(input=[{"role": "user", "content": bad}], **fields)
-
-
-def test_completions_of_a_vision_model_are_refused_on_v3(server):
-    with server.client("/v1") as client:
-        answer = client.completions.create(model=NAME, prompt="hello", max_tokens=4)
-        assert answer.usage.prompt_tokens == 3
-    with server.client("/v3") as client, pytest.raises(openai.BadRequestError) as error:
-        client.completions.create(model=NAME, prompt="hello", max_tokens=4)
-    assert "a model that takes images does not support completions" in error.value.response.text
 
 
 def test_eight_clients_at_once(server):

@@ -88,13 +88,6 @@ def test_an_encoder_has_its_words(tmp_path: Path) -> None:
     assert file.tensors["blk.1.ffn_up.bias"].shape == (shape.intermediate_size,)
 
 
-def test_command_writes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "demo.gguf"
-    assert main(["demo", "q4_0", str(path)]) == 0
-    assert path.read_bytes()[:4] == b"GGUF"
-    assert str(path) in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -4,7 +4,6 @@ import pytest
 
 import bench.serve
 from bench.serve import load_shapes, main, parse
-from fastovms.parts.client.http_client import Target
 from tests.client.scripted_server import Script, scripted_server
 
 URL = "http://127.0.0.1:8000"
@@ -37,12 +36,6 @@ def test_invalid_flags_are_refused_before_any_work(
         parse(flags)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_url_without_a_path_means_its_v1() -> None:
-    arguments = parse([URL, "--side", "x", "http://host/v3"])
-    assert arguments.url == Target("127.0.0.1", 8000, "/v1")
-    assert arguments.side == [("x", Target("host", 80, "/v3"))]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +73,3 @@ def test_two_servers_are_compared_at_each_rate(
     assert len(lines) == 2 + 1 + 1 + 1  # figures by side, goodput, ratios, memory
     for script, model in zip(scripts, ("scripted", "another"), strict=True):
         assert [body["model"] for _, body in script.received] == [model] * 12
-
-
-def test_a_server_that_is_not_there_is_one_line(unused_tcp_port: int) -> None:
-    with pytest.raises(SystemExit, match="server: no connection"):
-        main([f"http://127.0.0.1:{unused_tcp_port}", "-n", "1"])

@@ -3,14 +3,11 @@ lists of models, and its errors."""
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterator
 from typing import Any
 
 import anthropic
 import pytest
-from PIL import Image
 from pydantic import BaseModel
 
 from tests.real_server import NAME, Server, server, start_server, stop_server
@@ -135,12 +132,6 @@ def test_parse_returns_an_object_of_the_output_format(client: anthropic.Anthropi
         assert stream.get_final_message().parsed_output == parsed.parsed_output
 
 
-def test_models_are_listed_and_retrieved(client: anthropic.Anthropic) -> None:
-    [model] = client.models.list()
-    assert model.id == NAME
-    assert client.models.retrieve(NAME).created_at == model.created_at
-
-
 @pytest.mark.parametrize(
     ("fields", "error", "words"),
     [
@@ -161,15 +152,6 @@ def test_invalid_request_raises_the_error_class_of_its_status(
     assert body["type"] == "error"
     assert words in body["error"]["message"]
     assert body["request_id"] == caught.value.request_id
-
-
-def test_image_for_a_text_model_is_refused(client: anthropic.Anthropic) -> None:
-    pixel = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(pixel, "PNG")
-    data = base64.b64encode(pixel.getvalue()).decode()
-    source = {"type": "base64", "media_type": "image/png", "data": data}
-    with pytest.raises(anthropic.BadRequestError, match="only text"):
-        client.messages.create(**asked([{"type": "image", "source": source}]))  # type: ignore[arg-type]
 
 
 def test_batches_and_files_are_refused_by_name(client: anthropic.Anthropic) -> None:

@@ -58,12 +58,6 @@ def test_a_chat_is_the_same_streamed(client):
     assert [part.done for part in parts][-2:] == [False, True]
 
 
-async def test_the_asynchronous_client(server):
-    async with ollama.AsyncClient(host=server.url) as client:
-        parts = [part async for part in await client.chat(NAME, ASKED, stream=True, options=GREEDY)]
-    assert "Paris" in "".join(part.message.content for part in parts)
-
-
 def test_generate_continues_a_context_and_streams_a_raw_prompt(client):
     first = client.generate(NAME, "What is the capital of France?", options=GREEDY)
     assert "Paris" in first.response

@@ -168,22 +168,6 @@ def test_decisions_have_a_typed_answer_for_each_question(client):
     assert decision.usage.input_tokens > 0
 
 
-def test_log_probabilities_of_given_tokens(client):
-    given = {"model": NAME, "prompt": "Once upon a", "max_tokens": 3, "temperature": 0}
-    all_of = client.completions.create(**given, logprobs=5).choices[0].logprobs
-    ids = client.post(
-        "/../tokenize",
-        cast_to=dict,
-        body={"model": NAME, "prompt": " time", "add_special_tokens": False},
-    )["tokens"]
-    listed = client.completions.create(
-        **given, logprobs=0, extra_body={"logprob_token_ids": [*ids, 5]}
-    ).choices[0]
-    # The kernels of the second request's steps may be others: they are compiled after the start.
-    assert listed.logprobs.token_logprobs == pytest.approx(all_of.token_logprobs, rel=1e-3)
-    assert len(listed.logprobs.top_logprobs[0]) in (2, 3)
-
-
 def test_a_text_that_repeats_itself_is_ended(client):
     """Also while drafts are guessed, which a text of one token makes easy."""
     limits = {"max_pattern_size": 2, "min_count": 5}

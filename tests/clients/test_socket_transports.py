@@ -1,13 +1,10 @@
-"""The Responses API over WebSocket, through TLS, a Unix socket and nginx."""
+"""The Responses API over WebSocket, through TLS and a Unix socket."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
@@ -24,38 +21,7 @@ from tests.real_server import DEADLINE, NAME, start_server, stop_server
 pytestmark = pytest.mark.slow
 
 TLS = Path(__file__).parent.parent / "http/tls"
-ROOT = "/v2/abc/openai"
 Connect = Callable[..., AbstractAsyncContextManager[ClientConnection]]
-
-NGINX = """
-daemon off;
-pid {folder}/nginx.pid;
-error_log {folder}/error.log;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    map $http_upgrade $connection_upgrade {{
-        default upgrade;
-        "" "";
-    }}
-    server {{
-        listen 127.0.0.1:{port};
-        location {root}/ {{
-            proxy_pass {url};
-            proxy_http_version 1.1;
-            proxy_set_header Host $http_host;
-            proxy_set_header Upgrade $http_upgrade;
-            proxy_set_header Connection $connection_upgrade;
-            proxy_buffering off;
-        }}
-    }}
-}}
-"""
 
 
 @contextmanager
@@ -80,33 +46,7 @@ def over_a_unix_socket(folder: Path) -> Iterator[Connect]:
         stop_server(server)
 
 
-@contextmanager
-def through_nginx(folder: Path) -> Iterator[Connect]:
-    program = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin")
-    if program is None:
-        pytest.skip("nginx is missing: apt-get install nginx")
-    server = start_server("--root-path", ROOT)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    config = folder / "nginx.conf"
-    config.write_text(NGINX.format(folder=folder, port=port, root=ROOT, url=server.url))
-    proxy = subprocess.Popen([program, "-c", str(config), "-e", str(folder / "error.log")])
-    try:
-        deadline = time.monotonic() + DEADLINE
-        while time.monotonic() < deadline:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.05)
-        yield partial(connect, f"ws://127.0.0.1:{port}{ROOT}/v1/responses")
-    finally:
-        proxy.terminate()
-        proxy.wait(DEADLINE)
-        stop_server(server)
-
-
-@pytest.mark.parametrize("opened", [over_tls, over_a_unix_socket, through_nginx])
+@pytest.mark.parametrize("opened", [over_tls, over_a_unix_socket])
 def test_second_turn_continues_an_unstored_response_on_each_transport(
     opened: Callable[[Path], AbstractContextManager[Connect]], tmp_path: Path
 ) -> None:

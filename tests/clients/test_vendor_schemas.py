@@ -68,6 +68,7 @@ STREAMS: list[tuple[str, dict[str, Any], Any]] = [
     ("/v1/chat/completions", {**CHAT, **TOOLS}, ChatCompletionChunk),
     ("/v1/responses", {**ASKED, "include": ["message.output_text.logprobs"]}, ResponseStreamEvent),
     ("/v1/responses", {**ASKED, **FLAT}, ResponseStreamEvent),
+    ("/v1/responses", {**ASKED, "reasoning": {"effort": "high"}}, ResponseStreamEvent),
     ("/v1/messages", {**CHAT, **THINKS}, RawMessageStreamEvent),
     ("/v1/messages", {**CHAT, **USES}, RawMessageStreamEvent),
 ]

@@ -83,11 +83,6 @@ def test_messages_with_images(client: anthropic.Anthropic) -> None:
     assert read(message) == read(first)
 
 
-def test_results_of_tools_with_images(client: anthropic.Anthropic) -> None:
-    first, other = (client.messages.create(**asked(shot(data))) for data in (PICTURE, BLUE_PICTURE))
-    assert first.content != other.content
-
-
 @pytest.mark.parametrize(
     "messages",
     [
@@ -101,30 +96,6 @@ def test_images_are_counted(client: anthropic.Anthropic, messages: Any) -> None:
     counted = client.messages.count_tokens(model=NAME, messages=messages, system="Be brief.")
     answered = client.messages.create(**asked(messages, system="Be brief."))
     assert counted.input_tokens == read(answered)
-
-
-def test_whatever_is_asked_of_the_answer_images_are_counted(client: anthropic.Anthropic) -> None:
-    tool: Any = {"name": "look", "input_schema": {"type": "object"}}
-    counted = [
-        client.messages.count_tokens(
-            model=NAME,
-            messages=[user(image(PICTURE))],  # type: ignore[list-item]
-            extra_body={"tools": [tool], **fields},
-        ).input_tokens
-        for fields in (
-            {},
-            {"thinking": {"type": "enabled", "budget_tokens": 1024}},
-            {"max_tokens": 100, "stream": True, "stop_sequences": ["a"], "min_tokens": 9},
-        )
-    ]
-    assert len(set(counted)) == 1
-
-
-def test_a_prompt_is_computed_for_the_next_request(client: anthropic.Anthropic) -> None:
-    empty = client.messages.create(**asked([user(image(PICTURE))], max_tokens=0))
-    assert (empty.content, empty.stop_reason) == ([], "max_tokens")
-    assert empty.usage.output_tokens == 0
-    assert read(empty) == read(client.messages.create(**asked([user(image(PICTURE))])))
 
 
 def test_ollama_client_sends_images_in_chat_and_generate(server: Server) -> None:

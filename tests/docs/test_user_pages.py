@@ -63,8 +63,8 @@ NOT_RUN: Final = {
     "promtool": "tests/deploy/test_observability.py runs it",
     "createdb": "needs PostgreSQL; tests/state runs one",
     "ollama": "a program of others",
-    "codex": "a program of others; tests/clients/test_codex_traffic.py sends what it sends",
-    "claude": "a program of others; tests/clients/test_claude_code_traffic.py sends what it sends",
+    "codex": "a program of others; tests/clients/test_agent_traffic.py sends what it sends",
+    "claude": "a program of others; tests/clients/test_agent_traffic.py sends what it sends",
     "llama-server": "a program of others",
     "llama-gguf-split": "a program of others",
     "vllm": "a program of others",
@@ -96,7 +96,7 @@ NOT_RUN_CURL: Final = {
 NOT_RUN_PYTHON: Final = {
     "images": "needs a vision model; tests/clients/test_vision_clients.py asks one",
     "embeddings": "needs models that embed and rank, and LangChain; "
-    "tests/clients/in_python/use_langchain_rag.py runs it",
+    "tests/clients/in_python runs LangChain",
     "batches": "needs a directory for files; tests/test_examples.py runs examples/batch.py",
     "ray": "tests/ray_serve runs it, with the extra ray",
     "speech": "needs a model of speech; tests/test_end_to_end_speech.py asks one",

@@ -152,28 +152,6 @@ async def test_an_answer_is_passed_back_as_it_is() -> None:
     assert client.body == b"body"
 
 
-async def test_a_body_is_passed_on_piece_by_piece() -> None:
-    received: list[bytes] = []
-    arrived = asyncio.Event()
-
-    async def read_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        received.append(await reader.readexactly(3))
-        arrived.set()
-        received.append(await reader.readexactly(4))
-        writer.write(EMPTY)
-
-    async with proxy_to(read_all) as proxy:
-        client = FakeClient(piece(b"abc", more=True))
-        asked = scope("POST", headers=[(b"content-length", b"7")])
-        exchange = asyncio.ensure_future(proxy(asked, client.incoming.get, client.send))
-        await arrived.wait()
-        client.incoming.put_nowait(piece(b"defg", more=False))
-        await exchange
-    assert received == [b"abc", b"defg"]
-    assert client.status == 200
-
-
 async def test_a_stream_comes_frame_by_frame() -> None:
     next_frame = asyncio.Event()
 
@@ -280,16 +258,3 @@ async def test_an_answer_that_is_cut_does_not_end_as_if_it_were_whole() -> None:
         with pytest.raises(OSError, match="the server ended during its response"):
             await proxy(scope(), client.incoming.get, client.send)
     assert client.sent[-1]["more_body"]
-
-
-async def test_other_scopes_are_answered() -> None:
-    proxy = HttpProxy("http://127.0.0.1:1")
-    client = FakeClient({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
-    await proxy({"type": "lifespan"}, client.incoming.get, client.send)
-    await proxy({"type": "websocket"}, client.incoming.get, client.send)
-    await proxy.close()
-    assert [message["type"] for message in client.sent] == [
-        "lifespan.startup.complete",
-        "lifespan.shutdown.complete",
-        "websocket.close",
-    ]

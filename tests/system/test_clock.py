@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.system.clock import ExpiryRounds, SteadyClock, boot_time
+from fastovms.system.clock import ExpiryRounds, SteadyClock
 
 YEARS = 100 * 365 * 86400.0
 
@@ -54,10 +54,6 @@ def test_small_steps_are_followed(step: float, caplog: pytest.LogCaptureFixture)
         machine.offset += step
         assert machine.clock() == machine.offset + machine.elapsed
     assert not caplog.records
-
-
-def test_boot_time_passes() -> None:
-    assert boot_time() <= boot_time()
 
 
 def test_rounds_allow_a_share_at_a_time() -> None:

@@ -6,7 +6,6 @@ import os
 import pwd
 import socket
 import stat
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -64,12 +63,6 @@ def test_a_service_without_home_has_that_of_its_user():
     home = Path(pwd.getpwuid(os.getuid()).pw_dir)
     assert user_directory("cache", {}) == home / ".cache" / "fastovms"
     assert user_directory("state", {}) == home / ".local" / "state" / "fastovms"
-
-
-def test_relative_cache_dir_is_below_the_working_directory():
-    environ = {"HOME": "/h"}
-    assert cache_root("c", environ) == Path("c")
-    assert model_root(Path("m"), environ) == Path("m")
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0o777, 0o775), (0o1777, 0o1777), (0o700, 0o700)])
@@ -215,21 +208,6 @@ def cache(tmp_path: Path) -> DiskCache:
     return DiskCache(tmp_path / "a" / "cache")
 
 
-@pytest.mark.parametrize(
-    ("directory", "environ", "expected"),
-    [
-        ("/d", {"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/d"),
-        ("", {"XDG_CACHE_HOME": "/x", "HOME": "/h"}, None),
-        (None, {"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/fastovms/derived"),
-        (None, {"XDG_CACHE_HOME": "x", "HOME": "/h"}, "/h/.cache/fastovms/derived"),
-        (None, {"HOME": "/h"}, "/h/.cache/fastovms/derived"),
-        (None, {"HOME": ""}, "~/.cache/fastovms/derived"),
-    ],
-)
-def test_where_the_cache_is(directory, environ, expected):
-    assert cache_root(directory, environ) == (Path(expected).expanduser() if expected else None)
-
-
 def test_an_entry_is_found_again(cache):
     assert cache.find("model", KEYS[0]) is None
     entry = cache.put("model", KEYS[0], write("first"))
@@ -247,22 +225,6 @@ def test_an_entry_that_another_process_has_made_meanwhile_stays(cache):
     entry = cache.put("model", KEYS[0], fill)
     assert (entry / "file").read_text() == "theirs"
     assert len(list(entry.parent.iterdir())) == 1
-
-
-def test_threads_that_make_the_same_entry_all_get_a_whole_one(cache):
-    entries = []
-
-    def make(number: int) -> None:
-        entry = cache.put("model", KEYS[0], write(f"{number}" * 10_000))
-        entries.append((entry / "file").read_text())
-
-    threads = [threading.Thread(target=make, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(entries) == 8
-    assert all(len(text) == 10_000 and len(set(text)) == 1 for text in entries)
 
 
 def test_an_entry_is_made_once_by_threads_that_take_turns(cache):

@@ -159,10 +159,6 @@ def test_version_1_without_limits_and_beside_a_container(tmp_path: Path) -> None
     assert cpu_quota(tmp_path) == 1.5
 
 
-def test_no_cgroups_at_all(tmp_path: Path) -> None:
-    assert (cpu_quota(tmp_path), memory_left(tmp_path)) == (math.inf, math.inf)
-
-
 @pytest.mark.parametrize(
     ("quota", "num_cpus", "expected"),
     [("max", 4, 4), ("50000", 4, 1), ("150000", 4, 2), ("200000", 4, 2), ("900000", 4, 4)],

@@ -28,6 +28,17 @@ LOAD: Final = "(await import(document.querySelector('script[type=module]').src))
 """JavaScript for the function that returns a module of the page, by its path."""
 
 
+HAND_OVER: Final = """([element, event, kind, name, type, bytes]) => {
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([Uint8Array.from(bytes)], name, {type}));
+  const Kind = event === 'paste' ? ClipboardEvent : DragEvent;
+  const made = new Kind(event, {bubbles: true, cancelable: true, [kind]: transfer});
+  document.querySelector(element).dispatchEvent(made);
+}"""
+PASTE: Final = (".composer textarea", "paste", "clipboardData")
+DROP: Final = (".chat-view", "drop", "dataTransfer")
+
+
 def find_chromium() -> str | None:
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
@@ -142,6 +153,12 @@ class Window:
         for name, value in settings.items():
             self.page.locator(f"#set-{name}").fill(value)
         self.page.get_by_label("Settings").get_by_role("button", name="Close").click()
+
+    def hand_over(
+        self, way: tuple[str, str, str], name: str, data: bytes, media_type: str = ""
+    ) -> None:
+        """Pastes or drops a file; `way` is `PASTE` or `DROP`."""
+        self.page.evaluate(HAND_OVER, [*way, name, media_type, list(data)])
 
     def answers(self) -> list[str]:
         """The texts of all answers."""

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.media.pictures import png
 from tests.paths import TINY_VLM
-from tests.ui.browser import UiServer, Window, ui_server, window
+from tests.ui.browser import DROP, PASTE, UiServer, Window, ui_server, window
 
 TOOL = {
     "type": "function",
@@ -107,28 +107,6 @@ def test_edited_message_starts_a_branch_of_the_chat(
         expect(opened.page.get_by_role("heading", name="What shall we talk about?")).to_be_visible()
 
 
-def test_edited_message_is_kept_while_a_setting_is_invalid(
-    browser: Browser, quick_server: UiServer
-) -> None:
-    with window(browser, quick_server) as opened:
-        opened.open()
-        opened.say("My name is Alice.")
-        opened.wait_for_answers(1)
-        opened.set(tools="[")
-        opened.edit_first("My name is Bob.")
-        field = opened.page.locator(".message.user textarea")
-        expect(opened.page.locator("#set-fault-tools")).to_be_visible()
-        expect(opened.page.locator("[aria-controls=settings]")).to_have_attribute(
-            "aria-expanded", "true"
-        )
-        expect(field).to_have_value("My name is Bob.")
-        opened.page.locator("#set-tools").fill("")
-        opened.page.get_by_role("button", name="Ask", exact=True).click()
-        expect(opened.page.locator(".variants")).to_have_text("2 of 2")
-        opened.wait_for_answers(1)
-        assert "Bob" in opened.answers()[0]
-
-
 def test_settings_of_the_page_are_sent(browser: Browser, quick_server: UiServer) -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     with window(browser, quick_server) as opened:
@@ -207,20 +185,8 @@ def test_images_are_sent_to_a_model_that_sees(browser: Browser) -> None:
     with ui_server(str(TINY_VLM)) as server, window(browser, server) as opened:
         opened.open()
         opened.set(maxTokens="4")
-        hand_over = """([element, event, kind, data]) => {
-          const bytes = Uint8Array.from(atob(data), (one) => one.charCodeAt(0));
-          const transfer = new DataTransfer();
-          transfer.items.add(new File([bytes], 'a.png', {type: 'image/png'}));
-          const options = {bubbles: true, cancelable: true, [kind]: transfer};
-          const Kind = event === 'paste' ? ClipboardEvent : DragEvent;
-          const made = new Kind(event, options);
-          document.querySelector(element).dispatchEvent(made);
-        }"""
-        for element, event, kind in (
-            (".composer textarea", "paste", "clipboardData"),
-            (".chat-view", "drop", "dataTransfer"),
-        ):
-            opened.page.evaluate(hand_over, [element, event, kind, picture])
+        for way in (PASTE, DROP):
+            opened.hand_over(way, "a.png", png(8, 8), "image/png")
         thumbnails = opened.page.locator(".thumbnail")
         expect(thumbnails).to_have_count(2)
         thumbnails.first.get_by_role("button", name="Remove").click()
@@ -241,15 +207,6 @@ def test_images_are_sent_to_a_model_that_sees(browser: Browser) -> None:
         opened.reload()
         expect(opened.page.locator(".bubble")).to_contain_text(address)
         expect(opened.page.locator(".bubble img")).to_have_count(0)
-
-
-def test_a_model_that_does_not_see_is_offered_no_images(
-    browser: Browser, quick_server: UiServer
-) -> None:
-    with window(browser, quick_server) as opened:
-        opened.open()
-        expect(opened.page.get_by_role("button", name="Send")).to_be_visible()
-        expect(opened.page.get_by_role("button", name="Add images")).to_be_hidden()
 
 
 def test_unreachable_server_is_reported(browser: Browser, quick_server: UiServer) -> None:

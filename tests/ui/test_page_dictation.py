@@ -50,12 +50,3 @@ def test_a_recording_becomes_text_at_the_cursor(browser: Browser, server: UiServ
         page.evaluate("globalThis.denies = true")
         page.get_by_role("button", name="Dictate", exact=True).click()
         expect(page.get_by_text("Permission denied")).to_be_visible()
-
-
-def test_there_is_no_button_without_a_model_of_speech(
-    browser: Browser, quick_server: UiServer
-) -> None:
-    with window(browser, quick_server) as opened:
-        opened.open()
-        expect(opened.page.get_by_role("button", name="Send")).to_be_visible()
-        expect(opened.page.get_by_role("button", name="Dictate")).to_have_count(0)

@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Locator, Route, expect
+from playwright.sync_api import Browser, Route, expect
 
 from fastovms.server_config import DEMO_MODEL
 from tests.ui.browser import UiServer, ui_server, window
 
 STORY = "Tell me a story."
-
-
-def field_height(field: Locator) -> tuple[int, int]:
-    """Returns the height of a field, and of its content."""
-    found = field.evaluate("(field) => [field.clientHeight, field.scrollHeight]")
-    return found[0], found[1]
-
-
-def test_message_field_is_whole_before_the_first_message(
-    browser: Browser, quick_server: UiServer
-) -> None:
-    with window(browser, quick_server) as opened:
-        opened.open()
-        field = opened.page.get_by_role("textbox", name="Say something")
-        height, content = field_height(field)
-        assert height >= content > 30
-        field.fill("one\ntwo\nthree")
-        height, content = field_height(field)
-        assert height >= content > 70
-
-
-def test_escape_closes_the_settings(browser: Browser, quick_server: UiServer) -> None:
-    with window(browser, quick_server) as opened:
-        opened.open()
-        toggle = opened.page.get_by_role("button", name="Settings")
-        toggle.click()
-        expect(opened.page.locator("#set-instructions")).to_be_focused()
-        opened.page.keyboard.press("Escape")
-        expect(opened.page.locator("#settings")).to_be_hidden()
-        expect(toggle).to_be_focused()
 
 
 def test_line_breaks_of_the_user_stay_and_those_of_the_model_are_spaces(
@@ -167,25 +136,6 @@ def test_stopped_answer_can_be_continued(
         assert len(whole) > len(beginning)
 
 
-def test_a_failed_continuation_leaves_the_answer_as_it_was(
-    browser: Browser, quick_server: UiServer
-) -> None:
-    with window(browser, quick_server) as opened:
-        opened.open()
-        opened.set(temperature="0", maxTokens="8")
-        opened.say(STORY)
-        opened.wait_for_answers(1)
-        opened.page.route("**/v1/responses", lambda route: route.fulfill(status=500, json={}))
-        opened.page.get_by_role("button", name="Continue").click()
-        expect(opened.page.locator(".failure")).to_be_visible()
-        opened.page.unroute("**/v1/responses")
-        opened.set(maxTokens="20")
-        opened.say("What is 7 + 5?")
-        expect(opened.page.locator(".message")).to_have_count(4)
-        opened.wait_for_answers(2)
-        assert "Once upon a time" in opened.answers()[0]
-
-
 def test_model_list_shows_loading_states(browser: Browser) -> None:
     flags = ("--model", f"one={DEMO_MODEL}", "--model", f"two={DEMO_MODEL}")
     with (
@@ -201,22 +151,6 @@ def test_model_list_shows_loading_states(browser: Browser) -> None:
         expect(options).to_have_text(["one · loading …", "two · not loaded"])
         opened.wait_for_answers(1)
         expect(options).to_have_text(["one", "two · not loaded"])
-
-
-def test_failed_stop_is_reported(browser: Browser, slow_server: UiServer) -> None:
-    with window(browser, slow_server) as opened:
-        opened.open()
-        opened.set(temperature="0", maxTokens="60")
-        opened.say(STORY)
-        expect(opened.page.locator(".growing")).to_contain_text(" ")
-        opened.page.route("**/cancel", lambda route: route.abort())
-        opened.page.get_by_role("button", name="Stop").click()
-        notice = opened.page.get_by_role("alert")
-        expect(notice.filter(has_text="cannot be reached")).to_be_visible()
-        opened.page.unroute("**/cancel")
-        opened.page.get_by_role("button", name="Stop").click()
-        opened.wait_for_answers(1)
-        expect(opened.page.locator(".cut")).to_contain_text("You stopped")
 
 
 @pytest.mark.parametrize(
@@ -252,52 +186,6 @@ def test_a_stop_before_the_server_has_the_request_stops_the_answer(
         expect(opened.page.locator(".message.user")).to_have_count(2)
         opened.wait_for_answers(1)
         expect(opened.page.get_by_role("alert")).to_have_count(0)
-
-
-NOTE_TEXTS = """
-  globalThis.drawn = new Map();
-  const draw = CanvasRenderingContext2D.prototype.fillText;
-  CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
-    (globalThis.drawn.get(this.canvas) ?? []).push(text);
-    return draw.call(this, text, ...rest);
-  };
-  const clear = CanvasRenderingContext2D.prototype.clearRect;
-  CanvasRenderingContext2D.prototype.clearRect = function (...rest) {
-    globalThis.drawn.set(this.canvas, []);
-    return clear.apply(this, rest);
-  };
-"""
-
-
-def test_time_labels_of_the_live_view_never_repeat(
-    browser: Browser, quick_server: UiServer
-) -> None:
-    with window(browser, quick_server) as opened:
-        opened.page.add_init_script(NOTE_TEXTS)
-        opened.open("#live")
-        expect(opened.page.locator(".chart canvas")).to_have_count(7)
-        read = "() => [...globalThis.drawn.values()]"
-        for _ in range(3):
-            opened.page.wait_for_timeout(1000)
-            for texts in opened.page.evaluate(read):
-                times = [text for text in texts if re.fullmatch(r"\d+:\d+", text)]
-                assert times
-                assert len(set(times)) == len(times)
-
-
-def test_a_branch_has_the_title_of_its_own_first_message(
-    browser: Browser, quick_server: UiServer
-) -> None:
-    with window(browser, quick_server) as opened:
-        opened.open()
-        opened.set(maxTokens="8")
-        opened.say("Alpha is first.")
-        opened.wait_for_answers(1)
-        opened.edit_first("Beta is first.")
-        expect(opened.page.locator(".variants")).to_have_text("2 of 2")
-        opened.wait_for_answers(1)
-        expect(opened.page.locator(".chat-list a[aria-current]")).to_have_text("Beta is first.")
-        assert opened.page.title().startswith("Beta is first.")
 
 
 def test_conversations_of_api_clients_are_called_by_their_first_message(

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from fastovms.server_config import DEMO_MODEL
 from tests.media.pdf_files import pdf_file
-from tests.ui.browser import DEADLINE, UiServer, ui_server, window
+from tests.ui.browser import DEADLINE, DROP, PASTE, UiServer, ui_server, window
 
 STORY = "Tell me a story."
 
@@ -336,17 +336,6 @@ def test_footnotes_are_numbered_and_lead_there_and_back(
         expect(first.get_by_role("button", name="Footnote 1")).to_be_focused()
 
 
-HAND_OVER = """([element, event, kind, name, bytes]) => {
-  const transfer = new DataTransfer();
-  transfer.items.add(new File([Uint8Array.from(bytes)], name));
-  const Kind = event === 'paste' ? ClipboardEvent : DragEvent;
-  const made = new Kind(event, {bubbles: true, cancelable: true, [kind]: transfer});
-  document.querySelector(element).dispatchEvent(made);
-}"""
-PASTE = (".composer textarea", "paste", "clipboardData")
-DROP = (".chat-view", "drop", "dataTransfer")
-
-
 def test_a_pdf_is_sent_as_a_file_and_a_refusal_is_shown(
     browser: Browser, quick_server: UiServer
 ) -> None:
@@ -354,7 +343,7 @@ def test_a_pdf_is_sent_as_a_file_and_a_refusal_is_shown(
     with window(browser, quick_server) as opened:
         opened.open()
         opened.set(maxTokens="8")
-        opened.page.evaluate(HAND_OVER, [*DROP, "paper.pdf", list(b"%PDF-1.4\nx")])
+        opened.hand_over(DROP, "paper.pdf", b"%PDF-1.4\nx")
         expect(opened.page.locator(".file-chip")).to_have_text(["paper.pdf"])
         error = {"error": {"message": refusal}}
         path = "**/v1/responses"
@@ -385,7 +374,7 @@ def test_a_pdf_is_read_and_found_after_a_reload(browser: Browser, quick_server: 
     with window(browser, quick_server) as opened:
         opened.open()
         opened.set(maxTokens="8")
-        opened.page.evaluate(HAND_OVER, [*PASTE, "birds.pdf", list(pdf_file(["Swallows fly."]))])
+        opened.hand_over(PASTE, "birds.pdf", pdf_file(["Swallows fly."]))
         opened.say("What is in it?")
         opened.wait_for_answers(1)
         cached = opened.page.locator(".statistics").inner_text()
@@ -405,10 +394,10 @@ def test_text_files_are_sent(
         opened.open()
         opened.set(maxTokens="8")
         text = "Grüße\nfrom a file"
-        opened.page.evaluate(HAND_OVER, [*way, "notes.txt", list(text.encode())])
+        opened.hand_over(way, "notes.txt", text.encode())
         chips = opened.page.locator(".file-chip")
         expect(chips).to_have_text(["notes.txt"])
-        opened.page.evaluate(HAND_OVER, [*way, "a.bin", [0, 159, 146, 150]])
+        opened.hand_over(way, "a.bin", bytes([0, 159, 146, 150]))
         alert = opened.page.get_by_role("alert")
         expect(alert.filter(has_text="a.bin is not added")).to_be_visible()
         with opened.page.expect_request("**/v1/responses") as asked:
@@ -432,27 +421,3 @@ def test_text_files_are_sent(
         opened.page.get_by_role("button", name="Ask", exact=True).click()
         expect(bubble.locator("summary")).to_have_text("notes.txt")  # it stays with the message
         expect(bubble.locator(".text")).to_have_text("And what else?")
-
-
-def test_where_the_time_of_an_answer_went_is_shown(browser: Browser, slow_server: UiServer) -> None:
-    with window(browser, slow_server) as opened:
-        opened.open()
-        opened.set(temperature="0", maxTokens="12")
-        opened.say(STORY)
-        opened.wait_for_answers(1)
-        bar = opened.page.locator(".timing")
-        for _ in range(2):
-            expect(bar).to_be_hidden()
-            opened.page.get_by_role("button", name="Where the time went").click()
-            expect(bar).to_contain_text(re.compile(r"Queue\s*[\d.]+ ms"))
-            expect(bar).to_contain_text(
-                re.compile(r"Prefill\s*[\d.]+ m?s\s*\d+ of 13 prompt tokens")
-            )
-            expect(bar).to_contain_text(re.compile(r"Decode\s*[\d.]+ m?s\s*\d+ of 12 tokens from"))
-            widths = bar.locator(".phase").evaluate_all(
-                "(all) => all.map((one) => one.offsetWidth)"
-            )
-            assert widths[2] > widths[0]  # eleven steps are longer than the wait for the first
-            opened.reload()
-        opened.page.get_by_role("button", name="Export", exact=True).click()
-        expect(opened.page.locator(".snippet")).not_to_contain_text("metrics")

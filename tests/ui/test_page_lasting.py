@@ -21,19 +21,6 @@ def begin_long_answer(opened: Window) -> None:
     expect(opened.page.locator(".growing")).to_contain_text(" ")
 
 
-def test_a_stopped_answer_stays_as_far_as_it_came(browser: Browser, slow_server: UiServer) -> None:
-    with window(browser, slow_server) as opened:
-        begin_long_answer(opened)
-        opened.page.get_by_role("button", name="Stop").click()
-        opened.wait_for_answers(1)
-        [said] = opened.answers()
-        assert said
-        opened.reload()
-        expect(opened.page.locator(".answer")).to_have_text(said)
-        opened.say("What is 7 + 5?")
-        opened.wait_for_answers(2)
-
-
 def test_an_answer_goes_on_over_a_reload_and_on_another_device(
     browser: Browser, slow_server: UiServer
 ) -> None:

@@ -62,44 +62,6 @@ def test_branches_of_a_chat_are_found_at_a_position(
     assert found == [{"ids": ids, "current": current}, {"parent": parent, "at": str(at)}, "a"]
 
 
-def test_a_branch_whose_parent_is_gone_is_a_chat_of_its_own(opened: Window) -> None:
-    body = (
-        "const all = new Map(given.map((one) => [one.id, one]));"
-        "return [m.variantsAt(all, all.get('x'), 4).ids, m.rootOf(all, all.get('x')).id];"
-    )
-    assert call(opened, "session/branches.js", body, *family(("x", "gone", 4))) == [["x"], "x"]
-
-
-EXPOSITION = """# HELP x_total Of something
-# TYPE x_total counter
-x_total{a="one",b="with \\"quotes\\", commas\\nand lines"} 3.0
-x_total{a="two"} 1e+06
-plain 4
-bucket{le="+Inf"} +Inf
-"""
-
-
-def test_an_exposition_is_read(opened: Window) -> None:
-    found = call(
-        opened,
-        "live/exposition.js",
-        "return [...m.parseExposition(given[0])].map(([name, samples]) => "
-        "[name, samples.map(({labels, value}) => [labels, String(value)])]);",
-        EXPOSITION,
-    )
-    assert found == [
-        [
-            "x_total",
-            [
-                [{"a": "one", "b": 'with "quotes", commas\nand lines'}, "3"],
-                [{"a": "two"}, "1000000"],
-            ],
-        ],
-        ["plain", [[{}, "4"]]],
-        ["bucket", [[{"le": "+Inf"}, "Infinity"]]],
-    ]
-
-
 def scrape(generated: int, prompts: int, hits: int, waits: list[int]) -> str:
     label = 'model_name="m"'
     numbers = {

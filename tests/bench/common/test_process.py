@@ -10,8 +10,6 @@ from urllib.request import urlopen
 
 import pytest
 
-from bench.common.process import listening_port
-
 ROOT = Path(__file__).parents[3]
 BENCHMARK = """
 import time
@@ -41,22 +39,3 @@ def test_a_benchmark_that_is_ended_leaves_no_server(end: signal.Signals) -> None
             return
         time.sleep(0.05)
     pytest.fail("the server still answers")
-
-
-LISTENER = """
-import socket, time
-
-with socket.create_server(("127.0.0.1", 0)) as listener:
-    print(listener.getsockname()[1], flush=True)
-    time.sleep(600)
-"""
-
-
-def test_the_port_that_a_process_listens_on_is_found():
-    command = [sys.executable, "-c", LISTENER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
-        assert listening_port(process.pid) == port
-        process.kill()
-    assert listening_port(process.pid) is None

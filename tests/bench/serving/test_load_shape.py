@@ -21,10 +21,6 @@ def test_requests_take_lengths_in_turn_and_prompts_are_new_in_each_round() -> No
     assert first == shape.draw(random.Random(0))
 
 
-def test_requests_start_at_once_by_default() -> None:
-    assert dues(LoadShape(3, [1], [1])) == [0.0, 0.0, 0.0]
-
-
 def test_poisson_arrivals_keep_the_rate() -> None:
     times = dues(LoadShape(41, [1], [1], "poisson", rate=4.0))
     assert times == sorted(times)
@@ -45,15 +41,3 @@ def test_bursts_come_together_and_keep_the_rate(
     starts = sorted(set(times))
     assert [times.count(start) for start in starts] == sizes
     assert starts[-1] == pytest.approx((len(sizes) - 1) * burst_size / 8.0)
-
-
-@pytest.mark.parametrize(
-    ("shape", "name"),
-    [
-        (LoadShape(8, [1], [1]), "8 at once"),
-        (LoadShape(24, [1], [1], "poisson", 0.5), "24 at 0.5 a second"),
-        (LoadShape(24, [1], [1], "bursts", 2.0, 6), "24 at 2 a second, in bursts of 6"),
-    ],
-)
-def test_name_of_a_load_has_number_and_arrival(shape: LoadShape, name: str) -> None:
-    assert shape.name == name

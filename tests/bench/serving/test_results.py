@@ -7,7 +7,6 @@ from bench.serving.results import (
     Limits,
     figures_table,
     goodput_table,
-    memory_table,
     ratios_table,
 )
 from bench.serving.rounds import Rounds
@@ -77,11 +76,3 @@ def test_ratios_compare_rounds_each_with_itself_and_more_is_better() -> None:
     assert cells(ratios_table([rounds(a=ours, b=theirs)])) == [
         ["2 at once", "b", "3.00 (2.00 to 4.00)", "4.00 (3.00 to 5.00)"]
     ]
-
-
-def test_memory_speed_is_listed_before_each_turn() -> None:
-    result = rounds(a=[], b=[])
-    result.memory_speeds.extend([[30e9, 20e9], [31.5e9, 29e9]])
-    text = memory_table([result])
-    assert cells(text) == [["2 at once", "1", "30", "20"], ["2 at once", "2", "31.5", "29"]]
-    assert "memory before b, GB/s" in text

@@ -53,23 +53,6 @@ def test_sides_take_turns_on_the_same_prompts_after_a_round_that_warms_up() -> N
     assert found.memory_speeds == [[3.0, 4.0], [5.0, 6.0]]
 
 
-def test_each_turn_of_a_round_is_reported_at_its_end() -> None:
-    told: list[tuple[str, int]] = []
-    log: list[tuple[str, list[Request]]] = []
-    sides = {name: side(log, name) for name in "ab"}
-    run_quietly(
-        sides, num_rounds=2, on_load=lambda name, load: told.append((name, load.num_tokens))
-    )
-    assert told == [("a", 2), ("b", 2)] * 2
-
-
-def test_all_rest_before_each_turn() -> None:
-    log: list[tuple[str, list[Request]]] = []
-    sides = {name: side(log, name) for name in "ab"}
-    run_quietly(sides, num_rounds=1, rest=lambda: log.append(("rest", [])))
-    assert [name for name, _ in log] == ["rest", "a", "rest", "b"] * 2
-
-
 def test_some_requests_at_once_warm_up() -> None:
     log: list[tuple[str, list[Request]]] = []
     shape = LoadShape(3, [4], [1], "poisson", 1.0)

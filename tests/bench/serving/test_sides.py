@@ -10,7 +10,6 @@ import pytest
 
 from bench.serving.load_shape import Request
 from bench.serving.sides import Genai, Server
-from fastovms.errors import RequestFailed
 from fastovms.parts.client.http_client import Target
 from tests.client.scripted_server import Script, scripted_server
 
@@ -102,12 +101,6 @@ def test_the_pipeline_gets_requests_when_they_are_due(
     assert pipeline.slept == slept
 
 
-def test_no_two_requests_of_all_rounds_share_an_id(genai: Genai, pipeline: FakePipeline) -> None:
-    for _ in range(2):
-        genai([request(), request()])
-    assert len(set(pipeline.request_ids)) == 4
-
-
 @pytest.fixture
 def runner() -> Iterator[asyncio.Runner]:
     with asyncio.Runner() as runner:
@@ -128,12 +121,3 @@ def test_a_server_gets_greedy_streams_of_its_first_model(
     assert body["model"] == sent
     assert body["prompt"] == [5, 6, 7]
     assert (body["max_tokens"], body["temperature"], body["ignore_eos"]) == (2, 0, True)
-
-
-def test_failed_request_has_status_and_message(runner: asyncio.Runner) -> None:
-    with scripted_server(Script(statuses=[429])) as url:
-        server = Server(Target.from_url(url), None, runner)
-        with pytest.raises(RequestFailed, match="HTTP 429: status 429"):
-            server([request()])
-    with scripted_server(Script(models=[])) as url, pytest.raises(RequestFailed, match="no model"):
-        Server(Target.from_url(url), None, runner)

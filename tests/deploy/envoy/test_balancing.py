@@ -6,42 +6,29 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from deploy.envoy.render import render, write_endpoints
 from tests.deploy.client import DEADLINE, ask, connected, json_of
 from tests.deploy.envoy.process import Envoy, needs_envoy, running_envoy
+from tests.deploy.fleet import CHATS, Fleet
+from tests.deploy.fleet import chat as chat_body
 from tests.deploy.replica import Replica, replicas
 
 pytestmark = needs_envoy
 
-CHATS = "/v1/chat/completions"
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-class Fleet(NamedTuple):
-    """Replicas behind an Envoy that clients reach at `port`."""
+@dataclass(frozen=True)
+class EnvoyFleet(Fleet):
+    """Replicas behind an Envoy, which runs in `folder`."""
 
     envoy: Envoy
-    port: int
-    replicas: list[Replica]
     folder: Path
-
-    @property
-    def num_asked(self) -> list[int]:
-        return [replica.num_asked for replica in self.replicas]
-
-    def forget(self) -> None:
-        for replica in self.replicas:
-            replica.requests.clear()
-
-    async def arrival(self) -> Replica:
-        """Waits for a request to `/stream` or `/slow`; returns the replica that it has reached."""
-        async with asyncio.timeout(DEADLINE):
-            return await self.replicas[0].arrivals.get()
 
     async def wait_for_stat(self, name: str, value: int) -> None:
         for cluster in ("replicas", "replicas_by_key"):
@@ -62,12 +49,12 @@ class Fleet(NamedTuple):
     async def home_and_other(self) -> tuple[Replica, Replica]:
         """Returns the replica of session "s", of two, and the other one."""
         [name] = await self.names(1, "s")
-        home, other = sorted(self.replicas, key=lambda replica: replica.name != name)
+        home, other = self.with_other(name)
         return home, other
 
 
 @asynccontextmanager
-async def fleet(folder: Path, *names: str) -> AsyncIterator[Fleet]:
+async def fleet(folder: Path, *names: str) -> AsyncIterator[EnvoyFleet]:
     async with replicas(*names) as running:
         bootstrap = render(
             folder,
@@ -78,34 +65,32 @@ async def fleet(folder: Path, *names: str) -> AsyncIterator[Fleet]:
         )
         with ExitStack() as stack:
             envoy = await asyncio.to_thread(stack.enter_context, running_envoy(bootstrap))
-            started = Fleet(envoy, envoy.port("clients"), running, folder)
+            started = EnvoyFleet(envoy.port("clients"), running, envoy, folder)
             await started.wait_for_healthy(len(names))
             yield started
             assert envoy.stat("http.affinity.lua.errors") == 0
 
 
 @pytest.fixture
-async def one(tmp_path: Path) -> AsyncIterator[Fleet]:
+async def one(tmp_path: Path) -> AsyncIterator[EnvoyFleet]:
     async with fleet(tmp_path, "a") as running:
         yield running
 
 
 @pytest.fixture
-async def two(tmp_path: Path) -> AsyncIterator[Fleet]:
+async def two(tmp_path: Path) -> AsyncIterator[EnvoyFleet]:
     async with fleet(tmp_path, "a", "b") as running:
         yield running
 
 
 @pytest.fixture
-async def three(tmp_path: Path) -> AsyncIterator[Fleet]:
+async def three(tmp_path: Path) -> AsyncIterator[EnvoyFleet]:
     async with fleet(tmp_path, "a", "b", "c") as running:
         yield running
 
 
 def chat(*texts: str, **members: object) -> bytes:
-    roles = ("user", "assistant")
-    messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
-    return json.dumps({"model": "m", "messages": messages, **members}).encode()
+    return json.dumps(chat_body(*texts, **members)).encode()
 
 
 # Affinity

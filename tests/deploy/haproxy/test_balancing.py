@@ -13,19 +13,19 @@ import subprocess
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from fastovms.config import HttpConfig
 from tests.deploy.client import DEADLINE, ask, connected, json_of
+from tests.deploy.fleet import CHATS, Fleet, chat
 from tests.deploy.replica import Replica, replicas
 from tests.paths import ROOT
 
 CONFIGURATION = ROOT / "deploy/haproxy/haproxy.cfg"
 TLS = ROOT / "tests/http/tls"
-CHATS = "/v1/chat/completions"
 ID = "resp_0a1b2c3d" + "e" * 24
 
 HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/local/sbin:/usr/sbin")
@@ -35,25 +35,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-class Fleet(NamedTuple):
-    """Replicas behind a HAProxy that clients reach at `port`."""
+@dataclass(frozen=True)
+class HaproxyFleet(Fleet):
+    """Replicas behind a HAProxy."""
 
-    port: int
-    replicas: list[Replica]
     log: Path
-
-    def with_other(self, name: str) -> list[Replica]:
-        """Returns the replica of this name, of two, and the other one."""
-        return sorted(self.replicas, key=lambda replica: replica.name != name)
-
-    def forget(self) -> None:
-        for replica in self.replicas:
-            replica.requests.clear()
-
-    async def arrival(self) -> Replica:
-        """Waits for a request to `/stream` or `/slow`; returns the replica that it has reached."""
-        async with asyncio.timeout(DEADLINE):
-            return await self.replicas[0].arrivals.get()
 
     async def names(self, count: int, session: str) -> set[str]:
         """Asks so often in one session, over one connection: HAProxy is then done with a request
@@ -113,7 +99,7 @@ def running_haproxy(folder: Path, listener: socket.socket) -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def fleet(folder: Path, *names: str, tls: bool = False) -> AsyncIterator[Fleet]:
+async def fleet(folder: Path, *names: str, tls: bool = False) -> AsyncIterator[HaproxyFleet]:
     certificate = folder / "fastovms.pem"
     certificate.write_text("".join((TLS / f"first.{end}").read_text() for end in ("crt", "key")))
     async with replicas(*names) as running:
@@ -125,25 +111,19 @@ async def fleet(folder: Path, *names: str, tls: bool = False) -> AsyncIterator[F
             text = text.replace("/etc/haproxy/fastovms.pem", str(certificate))
             (folder / "haproxy.cfg").write_text(text)
             with running_haproxy(folder, listener) as log:
-                yield Fleet(listener.getsockname()[1], running, log)
+                yield HaproxyFleet(listener.getsockname()[1], running, log)
 
 
 @pytest.fixture
-async def one(tmp_path: Path) -> AsyncIterator[Fleet]:
+async def one(tmp_path: Path) -> AsyncIterator[HaproxyFleet]:
     async with fleet(tmp_path, "a") as running:
         yield running
 
 
 @pytest.fixture
-async def two(tmp_path: Path) -> AsyncIterator[Fleet]:
+async def two(tmp_path: Path) -> AsyncIterator[HaproxyFleet]:
     async with fleet(tmp_path, "a", "b") as running:
         yield running
-
-
-def chat(*texts: str, **members: object) -> dict[str, object]:
-    roles = ("user", "assistant")
-    messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
-    return {"model": "m", "messages": messages, **members}
 
 
 def crc(text: str) -> str:
@@ -210,9 +190,7 @@ async def test_the_load_is_bounded(two):
         asking = ask(two.port, "POST", "/slow", b"{}", x_session_id="s")
         tasks.append(asyncio.create_task(asking))
         await two.arrival()
-    assert (
-        max(replica.num_asked for replica in two.replicas) <= 1.5 * 20 / 2 + 1
-    )  # and the one that is to come
+    assert max(two.num_asked) <= 1.5 * 20 / 2 + 1  # and the one that is to come
     for replica in two.replicas:
         replica.release.set()
     assert {answer.status for answer in await asyncio.gather(*tasks)} == {200}

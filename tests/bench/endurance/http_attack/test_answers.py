@@ -63,9 +63,3 @@ def test_an_answer_that_is_cut_is_found(data: bytes) -> None:
     reader.feed(data)
     with pytest.raises(MalformedAnswer):
         reader.end()
-
-
-def test_an_answer_to_head_has_no_body() -> None:
-    reader = AnswerReader(is_head=True)
-    reader.feed(OK.removesuffix(b"hello") + OK)
-    assert [answer.body for answer in reader.answers] == [b"", b"hello"]

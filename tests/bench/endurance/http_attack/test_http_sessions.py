@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from bench.endurance.http_attack.answers import Answer, AnswerReader, MalformedAnswer
-from bench.endurance.http_attack.http_sessions import MARK, REFUSALS, Session, Sessions, load_seeds
+from bench.endurance.http_attack.http_sessions import MARK, Session, Sessions, load_seeds
 from bench.endurance.http_attack.mutated_bytes import judge
-from bench.endurance.http_attack.mutations import MUTATIONS, Mutation, mutate, splice, split
 
 SEEDS = load_seeds()
 
@@ -16,38 +13,6 @@ def test_a_seed_and_an_index_decide_a_session() -> None:
     sessions = [Sessions(1, SEEDS).make(index) for index in range(300)]
     assert sessions == [Sessions(1, SEEDS).make(index) for index in range(300)]
     assert sessions != [Sessions(2, SEEDS).make(index) for index in range(300)]
-
-
-def test_there_are_sessions_of_all_kinds() -> None:
-    sessions = [Sessions(1, SEEDS).make(index) for index in range(300)]
-    assert any(len(session.messages) > 5 for session in sessions)
-    assert any(session.is_exact and not session.must_close for session in sessions)
-    hidden = [session for session in sessions if session.must_close]
-    assert all(session.statuses[-1] == REFUSALS for session in hidden)
-    assert all(MARK in b"".join(map(b"".join, session.messages)) for session in hidden)
-    assert len(hidden) > 10
-
-
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_every_mutation_takes_any_bytes(mutation: Mutation) -> None:
-    rng = Random(1)
-    for data in (b"\r", b"\r\n", b"9", *SEEDS):
-        assert isinstance(mutation(data, rng), bytes)
-
-
-def test_most_mutants_differ_from_their_seeds() -> None:
-    rng = Random(1)
-    mutants = [mutate(seed, rng) for seed in SEEDS for _ in range(20)]
-    originals = [seed for seed in SEEDS for _ in range(20)]
-    differing = sum(a != b for a, b in zip(mutants, originals, strict=True))
-    assert differing > 0.9 * len(mutants)
-
-
-def test_pieces_come_to_the_whole() -> None:
-    rng = Random(1)
-    for seed in SEEDS:
-        whole = splice(seed, seed, rng)
-        assert b"".join(split(whole, rng)) == whole
 
 
 class FakeConnection:

@@ -1,15 +1,9 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from bench.endurance.load.soak import Sample, median_of, slope
+from bench.endurance.load.soak import slope
 from bench.endurance.load.soak_requests import REQUESTS_AN_HOUR, SoakMix
-
-
-def sample(*latencies: float) -> Sample:
-    return Sample(0, 0, 0, 0, latencies)
 
 
 @pytest.mark.parametrize(
@@ -23,22 +17,6 @@ def sample(*latencies: float) -> Sample:
 )
 def test_the_slope_is_that_of_the_whole(points: list[tuple[float, float]], expected: float) -> None:
     assert slope(points) == pytest.approx(expected)
-
-
-def test_one_point_has_no_slope() -> None:
-    assert math.isnan(slope([(0, 1)]))
-
-
-def test_the_median_is_of_all_answers() -> None:
-    assert median_of([sample(1, 2), sample(), sample(3, 4, 100)]) == 3
-    assert median_of([sample(), sample()]) == 0
-    assert median_of([sample(5)]) == 5
-
-
-def test_a_seed_decides_what_comes_when() -> None:
-    one, same, other = SoakMix(1), SoakMix(1), SoakMix(2)
-    assert one.arrivals(0.5) == same.arrivals(0.5) != other.arrivals(0.5)
-    assert [one.make() for _ in range(200)] == [same.make() for _ in range(200)]
 
 
 def test_an_hour_has_its_requests_of_all_kinds() -> None:

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import sqlite3
 from random import Random
 
 import pytest
 
 from bench.endurance.state_faults.power_cut import cut_everywhere, record_store
 from bench.endurance.state_faults.simulated_disk import LOSSES, SimulatedDisk
-from bench.endurance.state_faults.sqlite_vfs import FileChange, Kind, watched_files
+from bench.endurance.state_faults.sqlite_vfs import FileChange, Kind
 
 
 @pytest.fixture(scope="module")
@@ -55,42 +54,3 @@ def test_a_write_that_is_not_synchronized_is_lost_in_parts():
     found = {disk.after_cut(lost, Random(seed))["a"] for seed in range(50)}
     assert len(found) > 10
     assert {contents[100:512] for contents in found} <= {b"", b"x" * 412, bytes(412)}
-
-
-def test_a_deletion_may_be_undone_until_a_journal_is_synchronized():
-    disk = SimulatedDisk({"state.db-journal": b"j"})
-    disk.apply(FileChange(Kind.DELETE, "state.db-journal"))
-    loss = LOSSES["nothing is missing"]
-    found = {"state.db-journal" in disk.after_cut(loss, Random(seed)) for seed in range(50)}
-    assert found == {True, False}
-    disk.apply(FileChange(Kind.OPEN, "state.db-wal"))
-    disk.apply(FileChange(Kind.SYNC, "state.db-wal"))
-    assert [*disk.after_cut(loss, Random(1))] == ["state.db-wal"]
-
-
-def test_changes_of_sqlite_are_seen_and_can_fail(tmp_path):
-    changes: list[FileChange] = []
-    code = 0
-
-    def watch(change: FileChange) -> int:
-        changes.append(change)
-        return code
-
-    path = str(tmp_path / "x.db")
-    with watched_files(watch):
-        connection = sqlite3.connect(path, isolation_level=None)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("CREATE TABLE t (x)")
-        code = sqlite3.SQLITE_FULL
-        with pytest.raises(sqlite3.OperationalError, match="full"):
-            connection.execute("INSERT INTO t VALUES (1)")
-        code = 0
-        connection.execute("INSERT INTO t VALUES (2)")
-        assert connection.execute("SELECT x FROM t").fetchall() == [(2,)]
-        connection.close()
-    assert {change.kind for change in changes} == set(Kind)
-    assert (tmp_path / "x.db").exists()
-    assert not (tmp_path / "x.db-wal").exists()
-    seen = len(changes)
-    sqlite3.connect(str(tmp_path / "y.db")).close()
-    assert len(changes) == seen

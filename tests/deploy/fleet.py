@@ -1,0 +1,47 @@
+"""Replicas behind a balancer, as the tests of each balancer see them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from tests.deploy.client import DEADLINE
+from tests.deploy.replica import Replica
+
+CHATS = "/v1/chat/completions"
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """
+    Attributes:
+        port: that clients reach the balancer at.
+    """
+
+    port: int
+    replicas: list[Replica]
+
+    @property
+    def num_asked(self) -> list[int]:
+        return [replica.num_asked for replica in self.replicas]
+
+    def with_other(self, name: str) -> list[Replica]:
+        """Returns the replica of this name, of two, and the other one."""
+        return sorted(self.replicas, key=lambda replica: replica.name != name)
+
+    def forget(self) -> None:
+        for replica in self.replicas:
+            replica.requests.clear()
+
+    async def arrival(self) -> Replica:
+        """Waits for a request to `/stream` or `/slow`; returns the replica that it has reached."""
+        async with asyncio.timeout(DEADLINE):
+            return await self.replicas[0].arrivals.get()
+
+
+def chat(*texts: str, **members: object) -> dict[str, Any]:
+    """Returns the body of a chat whose turns are by the user and the assistant."""
+    roles = ("user", "assistant")
+    messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
+    return {"model": "m", "messages": messages, **members}

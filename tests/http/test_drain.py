@@ -19,7 +19,7 @@ from tests.http.more_cases import get
 
 
 @pytest.mark.parametrize("is_unix", [False, True])
-async def test_connections_in_the_queue_are_answered(
+async def test_drain_answers_connections_in_the_queue(
     is_unix: bool, start: Start, tmp_path: Path
 ) -> None:
     """Of which the loop takes one a pass."""
@@ -44,7 +44,7 @@ async def test_connections_in_the_queue_are_answered(
 
 
 @pytest.mark.slow
-async def test_a_request_that_comes_while_the_loop_is_busy(start: Start) -> None:
+async def test_request_that_comes_while_the_loop_is_busy_is_answered(start: Start) -> None:
     """The time of an idle connection is over when the loop sees to it again, and its request lies
     in the kernel: a loop sees to its timers before it reads."""
     running = await start(drain_grace=0.1)
@@ -92,7 +92,7 @@ async def test_idle_connection_is_closed_when_its_time_is_over(start: Start) -> 
         writer.transport.abort()
 
 
-async def test_the_last_answer_is_not_lost_to_what_was_sent_behind_its_request() -> None:
+async def test_last_answer_is_not_lost_to_pipelined_input() -> None:
     """A plain close would reset the connection."""
     bench = Bench()
     transport = bench.connect()

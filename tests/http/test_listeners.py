@@ -82,7 +82,7 @@ def test_only_loopback_sockets_are_local(family: int, address: str, local: bool)
         assert is_local(sock) is local
 
 
-def test_a_unix_socket() -> None:
+def test_unix_socket_is_local() -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         assert is_local(sock)
 
@@ -90,6 +90,7 @@ def test_a_unix_socket() -> None:
 # A real NOTIFY_SOCKET and really inherited descriptors.
 
 
+CREDENTIALS = {"tls_certificate": str(TLS / "first.crt"), "tls_key": str(TLS / "first.key")}
 _CHILD = """
 import asyncio, os, sys
 from fastovms.config import HttpConfig
@@ -151,7 +152,7 @@ def test_notifier_sends_each_state_to_the_manager(manager: socket.socket) -> Non
     assert manager.recv(100) == b"STOPPING=1\nSTATUS=draining"
 
 
-def test_an_abstract_socket() -> None:
+def test_notifier_reaches_an_abstract_socket() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         name = f"fastovms-test-{os.getpid()}"
         sock.bind("\0" + name)
@@ -160,7 +161,7 @@ def test_an_abstract_socket() -> None:
         assert sock.recv(100) == b"READY=1"
 
 
-def test_without_a_manager(tmp_path: Path) -> None:
+def test_notifier_without_a_manager_does_nothing(tmp_path: Path) -> None:
     Notifier({}, 1).ready("x")
     Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}, 1).ready("x")
 
@@ -191,7 +192,7 @@ def test_watchdog_interval_is_half_of_the_environment_value(
         {"LISTEN_PID": "7", "LISTEN_FDS": "0"},
     ],
 )
-def test_sockets_that_are_not_ours(environ: dict[str, str]) -> None:
+def test_sockets_of_another_process_are_not_inherited(environ: dict[str, str]) -> None:
     assert inherited_sockets(environ, 7) == []
     assert environ == {}
 
@@ -211,7 +212,9 @@ def test_inherited_descriptor_that_is_no_stream_socket_is_refused(
 
 
 @pytest.mark.slow
-def test_a_server_on_inherited_sockets(manager: socket.socket, tmp_path: Path) -> None:
+def test_server_on_inherited_sockets_answers_earlier_connections(
+    manager: socket.socket, tmp_path: Path
+) -> None:
     """Activation over a restart: who connects in between waits, and is answered."""
     with (
         socket.create_server(("127.0.0.1", 0)) as tcp,
@@ -278,7 +281,7 @@ async def tls_get(port: int, certificate: Path) -> tuple[bytes, str | None]:
     return data, alpn
 
 
-async def test_tls_and_its_reload(start: Start, tmp_path: Path) -> None:
+async def test_tls_files_are_reloaded_together(start: Start, tmp_path: Path) -> None:
     certificate, key = tmp_path / "crt", tmp_path / "key"
     shutil.copy(TLS / "first.crt", certificate)
     shutil.copy(TLS / "first.key", key)
@@ -300,10 +303,8 @@ async def test_tls_and_its_reload(start: Start, tmp_path: Path) -> None:
     assert (await tls_get(running.port, TLS / "second.crt"))[0].count(b" 200 OK") == 2
 
 
-async def test_tls_refuses_what_is_old_or_plain(start: Start) -> None:
-    running = await start(
-        tls_certificate=str(TLS / "first.crt"), tls_key=str(TLS / "first.key"), head_timeout=0.2
-    )
+async def test_tls_port_refuses_plain_http(start: Start) -> None:
+    running = await start(**CREDENTIALS, head_timeout=0.2)
     assert (await talk(running.port, get(), answers=2)).data[:4] != b"HTTP"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -316,9 +317,9 @@ async def test_tls_refuses_what_is_old_or_plain(start: Start) -> None:
 
 
 @pytest.mark.slow
-async def test_a_refused_upload_over_tls_gets_its_answer(start: Start) -> None:
+async def test_refused_upload_over_tls_gets_its_answer(start: Start) -> None:
     """TLS cannot close half a connection: the rest is read until the deadline."""
-    running = await start(tls_certificate=str(TLS / "first.crt"), tls_key=str(TLS / "first.key"))
+    running = await start(**CREDENTIALS)
     context = ssl.create_default_context(cafile=TLS / "first.crt")
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", running.port, ssl=context, server_hostname="localhost"
@@ -337,7 +338,7 @@ async def test_a_refused_upload_over_tls_gets_its_answer(start: Start) -> None:
         (None, "first.key", "without a certificate"),
     ],
 )
-async def test_bad_tls_files(
+async def test_unusable_tls_files_are_a_configuration_error(
     certificate: str | None, key: str | None, message: str, start: Start
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
@@ -350,21 +351,13 @@ async def test_bad_tls_files(
 # TLS handshakes: how many there may be, and what waits for them.
 
 
-CREDENTIALS = {"tls_certificate": str(TLS / "first.crt"), "tls_key": str(TLS / "first.key")}
-
-
 @pytest.mark.slow
-async def test_an_idle_client_does_not_hold_up_the_end(start: Start) -> None:
+async def test_drain_does_not_wait_for_an_idle_tls_client(start: Start) -> None:
     """It does not look at its connection, and so answers no farewell."""
     running = await start(close_timeout=600.0, **CREDENTIALS)
-    context = ssl.create_default_context(cafile=TLS / "first.crt")
 
     def ask() -> ssl.SSLSocket:
-        client = context.wrap_socket(
-            socket.create_connection(("127.0.0.1", running.port), timeout=5),
-            server_hostname="localhost",
-            suppress_ragged_eofs=False,
-        )
+        client = secure(connect(running.port))
         client.sendall(get())
         assert b" 200 OK" in client.recv(10_000)
         return client
@@ -384,6 +377,12 @@ def secure(client: socket.socket) -> ssl.SSLSocket:
     return context.wrap_socket(client, server_hostname="localhost", suppress_ragged_eofs=False)
 
 
+def ask_securely(port: int, target: str = "/health") -> bytes:
+    with secure(connect(port)) as client:
+        client.sendall(get(target))
+        return client.recv(10_000)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110 (nothing tells of it)
@@ -394,16 +393,10 @@ async def test_handshakes_are_bounded(start: Start) -> None:
     """Clients that begin none hold up nobody: the one that has waited for longest is cut."""
     running = await start(max_connections=3, **CREDENTIALS)
     server = running.server
-
-    def ask() -> bytes:
-        with secure(connect(running.port)) as client:
-            client.sendall(get())
-            return client.recv(10_000)
-
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(connect(running.port)) for _ in range(40)]
         await until(lambda: server.num_handshakes == 3)
-        assert b" 200 OK" in await asyncio.to_thread(ask)
+        assert b" 200 OK" in await asyncio.to_thread(ask_securely, running.port)
         assert server.num_handshakes <= 3
         for client in silent[:-2]:
             with contextlib.suppress(ConnectionResetError):
@@ -411,7 +404,7 @@ async def test_handshakes_are_bounded(start: Start) -> None:
     await until(lambda: server.num_handshakes == 0)
 
 
-async def test_a_drain_waits_for_handshakes(start: Start) -> None:
+async def test_drain_waits_for_handshakes(start: Start) -> None:
     running = await start(**CREDENTIALS)
     with connect(running.port) as client:
         await until(lambda: running.server.num_handshakes == 1)
@@ -429,21 +422,16 @@ async def test_a_drain_waits_for_handshakes(start: Start) -> None:
         await drain
 
 
-async def test_a_request_is_behind_its_own_handshake(start: Start) -> None:
+async def test_running_request_counts_as_no_handshake(start: Start) -> None:
     running = await start(**CREDENTIALS)
 
     def num_handshakes(request: Request) -> Response:
         return Response(200, str(running.server.num_handshakes).encode(), "text/plain")
 
     running.site.router.add("GET", "/handshakes", num_handshakes)
-
-    def ask() -> bytes:
-        with secure(connect(running.port)) as client:
-            client.sendall(get("/handshakes"))
-            return client.recv(10_000)
-
     for _ in range(20):
-        assert (await asyncio.to_thread(ask)).endswith(b"\r\n\r\n0")
+        answer = await asyncio.to_thread(ask_securely, running.port, "/handshakes")
+        assert answer.endswith(b"\r\n\r\n0")
 
 
 # Where the server can be reached.
@@ -485,7 +473,7 @@ async def test_empty_host_listens_on_every_interface_with_one_port(start: Start)
     assert (await talk(running.port, get())).statuses == [200]
 
 
-async def test_a_dead_unix_socket_is_replaced(start: Start, tmp_path: Path) -> None:
+async def test_unix_socket_of_a_dead_server_is_replaced(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -493,7 +481,7 @@ async def test_a_dead_unix_socket_is_replaced(start: Start, tmp_path: Path) -> N
     assert b" 200 OK" in await unix_get(path)
 
 
-async def test_a_live_one_is_not(start: Start, tmp_path: Path) -> None:
+async def test_unix_socket_of_a_live_server_is_kept(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "s"
     running = await start(listen=(f"unix:{path}",))
     with pytest.raises(ConfigurationError, match="another server answers"):
@@ -522,7 +510,7 @@ async def test_unix_socket_of_a_busy_server_is_not_replaced(start: Start, tmp_pa
             await start(listen=(f"unix:{path}",))
 
 
-async def test_a_unix_path_as_long_as_may_be(start: Start, tmp_path: Path) -> None:
+async def test_unix_path_may_have_107_bytes(start: Start, tmp_path: Path) -> None:
     path = tmp_path / ("s" * (107 - len(str(tmp_path)) - 1))
     # Left by a process with the same id, as in containers, which was killed as it started.
     with socket.socket(socket.AF_UNIX) as dead:
@@ -535,7 +523,9 @@ async def test_a_unix_path_as_long_as_may_be(start: Start, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "message"), [("file", "not a socket"), ("none/s", "No such"), ("x" * 120, "too long")]
 )
-async def test_bad_unix_paths(name: str, message: str, start: Start, tmp_path: Path) -> None:
+async def test_unusable_unix_path_is_a_configuration_error(
+    name: str, message: str, start: Start, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("precious")
     with pytest.raises(ConfigurationError, match=message):
         await start(listen=(f"unix:{tmp_path / name}",))
@@ -543,12 +533,12 @@ async def test_bad_unix_paths(name: str, message: str, start: Start, tmp_path: P
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
-async def test_addresses_that_are_not_here(host: str, start: Start) -> None:
+async def test_address_of_another_host_is_a_configuration_error(host: str, start: Start) -> None:
     with pytest.raises(ConfigurationError, match=f"cannot listen on {host}"):
         await start(host=host)
 
 
-async def test_failing_frees_what_was_bound(start: Start, tmp_path: Path) -> None:
+async def test_failed_start_frees_bound_addresses(start: Start, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         path = tmp_path / "s"
@@ -614,7 +604,7 @@ async def test_only_a_few_refused_connections_stay_open(start: Start) -> None:
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS])
 @pytest.mark.parametrize("kind", ["tcp", "unix", "tls"])
-async def test_a_listener_survives_a_shortage(
+async def test_listener_survives_a_shortage_of_descriptors(
     kind: str,
     number: int,
     start: Start,

@@ -19,7 +19,7 @@ def pending(path: str) -> PendingRequest:
     [(15, True, False), (16, True, True), (16, False, False), (511, False, False),
      (512, False, True)],
 )  # fmt: skip
-def test_all_of_one_read_may_wait_for_other_clients(num_waiting, is_blocked, is_full):
+def test_queue_is_full_at_its_limit(num_waiting, is_blocked, is_full):
     server = SimpleNamespace(config=SimpleNamespace(max_pipelined=16))
     queue = PendingRequests([pending("/")] * num_waiting)
     assert queue.is_full(server, is_blocked=is_blocked) is is_full

@@ -8,7 +8,7 @@ from tests.http.conftest import Start, render_error
 from tests.http.more_cases import get, post
 
 
-async def test_a_preflight_needs_no_key(start: Start) -> None:
+async def test_preflight_needs_no_key(start: Start) -> None:
     running = await start(
         {
             "authenticate": ApiKeys(["alpha"], render_error),
@@ -31,7 +31,7 @@ async def test_a_preflight_needs_no_key(start: Start) -> None:
     assert "www-authenticate" in answers[1].headers
 
 
-async def test_strangers_learn_of_no_paths(start: Start) -> None:
+async def test_client_without_a_key_learns_of_no_paths(start: Start) -> None:
     """Neither from OPTIONS, which is free for preflights alone, nor from these."""
     running = await start(
         {"authenticate": ApiKeys(["alpha"], render_error), "cross_origin": CorsPolicy("*")}

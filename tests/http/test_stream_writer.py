@@ -34,7 +34,7 @@ async def test_stream_reports_when_it_is_writable() -> None:
     assert stream.buffered == 0
 
 
-async def test_pings_while_a_stream_is_silent() -> None:
+async def test_silent_stream_sends_pings() -> None:
     bench = Bench()
     transport = bench.connect()
     transport.receive(get("/stream"))
@@ -55,7 +55,7 @@ async def test_pings_while_a_stream_is_silent() -> None:
     assert transport.sent.count(b"ping") == 2
 
 
-async def test_no_pings_to_a_client_that_does_not_read() -> None:
+async def test_client_that_does_not_read_gets_no_pings() -> None:
     bench = Bench()
     transport = bench.connect()
     transport.room = 0
@@ -67,7 +67,7 @@ async def test_no_pings_to_a_client_that_does_not_read() -> None:
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "text/event-stream"])
-async def test_no_pings_where_none_are_wanted(kind: str) -> None:
+async def test_stream_without_pings_stays_silent(kind: str) -> None:
     bench = Bench()
 
     async def handler(request: Request) -> Response | None:
@@ -83,7 +83,9 @@ async def test_no_pings_where_none_are_wanted(kind: str) -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_a_stream_of_a_known_length_leaves_the_connection(version: str, method: str) -> None:
+async def test_stream_of_a_known_length_leaves_the_connection_open(
+    version: str, method: str
+) -> None:
     bench = Bench()
 
     async def handler(request: Request) -> None:

@@ -55,7 +55,7 @@ async def serve(start: Start, *sinks: Sink | Response):
     return running
 
 
-async def test_larger_than_any_body_in_memory(start: Start) -> None:
+async def test_upload_may_be_larger_than_a_body_in_memory(start: Start) -> None:
     sink, other = Sink(), Sink()
     running = await serve(start, sink, other)
     requests = post(5000) + b"x" * 5000 + post(7) + b"x" * 7
@@ -88,20 +88,13 @@ async def test_full_sink_pauses_reading_of_the_body(start: Start) -> None:
     [(Sink(max_size=10), 413), (Response(403, b"no"), 403)],
     ids=["too large", "refused"],
 )
-async def test_refused_by_the_head(start: Start, sink, status: int) -> None:
+async def test_upload_is_refused_by_its_head(start: Start, sink, status: int) -> None:
     running = await serve(start, sink)
     (answer,) = (await talk(running.port, post(70_000), answers=1)).answers()
     assert answer.status == status
 
 
-async def test_chunks_beyond_the_limit(start: Start) -> None:
-    running = await serve(start, Sink(max_size=10))
-    head = b"POST /upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-    (answer,) = (await talk(running.port, head + b"b\r\n" + b"x" * 11, answers=1)).answers()
-    assert answer.status == 413
-
-
-async def test_a_fault_in_the_middle(start: Start) -> None:
+async def test_fault_of_the_sink_ends_the_upload(start: Start) -> None:
     sink = Sink(room=100)
     running = await serve(start, sink)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
@@ -116,7 +109,7 @@ async def test_a_fault_in_the_middle(start: Start) -> None:
     writer.close()
 
 
-async def test_a_client_that_leaves(start: Start) -> None:
+async def test_sink_is_closed_if_the_client_disconnects(start: Start) -> None:
     sink = Sink(room=100)
     running = await serve(start, sink)
     _, writer = await asyncio.open_connection("127.0.0.1", running.port)

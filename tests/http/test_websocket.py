@@ -67,7 +67,7 @@ class Client:
 
 @asynccontextmanager
 async def connected(port: int) -> AsyncIterator[Client]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             writer.write(get("/socket", *FIELDS))
@@ -111,63 +111,26 @@ async def test_invalid_handshake_leaves_the_connection_open(
     assert (refused.status, health.body) == (status, b"ok")
 
 
-async def test_messages_in_all_forms(start: Start) -> None:
-    running = await start()
-    long = "é" * 40_000
-    async with connected(running.port) as client:
-        client.send(frame(TEXT, b"a") + frame(TEXT, b"") + frame(TEXT, b"x" * 126))
-        assert await client.read() == (TEXT, b"a")
-        assert await client.read() == (TEXT, b"")
-        assert await client.read() == (TEXT, b"x" * 126)
-        client.send(frame(TEXT, long.encode()))
-        assert await client.read() == (TEXT, long.encode())
-        # Fragments, cut within a character, with a ping between them, and single bytes.
-        pieces = frame(TEXT, b"caf\xc3", final=False) + frame(PING, b"p") + frame(0, b"\xa9")
-        for byte in pieces:
-            client.send(bytes([byte]))
-            await asyncio.sleep(0)
-        assert await client.read() == (PONG, b"p")
-        assert await client.read() == (TEXT, "café".encode())
-        client.send(frame(PONG, b"unasked"))
-        client.send(frame(CLOSE, struct.pack("!H", 1000) + b"done"))
-        assert await client.code() == 1000
-        assert await client.reader.read() == b""
-
-
-async def test_a_message_of_many_fragments(start: Start) -> None:
+async def test_message_of_many_fragments_is_joined(start: Start) -> None:
     running = await start()
     async with connected(running.port) as client:
         client.send(frame(TEXT, b"a", final=False))
-        client.send((frame(0, "é".encode(), final=False) + frame(0, final=False)) * 20_000)
+        client.send((frame(0, "é".encode(), final=False) + frame(0, final=False)) * 2000)
         client.send(frame(0, b"z"))
-        assert await client.read() == (TEXT, f"a{'é' * 20_000}z".encode())
+        assert await client.read() == (TEXT, f"a{'é' * 2000}z".encode())
 
 
 @pytest.mark.parametrize(
     ("data", "code"),
     [
         (frame(TEXT, b"a", masked=False), 1002),
-        (frame(3, b"a"), 1002),
-        (frame(0, b"a"), 1002),
-        (frame(TEXT, b"a", final=False) + frame(TEXT, b"b"), 1002),
-        (bytes([0x80 | 0x40 | TEXT, 0x81]) + MASK + b"a", 1002),
-        (frame(PING, b"x" * 126), 1002),
-        (frame(PING, b"x", final=False), 1002),
-        (frame(TEXT, b"\xff"), 1007),
-        (frame(TEXT, b"\xed\xa0\x80"), 1007),
-        (frame(TEXT, b"caf\xc3"), 1007),
-        (frame(BINARY, b"a"), 1003),
-        (frame(CLOSE), 1000),
-        (frame(CLOSE, b"\x03"), 1002),
-        (frame(CLOSE, struct.pack("!H", 1005)), 1002),
-        (frame(CLOSE, struct.pack("!H", 1000) + b"\xff"), 1007),
-        (frame(CLOSE, struct.pack("!H", 4321)), 4321),
         (frame(TEXT, b"fail"), 1011),
         (frame(TEXT, b"x" * (1024 * 1024 + 1)), 1009),
         (frame(TEXT, b"x" * 700_000, final=False) + frame(0, b"x" * 700_000), 1009),
     ],
 )
-async def test_the_codes_of_ends(start: Start, data: bytes, code: int) -> None:
+async def test_refused_message_closes_with_its_code(start: Start, data: bytes, code: int) -> None:
+    """Beside the cases of Autobahn's suite, which are in `test_websocket_cases.py`."""
     running = await start()
     async with connected(running.port) as client:
         client.send(data)
@@ -195,7 +158,7 @@ async def read_for_ever(client: Client) -> None:
         await client.read()
 
 
-async def test_pings_keep_a_connection_and_their_absence_ends_it(start: Start) -> None:
+async def test_connection_that_answers_no_pings_ends(start: Start) -> None:
     running = await start(ping_interval=0.05, write_timeout=0.2)
     async with connected(running.port) as client:
         for _ in range(8):  # longer than the patience with a client that does not answer
@@ -205,7 +168,7 @@ async def test_pings_keep_a_connection_and_their_absence_ends_it(start: Start) -
             await read_for_ever(client)
 
 
-async def test_a_drain_closes_with_a_code_that_has_clients_reconnect(start: Start) -> None:
+async def test_drain_closes_with_a_code_that_has_clients_reconnect(start: Start) -> None:
     running = await start()
     async with connected(running.port) as client:
         client.send(frame(TEXT, b"a"))
@@ -216,19 +179,3 @@ async def test_a_drain_closes_with_a_code_that_has_clients_reconnect(start: Star
         client.writer.close()
         await draining
         assert not running.server.num_connections
-
-
-async def test_many_idle_connections(start: Start) -> None:
-    running = await start()
-    clients = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(200)]
-    for _, writer in clients:
-        writer.write(get("/socket", *FIELDS))
-    for reader, _ in clients:
-        await reader.readuntil(b"\r\n\r\n")
-    client = Client(*clients[-1])
-    client.send(frame(TEXT, b"a"))
-    assert await client.read() == (TEXT, b"a")
-    for _, writer in clients:
-        writer.close()
-    while running.server.num_connections:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)

@@ -4,81 +4,40 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from fastovms.http.wire import Deadline
 from tests.http.bench import Bench, statuses, ticks
 from tests.http.fake_transport import VirtualLoop
 from tests.http.more_cases import get
 
-# Moving a deadline is cheap, and it is still kept.
+
+@pytest.fixture
+async def deadline() -> tuple[Deadline, list[float]]:
+    """A deadline, and the times at which it has called."""
+    loop, calls = asyncio.get_running_loop(), []
+    start = loop.time()
+    return Deadline(loop, lambda: calls.append(round(loop.time() - start))), calls
+
+
+@pytest.mark.parametrize(
+    ("moves", "expected"),
+    [([5], [5]), ([5, 6, 7], [7]), ([50, 2], [2]), ([2, None], []), ([2, None, 12], [12])],
+    ids=["set", "moved back", "moved forward", "cleared", "set again"],
+)
+async def test_deadline_calls_once_at_the_time_it_was_set_to_last(deadline, moves, expected):
+    timer, calls = deadline
+    now = asyncio.get_running_loop().time()
+    for seconds in moves:
+        if seconds is None:
+            timer.clear()
+        else:
+            timer.set(now + seconds)
+    await asyncio.sleep(60)
+    assert calls == expected
 
 
 loop_factory = VirtualLoop
-
-
-class Counted:
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        assert isinstance(self.loop, VirtualLoop)
-        self.start = self.loop.time()
-        self.calls: list[float] = []
-        self.deadline = Deadline(self.loop, self.call)
-        self._num_timers = self.loop.num_timers
-
-    def call(self) -> None:
-        self.calls.append(round(self.loop.time() - self.start, 3))
-
-    def set(self, seconds: float) -> None:
-        self.deadline.set(self.start + seconds)
-
-    @property
-    def num_timers(self) -> int:
-        assert isinstance(self.loop, VirtualLoop)
-        return self.loop.num_timers - self._num_timers
-
-
-async def test_it_calls_once_at_its_time() -> None:
-    counted = Counted()
-    counted.set(5)
-    await asyncio.sleep(4.9)
-    assert counted.calls == []
-    await asyncio.sleep(20)
-    assert counted.calls == [5]
-
-
-async def test_moving_it_back_sets_no_timer() -> None:
-    counted = Counted()
-    for step in range(100):
-        counted.set(5 + step / 100)
-    assert counted.num_timers == 1
-    await asyncio.sleep(20)
-    assert counted.calls == [5.99]
-
-
-async def test_moving_it_forward() -> None:
-    counted = Counted()
-    counted.set(50)
-    counted.set(2)
-    await asyncio.sleep(60)
-    assert counted.calls == [2]
-
-
-async def test_clear_and_set_again() -> None:
-    counted = Counted()
-    counted.set(2)
-    counted.deadline.clear()
-    await asyncio.sleep(10)
-    assert counted.calls == []
-    counted.set(12)
-    await asyncio.sleep(10)
-    assert counted.calls == [12]
-
-
-async def test_closed_deadline_never_fires() -> None:
-    counted = Counted()
-    counted.set(2)
-    counted.deadline.close()
-    await asyncio.sleep(10)
-    assert counted.calls == []
 
 
 # What is written to a client that reads slowly or not at all, on a fake transport and clock.
@@ -138,7 +97,7 @@ async def test_a_stalled_stream_is_cut_at_its_deadline() -> None:
     assert bench.cancelled == 1
 
 
-async def test_closing_towards_a_client_that_does_not_read() -> None:
+async def test_closing_connection_is_aborted_if_its_client_does_not_read() -> None:
     transport = Bench().connect()
     transport.room = 0
     transport.receive(get("/large", "Connection: close"))
@@ -149,7 +108,7 @@ async def test_closing_towards_a_client_that_does_not_read() -> None:
     assert transport.aborted
 
 
-async def test_a_last_answer_may_take_its_time() -> None:
+async def test_last_answer_is_sent_to_a_slow_reader() -> None:
     transport = Bench().connect()
     transport.room = 0
     transport.receive(get("/large", "Connection: close"))

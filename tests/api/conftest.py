@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -12,6 +12,7 @@ from fastovms.api.image_parts import ImageInput
 from fastovms.api.served import ChatModel
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.params import ModelInfo
+from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.parts.media.files import Documents
 from fastovms.parts.responses.background import BackgroundRuns, ResponsesState
 from fastovms.state.database import StateBounds
@@ -19,7 +20,7 @@ from fastovms.state.sqlite.database import Database, UnusableFile
 from fastovms.state.sqlite.location import AwaitedFile
 from fastovms.state.state_store import StateDatabase, StateStore
 from fastovms.telemetry.tracing import Tracer
-from tests.api.encoder_api import EncoderApi
+from tests.api.encoder_api import EncoderApi, served_encoder
 from tests.api.fake_api import Api
 from tests.fakes import ByteTokenizer, FakeBackend, Script, model_info
 
@@ -86,6 +87,20 @@ async def make_state():
     for state in states:
         await state.runs.drain(10)
         await state.store.close()
+
+
+@pytest.fixture
+def make_served() -> Iterator[Callable[..., ServedEncoder]]:
+    """Makes models of fake encoders."""
+    made: list[ServedEncoder] = []
+
+    def make(*args, **options) -> ServedEncoder:
+        made.append(served_encoder(*args, **options))
+        return made[-1]
+
+    yield make
+    for served in made:
+        served.tokenizing.close()
 
 
 @pytest.fixture

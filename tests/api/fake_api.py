@@ -113,6 +113,18 @@ class Api:
         assert response is not None, "the answer was streamed"
         return response.status, orjson.loads(response.body)
 
+    async def answer(self, path: str, body: object) -> dict:
+        """The body of an answer that is not streamed and has status 200."""
+        status, answer = await self.post(path, body)
+        assert status == 200, answer
+        return answer
+
+    async def refused(self, path: str, body: object) -> str | None:
+        """The field at fault, by the error of OpenAI's dialect with status 400."""
+        status, answer = await self.post(path, body)
+        assert status == 400, answer
+        return answer["error"]["param"]
+
     async def stream(self, path: str, body: dict) -> list:
         """The events of a streamed answer."""
         stream = FakeStream()

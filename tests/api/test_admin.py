@@ -268,20 +268,13 @@ def ask(name: str = "", **fields: str) -> tuple[Response, dict]:
     return response, orjson.loads(response.body)
 
 
-def test_model_list_has_anthropic_form_with_a_version_header() -> None:
+def test_models_have_anthropic_form_with_a_version_header() -> None:
     page = {"data": [CARD], "has_more": False, "first_id": "a/b", "last_id": "a/b"}
     assert ask(anthropic_version="2023-06-01")[1] == page
     assert ask()[1]["object"] == "list"
     assert anthropic_list([])["first_id"] is None
-
-
-def test_model_card_has_anthropic_form_with_a_version_header() -> None:
     assert ask("a/b", anthropic_version="2023-06-01")[1] == CARD
     assert ask("a/b")[1]["object"] == "model"
-
-
-def test_an_unknown_model() -> None:
     response, error = ask("other", anthropic_version="2023-06-01")
-    assert response.status == 404
-    assert (error["type"], error["error"]["type"]) == ("error", "not_found_error")
-    assert error["request_id"] == "r-1"
+    assert (response.status, error["type"], error["request_id"]) == (404, "error", "r-1")
+    assert error["error"]["type"] == "not_found_error"

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
 
 import msgspec
 import orjson
 import pytest
 
-from fastovms.api.answer import Envelope, StreamUsage, closing_members, usage_body
-from fastovms.api.dialect import OPENAI, OVMS, Dialect
-from fastovms.api.generate import TextGeneration, Usage
-from fastovms.api.request_schemas import StreamOptions
+from fastovms.api.answer import closing_members, usage_body
+from fastovms.api.generate import Usage
 from fastovms.config import ApiConfig
 from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded, RequestError
 from fastovms.telemetry.metrics import SampleTimings
@@ -58,30 +55,6 @@ async def test_failure_before_the_first_byte_is_a_real_status(make_api):
 # The members that every part of an answer repeats.
 
 
-COMMON = {"object": "kind", "created": 5, "model": "m"}
-
-
-@pytest.mark.parametrize(
-    ("dialect", "members"),
-    [(OPENAI, {"id": "i", **COMMON, "system_fingerprint": "f"}), (OVMS, COMMON)],
-)
-def test_only_one_dialect_has_ids(dialect: Dialect, members: dict[str, object]) -> None:
-    assert Envelope("i", 5, "m", "f", dialect).members("kind") == members
-
-
-@pytest.mark.parametrize("reasoning", [None, 0, 2])
-def test_usage_counts_reasoning_if_it_is_parsed(reasoning: int | None) -> None:
-    told = msgspec.to_builtins(usage_body(Usage(3, 4, 1, reasoning)))
-    details = told.pop("completion_tokens_details", None)
-    assert details == (None if reasoning is None else {"reasoning_tokens": reasoning})
-    assert told == {
-        "prompt_tokens": 3,
-        "completion_tokens": 4,
-        "total_tokens": 7,
-        "prompt_tokens_details": {"cached_tokens": 1},
-    }
-
-
 def test_closing_members_have_timings_in_milliseconds() -> None:
     usage = Usage(3, 5, 1, None, SampleTimings(0.002, 0.25, 1.0, 5, 2))
     assert msgspec.to_builtins(closing_members(usage)) == {
@@ -96,49 +69,6 @@ def test_closing_members_have_timings_in_milliseconds() -> None:
         },
     }
     assert set(closing_members(Usage(3, 5, 1))) == {"usage"}
-
-
-# Which frames of a stream carry `usage`.
-
-
-class FakeGeneration:
-    usage = Usage(5, 9, 0, None)
-
-    def usage_of(self, choice: int) -> Usage:
-        return Usage(5, choice, 0, None)
-
-
-def stream_usage(**options: bool) -> StreamUsage:
-    return StreamUsage(cast(TextGeneration, FakeGeneration()), StreamOptions(**options))
-
-
-ALL: dict[str, Any] = {"include_usage": True, "continuous_usage_stats": True}
-
-
-@pytest.mark.parametrize(
-    ("options", "of_choice", "has_last"),
-    [
-        ({}, b"", False),
-        ({"continuous_usage_stats": True}, b"", False),
-        ({"include_usage": True}, b',"usage":null', True),
-        (ALL, b',"usage":' + msgspec.json.encode(usage_body(Usage(5, 3, 0, None))), True),
-    ],
-)
-def test_frames_with_usage(options: dict[str, bool], of_choice: bytes, has_last: bool) -> None:
-    usage = stream_usage(**options)
-    assert usage.member(3) == of_choice
-    assert usage.is_continuous == (options == ALL)
-    assert (usage.last_frame(b'data: {"choices":[') != b"") is has_last
-
-
-def test_frame_of_several_choices_has_null_usage() -> None:
-    assert stream_usage(**ALL).member(None) == b',"usage":null'
-
-
-def test_last_frame_has_usage_and_no_choices() -> None:
-    frame = stream_usage(include_usage=True).last_frame(b'data: {"choices":[')
-    body = orjson.loads(frame.removeprefix(b"data: "))
-    assert body == {"choices": [], "usage": msgspec.to_builtins(usage_body(FakeGeneration.usage))}
 
 
 # Streams: merged while a client does not read, cut where it never does, and ended by errors.
@@ -195,13 +125,3 @@ async def test_a_client_that_never_reads_is_cut_off(make_api):
     assert stream.aborted
     assert stream.writes == []
     assert api.backend.stats().num_running == 0
-
-
-async def test_text_held_back_at_the_end_is_one_write(make_api):
-    stream = FakeStream()
-    stream.writable = False
-    body = {**STREAM, "n": 2}
-    assert await make_api("abc").call("POST", V1, body, stream) is None
-    assert len(stream.writes) == 1
-    assert texts(stream.events) == {0: "abc", 1: "abc"}
-    assert [e["choices"][0]["finish_reason"] for e in stream.events[:-1]] == ["stop", "stop"]

@@ -6,35 +6,20 @@ import asyncio
 import json
 import time
 
-import msgspec
 import pytest
 from msgspec import structs
 from openai.types import Batch
 
-from fastovms.app.parts import FORMS
 from fastovms.errors import MalformedBody
-from fastovms.http.messages import UploadHandler
-from fastovms.http.routing import Match
 from fastovms.params import LOWEST_PRIORITY, Task
-from fastovms.parts.batches.endpoints import BatchRequest, batch_object
-from fastovms.parts.batches.records import BatchError
+from fastovms.parts.batches.endpoints import BatchRequest
 from fastovms.parts.batches.service import BatchService
 from fastovms.parts.batches.store import FileRecord
 from fastovms.server_config import BatchConfig, FilesConfig
 from tests.api.documented_values import of_files_and_batches
 from tests.api.encoder_api import EncoderApi, served_encoder
-from tests.batches.test_records import new_record
 
 # What is told of a batch.
-
-
-def test_it_is_openais_and_as_described() -> None:
-    for fields in ({}, {"errors": [BatchError("a", "b", "c", 5)], "metadata": {"d": "e"}}):
-        told = msgspec.to_builtins(batch_object(new_record(tenant="secret", **fields)))
-        parsed = Batch(**told)
-        assert parsed.model_dump() == told
-        assert parsed.request_counts.total == 0
-        assert "secret" not in str(told)
 
 
 # The endpoints of batches, whose lines the endpoints of models answer.
@@ -368,18 +353,3 @@ def test_only_routes_that_run_a_model_are_batch_endpoints(make_api, url: str, ex
     assert "/v1/completions" in endpoints.all()
     with pytest.raises(MalformedBody, match="nested more than 100 levels"):
         rules.weigh(b"[" * 101 + b"]" * 101)
-
-
-# Which routes files and batches have.
-
-
-@pytest.mark.parametrize("prefix", ["/v1", "/v3", "/v3/v1"])
-def test_files_and_batches_are_routed_below_each_prefix(make_api, prefix: str) -> None:
-    api = make_api()
-    service = BatchService(None, FilesConfig(), BatchConfig(), time.time)
-    service.start(api.router, api.context, lambda: 0)
-    for path in ("/files", "/files/x", "/files/x/content", "/batches", "/batches/x"):
-        assert isinstance(api.router.match("GET", prefix + path), Match)
-    upload = api.router.match("POST", f"{prefix}/files")
-    assert isinstance(upload.handler, UploadHandler)
-    assert upload.pattern in FORMS

@@ -27,7 +27,6 @@ from fastovms.api.body import (
     FairThread,
     decode,
     scan,
-    show,
 )
 from fastovms.errors import (
     BackendUnavailable,
@@ -213,20 +212,10 @@ def test_bytes_that_are_no_utf8():
             decode(b'{"prompt": "' + b"x" * 1_200_000 + wrong + b'"}', Body)
 
 
-def test_error_quotes_the_beginning_of_a_long_value():
-    with pytest.raises(InvalidField, match=r'^inner must be an object, not "xxx'):
-        decode(b'{"inner": "' + b"x" * 2_000_000 + b'"}', Body)
-
-
 def test_a_wide_string_has_a_limit():
     with pytest.raises(MalformedBody, match="not all of them ASCII"):
         decode('{{"prompt": "é{}"}}'.format("x" * MAX_WIDE).encode(), Body)
     assert len(decode(b'{"prompt": "%b"}' % (b"x" * (MAX_WIDE + 1)), Body).prompt) > MAX_WIDE
-
-
-def test_the_rest_has_a_limit():
-    with pytest.raises(MalformedBody, match="outside of strings"):
-        decode(b'{"prompt": ["' + b'","'.join([b"x" * 5000] * 2000) + b'"]}', Body)
 
 
 def test_placeholders_do_not_collide_with_client_text():
@@ -430,35 +419,6 @@ def test_malformed_body_is_refused_with_the_reason(body, message):
 @pytest.mark.parametrize(
     ("body", "param", "message"),
     [
-        (b'{"number": NaN}', "number", "number must be a finite number, not NaN"),
-        (b'{"x": {"y": [1, -Infinity]}}', "x.y[1]", "x.y[1] must be a finite number, not -Infinity"),  # noqa: E501
-    ],
-)  # fmt: skip
-def test_a_number_that_is_no_json_is_named(body, param, message):
-    with pytest.raises(MalformedBody) as caught:
-        decode(body, Schema)
-    assert caught.value.param == param
-    assert caught.value.message == f"the body is not valid JSON: {message}"
-
-
-def test_the_name_of_a_field_is_repeated_in_part_only():
-    with pytest.raises(MalformedBody) as caught:
-        decode(b'{"' + b"x" * 10_000 + b'": NaN}', Schema)
-    assert len(caught.value.message) < 200
-
-
-def test_integers_are_numbers_and_unknown_keys_are_ignored():
-    assert decode(b'{"number": 3, "unknown": {"number": "x"}}', Schema).number == 3
-
-
-def test_show_cuts_long_values():
-    assert show("a" * 100) == '"' + "a" * 56 + "..."
-    assert show([1, None, True]) == "[1, null, true]"
-
-
-@pytest.mark.parametrize(
-    ("body", "param", "message"),
-    [
         (b'{"items": [[]], "items": {}}', "items[0]", "items[0] must be an integer or a string"),
         (b'{"items": [null], "items": []}', "items[0]", "items[0] must be an integer or a string"),
         (b'{"number": "x", "number": 1}', "number", "number must be a number"),
@@ -473,13 +433,6 @@ def test_error_leaves_out_the_value_of_a_repeated_key(body, param, message):
     with pytest.raises(InvalidField) as caught:
         decode(body, Schema)
     assert (caught.value.param, caught.value.message) == (param, message)
-
-
-def test_lone_surrogate_in_a_key_is_escaped_in_the_error():
-    with pytest.raises(MalformedBody) as caught:
-        decode(rb'{"number": 1, "\ud800": NaN}', Schema)
-    assert caught.value.param == r"\ud800"
-    assert caught.value.message.endswith(r"\ud800 must be a finite number, not NaN")
 
 
 # Nobody's bodies keep those of another client waiting.
@@ -551,20 +504,6 @@ async def test_a_large_body_waits_for_no_huge_one(
     assert not any(task.done() for task in huge)
     blocked.set()
     await asyncio.gather(*huge)
-
-
-async def test_huge_bodies_are_taken_in_turn(reader: BodyReader, blocked: threading.Event) -> None:
-    hostile = [
-        asyncio.create_task(reader.read(request(2_000_000, "a"), BodyReaderSchema))
-        for _ in range(8)
-    ]
-    await asyncio.sleep(0)
-    other = asyncio.create_task(reader.read(request(2_000_000, "b"), BodyReaderSchema))
-    await asyncio.sleep(0)
-    blocked.set()
-    await other
-    assert not hostile[-1].done()
-    await asyncio.gather(*hostile)
 
 
 async def test_too_many_bodies(reader: BodyReader, blocked: threading.Event) -> None:

@@ -248,8 +248,7 @@ async def test_a_part_that_is_no_text_is_named_with_its_type(make):
 
 async def test_a_schema_of_no_use_leaves_arguments_free_where_the_model_may_choose(make):
     api = make()
-    status, _ = await api.post(V1, {**BODY, "tools": [tool("bad")]})
-    assert status == 200
+    await api.answer(V1, {**BODY, "tools": [tool("bad")]})
     assert api.backend.submitted[0].params.grammar is None
 
 

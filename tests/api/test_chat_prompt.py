@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fastovms.api.answer import ShownPieces
 from fastovms.api.rendering import TemplateRuns
-from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Reasoning
 from fastovms.text.template_files import make_template
 from tests.api.chat_models import MESSAGES, TEMPLATE, chat_model, prompt_of, tool
 from tests.api.chats import BODY, V1, V3, make
@@ -64,8 +62,7 @@ __all__ = ["make"]
 )  # fmt: skip
 async def test_request_fields_are_rendered_into_the_prompt(make, fields, prompt):
     api = make()
-    status, body = await api.post(V1, {**BODY, **fields})
-    assert status == 200, body
+    await api.answer(V1, {**BODY, **fields})
     assert prompt_of(api) == prompt
 
 
@@ -80,7 +77,7 @@ REFUSED_TEMPLATES = [
 ]  # fmt: skip
 
 
-async def test_templates_of_requests(make):
+async def test_template_of_a_request_needs_trust_and_has_limits(make):
     body = {**BODY, "chat_template": "{{ messages[0].content }}!"}
     status, answer = await make().post(V1, body)
     assert (status, answer["error"]["param"]) == (400, "chat_template")
@@ -103,7 +100,7 @@ async def test_templates_of_requests(make):
         runs.close()
 
 
-async def test_template_that_takes_much_is_rendered_in_a_process(make):
+async def test_costly_template_is_rendered_in_a_process(make):
     source = "{% for i in range(200) %}{% for m in messages %}{% endfor %}{% endfor %}done"
     template = make_template({"default": source}, {})
     runs = TemplateRuns(template.budget)
@@ -118,7 +115,7 @@ async def test_template_that_takes_much_is_rendered_in_a_process(make):
         runs.close()
 
 
-async def test_the_operators_variables_of_the_template(make):
+async def test_template_variables_of_the_operator_are_defaults(make):
     chat = chat_model(default_chat_template_kwargs={"style": "terse", "enable_thinking": False})
     api = make(chat=chat)
     await api.post(V1, BODY)
@@ -138,36 +135,10 @@ async def test_template_refusal_is_a_400_with_its_message(make):
         assert (status, "no such role: bad" in message) == (400, True)
 
 
-async def test_a_model_without_a_template_still_completes(make_api):
+async def test_model_without_a_template_refuses_chats_and_completes(make_api):
     api = make_api("x")
     for path in (V1, V3):
         status, body = await api.post(path, BODY)
         message = body["error"]["message"] if path == V1 else body["error"]
         assert (status, "no chat template" in message) == (400, True)
     assert (await api.post("/v1/completions", {"prompt": "a"}))[0] == 200
-
-
-# What is left out of an answer.
-
-
-PIECES = [
-    Content("a"),
-    Reasoning("b"),
-    CallBegin(0, "f"),
-    CallArguments(0, "{}"),
-    CallEnd(0, True),
-    CallBegin(1, "g"),
-]
-
-
-@pytest.mark.parametrize(
-    ("shown", "indices"),
-    [
-        (ShownPieces(), [0, 1, 2, 3, 4, 5]),
-        (ShownPieces(hides_content=True), [1, 2, 3, 4, 5]),
-        (ShownPieces(hides_reasoning=True), [0, 2, 3, 4, 5]),
-        (ShownPieces(one_call=True), [0, 1, 2, 3, 4]),
-    ],
-)
-def test_hidden_pieces_are_not_shown(shown: ShownPieces, indices: list[int]) -> None:
-    assert [index for index, piece in enumerate(PIECES) if shown.shows(piece)] == indices

@@ -13,16 +13,13 @@ from tests.api.chat_models import MESSAGES, PARAMETERS, chat_model, custom, gram
 from tests.api.test_all_fields import FLAG, VALID
 from tests.api.test_chat_bad_input import (
     BODY,
-    OF_CHAT,
     OF_COMPLETIONS,
-    SHARED,
     V1,
     V3,
     answer,
     fault,
     parts,
 )
-from tests.api.wrong_values import JSON
 from tests.fakes import FakeStream, model_info
 
 CHAT_VALID: dict[str, list[object]] = {
@@ -103,25 +100,6 @@ async def test_fields_together_are_taken_or_named(make_api, fields, path, stream
         assert response.status == 400, response.body
         message = fault(orjson.loads(response.body), path)
         assert any(name in message for name in (*fields, "messages", "max_tokens")), message
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(
-    name=st.sampled_from(sorted({*SHARED, *OF_CHAT, "messages"})),
-    value=JSON,
-    path=st.sampled_from([V1, V3]),
-)
-async def test_random_values_answer_or_name_the_field(make_api, name, value, path):
-    api = make_api("x", model=model_info(max_model_len=500), chat=chat_model())
-    body = json.dumps({**BODY, name: value}).encode()
-    response = await api.call("POST", path, body, FakeStream())
-    if response is None or response.status == 200:
-        return
-    assert response.status in (400, 404, 412)
-    if response.status != 404:
-        message = fault(orjson.loads(response.body), path)
-        assert name in message or "body" in message
 
 
 MEMBERS = st.sampled_from(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastovms.config import ApiConfig
 from tests.api.chat_models import BROKEN, call_text, chat_model, tool
-from tests.api.chats import BODY, THOUGHT, V1, V3, content_logprobs, join, make
+from tests.api.chats import BODY, THOUGHT, V1, content_logprobs, join, make
 from tests.fakes import FakeStream, model_info
 
 __all__ = ["make"]
@@ -139,30 +137,6 @@ async def test_a_stream_is_the_whole_answer(make_api, text, fields, tokens_per_s
         for call in message.get("tool_calls", ())
     ]
     assert stream.events[-2]["usage"] == answer["usage"]
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_cancellation_frees_the_backend(make, streamed):
-    api = make("hello")
-    api.backend.paused = True
-    task = asyncio.create_task(api.call("POST", V1, {**BODY, "stream": streamed}, FakeStream()))
-    await api.backend.received.wait()
-    assert api.backend.stats().num_running == 1
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert api.backend.stats().num_running == 0
-
-
-@pytest.mark.parametrize("path", [V1, V3])
-async def test_failure_in_a_stream_is_its_last_event(make, path):
-    api = make("hello")
-    api.backend.fail_after = 2
-    events = await api.stream(path, BODY)
-    assert join(events[:-2])[0]["content"] == "he"
-    error = events[-2]["error"]
-    assert (error["message"] if path == V1 else error) == "out of order"
-    assert events[-1] == "[DONE]"
 
 
 async def test_deltas_merge_while_the_client_does_not_read(make):

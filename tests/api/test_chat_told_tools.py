@@ -52,8 +52,7 @@ def model(source: str = SOURCE, name: str = "json") -> ChatModel:
 )
 async def test_tools_are_listed_in_the_message_that_the_template_supports(make, source, begin):
     api = make(chat=model(source))
-    status, body = await api.post(V1, {**BODY, **TOOLS})
-    assert status == 200, body
+    await api.answer(V1, {**BODY, **TOOLS})
     prompt = prompt_of(api)
     assert prompt.startswith(begin)
     assert '"name": "get_weather", "description": "A tool"' in prompt
@@ -66,8 +65,7 @@ async def test_tools_are_listed_in_the_message_that_the_template_supports(make, 
 async def test_calls_are_found_and_streamed(make, choice, name):
     text = NOW if name == "json" else call_text()
     body = {**BODY, **TOOLS, "tool_choice": choice}
-    status, answer = await make(text, chat=model(name=name)).post(V1, body)
-    assert status == 200, answer
+    answer = await make(text, chat=model(name=name)).answer(V1, body)
     [call] = answer["choices"][0]["message"]["tool_calls"]
     assert call["function"]["name"] == "get_weather"
     events = await make(text, chat=model(name=name)).stream(V1, {**body, "stream": True})
@@ -81,8 +79,7 @@ async def test_calls_are_found_and_streamed(make, choice, name):
 async def test_tool_results_become_user_messages(make, name, told):
     api = make(chat=model(name=name))
     more = [*RESULTS, {"role": "user", "content": "So?"}]
-    status, body = await api.post(V1, {**BODY, "messages": more})
-    assert status == 200, body
+    await api.answer(V1, {**BODY, "messages": more})
     result = "Result of the call of get_weather:\n18\n\nSo?"
     assert prompt_of(api) == f"user:Hi;assistant:{told};user:{result};>"
 
@@ -98,5 +95,7 @@ async def test_model_without_a_tool_parser_warns(make, streamed, caplog):
     headers = dict((stream if streamed else response).headers)
     assert "without a tool parser" in headers["Warning"]
     assert "without a tool parser" in caplog.text
-    status, answer = await make(chat=chat).post(V1, {**BODY, **TOOLS, "tool_choice": "required"})
-    assert (status, answer["error"]["param"]) == (400, "tool_choice")
+    assert (
+        await make(chat=chat).refused(V1, {**BODY, **TOOLS, "tool_choice": "required"})
+        == "tool_choice"
+    )

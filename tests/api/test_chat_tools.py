@@ -11,8 +11,6 @@ from fastovms.api.chat_tools import (
     ToolTarget,
     flat_name,
     read_custom,
-    read_function,
-    read_functions,
     read_tools,
 )
 from fastovms.api.dialect import OPENAI, OVMS
@@ -25,15 +23,6 @@ from tests.api.chats import BODY, V1, V3, join, make
 
 
 NESTED = 'start: e\ne: "(" e ")" | "x"'
-
-
-def test_a_function_of_a_namespace():
-    function = {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}
-    read = read_function(function, "tools[0]", "sums")
-    assert read.target == ToolTarget("add", "sums")
-    assert read.tool.name == read.function["name"] == "sums__add"
-    assert read.function["description"] == "Adds."
-    assert not read.is_strict
 
 
 @pytest.mark.parametrize(
@@ -51,7 +40,7 @@ def test_a_function_of_a_namespace():
         (grammar_format(NESTED), NESTED, None, False),
     ],
 )
-def test_a_custom_tool(form, words, pattern, is_enforced):
+def test_custom_tool_is_a_function_with_an_input_string(form, words, pattern, is_enforced):
     custom = {"name": "write", "description": "Writes.", **({"format": form} if form else {})}
     read = read_custom(custom, "tools[0].custom")
     assert read.target == ToolTarget("write", None, "custom")
@@ -65,37 +54,14 @@ def test_a_custom_tool(form, words, pattern, is_enforced):
 
 
 @pytest.mark.parametrize("expression", ["a)|(b", "a)", "[(])", r"(\))|(a))"])
-def test_an_expression_that_closes_what_it_has_not_opened(expression):
+def test_regex_with_an_unopened_group_is_refused(expression):
     form = grammar_format(expression, "regex")
     with pytest.raises(InvalidField, match=r"definition cannot be used: unopened group$") as error:
         read_custom({"name": "write", "format": form}, "tools[0].custom")
     assert error.value.param == "tools[0].custom.format.grammar.definition"
-
-
-@pytest.mark.parametrize("expression", ["(a)|(b)", r"a\)", "[)]", "[])]"])
-def test_balanced_or_quoted_parentheses_in_a_regex_are_accepted(expression):
-    form = grammar_format(expression, "regex")
-    read = read_custom({"name": "write", "format": form}, "tools[0].custom")
-    assert read.input_grammar is not None
-    assert read.input_grammar.source == expression
-
-
-# Functions have one name each, also those of namespaces.
-
-
-@pytest.mark.parametrize(
-    ("name", "namespace", "flat"),
-    [
-        ("add", None, "add"),
-        ("add", "", "add"),
-        ("add", "add", "add"),
-        ("add", "mcp__sums", "mcp__sums__add"),
-        ("add", "mcp__sums__", "mcp__sums__add"),
-        ("_add", "sums", "sums_add"),
-    ],
-)
-def test_flat_name_joins_namespace_and_function_name(name, namespace, flat):
-    assert flat_name(name, namespace) == ToolTarget(name, namespace).function == flat
+    for balanced in ("(a)|(b)", r"a\)", "[)]", "[])]"):
+        custom = {"name": "write", "format": grammar_format(balanced, "regex")}
+        assert read_custom(custom, "tools[0].custom").input_grammar.source == balanced
 
 
 # Choices of tools, in the forms of chats and of responses.
@@ -179,23 +145,20 @@ def test_unknown_tool_choice_is_refused_by_openai_and_empty_in_ovms(choice):
         ),
     ],
 )
-def test_choices_at_fault(choice, message):
+def test_ambiguous_or_malformed_tool_choice_is_refused(choice, message):
     tools = [*TOOLS, {**NAMESPACE, "name": "more"}]
     with pytest.raises(InvalidField, match=re.escape(message)):
         read_tools(tools, choice, None, OPENAI, flat=True, skips_others=True)
 
 
 def test_description_of_a_namespace_is_shown_once():
+    spaces = ["", "sums", "mcp__sums__"]
+    assert [flat_name("add", space) for space in spaces] == ["add", "sums__add", "mcp__sums__add"]
+    assert (flat_name("_add", "sums"), flat_name("add", "add")) == ("sums_add", "add")
     use = read_tools(TOOLS, None, None, OPENAI, flat=True)
     said = [tool["function"].get("description", "") for tool in use.shown]
     assert said[2] == "All about sums.\n\nAdds."
     assert "All about sums" not in said[3]
-
-
-def test_tools_of_other_types_are_named():
-    use = read_tools([{"type": "tool_search"}, NAMESPACE], None, None, OPENAI, flat=True,
-                     skips_others=True)  # fmt: skip
-    assert use.skipped == ["tools[0] of type tool_search"]
 
 
 @pytest.mark.parametrize(
@@ -213,27 +176,10 @@ def test_tools_of_other_types_are_named():
           *(tool(f"t{i}") for i in range(25))], "tools"),
     ],
 )  # fmt: skip
-def test_faults_of_namespaces(tools, param):
+def test_malformed_namespace_is_refused_by_its_place(tools, param):
     with pytest.raises(InvalidField) as raised:
         read_tools(tools, None, None, OPENAI, flat=True)
     assert raised.value.param == param
-
-
-@pytest.mark.parametrize(
-    ("choice", "names", "is_required"),
-    [
-        (None, ["f", "g"], False),
-        ("auto", ["f", "g"], False),
-        ("none", [], False),
-        ({"name": "g"}, ["g"], True),
-    ],
-)
-def test_function_call_selects_legacy_functions(choice, names, is_required):
-    use = read_functions([{"name": "f"}, {"name": "g"}], choice, OPENAI)
-    assert [tool.name for tool in use.tools] == names
-    assert (use.is_required, use.is_named) == (is_required, is_required)
-    assert use.is_legacy
-    assert not use.is_parallel
 
 
 # Tools in chats over fakes: calls in answers, in streams and in the history.
@@ -268,7 +214,7 @@ async def test_calls_agree_in_whole_and_streamed_answers(make, tokens_per_step):
         assert joined["content"] == "Let me see."
 
 
-async def test_call_streams_as_it_is_generated(make):
+async def test_call_is_streamed_as_it_is_generated(make):
     events = await make(call_text()).stream(V1, {**BODY, "tools": [tool()]})
     deltas = [event["choices"][0]["delta"] for event in events[1:-1]]
     first, *others, last = deltas
@@ -291,13 +237,13 @@ async def test_call_streams_as_it_is_generated(make):
 @pytest.mark.parametrize(
     ("path", "content"), [(V1, None), (V3, "")], ids=["null", "empty"]
 )  # fmt: skip
-async def test_content_beside_calls_alone(make, path, content):
+async def test_content_of_a_message_of_calls_is_empty(make, path, content):
     _, body = await make(call_text()).post(path, {**BODY, "tools": [tool()]})
     assert body["choices"][0]["message"]["content"] == content
 
 
 @pytest.mark.parametrize("choice", [None, "none"])
-async def test_without_tools_markup_is_content(make, choice):
+async def test_markup_is_content_if_no_tool_may_be_called(make, choice):
     body = {**BODY, "tools": [tool()], "tool_choice": choice} if choice else BODY
     api = make(call_text())
     _, answer = await api.post(V1, body)
@@ -306,7 +252,7 @@ async def test_without_tools_markup_is_content(make, choice):
     assert "<tool" not in prompt_of(api)
 
 
-async def test_of_parallel_calls_only_the_first_is_kept(make):
+async def test_one_call_is_kept_if_calls_are_not_parallel(make):
     api = make(call_text() + call_text("other"))
     body = {**BODY, "tools": [tool()], "parallel_tool_calls": False}
     _, answer = await api.post(V1, body)
@@ -314,31 +260,29 @@ async def test_of_parallel_calls_only_the_first_is_kept(make):
     assert [name for name, _ in join(await api.stream(V1, body))[0]["calls"]] == ["get_weather"]
 
 
-async def test_tools_beside_their_type_for_ovms(make):
+async def test_flat_tools_are_accepted_by_ovms_alone(make):
     api = make(call_text())
     flat = {"type": "function", **tool()["function"]}
     choice = {"type": "function", "name": "get_weather"}
-    status, body = await api.post(V3, {**BODY, "tools": [flat], "tool_choice": choice})
-    assert status == 200, body
+    body = await api.answer(V3, {**BODY, "tools": [flat], "tool_choice": choice})
     assert body["choices"][0]["finish_reason"] == "tool_calls"
     assert prompt_of(api) == "<tool get_weather>u:Hi;>"
     status, body = await api.post(V1, {**BODY, "tools": [flat]})
     assert (status, body["error"]["param"]) == (400, "tools[0].function")
 
 
-async def test_a_choice_that_no_tool_fits_for_ovms(make):
+async def test_choice_without_its_tool_is_ignored_by_ovms_alone(make):
     for fields in (
         {"tool_choice": "required"},
         {"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "other"}}},
     ):
-        status, body = await make(call_text()).post(V3, {**BODY, **fields})
-        assert status == 200
+        body = await make(call_text()).answer(V3, {**BODY, **fields})
         assert body["choices"][0]["message"]["tool_calls"] == []
         status, body = await make().post(V1, {**BODY, **fields})
         assert (status, body["error"]["param"]) == (400, "tool_choice")
 
 
-async def test_a_call_that_is_cut(make):
+async def test_cut_call_agrees_in_whole_and_streamed_answers(make):
     api = make(call_text())
     body = {**BODY, "tools": [tool()], "max_tokens": 50}
     _, answer = await api.post(V1, body)
@@ -375,7 +319,7 @@ async def test_incomplete_required_call_is_left_out(make, choice, max_tokens):
         (LONDON + "Paris", {}, [WHOLE], [WHOLE], "tool_calls"),
     ],
 )
-async def test_a_call_that_a_stop_string_cuts_is_not_to_be_run(
+async def test_call_cut_by_a_stop_string_finishes_with_stop(
     make, text, fields, whole, streamed, reason
 ):
     body = {**BODY, "tools": [tool()], "stop": "Paris", "stop_in_reasoning": True, **fields}

@@ -20,8 +20,8 @@ from fastovms.text.tools import TOOL_FORMATS
 from tests.api.chat_models import call_text, prompt_of
 from tests.api.messages.asking import BODY as MESSAGE
 from tests.api.messages.asking import PATH as MESSAGES
-from tests.api.messages.asking import join
-from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask, make
+from tests.api.messages.asking import ask as ask_message
+from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask, make, stream_of
 from tests.api.responses.events import check, kinds
 from tests.fakes import FakeStream
 from tests.paths import BYTE_LEVEL_TOKENIZER
@@ -89,29 +89,20 @@ async def test_call_becomes_an_item_and_its_result_a_message(
     tool, function, arguments, kind, members, result = case
     api = make(call_text(function, json.dumps(arguments)))
     body = {**BODY, "tools": [tool]}
-    status, response = await ask(api, "POST", path, body)
-    assert status == 200, response
+    response = await api.answer(path, body)
     [call] = response["output"]
-    assert call == {
-        "id": call["id"],
-        "type": kind,
-        "status": "completed",
-        "call_id": call["call_id"],
-        **members,
-    }
+    ids = {key: call[key] for key in ("id", "call_id")}
+    assert call == {**ids, "type": kind, "status": "completed", **members}
     assert (response["status"], response["tools"]) == ("completed", [tool])
     assert prompt_of(api).startswith(f"<tool {function}>")
-    stream = FakeStream()
-    await api.call("POST", path, {**body, "stream": True}, stream)
-    final = check(stream.events)
+    final = check(await stream_of(api, body, path))
     assert final["output"] == [
         {**call, **{key: final["output"][0][key] for key in ("id", "call_id")}}
     ]
 
     answer = {**result, "call_id": call["call_id"]}
     chained = {**body, "previous_response_id": response["id"], "input": [answer]}
-    status, second = await ask(api, "POST", path, chained)
-    assert status == 200, second
+    await api.answer(path, chained)
     by_chain = prompt_of(api)
     assert f"{{{function} {arguments}}};t:" in by_chain
     given = [{"role": "user", "content": "Hi"}, call, answer]
@@ -126,24 +117,18 @@ async def test_events_of_commands_and_patches(make: Any) -> None:
     api = make(
         call_text("shell", '{"commands": ["ls"]}') + call_text("apply_patch", json.dumps(PATCH))
     )
-    stream = FakeStream()
-    tools = [{"type": "shell"}, {"type": "apply_patch"}]
-    await api.call("POST", V1, {**BODY, "tools": tools, "stream": True}, stream)
-    assert kinds(stream.events)[2:-1] == [
-        "output_item.added",
-        "shell_call_command.added",
-        "shell_call_command.delta",
-        "shell_call_command.done",
-        "output_item.done",
-        "output_item.added",
-        "apply_patch_call_operation_diff.delta",
-        "apply_patch_call_operation_diff.done",
-        "output_item.done",
+    events = await stream_of(api, {"tools": [{"type": "shell"}, {"type": "apply_patch"}]})
+    steps = {"shell_call_command": ("added", "delta", "done"),
+             "apply_patch_call_operation_diff": ("delta", "done")}  # fmt: skip
+    assert kinds(events)[2:-1] == [
+        kind
+        for family, ends in steps.items()
+        for kind in ("output_item.added", *(f"{family}.{end}" for end in ends), "output_item.done")
     ]
-    check(stream.events)
+    check(events)
 
 
-async def test_deletion_has_no_diff(make: Any) -> None:
+async def test_patch_that_deletes_a_file_has_no_diff(make: Any) -> None:
     deleted = {"type": "delete_file", "path": "a"}
     api = make(call_text("apply_patch", json.dumps({**deleted, "diff": ""})))
     _, response = await ask(api, "POST", V1, {**BODY, "tools": [{"type": "apply_patch"}]})
@@ -158,11 +143,9 @@ async def test_malformed_call_is_left_out_and_response_is_incomplete(
     make: Any, arguments: str, streamed: bool
 ) -> None:
     api = make("So." + call_text("shell", arguments))
-    body = {**BODY, "tools": [{"type": "shell"}], "stream": streamed}
+    body = {**BODY, "tools": [{"type": "shell"}]}
     if streamed:
-        stream = FakeStream()
-        await api.call("POST", V1, body, stream)
-        response = check(stream.events)
+        response = check(await stream_of(api, body))
     else:
         _, response = await ask(api, "POST", V1, body)
     assert {item["type"] for item in response["output"]} == {"message"}
@@ -184,11 +167,12 @@ async def test_malformed_call_is_left_out_and_response_is_incomplete(
         ("none", []),
     ],
 )
-async def test_choice_names_tool_by_its_type(make: Any, choice: Any, names: list[str]) -> None:
+async def test_tool_choice_names_a_tool_by_its_type(
+    make: Any, choice: Any, names: list[str]
+) -> None:
     api = make(call_text("shell", '{"commands": ["ls"]}'))
     tools = [{"type": "shell"}, PREVIEW, SEARCH, TOOL]
-    status, response = await ask(api, "POST", V1, {**BODY, "tools": tools, "tool_choice": choice})
-    assert status == 200, response
+    response = await api.answer(V1, {**BODY, "tools": tools, "tool_choice": choice})
     assert prompt_of(api) == "".join(f"<tool {name}>" for name in names) + "u:Hi;>"
     if isinstance(choice, dict) and "tools" not in choice:
         assert response["tool_choice"] == choice
@@ -206,7 +190,7 @@ async def test_number_of_calls_is_limited(make: Any, name: str, value: Any) -> N
 
 
 @pytest.mark.parametrize("kind", ["container_auto", "container_reference"])
-async def test_shell_of_container_is_passed_over(make: Any, kind: str) -> None:
+async def test_tools_of_the_vendor_are_passed_over_with_a_warning(make: Any, kind: str) -> None:
     api, stream = make(), FakeStream()
     tools = [{"type": "shell", "environment": {"type": kind}}, {**FIND, "execution": "server"}]
     answer = await api.call("POST", V1, {**BODY, "tools": tools}, stream)
@@ -217,7 +201,7 @@ async def test_shell_of_container_is_passed_over(make: Any, kind: str) -> None:
     assert status >= 400, body
 
 
-async def test_skills_and_screen_are_described(make: Any) -> None:
+async def test_description_of_a_tool_has_its_skills_or_its_screen(make: Any) -> None:
     skill = {"name": "pdf", "description": "Reads PDFs", "path": "/skills/pdf"}
     shell = {"type": "shell", "environment": {"type": "local", "skills": [skill]}}
     tools = {"tools": [shell, PREVIEW]}
@@ -276,9 +260,10 @@ async def test_skills_and_screen_are_described(make: Any) -> None:
          "input[0].output.type"),
     ],
 )  # fmt: skip
-async def test_faults_are_named(make: Any, fields: Any, param: str) -> None:
-    status, body = await ask(make(), "POST", V1, {**BODY, **fields})
-    assert (status, body["error"]["param"]) == (400, param), body
+async def test_invalid_client_tool_or_item_is_refused_by_its_place(
+    make: Any, fields: Any, param: str
+) -> None:
+    assert await make().refused(V1, {**BODY, **fields}) == param
 
 
 # What the model may write is what the items take, in every format of calls.
@@ -327,7 +312,7 @@ def test_every_format_enforces_the_schemas(compiler: GrammarCompiler, name: str)
 
 
 @pytest.mark.parametrize(("tool", "name", "properties"), ANTHROPIC)
-def test_tool_of_anthropic(
+def test_anthropic_tool_has_the_parameters_of_its_version(
     compiler: GrammarCompiler, tool: Any, name: str, properties: list[str]
 ) -> None:
     [offered] = anthropic_tool(tool, "tools[0]")
@@ -337,31 +322,8 @@ def test_tool_of_anthropic(
     compiler.compile(call_grammar(TOOL_FORMATS["qwen3coder"], None, choice, prompt=""))
 
 
-async def ask_message(api: Any, streamed: bool, **fields: Any) -> dict[str, Any]:
-    body = {**MESSAGE, **fields}
-    if streamed:
-        stream = FakeStream()
-        await api.call("POST", MESSAGES, {**body, "stream": True}, stream)
-        return join(stream.events)
-    answer = await api.call("POST", MESSAGES, body, FakeStream())
-    assert "Warning" not in dict(answer.headers)
-    found: dict[str, Any] = orjson.loads(answer.body)
-    return found
-
-
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_calls_of_anthropic_are_blocks(make: Any, streamed: bool) -> None:
-    api = make(call_text("bash", '{"command": "ls"}'))
-    tools = [tool for tool, *_ in ANTHROPIC[1:2]]
-    choice = {"type": "tool", "name": "bash"}
-    message = await ask_message(api, streamed, tools=tools, tool_choice=choice)
-    [block] = message["content"]
-    assert (block["type"], block["name"], block["input"]) == ("tool_use", "bash", {"command": "ls"})
-    assert "toolset_name" not in block
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_calls_of_toolset_name_it(make: Any, streamed: bool) -> None:
+async def test_call_of_a_toolset_names_it(make: Any, streamed: bool) -> None:
     api = make(call_text("computer__left_click", '{"coordinate": [1, 2]}'))
     tools = [{"type": "computer_toolset_20260801", "configs": {"zoom": {"enabled": False}}}]
     message = await ask_message(api, streamed, tools=tools, tool_choice={"type": "any"})
@@ -417,7 +379,9 @@ def test_toolset_has_the_members_and_inputs_of_the_vendor(family: str, union: An
         ({"type": "bash_20250124"}, {"type": "tool", "name": "memory"}, "tool_choice"),
     ],
 )  # fmt: skip
-async def test_faults_of_anthropic_tools(make: Any, tool: Any, choice: Any, words: str) -> None:
+async def test_invalid_anthropic_tool_is_refused_by_its_place(
+    make: Any, tool: Any, choice: Any, words: str
+) -> None:
     body = {**MESSAGE, "tools": [tool], "tool_choice": choice}
     answer = await make().call("POST", MESSAGES, body, FakeStream())
     assert answer.status == 400

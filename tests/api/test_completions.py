@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from fastovms.api.completions import make_echo
 from fastovms.api.prompt import Prompt
 from fastovms.text.tokenizer import Tokenizer
 from tests.api.completion_requests import BODY, STREAM, V1, V3, texts
-from tests.fakes import FakeStream, model_info, token_logprobs
+from tests.fakes import ByteTokenizer, FakeStream, model_info, token_logprobs
 from tests.paths import FIXTURES
 
 # The prompt stands before its text where a request sets `echo`, with its tokens.
@@ -61,8 +63,7 @@ def test_offsets_of_an_echoed_prompt(fixture, text):
 
 
 async def test_unary_body_of_openai(make_api):
-    status, body = await make_api("hello").post(V1, BODY)
-    assert status == 200
+    body = await make_api("hello").answer(V1, BODY)
     assert body == {
         "id": "cmpl-" + 32 * "0",
         "object": "text_completion",
@@ -94,8 +95,7 @@ async def test_unary_body_of_openai(make_api):
 
 @pytest.mark.parametrize("path", ["/v3/completions", "/v3/v1/completions"])
 async def test_unary_body_of_ovms(make_api, path):
-    status, body = await make_api("hello").post(path, BODY)
-    assert status == 200
+    body = await make_api("hello").answer(path, BODY)
     assert set(body) == {"object", "created", "model", "choices", "usage"}
     assert body["object"] == "text_completion"
     assert body["choices"] == [
@@ -153,8 +153,7 @@ async def test_continuous_usage_stats_count_tokens_in_every_chunk(make_api):
 @pytest.mark.parametrize("prompt", ["ab", ["ab"], [97, 98], [[97, 98]]])
 async def test_prompt_may_be_text_or_tokens_alone_or_in_a_list(make_api, prompt):
     api = make_api("z")
-    status, body = await api.post(V1, {"prompt": prompt, "echo": True})
-    assert status == 200
+    body = await api.answer(V1, {"prompt": prompt, "echo": True})
     assert body["choices"][0]["text"] == "abz"
     assert list(api.backend.submitted[0].prompt_token_ids) == [97, 98]
 
@@ -180,37 +179,6 @@ async def test_echo_of_the_prompt_alone(make_api, path):
     assert api.backend.submitted == []
 
 
-async def test_null_and_neutral_field_values_are_accepted(make_api):
-    fields = {
-        "logprobs": None,
-        "suffix": None,
-        "logit_bias": {},
-        "use_beam_search": False,
-        "bad_words": [],
-        "stop_token_ids": [],
-        "allowed_token_ids": None,
-        "spaces_between_special_tokens": False,
-        "thinking_token_budget": -1,
-        "stop": [],
-        "user": "me",
-        "unknown": {"a": [1]},
-        "response_format": {"type": "text"},
-        "stream_options": None,
-        "n": None,
-        "echo": None,
-        "seed": None,
-    }
-    for path in (V1, V3):
-        status, body = await make_api().post(path, {**BODY, **fields})
-        assert status == 200, body
-
-
-async def test_long_prompts_are_encoded_off_the_loop(make_api):
-    api = make_api(model=model_info(max_model_len=5000))
-    status, body = await api.post(V1, {**BODY, "prompt": "x" * 4000})
-    assert (status, body["usage"]["prompt_tokens"]) == (200, 4000)
-
-
 # Completions over fakes: bodies, streams, and what the model is asked.
 
 
@@ -223,8 +191,7 @@ def spell(request, index: int) -> list[int]:
 async def test_several_prompts_and_samples(make_api, tokens_per_step):
     api = make_api(spell, tokens_per_step=tokens_per_step)
     body = {**BODY, "prompt": ["x", "yy"], "n": 2, "stream_options": None}
-    status, answer = await api.post(V1, body)
-    assert status == 200
+    answer = await api.answer(V1, body)
     wanted = ["x-0!", "x-1!", "yy-0!", "yy-1!"]
     assert [choice["text"] for choice in answer["choices"]] == wanted
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
@@ -236,3 +203,62 @@ async def test_several_prompts_and_samples(make_api, tokens_per_step):
     finished = [e["choices"][0]["finish_reason"] for e in events[:-2]]
     assert finished.count("stop") == 4
     assert events[-2]["usage"] == answer["usage"]
+
+
+async def test_the_clients_request_id(make_api):
+    api = make_api("x" * 60)
+    api.backend.paused = True
+    body = {**BODY, "request_id": "mine"}
+    answers = [asyncio.create_task(api.post(V1, body)) for _ in range(2)]
+    await asyncio.sleep(0)
+    api.backend.paused = False
+    api.backend.step()
+    assert [(await answer)[1]["id"] for answer in answers] == ["cmpl-mine", "cmpl-mine"]
+    ids = [request.request_id for request in api.backend.submitted]
+    assert len(set(ids)) == 2, "two clients may choose the same id"
+    assert "id" not in (await api.post(V3, body))[1]
+
+
+async def test_model_may_be_left_out_in_openais_dialect(make_api):
+    status, body = await make_api().post(V1, {"prompt": "a"})
+    assert (status, body["model"]) == (200, "fake")
+
+
+FIM = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
+
+
+class BeginningTokenizer(ByteTokenizer):
+    """Puts a token before every text."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [99] * add_special_tokens + super().encode(text)
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_suffix_adds_the_fill_in_the_middle_tokens(make_api, path):
+    body = {**BODY, "suffix": "xy", "prompt": ["a", "b"], "return_token_ids": True}
+    api = make_api("z", tokenizer=ByteTokenizer(**FIM))
+    _, answer = await api.post(path, body)
+    inputs = [list(request.prompt_token_ids) for request in api.backend.submitted]
+    assert inputs == [[1, 97, 2, 120, 121, 3], [1, 98, 2, 120, 121, 3]]
+    assert [choice["text"] for choice in answer["choices"]] == ["z", "z"]
+    assert [choice["prompt_token_ids"] for choice in answer["choices"]] == inputs
+    assert answer["usage"]["prompt_tokens"] == 12
+    api = make_api("z", tokenizer=BeginningTokenizer(**FIM))
+    await api.post(path, {**body, "prompt": "a"})
+    await api.post(path, {**body, "prompt": [97], "add_special_tokens": False})
+    inputs = [list(request.prompt_token_ids) for request in api.backend.submitted]
+    assert inputs == [[99, 1, 97, 2, 120, 121, 3], [1, 97, 2, 120, 121, 3]]
+
+
+async def test_prompt_and_suffix_must_fit_together(make_api):
+    api = make_api("z", tokenizer=ByteTokenizer(**FIM), model=model_info(max_model_len=20))
+    for suffix, status in (("x" * 14, 200), ("x" * 15, 400), ("x" * 10_000, 400)):
+        found, answer = await api.post(V1, {**BODY, "suffix": suffix, "max_tokens": 1})
+        assert found == status, answer
+    assert answer["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("suffix", ["", None])
+async def test_no_suffix_needs_no_tokens(make_api, suffix):
+    assert (await make_api("z").post(V1, {**BODY, "suffix": suffix, "echo": True}))[0] == 200

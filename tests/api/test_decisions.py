@@ -102,8 +102,7 @@ def letters(count: int) -> list[list[str]]:
 async def test_probabilities_are_those_of_the_labels(make, question, labels):
     api = make()
     body = {"model": "fake", "input": "The street is wet.", "questions": [PREDICATE, question]}
-    status, answer = await api.post(DECISIONS, body)
-    assert status == 200, answer
+    answer = await api.answer(DECISIONS, body)
     masses = expected(prompts_of(api)[1], labels)
     shares = [mass / math.fsum(masses) for mass in masses]
     found = answer["answers"][1]
@@ -149,8 +148,7 @@ async def test_prompts_share_all_that_is_before_the_question(make):
 async def test_an_answer_does_not_begin_with_reasoning(make, chat, end):
     api = make(chat())
     body = {"model": "fake", "input": "a", "questions": [PREDICATE]}
-    status, answer = await api.post(DECISIONS, body)
-    assert status == 200, answer
+    await api.answer(DECISIONS, body)
     assert bytes(prompts_of(api)[0]).decode().endswith(end)
 
 
@@ -164,8 +162,7 @@ async def test_histories_and_json(make):
     ]
     question = {**PREDICATE, "instructions": [{"type": "input_json", "data": [{"b": 10**30}]}]}
     body = {"model": "fake", "input": items, "questions": [question]}
-    status, answer = await api.post(DECISIONS, body)
-    assert status == 200, answer
+    await api.answer(DECISIONS, body)
     text = bytes(prompts_of(api)[0]).decode()
     assert 's:Judge.;u:{"a":[1000000000000000000000000000000]};' in text
     assert 'u:[{"b":1000000000000000000000000000000}]' in text
@@ -224,8 +221,7 @@ async def test_a_backend_without_such_log_probabilities_refuses(make):
     api = make(ChatModel(TEMPLATE, None, None, ChatConfig()))
     api.backend.check_error = FieldFault("logprob_token_ids", " is not supported by it")
     body = {"model": "fake", "input": "a", "questions": [PREDICATE]}
-    status, answer = await api.post(DECISIONS, body)
-    assert (status, answer["error"]["param"]) == (400, "model")
+    assert await api.refused(DECISIONS, body) == "model"
 
 
 @pytest.mark.parametrize(

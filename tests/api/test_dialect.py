@@ -13,7 +13,6 @@ from fastovms.api.dialect import (
     COHERE,
     COHERE_ERRORS,
     DIALECTS,
-    DONE,
     OLLAMA,
     OLLAMA_ERRORS,
     OPENAI,
@@ -25,30 +24,13 @@ from fastovms.api.dialect import (
     ErrorReport,
     dialect_of,
     error_response,
-    frame,
     render_error,
-    split_frame,
-    without_name,
 )
 from fastovms.errors import CONTEXT_EXCEEDED
 from fastovms.http.messages import Request
 from fastovms.request_fields import Range
 
 # What stands around the JSON of an event.
-
-
-def test_frame_has_the_event_name_if_given() -> None:
-    assert frame(b'{"a":1}') == b'data: {"a":1}\n\n'
-    assert frame(b"{}", "response.created") == b"event: response.created\ndata: {}\n\n"
-    assert DONE == b"data: [DONE]\n\n"
-
-
-def test_a_name_can_be_left_out() -> None:
-    assert without_name(frame(b"{}", "error")) == without_name(frame(b"{}")) == frame(b"{}")
-
-
-def test_a_frame_is_taken_apart() -> None:
-    assert split_frame(frame(b'{"a":1}', "response.created")) == (b"response.created", b'{"a":1}')
 
 
 # Each family of clients reads errors in its own form.
@@ -149,11 +131,6 @@ def test_range_contains_its_bounds_unless_open(
 )
 def test_dialect_is_chosen_by_path_prefix(path: str, dialect: Dialect) -> None:
     assert dialect_of(path) is dialect
-
-
-def test_prefixes_of_dialects_are_unique() -> None:
-    prefixes = [prefix for dialect in DIALECTS for prefix in dialect.prefixes]
-    assert len(set(prefixes)) == len(prefixes)
 
 
 # Errors of the HTTP layer have the form of their path's clients.

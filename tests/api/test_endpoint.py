@@ -202,12 +202,6 @@ def test_an_unknown_place() -> None:
         list_page(RECORDS, Page(1, True, "x"), describe)
 
 
-def test_list_page_describes_its_own_records_only() -> None:
-    asked = []
-    list_page(RECORDS, Page(2, True, "a"), lambda record: asked.append(record.id) or {})
-    assert asked == ["b", "c"]
-
-
 # Which `metadata` is taken; what is refused is in the tests of responses, too.
 
 
@@ -255,7 +249,3 @@ def test_warnings_are_joined_in_a_header_and_logged(warnings, header, caplog):
     assert [record.levelname for record in caplog.records] == ["WARNING"] * len(headers)
     for record in caplog.records:
         assert record.getMessage().startswith(f"request req-1: {warnings[0][:100]}")
-
-
-def test_empty_list_of_ignored_parts_has_no_warning():
-    assert not passed_over([])

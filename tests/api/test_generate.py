@@ -20,9 +20,6 @@ from tests.api.chats import make
 from tests.api.completion_requests import BODY, V1, V3, texts
 from tests.fakes import FakeStream
 
-SUBMISSION_V1 = "/v1/completions"
-SUBMISSION_BODY = {"model": "fake", "prompt": "ab"}
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("others_wait", [False, True])
@@ -39,7 +36,7 @@ SUBMISSION_BODY = {"model": "fake", "prompt": "ab"}
         (2, 3, None),
     ],
 )
-async def test_prompts_are_queued_together_or_not_at_all(
+async def test_prompts_of_a_request_are_queued_together_or_refused(
     make_api, prompts, n, param, fields, others_wait
 ):
     """No request waits for ever for a place in a queue that is too short for it."""
@@ -49,12 +46,10 @@ async def test_prompts_are_queued_together_or_not_at_all(
     other = None
     if others_wait:
         backend.paused = True
-        other = asyncio.create_task(api.post(SUBMISSION_V1, {**SUBMISSION_BODY, "n": 4}))
+        other = asyncio.create_task(api.post(V1, {**BODY, "n": 4}))
         await backend.received.wait()
     num_others = len(backend.submitted)
-    status, answer = await api.post(
-        SUBMISSION_V1, {**SUBMISSION_BODY, **fields, "prompt": ["a"] * prompts, "n": n}
-    )
+    status, answer = await api.post(V1, {**BODY, **fields, "prompt": ["a"] * prompts, "n": n})
     if other is not None:
         assert status == 429
         assert len(backend.submitted) == num_others
@@ -90,7 +85,7 @@ def test_delta_has_size_and_emptiness(delta: SampleDelta, size: int, is_empty: b
     assert (delta.size, delta.is_empty) == (size, is_empty)
 
 
-def test_deltas_together_are_the_last_with_the_texts_of_all() -> None:
+def test_merged_deltas_have_the_text_of_all_and_the_end_of_the_last() -> None:
     first = SampleDelta(1, "a", num_tokens=1, tokens=[TOKEN], pieces=[Content("a")], parsed="x")
     last = SampleDelta(
         1, "b", FinishReason.LENGTH, "stop", 2, [TOKEN._replace(token_id=2)], [Content("b")], "y"
@@ -172,7 +167,7 @@ def test_metric_counts_the_longest_sample_of_each_prompt() -> None:
     assert told.metrics.request_max_num_generation_tokens.buckets()[1] == 7 + 2
 
 
-def test_all_samples_of_a_prompt_have_waited_alike() -> None:
+def test_samples_of_a_prompt_have_the_same_queue_time() -> None:
     told = Told(n=2)
     told.give(0, 1, at=101.0, queue=0.25)
     told.give(1, 1, at=102.0)
@@ -203,15 +198,6 @@ def test_cached_tokens_and_accepted_drafts_are_in_the_log() -> None:
         told.progress.note_output(told.progress.samples[sample], output, 1)
     assert told.log_fields["cached_tokens"] == 8
     assert told.log_fields["accepted_draft_tokens"] == 5
-
-
-def test_tokens_cached_by_scoring_are_not_counted_as_cached() -> None:
-    told = Told((5,))
-    told.progress.note_scored([1])
-    output = GenerationOutput(0, (), None, 0, num_cached_tokens=4)
-    told.progress.note_output(told.progress.samples[0], output, 1)
-    assert told.log_fields["cached_tokens"] == 1
-    assert told.progress.num_cached_tokens == [1]
 
 
 # How texts end: stop strings, cancellation, prompts that are refused.
@@ -264,9 +250,7 @@ async def test_stop_string_within_min_tokens_is_passed_over(
     ],
 )
 @pytest.mark.parametrize("stop", ["foo ", "o \n ", "a <"])
-async def test_usage_ends_with_the_stop_string_where_a_chat_holds_text_back(
-    make, path, fields, counted, stop, streamed
-):
+async def test_usage_ends_with_the_stop_string(make, path, fields, counted, stop, streamed):
     api = make("a foo \n \n bar a <b> foo")
     end = "a foo \n \n bar a <b> foo".index(stop) + len(stop)
     body = {"model": "fake", "stream": streamed, **fields}
@@ -274,14 +258,13 @@ async def test_usage_ends_with_the_stop_string_where_a_chat_holds_text_back(
         body["options"] = {"stop": [stop]}
     else:
         body["stop_sequences" if path == "/v1/messages" else "stop"] = [stop]
-    if "/chat/" in path or path == "/v1/completions":
-        body |= {"stream_options": {"include_usage": True}} if streamed else {}
-    if not streamed:
-        _, answer = await api.post(path, body)
-        answers = [answer]
+    if streamed and "stop" in body:
+        body["stream_options"] = {"include_usage": True}
+    stream = FakeStream()
+    response = await api.call("POST", path, body, stream)
+    if response is not None:
+        answers = [json.loads(response.body)]
     else:
-        stream = FakeStream()
-        assert await api.call("POST", path, body, stream) is None
         answers = stream.lines if path.startswith("/api/") else stream.events
     found = [value for one in answers if one != "[DONE]" for value in _find(one, counted)]
     assert found[-1] == end
@@ -293,21 +276,6 @@ def _find(value, name):
         yield from (member for key, member in value.items() if key == name)
         for member in value.values():
             yield from _find(member, name)
-
-
-async def test_stop_string_ends_one_sample_and_not_the_others(make_api):
-    api = make_api(lambda request, index: b"one two" if index == 0 else b"three", tokens_per_step=1)
-    _, answer = await api.post(V1, {**BODY, "stop": "ne", "n": 2})
-    assert [choice["text"] for choice in answer["choices"]] == ["o", "three"]
-    assert [choice["stop_reason"] for choice in answer["choices"]] == ["ne", None]
-
-
-async def test_stop_string_completed_by_the_flush(make_api):
-    """The last bytes are an unfinished character, which becomes U+FFFD at the end of the text."""
-    api = make_api(lambda request, index: [97, 0xC3])
-    _, answer = await api.post(V1, {**BODY, "stop": "\ufffd"})
-    assert answer["choices"][0]["text"] == "a"
-    assert answer["choices"][0]["stop_reason"] == "\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -323,7 +291,9 @@ async def test_stop_string_completed_by_the_flush(make_api):
         (V3, {"stream": True, "include_stop_str_in_output": True}, "one two"),
     ],
 )
-async def test_stop_string_in_the_text(make_api, path, fields, text):
+async def test_stop_string_is_in_the_text_if_the_request_or_an_ovms_stream_includes_it(
+    make_api, path, fields, text
+):
     api = make_api("one two three")
     body = {**BODY, "stop": "two", **fields}
     if fields.get("stream"):
@@ -331,6 +301,20 @@ async def test_stop_string_in_the_text(make_api, path, fields, text):
     else:
         _, answer = await api.post(path, body)
         assert answer["choices"][0]["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("scripts", "stop", "found"),
+    [
+        ([b"one two", b"three"], "ne", [("o", "ne"), ("three", None)]),
+        ([b"a\xc3"] * 2, "\ufffd", [("a", "\ufffd")] * 2),
+    ],
+    ids=["in one of two samples", "in the bytes of no character at the end"],
+)
+async def test_stop_string_ends_its_sample_alone(make_api, scripts, stop, found):
+    api = make_api(lambda request, index: scripts[index])
+    _, answer = await api.post(V1, {**BODY, "stop": stop, "n": 2})
+    assert [(choice["text"], choice["stop_reason"]) for choice in answer["choices"]] == found
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -347,7 +331,7 @@ async def test_cancellation_frees_the_backend(make_api, streamed):
     assert api.backend.stats().num_running == 0
 
 
-async def test_a_prompt_that_is_refused_takes_the_others_with_it(make_api):
+async def test_refused_prompt_cancels_the_others_of_its_request(make_api):
     api = make_api()
     api.backend.paused = True
     submit = api.backend.submit
@@ -367,28 +351,6 @@ async def test_a_prompt_that_is_refused_takes_the_others_with_it(make_api):
 
 
 __all__ = ["make"]
-
-CHAT = {"model": "fake", "messages": MESSAGES}
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/chat/completions", CHAT),
-        ("/v1/messages", {**CHAT, "max_tokens": 50}),
-        ("/api/chat", {**CHAT, "stream": False}),
-        ("/v1/responses", {"model": "fake", "input": "Hi"}),
-    ],
-)
-async def test_a_job_is_run_whoever_asks(make, path, body):
-    api = make("<think>hm</think>Good")
-    answer = await api.call("POST", path, json.dumps(body).encode(), FakeStream())
-    assert answer.status == 200, answer.body
-    [request] = api.backend.submitted
-    assert request.prompt_token_ids
-    assert b"Good" in answer.body
-    assert b"</think>" not in answer.body, "it was parsed"
-    assert api.backend.stats().num_running == 0
 
 
 # What a client is told whose generation is cut.
@@ -416,9 +378,5 @@ def test_failure_has_the_reason_of_the_backend(
     error = failure(output)
     assert type(error) is kind
     assert message in str(error)
-
-
-def test_a_refusal_names_the_field() -> None:
-    error = failure(ended(FinishReason.ERROR, refusal=REFUSAL))
-    assert isinstance(error, RequestError)
-    assert (error.param, error.code) == ("prompt", "context_length_exceeded")
+    if isinstance(error, RequestError):
+        assert (error.param, error.code) == ("prompt", "context_length_exceeded")

@@ -10,15 +10,9 @@ from fastovms.api.logprobs import LOWEST, TokenNames, likeliest, logprob_arrays
 from fastovms.config import ApiConfig
 from fastovms.params import ALL_LOGPROBS, TokenLogprobs
 from fastovms.text.detokenizer import TextToken
-from tests.api.completion_requests import BODY, V1
+from tests.api.completion_requests import BODY, V1, V3
 from tests.fakes import EOS, FakeStream, model_info
 
-# Log probabilities: their forms, and that a stream tells the same as the whole answer.
-
-
-LOGPROB_FORMATS_V1 = "/v1/completions"
-V3 = "/v3/completions"
-LOGPROB_FORMATS_BODY = {"model": "fake", "prompt": "ab"}
 ARRAYS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
@@ -59,18 +53,15 @@ def test_logprob_arrays_have_names_and_offsets_of_tokens():
     assert arrays.token_logprobs == [None, -1.0, -1.0]
     assert arrays.top_logprobs == [None, {"b": -0.5, "bytes:\\xc3": -1.0}, {"c": -1.0}]
     assert arrays.text_offset == [10, 11, 11]
-
-
-def test_of_tokens_with_the_same_text_the_likelier_counts():
     same = TokenNames(lambda token_id: b"x")
     [top] = logprob_arrays([TextToken(1, 0, entry(3, 1, 2))], 2, same).top_logprobs
-    assert top == {"x": -0.5}
+    assert top == {"x": -0.5}, "of tokens with the same text the likelier counts"
 
 
-@pytest.mark.parametrize("path", [LOGPROB_FORMATS_V1, V3])
+@pytest.mark.parametrize("path", [V1, V3])
 @pytest.mark.parametrize("num_top", [0, 1, 20])
 async def test_unary_logprobs_have_the_requested_alternatives(make_api, path, num_top):
-    _, answer = await make_api("abc").post(path, {**LOGPROB_FORMATS_BODY, "logprobs": num_top})
+    _, answer = await make_api("abc").post(path, {**BODY, "logprobs": num_top})
     logprobs = answer["choices"][0]["logprobs"]
     assert tuple(logprobs) == ARRAYS
     assert logprobs["tokens"] == ["a", "b", "c"]
@@ -81,8 +72,8 @@ async def test_unary_logprobs_have_the_requested_alternatives(make_api, path, nu
 
 
 async def test_offsets_count_characters_for_openai_and_bytes_for_ovms(make_api):
-    for path, offsets in ((LOGPROB_FORMATS_V1, [2, 2, 3, 3, 4]), (V3, [3, 3, 5, 5, 7])):
-        body = {**LOGPROB_FORMATS_BODY, "prompt": "aé", "logprobs": 0}
+    for path, offsets in ((V1, [2, 2, 3, 3, 4]), (V3, [3, 3, 5, 5, 7])):
+        body = {**BODY, "prompt": "aé", "logprobs": 0}
         _, answer = await make_api("éüx").post(path, {**body, "echo": True})
         logprobs = answer["choices"][0]["logprobs"]
         assert logprobs["text_offset"] == [0, 1, 1, *offsets]
@@ -94,14 +85,14 @@ async def test_offsets_count_characters_for_openai_and_bytes_for_ovms(make_api):
 @pytest.mark.parametrize("tokens_per_step", [1, 3])
 @pytest.mark.parametrize(
     ("path", "prompt_offsets", "offsets"),
-    [(LOGPROB_FORMATS_V1, [0, 1, 2], [0, 1, 2, 3, 4, 4]), (V3, [0, 1, 4], [0, 3, 6, 7, 10, 10])],
+    [(V1, [0, 1, 2], [0, 1, 2, 3, 4, 4]), (V3, [0, 1, 4], [0, 3, 6, 7, 10, 10])],
 )
-async def test_offsets_after_bytes_that_are_no_character(
+async def test_offsets_count_the_replacements_of_invalid_bytes(
     make_api, path, prompt_offsets, offsets, tokens_per_step
 ):
     script = b"\xc3\xc3>\xff\xc3\xa9"
     api = make_api(lambda request, index: script, tokens_per_step=tokens_per_step)
-    body = {**LOGPROB_FORMATS_BODY, "prompt": [*b"a\xc3b"], "logprobs": 0}
+    body = {**BODY, "prompt": [*b"a\xc3b"], "logprobs": 0}
     for echo, length in ((False, 0), (True, prompt_offsets[-1] + 1)):
         _, answer = await api.post(path, {**body, "echo": echo})
         [choice] = answer["choices"]
@@ -112,30 +103,23 @@ async def test_offsets_after_bytes_that_are_no_character(
         assert streamed[0]["text_offset"] == expected
 
 
-async def test_tokens_as_ids(make_api):
-    body = {
-        **LOGPROB_FORMATS_BODY,
-        "logprobs": 1,
-        "return_tokens_as_token_ids": True,
-        "prompt_logprobs": 0,
-    }
-    _, answer = await make_api("ab").post(LOGPROB_FORMATS_V1, body)
+async def test_tokens_are_named_by_id_if_asked(make_api):
+    body = {**BODY, "logprobs": 1, "return_tokens_as_token_ids": True, "prompt_logprobs": 0}
+    _, answer = await make_api("ab").post(V1, body)
     choice = answer["choices"][0]
     assert choice["logprobs"]["tokens"] == ["token_id:97", "token_id:98"]
     assert choice["logprobs"]["top_logprobs"][0] == {"token_id:97": -0.5}
     assert choice["prompt_logprobs"][1]["98"]["decoded_token"] == "b"
 
 
-async def test_the_whole_vocabulary(make_api):
+async def test_logprobs_of_the_whole_vocabulary_are_returned_if_allowed(make_api):
     api = make_api("ab", config=ApiConfig(max_logprobs=-1))
-    _, answer = await api.post(LOGPROB_FORMATS_V1, {**LOGPROB_FORMATS_BODY, "logprobs": -1})
+    _, answer = await api.post(V1, {**BODY, "logprobs": -1})
     assert [len(top) for top in answer["choices"][0]["logprobs"]["top_logprobs"]] == [EOS, EOS]
 
 
 async def test_prompt_logprobs_include_the_prompt_token_and_the_likeliest(make_api):
-    _, answer = await make_api("z").post(
-        LOGPROB_FORMATS_V1, {**LOGPROB_FORMATS_BODY, "prompt": ["ab", "cc"], "prompt_logprobs": 1}
-    )
+    _, answer = await make_api("z").post(V1, {**BODY, "prompt": ["ab", "cc"], "prompt_logprobs": 1})
     choices = [choice["prompt_logprobs"] for choice in answer["choices"]]
     assert choices == [
         [None, {"98": {"logprob": -0.5, "rank": 1, "decoded_token": "b"}}],
@@ -150,11 +134,11 @@ async def test_prompt_logprobs_include_the_prompt_token_and_the_likeliest(make_a
     assert answer["choices"][0]["logprobs"] is None
 
 
-async def test_prompt_logprobs_and_echoed_ones_have_their_own_numbers(make_api):
+async def test_prompt_logprobs_and_echoed_logprobs_have_their_own_numbers(make_api):
     api = make_api("z")
     _, answer = await api.post(
-        LOGPROB_FORMATS_V1,
-        {**LOGPROB_FORMATS_BODY, "prompt_logprobs": 3, "logprobs": 1, "echo": True},
+        V1,
+        {**BODY, "prompt_logprobs": 3, "logprobs": 1, "echo": True},
     )
     choice = answer["choices"][0]
     assert len(choice["prompt_logprobs"][1]) == 3
@@ -162,13 +146,13 @@ async def test_prompt_logprobs_and_echoed_ones_have_their_own_numbers(make_api):
     assert [request.params.prompt_logprobs for request in api.backend.submitted] == [3]
 
 
-@pytest.mark.parametrize("path", [LOGPROB_FORMATS_V1, V3])
+@pytest.mark.parametrize("path", [V1, V3])
 @pytest.mark.parametrize("fields", [{}, {"n": 2}, {"prompt": ["ab", "c"], "n": 2}])
 @pytest.mark.parametrize("max_tokens", [0, 1, 4])
-async def test_echo_with_logprobs(make_api, path, fields, max_tokens):
+async def test_echo_has_logprobs_of_prompt_and_completion(make_api, path, fields, max_tokens):
     """The evaluation harnesses' request: arrays over prompt and completion, null at first."""
     api = make_api("zyx")
-    body = {**LOGPROB_FORMATS_BODY, "echo": True, "logprobs": 1, "max_tokens": max_tokens, **fields}
+    body = {**BODY, "echo": True, "logprobs": 1, "max_tokens": max_tokens, **fields}
     _, answer = await api.post(path, body)
     for choice in answer["choices"]:
         logprobs = choice["logprobs"]
@@ -187,14 +171,14 @@ async def test_echo_with_logprobs(make_api, path, fields, max_tokens):
 
 async def test_return_token_ids_includes_prompt_and_completion_ids(make_api):
     api = make_api("zy")
-    body = {**LOGPROB_FORMATS_BODY, "return_token_ids": True, "prompt": ["ab", "c"]}
-    _, answer = await api.post(LOGPROB_FORMATS_V1, body)
+    body = {**BODY, "return_token_ids": True, "prompt": ["ab", "c"]}
+    _, answer = await api.post(V1, body)
     assert [(choice["prompt_token_ids"], choice["token_ids"]) for choice in answer["choices"]] == [
         ([97, 98], [122, 121]),
         ([99], [122, 121]),
     ]
     assert answer["choices"][0]["logprobs"] is None
-    events = await api.stream(LOGPROB_FORMATS_V1, body)
+    events = await api.stream(V1, body)
     chunks = [event["choices"][0] for event in events[:-1]]
     assert [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk] == [
         [97, 98],
@@ -203,14 +187,6 @@ async def test_return_token_ids_includes_prompt_and_completion_ids(make_api):
     for index in (0, 1):
         ids = [t for chunk in chunks if chunk["index"] == index for t in chunk["token_ids"]]
         assert ids == [122, 121]
-
-
-async def test_the_handshake_of_ovms_has_neither_logprobs_nor_usage(make_api):
-    for fields in ({}, {"logprobs": 1}, {"stream_options": {"include_usage": True}}):
-        events = await make_api("é").stream(V3, {**LOGPROB_FORMATS_BODY, **fields})
-        assert events[0]["choices"] == [{"index": 0, "text": "", "finish_reason": None}]
-        assert "usage" not in events[0]
-        assert events[1]["choices"][0]["text"] == "é"
 
 
 def whole(answer: dict) -> dict[int, dict]:
@@ -259,9 +235,9 @@ STOPS = st.lists(st.sampled_from(["a", "é", "€x", "xyx", " ", "\ufffd", "y�
     echo=st.booleans(),
     include_stop=st.booleans(),
     max_tokens=st.sampled_from([0, 1, 5, 40]),
-    path=st.sampled_from([LOGPROB_FORMATS_V1, V3]),
+    path=st.sampled_from([V1, V3]),
 )
-async def test_a_stream_equals_the_whole_answer(
+async def test_stream_adds_up_to_the_whole_answer(
     make_api, scripts, stop, tokens_per_step, others_per_step, n, logprobs, echo, include_stop,
     max_tokens, path,
 ):  # fmt: skip
@@ -272,7 +248,7 @@ async def test_a_stream_equals_the_whole_answer(
         return scripts[index]
 
     body = {
-        **LOGPROB_FORMATS_BODY,
+        **BODY,
         "prompt": ["é", "ab"],
         "n": n,
         "max_tokens": max_tokens,
@@ -284,8 +260,7 @@ async def test_a_stream_equals_the_whole_answer(
     }
     model = model_info(max_model_len=100)
     unary_api = make_api(script, model=model, tokens_per_step=others_per_step)
-    status, answer = await unary_api.post(path, body)
-    assert status == 200, answer
+    answer = await unary_api.answer(path, body)
     api = make_api(script, model=model, tokens_per_step=tokens_per_step)
     assert joined(await api.stream(path, body)) == whole(answer)
     for choice in answer["choices"]:
@@ -295,34 +270,13 @@ async def test_a_stream_equals_the_whole_answer(
             assert arrays["text_offset"] == sorted(arrays["text_offset"])
 
 
-@pytest.mark.slow
-async def test_a_large_answer_is_formatted_off_the_loop(make_api):
-    api = make_api(lambda request, index: b"a" * 900, model=model_info(max_model_len=2000))
-    body = {
-        **LOGPROB_FORMATS_BODY,
-        "prompt": "b" * 900,
-        "echo": True,
-        "logprobs": 5,
-        "max_tokens": 900,
-    }
-    _, answer = await api.post(LOGPROB_FORMATS_V1, body)
-    assert answer["choices"][0]["logprobs"]["text_offset"] == list(range(1800))
-    assert joined(await api.stream(LOGPROB_FORMATS_V1, body)) == whole(answer)
-
-
-async def test_a_client_that_does_not_read_gets_all_log_probabilities_later(make_api):
+async def test_slow_reader_gets_all_log_probabilities(make_api):
     stream = FakeStream()
     stream.writable = False
-    body = {**LOGPROB_FORMATS_BODY, "logprobs": 1, "stream": True}
-    assert await make_api("abc").call("POST", LOGPROB_FORMATS_V1, body, stream) is None
+    body = {**BODY, "logprobs": 1, "stream": True}
+    assert await make_api("abc").call("POST", V1, body, stream) is None
     [choice] = joined(stream.events).values()
     assert (choice["text"], choice["tokens"]) == ("abc", ["a", "b", "c"])
-    stream = FakeStream()
-    stream.writable = False
-    api = make_api("abcdef", config=ApiConfig(max_pending_chars=1000))
-    assert await api.call("POST", LOGPROB_FORMATS_V1, body, stream) is None
-    assert stream.aborted
-    assert stream.writes == []
 
 
 @pytest.mark.parametrize(
@@ -339,12 +293,12 @@ async def test_a_client_that_does_not_read_gets_all_log_probabilities_later(make
         ({"logprobs": 0, "max_tokens": 1000}, 62),
     ],
 )
-async def test_bounded_total_of_log_probabilities(make_api, fields, total):
-    body = {**LOGPROB_FORMATS_BODY, "max_tokens": 10, **fields}
+async def test_log_probabilities_of_a_request_have_a_limit(make_api, fields, total):
+    body = {**BODY, "max_tokens": 10, **fields}
     api = make_api("z", config=ApiConfig(max_total_logprobs=total))
-    assert (await api.post(LOGPROB_FORMATS_V1, body))[0] == 200
+    assert (await api.post(V1, body))[0] == 200
     api = make_api("z", config=ApiConfig(max_total_logprobs=total - 1))
-    status, answer = await api.post(LOGPROB_FORMATS_V1, body)
+    status, answer = await api.post(V1, body)
     named = [name for name in ("logprobs", "prompt_logprobs") if name in fields]
     assert (status, answer["error"]["param"]) == (400, named[0])
     message = answer["error"]["message"]
@@ -352,27 +306,17 @@ async def test_bounded_total_of_log_probabilities(make_api, fields, total):
     assert api.backend.submitted == []
 
 
-async def test_a_choice_that_waits_counts_with_its_opening(make_api):
-    body = {
-        **LOGPROB_FORMATS_BODY,
-        "prompt": "é" * 20,
-        "echo": True,
-        "n": 4,
-        "stream": True,
-        "max_tokens": 2,
-    }
+async def test_pending_text_of_a_slow_reader_includes_its_echo(make_api):
+    body = {**BODY, "prompt": "é" * 20, "echo": True, "n": 4, "stream": True, "max_tokens": 2}
     for max_pending_chars, is_cut in ((4 * 20, True), (4 * 22, False)):
         stream = FakeStream()
         stream.writable = False
         api = make_api("ab", config=ApiConfig(max_pending_chars=max_pending_chars))
-        assert await api.call("POST", LOGPROB_FORMATS_V1, body, stream) is None
+        assert await api.call("POST", V1, body, stream) is None
         assert stream.aborted is is_cut
 
 
-# What is told of tokens, and what not.
-
-
-async def test_more_log_probabilities_where_the_operator_allows_them(make_api):
+async def test_operator_limits_the_number_of_logprobs(make_api):
     for max_logprobs, allowed, refused in ((3, 3, 4), (-1, -1, -2), (0, 0, 1)):
         api = make_api(config=ApiConfig(max_logprobs=max_logprobs))
         for field in ("logprobs", "prompt_logprobs"):
@@ -380,11 +324,4 @@ async def test_more_log_probabilities_where_the_operator_allows_them(make_api):
             status, answer = await api.post(V1, {**BODY, field: refused})
             assert (status, answer["error"]["param"]) == (400, field)
     api = make_api(config=ApiConfig(max_logprobs=-1))
-    status, answer = await api.post(V1, {**BODY, "logprobs": -1, "stream": True})
-    assert (status, answer["error"]["param"]) == (400, "logprobs")
-
-
-async def test_optional_members_are_null_unless_requested(make_api):
-    _, answer = await make_api("z").post(V1, BODY)
-    told = {name for name, value in answer["choices"][0].items() if value is not None}
-    assert told == {"index", "text", "finish_reason"}
+    assert await api.refused(V1, {**BODY, "logprobs": -1, "stream": True}) == "logprobs"

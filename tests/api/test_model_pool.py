@@ -10,13 +10,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fastovms.api.served import KnownModel, ModelState, ServedModel, ServedModels
-from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField
+from fastovms.errors import BackendUnavailable, ConfigurationError
 from fastovms.http.messages import Caller
 from fastovms.parts.several_models.model_pool import (
     ModelCollector,
     ModelPlan,
     ModelPool,
-    ModelWaiters,
     departure,
     unloads,
 )
@@ -53,12 +52,6 @@ def test_keep_alive_of_zero_alone_unloads_the_model(
     assert unloads(given) is leaves
 
 
-@pytest.mark.parametrize("given", ["", "m", "5 minutes", "five", "1d", "1" * 100])
-def test_keep_alive_that_is_no_duration_is_refused(given: str) -> None:
-    with pytest.raises(InvalidField, match="keep_alive must be"):
-        unloads(given)
-
-
 class Holder:
     def __init__(self, loads_on_demand: bool) -> None:
         self.loads_on_demand = loads_on_demand
@@ -93,59 +86,6 @@ def test_keep_alive_unloads_for_admins_on_demand(
     assert (reason is None) is (leaving.warnings == ())
     assert reason is None or reason in leaving.warnings[0]
     assert holder is None or holder.dismissed == ["m"] * leaving.happens
-
-
-REFUSAL = BackendUnavailable("no")
-
-
-@pytest.fixture
-def residency() -> Residency:
-    residency = Residency(ResidencyConfig())
-    residency.add("a", 1)
-    return residency
-
-
-@pytest.fixture
-def waiters(residency: Residency) -> ModelWaiters:
-    return ModelWaiters(residency, lambda: 0.0)
-
-
-def load(residency: Residency) -> None:
-    assert residency.next_move(0.0) is not None
-    residency.loaded(0.0)
-
-
-async def test_each_who_waits_has_the_model_in_use(
-    residency: Residency, waiters: ModelWaiters
-) -> None:
-    first, second = waiters.add("a"), waiters.add("a", is_order=True)
-    second.cancel()
-    assert (waiters.num_waiting("a"), waiters.names) == (2, ["a"])
-    load(residency)
-    waiters.hand_over("a")
-    assert first.done()
-    assert residency["a"].num_uses == 1, "who has left uses nothing"
-    assert (residency["a"].num_waiting, waiters.names) == (0, [])
-    assert not waiters.remove("a", first)
-
-
-async def test_removed_waiter_is_not_counted(residency: Residency, waiters: ModelWaiters) -> None:
-    waiting = waiters.add("a")
-    assert waiters.remove("a", waiting)
-    assert residency["a"].num_waiting == waiters.num_waiting("a") == 0
-
-
-async def test_orders_may_be_refused_while_requests_wait_on(
-    residency: Residency, waiters: ModelWaiters
-) -> None:
-    request, order = waiters.add("a"), waiters.add("a", is_order=True)
-    waiters.refuse_orders("a", REFUSAL)
-    assert order.exception() is REFUSAL
-    assert not request.done()
-    assert residency["a"].num_waiting == 1
-    waiters.refuse("a", REFUSAL)
-    assert request.exception() is REFUSAL
-    assert residency["a"].num_waiting == 0
 
 
 # Models come and go as requests want it, over a loader that plays.
@@ -495,20 +435,6 @@ async def test_settings_that_are_mended_while_broken_ones_are_loaded_are_tried()
     async with asyncio.timeout(20):
         await asyncio.gather(first, second, waiting)
     assert pool.configs["a"].names == ("a", "mended")
-    await pool.close()
-
-
-async def test_requests_wait_while_a_model_is_loaded_as_it_was() -> None:
-    pool = Pool(plan("a"))
-    await pool.use("a")
-    pool.loader.go.clear()
-    [load] = pool.apply([plan("a", "broken")]).loads
-    waiting = asyncio.ensure_future(pool.use("a"))
-    await pool.loader.reach(4)  # two loads, and an unload in between
-    pool.loader.go.set()
-    with pytest.raises(BackendUnavailable, match="it is broken"):
-        await load
-    await waiting
     await pool.close()
 
 

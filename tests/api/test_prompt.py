@@ -6,40 +6,11 @@ import threading
 
 import pytest
 
-from fastovms.api.client_request import FieldName, FieldNames
 from fastovms.api.prompt import PromptEncoder, Truncation, encode_prompts
-from fastovms.errors import FieldFault, InvalidField
+from fastovms.errors import InvalidField
 from tests.fakes import ByteTokenizer, model_info
 
 # Faults name a field as the client has sent it.
-
-
-NAMES = FieldNames(
-    "input", "max_output_tokens", "top_logprobs", FieldName("echo", "echo with logprobs")
-)
-
-
-@pytest.mark.parametrize(
-    ("fault", "param", "message"),
-    [
-        (FieldFault("logprobs", " above 1: no"), "top_logprobs", "top_logprobs above 1: no"),
-        (FieldFault("prompt_logprobs", ": no"), "echo", "echo with logprobs: no"),
-        (FieldFault("logit_bias", ": no logprobs"), "logit_bias", "logit_bias: no logprobs"),
-        (
-            FieldFault("messages", ": no messages", before="cannot render the "),
-            "input",
-            "cannot render the input: no messages",
-        ),
-    ],
-)
-def test_faults_of_lower_layers(fault, param, message):
-    told = NAMES.named(fault)
-    assert (told.param, told.message) == (param, message)
-
-
-def test_names_of_prompts():
-    assert NAMES.prompt_at(0, 1) == "input"
-    assert NAMES.prompt_at(1, 2) == "input[1]"
 
 
 class CountingTokenizer(ByteTokenizer):
@@ -106,8 +77,7 @@ BODY = {"model": "fake", "prompt": "abcdef"}
 async def test_truncation_keeps_the_requested_side_of_the_prompt(make_api, path, fields, kept):
     api = make_api("z")
     body = {**BODY, "max_tokens": 10, "echo": True, **fields}
-    status, answer = await api.post(path, body)
-    assert status == 200, answer
+    answer = await api.answer(path, body)
     assert bytes(api.backend.submitted[0].prompt_token_ids).decode() == kept
     assert answer["choices"][0]["text"] == kept + "z"
     assert answer["usage"]["prompt_tokens"] == len(kept)
@@ -185,7 +155,6 @@ class WatchedTokenizer(ByteTokenizer):
 async def test_long_texts_are_encoded_in_a_thread(make_api, path, body, on_the_loop):
     tokenizer = WatchedTokenizer()
     api = make_api("z", model=model_info(max_model_len=5000), tokenizer=tokenizer)
-    status, _ = await api.post(path, body)
-    assert status == 200
+    await api.answer(path, body)
     assert (threading.main_thread() in tokenizer.threads) == on_the_loop
     assert len(tokenizer.threads) == 1

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from fastovms.api.dialect import OPENAI, OVMS, Dialect
 from fastovms.api.request_schemas import CompletionRequest
-from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
 from fastovms.request_fields import ranges_of
 from tests.api.test_all_fields import VALID
 from tests.api.wrong_values import JSON, WRONG
@@ -114,30 +113,3 @@ async def test_any_fields_of_any_value(make_api, path, fields):
     assert status in (200, 400, 404, 412), message
     if status in (400, 412):
         assert any(field in message for field in (*fields, "prompt", "body")), message
-
-
-def random_body(schema: type) -> st.SearchStrategy[dict]:
-    return st.dictionaries(
-        st.sampled_from(schema.__struct_fields__), JSON | st.just("fake") | st.text(), max_size=5
-    )
-
-
-@pytest.mark.slow
-@MUCH
-@given(
-    request=st.one_of(
-        st.tuples(st.sampled_from(["/tokenize", "/v1/tokenize"]), random_body(TokenizeRequest)),
-        st.tuples(st.sampled_from(["/v1/detokenize"]), random_body(DetokenizeRequest)),
-        st.tuples(st.just("/v3/tokenize"), random_body(OvmsTokenizeRequest)),
-    )
-)
-async def test_any_request_to_tokenize(make_api, request):
-    path, body = request
-    stream = FakeStream()
-    data = json.dumps(body).encode()
-    response = await make_api("xyz").call("POST", path, data, stream)
-    assert response.status in (200, 400, 404, 412)
-    if response.status in (400, 412):
-        message = message_of(response.body, OVMS if path.startswith("/v3") else OPENAI)
-        fields = ("model", "prompt", "messages", "tokens", "text", "body", *body)
-        assert any(field in message for field in fields), message

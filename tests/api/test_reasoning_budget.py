@@ -39,8 +39,7 @@ def make(make_api):
 
 async def budget_of(api: Any, endpoint: tuple[str, dict[str, Any]], fields: dict[str, Any]) -> Any:
     path, body = endpoint
-    status, answer = await api.post(path, {"model": "fake", **body, **fields})
-    assert status == 200, answer
+    await api.answer(path, {"model": "fake", **body, **fields})
     return api.backend.submitted[-1].params.reasoning_budget
 
 

@@ -11,7 +11,7 @@ import pytest
 from fastovms.errors import InvalidField, Overloaded
 from fastovms.params import Task
 from fastovms.parts.embeddings import rerank
-from fastovms.parts.embeddings.embeddings import EncodingCall, RerankRequest
+from fastovms.parts.embeddings.embeddings import EncodingCall
 from fastovms.parts.embeddings.rerank import (
     Pair,
     PairOptions,
@@ -20,32 +20,12 @@ from fastovms.parts.embeddings.rerank import (
     fit_pairs,
     join_pairs,
     longest_first,
-    read_pair_options,
     score_pairs,
 )
+from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.text.text_encoder import PairTemplate
 from tests.api.encoder_api import CLS, PAIR, SEP, served_encoder
 from tests.fakes import model_info
-
-
-@pytest.mark.parametrize(
-    ("fields", "chunks", "options"),
-    [
-        ({}, False, PairOptions(64)),
-        ({}, True, PairOptions(64, chunks=True)),
-        ({"max_tokens_per_doc": 3}, False, PairOptions(64, max_document_tokens=3)),
-        ({"max_tokens_per_doc": 0}, False, PairOptions(64)),
-        ({"max_chunks_per_doc": 3}, False,
-         PairOptions(64, chunks=True, max_chunks_per_document=3)),
-        ({"truncate_prompt_tokens": 9}, True, PairOptions(9, truncates=True)),
-        ({"use_activation": False}, False, PairOptions(64, uses_activation=False)),
-    ],
-)  # fmt: skip
-def test_pair_options_are_read_from_the_request(fields, chunks, options):
-    served = served_encoder(Task.RERANK)
-    assert read_pair_options(RerankRequest(**fields), served, chunks=chunks) == options
-    served.tokenizing.close()
-
 
 TEXTS = PairTexts(["query"], ["document", "other"], ["query"], ["d[0]", "d[1]"])
 TOKENS = PairTokens([np.arange(4)], [np.arange(10, 22), np.arange(30, 32)])
@@ -55,7 +35,7 @@ PAIRS = [Pair(0, 0), Pair(0, 1)]
 @pytest.mark.parametrize(
     ("first", "second", "room"), [(3, 9, 8), (9, 3, 8), (9, 9, 8), (9, 9, 7), (5, 4, 8), (20, 1, 4)]
 )
-def test_the_longer_is_cut_first(first, second, room):
+def test_longer_text_of_a_pair_is_cut_first(first, second, room):
     kept = [first, second]
     while sum(kept) > room:
         kept[0 if kept[0] > kept[1] else 1] -= 1
@@ -77,7 +57,7 @@ def fitted(options: PairOptions, max_together: int = 100) -> list[tuple[int, int
          [(0, 4, 0, 4), (0, 4, 4, 8), (1, 4, 0, 2)]),
     ],
 )  # fmt: skip
-def test_pairs_are_cut(options, parts):
+def test_pairs_are_truncated_or_split_into_chunks(options, parts):
     found = fitted(options)
     assert found == parts
     first = join_pairs(found, PAIRS, TOKENS, PAIR)[0]
@@ -95,48 +75,35 @@ def test_pairs_are_cut(options, parts):
         (PairOptions(11, truncates=True), 13, "d[1]"),
     ],
 )
-def test_too_much_is_refused(options, max_together, param):
+def test_pairs_beyond_the_limits_are_refused(options, max_together, param):
     with pytest.raises(InvalidField) as caught:
         fitted(options, max_together)
     assert caught.value.param == param
 
 
-def test_as_much_as_may_be_is_taken():
-    assert len(fitted(PairOptions(11, chunks=True, max_chunks=4), 30)) == 4
+def call_of(served: ServedEncoder) -> EncodingCall:
+    return EncodingCall(served, client="me", priority=0, log_fields={})
 
 
-@pytest.mark.parametrize("is_decoder", [True, False])
-async def test_texts_are_joined_where_the_tokenizer_knows_no_pairs(is_decoder):
-    served = served_encoder(
-        Task.RERANK,
-        width=2,
-        joins_pairs=is_decoder,
-        pair=None,
-        query_instruction="<",
-        document_instruction=">",
-    )
+@pytest.mark.parametrize(
+    ("options", "num_tokens"),
+    [
+        ({"width": 2, "joins_pairs": True, "pair": None}, 7 + 6),
+        ({"width": 2, "pair": None}, 7 + 6),
+        ({"width": 1}, 8 + 7),
+    ],
+    ids=["decoder", "no pairs", "pairs"],
+)
+async def test_query_and_documents_have_their_instructions(make_served, options, num_tokens):
+    served = make_served(Task.RERANK, query_instruction="<", document_instruction=">", **options)
     texts = PairTexts(["q"], ["ab", "c"], ["query"], ["d[0]", "d[1]"])
-    options = PairOptions(served.info.max_model_len)
-    call = EncodingCall(served, client="me", priority=0, log_fields={})
-    found = await score_pairs(call, texts, [Pair(0, 0), Pair(0, 1)], options)
+    limit = PairOptions(served.info.max_model_len)
+    found = await score_pairs(call_of(served), texts, [Pair(0, 0), Pair(0, 1)], limit)
     [(encoded, client)] = served.backend.encoded
     assert client == "me"
-    joined = [bytes(text.token_ids[1:-1].astype(np.uint8)) for text in encoded]
+    joined = [bytes(text.token_ids[text.token_ids < CLS].astype(np.uint8)) for text in encoded]
     assert joined == [b"<q>ab", b"<q>c"]
-    assert found.num_tokens == 7 + 6
-    served.tokenizing.close()
-
-
-async def test_pairs_have_their_instructions():
-    served = served_encoder(Task.RERANK, width=1, query_instruction="<", document_instruction=">")
-    texts = PairTexts(["q"], ["ab", "c"], ["query"], ["d[0]", "d[1]"])
-    options = PairOptions(served.info.max_model_len)
-    call = EncodingCall(served, client="me", priority=0, log_fields={})
-    await score_pairs(call, texts, [Pair(0, 0), Pair(0, 1)], options)
-    [(encoded, _)] = served.backend.encoded
-    told = [bytes(text.token_ids[text.token_ids < 256].astype(np.uint8)) for text in encoded]
-    assert told == [b"<q>ab", b"<q>c"]
-    served.tokenizing.close()
+    assert found.num_tokens == num_tokens
 
 
 async def test_titles_of_documents_are_named_in_a_warning(make_encoder_api):
@@ -148,11 +115,11 @@ async def test_titles_of_documents_are_named_in_a_warning(make_encoder_api):
 
 
 @pytest.mark.parametrize("truncates", [False, True])
-async def test_a_long_query_is_not_put_before_many_documents(truncates, monkeypatch):
+async def test_joined_characters_have_a_limit(truncates, monkeypatch):
     """Which would be a string of gigabytes."""
     monkeypatch.setattr(rerank, "_MAX_JOINED_CHARS", 1000)
     served = served_encoder(Task.RERANK, joins_pairs=True)
-    call = EncodingCall(served, client="me", priority=0, log_fields={})
+    call = call_of(served)
     options = PairOptions(served.info.max_model_len, truncates)
 
     async def score(query: str, num_documents: int) -> None:
@@ -166,29 +133,22 @@ async def test_a_long_query_is_not_put_before_many_documents(truncates, monkeypa
         await score("a" * 20, 50)
     assert caught.value.param == "query"
     assert len(served.backend.encoded) == 1
-    served.tokenizing.close()
 
 
 @pytest.mark.parametrize(
     ("query", "document", "param"),
     [("", "a", "query"), ("a", "", "d"), ("a" * 20_000, "a", "query"), ("a", "a" * 20_000, "d")],
 )
-async def test_each_text_is_checked_before_pairs_are_joined(query, document, param):
-    served = served_encoder(Task.RERANK, joins_pairs=True)
+async def test_invalid_text_is_refused_before_pairs_are_joined(make_served, query, document, param):
+    served = make_served(Task.RERANK, joins_pairs=True)
     texts = PairTexts([query], [document], ["query"], ["d"])
     with pytest.raises(InvalidField) as caught:
-        await score_pairs(
-            EncodingCall(served, client="me", priority=0, log_fields={}),
-            texts,
-            [Pair(0, 0)],
-            PairOptions(64),
-        )
+        await score_pairs(call_of(served), texts, [Pair(0, 0)], PairOptions(64))
     assert caught.value.param == param
     assert served.texts.calls == []
-    served.tokenizing.close()
 
 
-async def test_many_pairs_are_joined_in_the_thread_of_the_tokenizer():
+async def test_many_pairs_are_joined_in_the_thread_of_the_tokenizer(make_served):
     threads = set()
 
     class Template(PairTemplate):
@@ -196,37 +156,31 @@ async def test_many_pairs_are_joined_in_the_thread_of_the_tokenizer():
             threads.add(threading.current_thread())
             return super().join(first, second)
 
-    served = served_encoder(Task.RERANK, pair=Template(PAIR.ids, PAIR.type_ids))
+    served = make_served(Task.RERANK, pair=Template(PAIR.ids, PAIR.type_ids))
     num_pairs = 200
     names = [f"d[{i}]" for i in range(num_pairs)]
     texts = PairTexts(["q"], [chr(48 + i % 64) for i in range(num_pairs)], ["query"], names)
     pairs = [Pair(0, i) for i in range(num_pairs)]
     options = PairOptions(64, uses_activation=False)
-    found = await score_pairs(
-        EncodingCall(served, client="me", priority=0, log_fields={}), texts, pairs, options
-    )
+    found = await score_pairs(call_of(served), texts, pairs, options)
     assert found.scores.tolist() == [(48 + i % 64 + SEP) % 7 for i in range(num_pairs)]
     assert len(threads) == 1
     assert threading.current_thread() not in threads
-    served.tokenizing.close()
 
 
 @pytest.mark.parametrize("num_queries", [1, 150])
-async def test_vectors_of_many_pairs_are_compared(num_queries):
-    served = served_encoder()
+async def test_vectors_of_many_pairs_are_compared(make_served, num_queries):
+    served = make_served()
     documents = [f"d{i}" for i in range(150)]
     queries = [f"q{i}" for i in range(num_queries)]
     texts = PairTexts(queries, documents, queries, documents)
     pairs = [Pair(i % num_queries, i) for i in range(150)]
-    found = await score_pairs(
-        EncodingCall(served, client="me", priority=0, log_fields={}), texts, pairs, PairOptions(64)
-    )
+    found = await score_pairs(call_of(served), texts, pairs, PairOptions(64))
     [(encoded, _)] = served.backend.encoded
     rows = np.array([served.backend._row(text) for text in encoded])
     rows /= np.linalg.norm(rows, axis=1)[:, None]
     expected = [rows[query] @ rows[num_queries + document] for query, document in pairs]
     np.testing.assert_allclose(found.scores, expected, rtol=1e-5)
-    served.tokenizing.close()
 
 
 BODY = {"model": "fake", "query": "q", "documents": ["a", "b", "c"]}
@@ -242,10 +196,9 @@ def logit(document: str) -> float:
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v2", "/v3", ""])
 @pytest.mark.parametrize("width", [1, 2])
-async def test_documents_are_sorted(make_encoder_api, prefix, width):
+async def test_rerank_sorts_documents_by_score(make_encoder_api, prefix, width):
     api = make_encoder_api(served_encoder(Task.RERANK, width=width))
-    status, answer = await api.post(f"{prefix}/rerank", BODY)
-    assert status == 200
+    answer = await api.answer(f"{prefix}/rerank", BODY)
     scores = [sigmoid(logit(each)) for each in "abc"]
     best = sorted(range(3), key=lambda i: -scores[i])
     assert [each["index"] for each in answer["results"]] == best
@@ -253,10 +206,7 @@ async def test_documents_are_sorted(make_encoder_api, prefix, width):
     np.testing.assert_allclose(found, [scores[i] for i in best], rtol=1e-6)
     of_vllm = prefix != "/v3"
     assert ("usage" in answer) == of_vllm
-    meta = {
-        "api_version": {"version": "2"},
-        "tokens": {"input_tokens": 15},
-    }
+    meta = {"api_version": {"version": "2"}, "tokens": {"input_tokens": 15}}
     assert answer.get("meta") == (meta if prefix == "/v2" else None)
     documents = [{"text": "abc"[i]} for i in best] if of_vllm else [None] * 3
     assert [each.get("document") for each in answer["results"]] == documents
@@ -280,19 +230,18 @@ async def test_top_n_and_return_documents_shape_the_results(
     assert all(("document" in each) == has_documents for each in answer["results"])
 
 
-async def test_logits_as_they_are(make_encoder_api):
+async def test_scores_without_activation_are_logits(make_encoder_api):
     api = make_encoder_api(served_encoder(Task.RERANK))
     _, answer = await api.post("/v1/rerank", {**BODY, "use_activation": False})
     assert {each["relevance_score"] for each in answer["results"]} == set(map(logit, "abc"))
 
 
-async def test_long_documents_are_scored_in_parts(make_encoder_api):
+async def test_long_document_is_scored_in_chunks_by_ovms(make_encoder_api):
     """As OVMS does; the best part counts."""
     served = served_encoder(Task.RERANK, max_model_len=10)
     api = make_encoder_api(served)
     body = {"model": "fake", "query": "q", "documents": ["a" * 14, "b"]}
-    status, answer = await api.post("/v3/rerank", body)
-    assert status == 200
+    answer = await api.answer("/v3/rerank", body)
     [(texts, _)] = served.backend.encoded
     assert [len(each.token_ids) for each in texts] == [10, 10, 6, 5]
     assert len(answer["results"]) == 2
@@ -301,34 +250,31 @@ async def test_long_documents_are_scored_in_parts(make_encoder_api):
     status, answer = await api.post("/v1/rerank", body)
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
     assert answer["error"]["param"] == "documents[0]"
-    status, _ = await api.post("/v1/rerank", {**body, "truncate_prompt_tokens": -1})
-    assert status == 200
+    await api.answer("/v1/rerank", {**body, "truncate_prompt_tokens": -1})
     assert [len(each.token_ids) for each in served.backend.encoded[2][0]] == [10, 5]
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v2", "/v3"])
-async def test_documents_are_cut_where_the_client_wants_it(make_encoder_api, prefix):
+async def test_max_tokens_per_doc_truncates_documents(make_encoder_api, prefix):
     served = served_encoder(Task.RERANK, max_model_len=10)
     api = make_encoder_api(served)
     body = {"model": "fake", "query": "q", "documents": ["a" * 14, "b", "c" * 4]}
-    status, _ = await api.post(f"{prefix}/rerank", {**body, "max_tokens_per_doc": 3})
-    assert status == 200
+    await api.answer(f"{prefix}/rerank", {**body, "max_tokens_per_doc": 3})
     [(texts, _)] = served.backend.encoded
     assert [len(each.token_ids) for each in texts] == [7, 5, 7]
     assert texts[2].token_ids.tolist() == [CLS, *b"q", SEP, *b"ccc", SEP]
 
 
-async def test_texts_whose_vectors_are_compared_are_cut_too(make_encoder_api):
+async def test_max_tokens_per_doc_truncates_embedded_texts(make_encoder_api):
     served = served_encoder(Task.EMBEDDINGS, max_model_len=10)
     api = make_encoder_api(served)
     body = {"model": "fake", "query": "qqqq", "documents": ["aaaa"], "max_tokens_per_doc": 2}
-    status, _ = await api.post("/v1/rerank", body)
-    assert status == 200
+    await api.answer("/v1/rerank", body)
     lengths = [len(each.token_ids) for texts, _ in served.backend.encoded for each in texts]
     assert lengths == [6, 4]
 
 
-async def test_a_model_that_reads_a_pair_as_one_text_cuts_no_documents(make_encoder_api):
+async def test_model_that_joins_pairs_refuses_max_tokens_per_doc(make_encoder_api):
     served = served_encoder(Task.RERANK, joins_pairs=True)
     status, answer = await make_encoder_api(served).post(
         "/v1/rerank", {**BODY, "max_tokens_per_doc": 3}
@@ -345,7 +291,9 @@ async def test_a_model_that_reads_a_pair_as_one_text_cuts_no_documents(make_enco
         ({}, Overloaded("too many wait"), 429, "too many wait"),
     ],
 )
-async def test_coheres_clients_read_what_is_wrong(make_encoder_api, fields, error, status, words):
+async def test_cohere_error_has_a_message_and_retry_after(
+    make_encoder_api, fields, error, status, words
+):
     """They show the member `message` of a 4xx, and retry after what a 429 tells."""
     served = served_encoder(Task.RERANK)
     served.backend.error = error
@@ -397,17 +345,15 @@ async def test_score_pairs_single_texts_and_lists_under_each_field_name(
     make_encoder_api, first, second, one, other, documents
 ):
     api = make_encoder_api(served_encoder(Task.RERANK))
-    status, answer = await api.post("/v1/score", {first: one, second: other})
-    assert status == 200, answer
+    answer = await api.answer("/v1/score", {first: one, second: other})
     found = [each["score"] for each in answer["data"]]
     np.testing.assert_allclose(found, [sigmoid(logit(each)) for each in documents], rtol=1e-6)
     assert answer["usage"]["prompt_tokens"] == 5 * len(documents)
 
 
-async def test_vectors_are_compared(make_encoder_api):
+async def test_embedding_model_scores_by_similarity(make_encoder_api):
     api = make_encoder_api(served_encoder())
-    status, answer = await api.post("/score", {"text_1": "a", "text_2": ["a", "bcd"]})
-    assert status == 200
+    answer = await api.answer("/score", {"text_1": "a", "text_2": ["a", "bcd"]})
     same, other = (each["score"] for each in answer["data"])
     assert same == pytest.approx(1)
     assert 0 < other < 1
@@ -427,7 +373,6 @@ async def test_vectors_are_compared(make_encoder_api):
         ({"text_1": "a", "text_2": "b" * 61}, "text_2"),
     ],
 )
-async def test_score_wrong_values(make_encoder_api, body, param):
+async def test_wrong_score_field_value_is_refused(make_encoder_api, body, param):
     api = make_encoder_api(served_encoder(Task.RERANK, max_inputs=4))
-    status, answer = await api.post("/v1/score", body)
-    assert (status, answer["error"]["param"]) == (400, param)
+    assert await api.refused("/v1/score", body) == param

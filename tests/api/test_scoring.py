@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.api.scoring import ContentTokens, TokenAligner, mean_logprob
-from fastovms.params import TokenLogprobs
+from fastovms.api.scoring import ContentTokens, TokenAligner
 from fastovms.text.detokenizer import TextToken
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Reasoning
 from tests.api.test_logprobs import BODY, V1, V3, joined, whole
@@ -31,7 +30,7 @@ def aligned(texts: list[str], tags: tuple[str, ...] = ()) -> TokenAligner:
     st.lists(st.tuples(st.booleans(), st.text(alphabet="ab ü\ufffd", min_size=1, max_size=6))),
     st.data(),
 )
-def test_the_tokens_of_a_text_are_found(pieces, data):
+def test_tokens_of_a_text_are_found_between_markup(pieces, data):
     """Whatever markup is between, and however all of it was cut into tokens."""
     spans = []
     whole = ""
@@ -81,11 +80,11 @@ def test_no_piece_is_found_within_a_tag(tokens, piece, expected):
         (["", "<b>", "a"], "a", [2]),
     ],
 )
-def test_tokens_without_text(tokens, piece, expected):
+def test_tokens_without_text_belong_to_the_text_behind_them(tokens, piece, expected):
     assert [token.token_id for token in aligned(tokens).take(piece)] == expected
 
 
-def test_tokens_that_come_before_their_text():
+def test_tokens_may_come_before_their_text():
     aligner = TokenAligner()
     aligner.push("<b>H", [TextToken(0, 0, None), TextToken(1, 3, None)])
     aligner.push("ello", [TextToken(2, 5, None)])
@@ -108,7 +107,7 @@ A_TOKEN_A_CHARACTER = "<t>hm</t>hm, a!"
         (True, [CallBegin(0, "f"), CallArguments(0, "hm"), CallEnd(0, True)], ["", "", "", ""]),
     ],
 )
-def test_tokens_of_content(has_markup, pieces, expected):
+def test_content_has_the_tokens_outside_reasoning_and_calls(has_markup, pieces, expected):
     content = ContentTokens(TokenAligner({"<t>", "</t>"}) if has_markup else None)
     tokens = [TextToken(ord(c), i, None) for i, c in enumerate(A_TOKEN_A_CHARACTER)]
     content.push(A_TOKEN_A_CHARACTER, tokens)
@@ -117,7 +116,7 @@ def test_tokens_of_content(has_markup, pieces, expected):
 
 
 @pytest.mark.parametrize("num_pushed", [1, 4, 30])
-def test_tokens_of_calls_are_no_content(num_pushed: int) -> None:
+def test_content_like_a_call_before_it_has_its_own_tokens(num_pushed: int) -> None:
     """Also where content says the same as a call before it."""
     text = '<c>{"add": 1}</c> add <c>{"x": "it"}</c> it'
     parts = [text[i : i + num_pushed] for i in range(0, len(text), num_pushed)]
@@ -137,22 +136,10 @@ def test_tokens_of_calls_are_no_content(num_pushed: int) -> None:
     assert found[7] == [it, it + 1, it + 2]
 
 
-# Samples are ranked by their tokens' mean log probability.
-
-
-def token(logprob: float) -> TextToken:
-    return TextToken(1, 0, TokenLogprobs(1, logprob, 1, [], []))
-
-
-def test_mean_logprob_of_no_tokens_is_below_all_others():
-    assert mean_logprob([token(-1.0), token(-2.0)]) == -1.5
-    assert mean_logprob([]) < mean_logprob([token(-1e9)])
-
-
 # Prompts are scored without a text.
 
 
-async def test_a_failure_while_scoring_is_a_real_status(make_api):
+async def test_failure_while_scoring_is_a_500(make_api):
     for fields in ({"stream": True, "max_tokens": 3}, {"max_tokens": 0}):
         api = make_api("z")
         api.backend.fail_after = 0
@@ -166,7 +153,7 @@ async def test_a_failure_while_scoring_is_a_real_status(make_api):
 
 @pytest.mark.parametrize("max_tokens", [0, 3])
 @pytest.mark.parametrize("fields", [{}, {"n": 2}, {"prompt": ["ab", "cd"]}])
-async def test_scoring_the_prompt_is_no_cache_hit(make_api, fields, max_tokens):
+async def test_scored_prompt_is_not_counted_as_cached(make_api, fields, max_tokens):
     """The generation that follows the scoring finds the prompt in the cache."""
     api = make_api("z")
     api.backend.num_cached_tokens = 1
@@ -181,12 +168,11 @@ async def test_scoring_the_prompt_is_no_cache_hit(make_api, fields, max_tokens):
 
 @pytest.mark.parametrize("path", [V1, V3])
 @pytest.mark.parametrize("num_tokens", [62, 63, 64])
-async def test_a_prompt_is_scored_up_to_the_whole_context(make_api, path, num_tokens):
+async def test_prompt_is_scored_up_to_the_whole_context(make_api, path, num_tokens):
     text = "".join(chr(ord("a") + place % 26) for place in range(num_tokens))
     api = make_api("z", model=model_info(max_model_len=64))
     body = {**BODY, "prompt": [text, "ab"], "echo": True, "logprobs": 2, "max_tokens": 0}
-    status, answer = await api.post(path, body)
-    assert status == 200, answer
+    answer = await api.answer(path, body)
     logprobs = answer["choices"][0]["logprobs"]
     assert "".join(logprobs["tokens"]) == answer["choices"][0]["text"] == text
     expected = [token_logprobs(ord(letter), 2).logprob for letter in text]
@@ -194,10 +180,5 @@ async def test_a_prompt_is_scored_up_to_the_whole_context(make_api, path, num_to
     assert answer["usage"]["prompt_tokens"] == num_tokens + 2
     assert answer["usage"]["completion_tokens"] == 0
     assert joined(await api.stream(path, body)) == whole(answer)
-
-
-async def test_scoring_may_fill_the_context_but_not_exceed_it(make_api):
-    body = {**BODY, "echo": True, "max_tokens": 0}
-    for length, expected in ((64, 200), (65, 400)):
-        status, _ = await make_api().post(V1, {**body, "prompt": "x" * length})
-        assert status == expected
+    status, _ = await api.post(path, {**body, "prompt": "x" * 65})
+    assert status == 400

@@ -46,6 +46,7 @@ async def test_span_of_a_generation_has_begin_and_end(make_api, tracer, name, st
     assert start.kind is OPERATIONS[name]
     assert (start.request_id, start.asked_model, start.model) == ("req-1", "fake", "fake")
     assert start.is_streamed is streamed
+    assert api.last_request.trace == tracer.spans[0].context
     assert (list(end.finish_reasons), end.error) == (["stop"], None)
     assert end.num_prompt_tokens > 0
     assert end.num_generated_tokens == len("hello") + 1
@@ -88,33 +89,13 @@ async def test_span_of_a_refused_prompt_has_the_error(make_api, tracer):
     assert end.error == ("Overloaded", "too many wait")
 
 
-async def test_span_of_an_echo_has_no_phases(make_api, tracer):
-    api = make(make_api, tracer)
-    await api.post(
-        "/v1/completions", {"model": "fake", "prompt": "a", "echo": True, "max_tokens": 0}
-    )
-    _, end = tracer.only
-    assert (list(end.finish_reasons), list(end.phases)) == ([], [])
-
-
 async def test_span_of_a_background_response_has_its_conversation(make_api, tracer, make_state):
     state = make_state()
     api = make(make_api, tracer, state=state)
     _, conversation = await api.post("/v1/conversations", {})
     body = {"model": "fake", "input": "a", "background": True, "conversation": conversation["id"]}
-    status, _ = await api.post("/v1/responses", body)
-    assert status == 200
+    await api.answer("/v1/responses", body)
     await state.runs.drain(10)
     start, end = tracer.only
     assert start.conversation_id == conversation["id"]
     assert list(end.finish_reasons) == ["stop"]
-
-
-async def test_the_request_gets_the_context_of_its_span(make_api, tracer):
-    api = make(make_api, tracer)
-    requests = []
-    begin = tracer.begin
-    tracer.begin = lambda start: requests.append(start) or begin(start)
-    await api.post("/v1/completions", {"model": "fake", "prompt": "a"})
-    assert requests[0].trace is None
-    assert api.last_request.trace == tracer.spans[0].context

@@ -71,6 +71,4 @@ async def ask(api: Any, streamed: bool, **fields: Any) -> dict[str, Any]:
     body = {**BODY, **fields}
     if streamed:
         return join(await api.stream(PATH, body))
-    status, message = await api.post(PATH, body)
-    assert status == 200, message
-    return message
+    return await api.answer(PATH, body)

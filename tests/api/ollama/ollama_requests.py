@@ -28,9 +28,7 @@ def make(make_api):
 
 async def ask(api: Api, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """A whole answer."""
-    status, answer = await api.post(path, {**body, "stream": False})
-    assert status == 200, answer
-    return answer
+    return await api.answer(path, {**body, "stream": False})
 
 
 async def lines(api: Api, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from dataclasses import replace
@@ -11,15 +10,13 @@ import msgspec
 import orjson
 import pytest
 
-from fastovms.api.dialect import OLLAMA, last_frames
 from fastovms.api.generate import SampleDelta
 from fastovms.api.offload import MUCH
 from fastovms.api.served import ChatModel
 from fastovms.app.routes import add_model_routes
-from fastovms.errors import BackendUnavailable, RequestError
-from fastovms.http.messages import Caller
+from fastovms.errors import BackendUnavailable
 from fastovms.http.routing import Router
-from fastovms.parts.ollama.generation import AnswerCollector, nanoseconds, timestamp
+from fastovms.parts.ollama.generation import AnswerCollector
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd
 from fastovms.text.template_files import make_template
 from tests.api.chat_models import BROKEN, MESSAGES, call_text, chat_model, prompt_of, tool
@@ -37,11 +34,6 @@ from tests.api.ollama.ollama_requests import (
 from tests.fakes import ByteTokenizer, FakeStream
 
 # Times in Ollama's notation.
-
-
-def test_times_are_iso_timestamps_and_nanoseconds() -> None:
-    assert timestamp(1_750_000_000.5) == "2025-06-15T15:06:40.500000Z"
-    assert nanoseconds(0.25) == 250_000_000
 
 
 # How answers are told.
@@ -77,12 +69,12 @@ async def test_chat_answer_and_stream_have_the_members_of_ollama(make):
         (CHAT, ASKED, "a" * MUCH),
     ],
 )
-async def test_an_answer_that_is_encoded_in_a_thread_has_its_times(make, path, body, script):
+async def test_long_answer_has_its_times(make, path, body, script):
     answer = await ask(make(script, max_model_len=3 * MUCH), path, body)
     assert all(type(answer[name]) is int for name in TIMES)
 
 
-async def test_each_line_has_its_time(make):
+async def test_each_line_of_a_stream_has_its_time(make):
     api = make()
     times = iter(range(1_750_000_000, 1_750_000_100))
     api.context = replace(api.context, unix_time=lambda: next(times) + 0.5)
@@ -94,7 +86,7 @@ async def test_each_line_has_its_time(make):
     assert all(re.fullmatch(r"2025-06-15T15:0\d:\d\d\.500000Z", each) for each in made)
 
 
-async def test_a_prompts_answer(make):
+async def test_answer_to_a_prompt_has_its_context(make):
     answer = await ask(make(), GENERATE, PROMPTED)
     assert answer["response"] == "Hello!"
     *parts, last = await lines(make(), GENERATE, PROMPTED)
@@ -115,7 +107,7 @@ async def test_reasoning_is_sent_as_thinking_apart_from_the_content(make, path, 
     assert ["".join(texts) for texts in zip(*parts, strict=True)] == ["hm, hm", "Hello!"]
 
 
-async def test_calls_are_sent_whole(make):
+async def test_tool_calls_are_sent_whole(make):
     script = f"Well{call_text()}\n{call_text('add', '{}')}"
     body = {**ASKED, "tools": [tool(), tool("add", parameters={})]}
     message = (await ask(make(script), CHAT, body))["message"]
@@ -152,7 +144,7 @@ def test_call_keeps_the_digits_of_its_numbers():
     assert json.loads(line)["function"]["arguments"]["a"] == int("9" * 30)
 
 
-async def test_a_call_that_is_cut_is_left_out(make):
+async def test_cut_call_is_left_out(make):
     script = call_text()
     body = {**ASKED, "tools": [tool()], "options": {"num_predict": len(script) - 20}}
     answer = await ask(make(script), CHAT, body)
@@ -172,7 +164,7 @@ async def test_logprobs_agree_in_whole_and_streamed_answers(make):
     assert first["top_logprobs"] == []
 
 
-async def test_a_stream_that_fails_ends_with_the_error(make):
+async def test_failed_stream_ends_with_the_error(make):
     api = make()
     api.backend.fail_after = 2
     *_, last = await lines(api, CHAT, ASKED)
@@ -181,7 +173,7 @@ async def test_a_stream_that_fails_ends_with_the_error(make):
 
 @pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
 @pytest.mark.parametrize("thought", ["", "<think>\nh{}m\n</think>\n\n"])
-async def test_no_text_of_a_stream_ends_a_line(make, end, thought):
+async def test_line_separators_of_a_text_are_escaped(make, end, thought):
     stream = FakeStream()
     await make(f"{thought.format(end)}a{end}b").call("POST", CHAT, ASKED, stream)
     written = b"".join(stream.writes).decode()
@@ -189,12 +181,6 @@ async def test_no_text_of_a_stream_ends_a_line(make, end, thought):
     assert "".join(message["content"] for message in messages) == f"a{end}b"
     thoughts = "".join(message.get("thinking", "") for message in messages)
     assert thoughts == (f"h{end}m" if thought else "")
-
-
-@pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
-def test_an_error_that_ends_a_stream_is_one_line(end):
-    last = last_frames(RequestError(f"a{end}b"), OLLAMA).decode()
-    assert [orjson.loads(line) for line in last.splitlines()] == [{"error": f"a{end}b"}]
 
 
 # What chats and prompts become.
@@ -242,16 +228,18 @@ async def test_invalid_messages_tools_images_or_context_are_refused(make, path, 
     assert message in await refused(make(), path, body)
 
 
-async def test_tools_and_thoughts_of_models_that_have_none(make):
+async def test_model_without_tools_or_reasoning_refuses_them(make):
     chat = chat_model()
     bare = type(chat)(make_template({"default": "{{ messages[0].content }}"}, {}))
     error = await refused(make(chat=bare), CHAT, {**ASKED, "tools": [tool()]})
     assert error == 'tools: "fake" does not support tools'
-    error = await refused(make(chat=bare), CHAT, {**ASKED, "think": True})
-    assert error == 'think: "fake" does not support thinking'
+    for think in (True, "low"):
+        error = await refused(make(chat=bare), CHAT, {**ASKED, "think": think})
+        assert error == 'think: "fake" does not support thinking'
+    await ask(make(chat=bare), CHAT, {**ASKED, "think": False})
 
 
-async def test_older_messages_are_dropped_where_there_is_no_room(make):
+async def test_older_messages_are_dropped_if_the_context_is_full(make):
     api = make(max_model_len=80)
     await ask(api, CHAT, {**ASKED, "messages": LONG})
     assert prompt_of(api) == f"u:{'c' * 30};>"
@@ -263,15 +251,6 @@ async def test_older_messages_are_dropped_where_there_is_no_room(make):
     assert (await ask(api, CHAT, body))["eval_count"] == 7
 
 
-async def test_the_context_goes_on(make):
-    first = await ask(make("yes"), GENERATE, PROMPTED)
-    assert first["context"] == [*b"u:Hi;>yes"]
-    api = make("no")
-    second = await ask(api, GENERATE, {**PROMPTED, "context": first["context"]})
-    assert prompt_of(api) == "u:Hi;>yesu:Hi;>"
-    assert second["context"] == [*b"u:Hi;>yesu:Hi;>no"]
-
-
 # Prompts that no template is put around.
 
 
@@ -279,7 +258,7 @@ FIM = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
 
 
 @pytest.mark.parametrize("chat", [None, ChatModel()])
-async def test_a_raw_prompt_goes_as_it_is(make, chat):
+async def test_raw_prompt_is_not_rendered(make, chat):
     api = make("<think>a</think>", chat=chat)
     answer = await ask(api, GENERATE, {**PROMPTED, "raw": True})
     assert prompt_of(api) == "Hi"
@@ -290,7 +269,7 @@ async def test_a_raw_prompt_goes_as_it_is(make, chat):
     assert last["done_reason"] == "stop"
 
 
-async def test_a_model_without_a_template_goes_on_with_prompts(make):
+async def test_model_without_a_template_completes_prompts(make):
     api = make("yes", chat=ChatModel())
     answer = await ask(api, GENERATE, {**PROMPTED, "context": [*b"So "]})
     assert prompt_of(api) == "So Hi"
@@ -318,7 +297,7 @@ async def test_suffix_fills_in_the_middle(make):
         ({"raw": True, "prompt": "a" * 10**6}, "maximum context length"),
     ],
 )
-async def test_raw_job_refusals(make, fields, message):
+async def test_contradicting_fields_of_a_prompt_are_refused(make, fields, message):
     assert message in await refused(make(), GENERATE, {**PROMPTED, **fields})
 
 
@@ -349,43 +328,19 @@ class Holder:
 
 
 @pytest.mark.parametrize(("path", "body"), EMPTY)
-async def test_empty_request_loads_or_unloads_the_model(make, path, body, monkeypatch):
+async def test_empty_request_loads_or_unloads_the_model(make, path, body):
     for fields, reason, moves in (
         ({}, "load", ["take fake", "give back fake"]),
         ({"keep_alive": "5m"}, "load", ["take fake", "give back fake"]),
         ({"keep_alive": 0}, "unload", ["dismiss fake"]),
     ):
         api = make()
-        monkeypatch.setattr("tests.api.fake_api.make_request", admin(True))
         api.context.models.holder = holder = Holder()
-        status, answer = await api.post(path, {**body, **fields})
-        assert (status, answer["done"], answer["done_reason"]) == (200, True, reason)
+        response = await api.call("POST", path, {**body, **fields}, is_admin=True)
+        answer = orjson.loads(response.body)
+        assert (answer["done"], answer["done_reason"]) == (True, reason)
         assert holder.moves == moves
         assert not api.backend.submitted
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loads_on_demand", [True, False])
-async def test_only_who_may_has_a_model_leave(make, loads_on_demand, monkeypatch):
-    for is_admin in (True, False):
-        api = make()
-        api.context.models.holder = holder = Holder()
-        holder.loads_on_demand = loads_on_demand
-        monkeypatch.setattr("tests.api.fake_api.make_request", admin(is_admin))
-        await ask(api, CHAT, {**ASKED, "keep_alive": 0})
-        leaves = ["dismiss fake"] if is_admin and loads_on_demand else []
-        assert holder.moves == ["take fake", *leaves, "give back fake"]
-
-
-def admin(is_admin):
-    from tests.fakes import make_request
-
-    def make_admin_request(*args, **kwargs):
-        request = make_request(*args, **kwargs)
-        request.caller = Caller(tenant="", is_admin=is_admin)
-        return request
-
-    return make_admin_request
 
 
 @pytest.mark.parametrize(("path", "body"), EMPTY)
@@ -400,7 +355,7 @@ async def test_keep_alive_of_a_permanent_model_warns(make, path, body):
         assert "keep_alive changes nothing" in dict(response.headers)["Warning"]
 
 
-async def test_a_model_that_cannot_be_loaded(make):
+async def test_model_that_cannot_be_loaded_is_unavailable(make):
     api = make()
     api.context.models.holder = holder = Holder()
     holder.is_there = False
@@ -410,28 +365,14 @@ async def test_a_model_that_cannot_be_loaded(make):
     assert not stream.started
 
 
-async def test_a_client_that_leaves_frees_its_place(make):
-    api, stream = make("a" * 1000), FakeStream()
-    task = asyncio.ensure_future(api.call("POST", CHAT, ASKED, stream))
-    await stream.first_write.wait()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert api.backend.stats().num_running == 0
-    assert task.cancelled()
-
-
 async def test_requests_are_counted_and_logged(make):
     api = make()
-    await ask(api, CHAT, {**ASKED, "options": {"num_ctx": 10**6}})
+    body = {**ASKED, "stream": False, "options": {"num_ctx": 10**6}}
+    response = await api.call("POST", CHAT, body)
+    assert "options.num_ctx is 1000000" in dict(response.headers)["Warning"]
     fields = api.last_request.log_fields
     assert (fields["model"], fields["prompt_tokens"], fields["completion_tokens"]) == ("fake", 6, 7)
     assert api.metrics.finished["stop"] == 1
-
-
-async def test_num_ctx_beyond_the_context_warns(make):
-    response = await make().call("POST", CHAT, {**ASKED, "stream": False,
-                                                "options": {"num_ctx": 10**6}})  # fmt: skip
-    assert "options.num_ctx is 1000000" in dict(response.headers)["Warning"]
 
 
 @pytest.mark.parametrize("path", [CHAT, GENERATE])

@@ -8,16 +8,13 @@ import pytest
 
 from fastovms.api.dialect import OLLAMA
 from fastovms.api.image_parts import GivenImages, ImageSource, image_tag
-from fastovms.api.prompt import TemplateFields
 from fastovms.errors import InvalidField
 from fastovms.params import GrammarKind, SamplingDefaults, SamplingFields, sampling_numbers
 from fastovms.parts.ollama.request import (
     OllamaOptions,
     named_as_given,
-    option_values,
     read_ollama_messages,
     read_options,
-    thinking_fields,
 )
 from tests.api.ollama.ollama_requests import (
     ASKED,
@@ -48,7 +45,7 @@ MODEL = model_info(max_model_len=100)
         ({"repeat_last_n": 0, "repeat_penalty": 1.1}, {"repetition_penalty": None}),
         ({"repeat_last_n": -1, "repeat_penalty": 1.1}, {"repetition_penalty": 1.1}),
         ({"top_p": 0, "top_k": 40}, {"top_p": 1.0, "top_k": 1}),
-        ({"seed": 5}, {"seed": 5}),
+        ({"num_predict": 7.0, "seed": 5}, {"seed": 5}),
         ({"seed": -1}, {"seed": None}),
         ({"stop": ["a"]}, {"stop": ["a"]}),
         ({"typical_p": 1, "tfs_z": 1.0, "mirostat": 0, "num_gpu": 3, "use_mmap": True}, {}),
@@ -60,18 +57,12 @@ def test_options_become_sampling_fields_without_warnings(
     read = read_options(OllamaOptions(**options), MODEL)
     assert fields.items() <= read.fields.items()
     assert read.warnings == []
+    assert read.num_predict == (7 if "num_predict" in options else None)
 
 
-def test_the_models_defaults_go_before_ollamas() -> None:
+def test_defaults_of_the_model_override_those_of_ollama() -> None:
     numbers = sampling_numbers(SamplingFields(), SamplingDefaults(temperature=0.6), OLLAMA.name)
     assert numbers == {"temperature": 0.6, "top_p": 0.9, "top_k": 40}
-
-
-@pytest.mark.parametrize(
-    ("given", "most"), [(None, None), (-1, None), (-2, None), (0, None), (7, 7), (7.0, 7)]
-)
-def test_num_predict_limits_tokens_if_positive(given: float | None, most: int | None) -> None:
-    assert read_options(OllamaOptions(num_predict=given), MODEL).num_predict == most
 
 
 @pytest.mark.parametrize(
@@ -143,7 +134,7 @@ def call(name: str = "add", **members: Any) -> dict[str, Any]:
     return {"function": {"name": name, "arguments": {"a": 1}}, **members}
 
 
-def test_images_precede_the_text_in_order() -> None:
+def test_images_precede_the_text_of_their_message() -> None:
     found = read(
         {**USER, "images": ["aGk=", "data:image/png;base64,aGk="]}, {**USER, "images": ["eA=="]}
     )
@@ -158,7 +149,7 @@ def test_images_precede_the_text_in_order() -> None:
     ]
 
 
-def test_results_get_the_ids_of_their_calls() -> None:
+def test_tool_results_get_the_ids_of_their_calls() -> None:
     found = read(
         USER,
         {"role": "assistant", "tool_calls": [call("add"), call("sub"), call("mul", id="mine")]},
@@ -177,7 +168,7 @@ def test_results_get_the_ids_of_their_calls() -> None:
     assert found[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}
 
 
-def test_thoughts_are_sent_back() -> None:
+def test_thinking_becomes_reasoning_content() -> None:
     [_, answer] = read(USER, {"role": "assistant", "content": "a", "thinking": "hm"}).messages
     assert answer == {"role": "assistant", "content": "a", "reasoning_content": "hm"}
 
@@ -197,46 +188,11 @@ def test_thoughts_are_sent_back() -> None:
         ({**USER, "content": 5}, True, r"messages\[0\].content must be a string"),
     ],
 )
-def test_ollama_messages_refusals(message: dict[str, Any], takes_images: bool, words: str) -> None:
+def test_invalid_message_is_refused_by_its_place(
+    message: dict[str, Any], takes_images: bool, words: str
+) -> None:
     with pytest.raises(InvalidField, match=words):
         read(message, takes_images=takes_images)
-
-
-# Whether a model is to think, and how hard.
-
-
-@pytest.mark.parametrize(
-    ("think", "fields"),
-    [
-        (None, TemplateFields()),
-        (True, TemplateFields(enable_thinking=True)),
-        (False, TemplateFields(enable_thinking=False)),
-        ("low", TemplateFields(reasoning_effort="low")),
-    ],
-)
-def test_think_sets_the_fields_of_the_template(
-    think: bool | str | None, fields: TemplateFields
-) -> None:
-    assert thinking_fields(think, "m", can_think=True) == fields
-
-
-@pytest.mark.parametrize(
-    ("think", "can_think", "message"),
-    [
-        ("hard", True, "think must be true, false or one of"),
-        (True, False, 'think: "m" does not support thinking'),
-        ("low", False, 'think: "m" does not support thinking'),
-    ],
-)
-def test_unsupported_think_value_is_refused(
-    think: bool | str, can_think: bool, message: str
-) -> None:
-    with pytest.raises(InvalidField, match=message):
-        thinking_fields(think, "m", can_think=can_think)
-
-
-def test_not_to_think_is_asked_of_any_model() -> None:
-    assert thinking_fields(False, "m", can_think=False).enable_thinking is False
 
 
 # The fields that both endpoints share.
@@ -317,7 +273,7 @@ async def test_unknown_model_is_a_404_and_latest_tag_is_accepted(make, path, bod
     assert answer["model"] == "fake:latest"
 
 
-async def test_a_stream_is_the_default(make):
+async def test_answer_is_streamed_by_default(make):
     for stream in ({}, {"stream": None}, {"stream": True}):
         api = make()
         assert len(await lines(api, CHAT, {**ASKED, **stream})) > 2
@@ -325,21 +281,3 @@ async def test_a_stream_is_the_default(make):
     api = make()
     await ask(api, CHAT, ASKED)
     assert api.last_request.log_fields["stream"] is False
-
-
-# The values of Ollama's options.
-
-
-def test_whole_number_of_an_integer_option_becomes_an_int() -> None:
-    values = option_values(OllamaOptions(top_k=5.0, temperature=1.0, stop=["a"]))
-    assert {name: value for name, value in values.items() if value is not None} == {
-        "top_k": 5,
-        "temperature": 1.0,
-        "stop": ["a"],
-    }
-    assert type(values["top_k"]) is int
-
-
-def test_fraction_of_an_integer_option_is_refused() -> None:
-    with pytest.raises(InvalidField, match="num_ctx must be an integer, not"):
-        option_values(OllamaOptions(num_ctx=1.5))

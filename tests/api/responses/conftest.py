@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,9 @@ __all__ = ["postgres", "postgres_server", "test_database"]  # fixtures of the st
 V1 = "/v1/responses"
 V3 = "/v3/responses"
 BODY = {"model": "fake", "input": "Hi"}
+BACKGROUND = {**BODY, "background": True}
 TOOL = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
+ITEMS = [{"role": "user", "content": f"{number}"} for number in range(5)]
 
 
 @pytest.fixture
@@ -123,3 +126,49 @@ async def ask(api, method: str, path: str, body: object = None, **context):
     response = await api.call(method, path, body, FakeStream(), **context)
     assert isinstance(response, Response)
     return response.status, orjson.loads(response.body)
+
+
+@pytest.fixture
+async def kept(make) -> tuple[Any, dict[str, Any]]:
+    """An API and a response to five items that it has stored."""
+    api = make()
+    response = await api.answer(V1, {"model": "fake", "input": ITEMS})
+    return api, response
+
+
+async def stream_of(api, body: dict[str, Any], path: str = V1) -> list[Any]:
+    """The events of a streamed response."""
+    stream = FakeStream()
+    assert await api.call("POST", path, {**BODY, **body, "stream": True}, stream) is None
+    assert stream.closed
+    return stream.events
+
+
+async def start(api, **fields) -> str:
+    status, body = await ask(api, "POST", V1, {**BACKGROUND, **fields})
+    assert (status, body["status"], body["background"]) == (200, "queued", True)
+    assert (body["output"], body["usage"]) == ([], None)
+    return body["id"]
+
+
+async def get(api, id: str) -> dict:
+    await asyncio.sleep(0)
+    status, body = await ask(api, "GET", f"{V1}/{id}")
+    assert status == 200
+    return body
+
+
+async def wait_for(api, id: str, *statuses: str) -> dict:
+    for _ in range(10_000):
+        body = await get(api, id)
+        if body["status"] in statuses:
+            return body
+    raise AssertionError(f"still {body['status']}")
+
+
+async def replayed(api, id: str, path: str = V1, **query) -> list:
+    stream = FakeStream()
+    parameters = "&".join(f"{name}={value}" for name, value in {"stream": "true", **query}.items())
+    assert await api.call("GET", f"{path}/{id}?{parameters}", None, stream) is None
+    assert stream.closed
+    return stream.events

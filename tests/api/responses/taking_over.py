@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fastovms.errors import BackendUnavailable, StateFailed
-from tests.api.responses.conftest import V1, Replica, ask, resume
-from tests.api.responses.test_background import start, wait_for
+from tests.api.responses.conftest import V1, Replica, ask, resume, start, wait_for
 from tests.replicas import LEASE
 
 

@@ -39,8 +39,7 @@ async def events_of(api, path: str, body: dict) -> list:
 async def test_calls_of_namespaces(make, path):
     api = make(call_text("mcp__weather__get_weather") + call_text())
     body = {**BODY, "tools": [WEATHER, TOOL]}
-    status, response = await ask(api, "POST", path, body)
-    assert status == 200, response
+    response = await api.answer(path, body)
     first, second = response["output"]
     assert (first["name"], first["namespace"]) == ("get_weather", "mcp__weather")
     assert first["arguments"] == '{"city":"Paris"}'
@@ -106,8 +105,7 @@ async def test_a_call_of_a_custom_tool_comes_back(make):
         {"type": "custom_tool_call", "call_id": "1", "name": "write", "input": TEXT},
         {"type": "custom_tool_call_output", "call_id": "1", "output": "written"},
     ]
-    status, first = await ask(api, "POST", V1, {**BODY, "tools": [WRITE], "input": given})
-    assert status == 200, first
+    first = await api.answer(V1, {**BODY, "tools": [WRITE], "input": given})
     prompt = prompt_of(api)
     assert "{write" in prompt
     assert prompt.endswith("t:written;>")
@@ -124,8 +122,7 @@ async def test_a_call_of_a_custom_tool_comes_back(make):
 async def test_a_grammar_of_a_custom_tool(make, choice):
     api = make(call_text("apply_patch", json.dumps({"input": TEXT})))
     body = {**BODY, "tools": [PATCH], "tool_choice": choice}
-    status, response = await ask(api, "POST", V1, body)
-    assert status == 200, response
+    response = await api.answer(V1, body)
     assert response["tools"] == [PATCH]
     assert response["tool_choice"] == choice
     assert '"pattern": "^(?:' in repr(api.backend.submitted[0].params.grammar.tree)
@@ -145,5 +142,4 @@ async def test_a_grammar_of_a_custom_tool(make, choice):
     ],
 )  # fmt: skip
 async def test_faults_of_items(make, item, param):
-    status, body = await ask(make(), "POST", V1, {**BODY, "input": [item]})
-    assert (status, body["error"]["param"]) == (400, param)
+    assert await make().refused(V1, {**BODY, "input": [item]}) == param

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import orjson
 import pytest
@@ -12,36 +11,22 @@ from fastovms.errors import StateFailed
 from fastovms.parts.responses.background import BackgroundRuns, ResponsesState
 from fastovms.state.operations import Operations
 from fastovms.state.store import ResponseProgress, StoredResponse
-from tests.api.responses.conftest import ask, paused, resume
+from tests.api.responses.conftest import (
+    BACKGROUND,
+    V1,
+    V3,
+    ask,
+    get,
+    paused,
+    replayed,
+    resume,
+    start,
+    wait_for,
+)
 from tests.api.responses.events import check, kinds
+from tests.api.responses.taking_over import running_response
 from tests.fakes import FakeStream
 from tests.replicas import replace_operation
-
-V1 = "/v1/responses"
-V3 = "/v3/responses"
-BODY = {"model": "fake", "input": "Hi", "background": True}
-
-
-async def start(api, **fields) -> str:
-    status, body = await ask(api, "POST", V1, {**BODY, **fields})
-    assert (status, body["status"], body["background"]) == (200, "queued", True)
-    assert (body["output"], body["usage"]) == ([], None)
-    return body["id"]
-
-
-async def get(api, id: str) -> dict:
-    await asyncio.sleep(0)
-    status, body = await ask(api, "GET", f"{V1}/{id}")
-    assert status == 200
-    return body
-
-
-async def wait_for(api, id: str, *statuses: str) -> dict:
-    for _ in range(10_000):
-        body = await get(api, id)
-        if body["status"] in statuses:
-            return body
-    raise AssertionError(f"still {body['status']}")
 
 
 async def test_it_is_queued_then_in_progress_then_done(make):
@@ -64,12 +49,10 @@ async def test_it_can_be_continued_when_it_is_done_only(make):
     api = paused(make)
     id = await start(api)
     body = {"model": "fake", "input": "B", "previous_response_id": id}
-    status, answer = await ask(api, "POST", V1, body)
-    assert (status, answer["error"]["param"]) == (400, "previous_response_id")
+    assert await api.refused(V1, body) == "previous_response_id"
     resume(api)
     await wait_for(api, id, "completed")
-    status, _ = await ask(api, "POST", V1, body)
-    assert status == 200
+    await api.answer(V1, body)
 
 
 @pytest.mark.parametrize("is_running", [True, False], ids=["running", "queued"])
@@ -96,14 +79,6 @@ async def test_completed_response_cannot_be_cancelled(make):
     assert "it is completed" in body["error"]["message"]
 
 
-async def test_foreground_response_cannot_be_cancelled(make):
-    api = make()
-    _, body = await ask(api, "POST", V1, {"model": "fake", "input": "Hi"})
-    status, body = await ask(api, "POST", f"{V1}/{body['id']}/cancel")
-    assert status == 400
-    assert "in the background" in body["error"]["message"]
-
-
 async def test_delete_ends_it(make):
     api = paused(make)
     id = await start(api)
@@ -121,16 +96,10 @@ async def test_a_failure_is_kept_with_its_reason(make):
     assert body["error"] == {"code": "server_error", "message": "out of order"}
 
 
-async def test_invalid_background_request_is_refused_at_once(make):
-    api = make(context=100)
-    status, _ = await ask(api, "POST", V1, {**BODY, "input": "x" * 200})
-    assert status == 400
-
-
 async def test_it_survives_its_client(make):
     api = paused(make)
     stream = FakeStream()
-    asking = asyncio.ensure_future(api.call("POST", V1, {**BODY, "stream": True}, stream))
+    asking = asyncio.ensure_future(api.call("POST", V1, {**BACKGROUND, "stream": True}, stream))
     await stream.first_write.wait()
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -141,7 +110,7 @@ async def test_it_survives_its_client(make):
     assert body["output"][0]["content"][0]["text"] == "Hello!"
 
 
-async def test_response_that_cannot_be_stored_fails_with_the_reason(make, make_state):
+async def test_response_that_cannot_be_stored_fails_with_the_reason(make, make_state, caplog):
     class Forgetful:
         """Loses the end, as on a full disk."""
 
@@ -160,6 +129,7 @@ async def test_response_that_cannot_be_stored_fails_with_the_reason(make, make_s
     forgetful = ResponsesState(Forgetful(state.store), BackgroundRuns(10))  # type: ignore[arg-type]
     id = await start(make(state=forgetful))
     await forgetful.runs.drain(10)
+    assert f"response {id} is lost: gone" in caplog.text
     body = await get(make(state=state), id)
     assert body["status"] == "failed"
     assert "could not be kept" in body["error"]["message"]
@@ -172,18 +142,10 @@ def text_of(events: list) -> str:
     return "".join(event.get("delta", "") for event in events if event != "[DONE]")
 
 
-async def replayed(api, id: str, path: str = V1, **query) -> list:
-    stream = FakeStream()
-    parameters = "&".join(f"{name}={value}" for name, value in {"stream": "true", **query}.items())
-    assert await api.call("GET", f"{path}/{id}?{parameters}", None, stream) is None
-    assert stream.closed
-    return stream.events
-
-
 async def test_a_background_stream(make):
     stream = FakeStream()
     api = make()
-    await api.call("POST", V1, {**BODY, "stream": True}, stream)
+    await api.call("POST", V1, {**BACKGROUND, "stream": True}, stream)
     events = stream.events
     assert kinds(events)[:3] == ["created", "queued", "in_progress"]
     assert events[0]["response"]["status"] == events[1]["response"]["status"] == "queued"
@@ -290,15 +252,68 @@ async def test_at_shutdown_it_fails_with_a_reason(make, make_state):
     assert body["error"]["message"] == "the server is shutting down"
 
 
-async def test_a_result_that_cannot_be_kept_is_logged(make, make_state, caplog):
-    state = make_state()
+async def test_there_may_be_only_so_many(make, make_state):
+    api = paused(make, state=make_state(max_runs=2))
+    ids = [await start(api) for _ in range(2)]
+    status, body = await ask(api, "POST", V1, BACKGROUND)
+    assert status == 429
+    assert body["error"]["type"] == "rate_limit_error"
+    resume(api)
+    for id in ids:
+        await wait_for(api, id, "completed")
+    assert await start(api)
 
-    async def fail(*args, **keywords):
-        raise StateFailed("the disk is full")
 
-    replace_operation(state.store, Operations.finish_response, fail)
-    api = make(state=state)
-    with caplog.at_level(logging.ERROR):
-        id = await start(api)
-        await state.runs.drain(10)
-    assert f"response {id} is lost: the disk is full" in caplog.text
+@pytest.mark.parametrize("fields", [{}, {"stream": True}], ids=["whole", "streamed"])
+async def test_running_foreground_response_cannot_be_cancelled(make, fields):
+    api = paused(make)
+    body = {"model": "fake", "input": "Hi", "request_id": "mine", **fields}
+    task = asyncio.ensure_future(api.call("POST", V1, body, FakeStream(), tenant="me"))
+    await api.backend.received.wait()
+    place = f"{V1}/resp_mine"
+    status, answer = await ask(api, "POST", f"{place}/cancel", tenant="me")
+    assert status == 400
+    assert "in the background" in answer["error"]["message"]
+    assert (await ask(api, "POST", f"{place}/cancel", tenant="you"))[0] == 404
+    assert (await ask(api, "POST", f"{V1}/resp_other/cancel", tenant="me"))[0] == 404
+    for again in ({}, {"background": True}):
+        status, answer = await ask(api, "POST", V1, {**body, **again}, tenant="me")
+        assert (status, answer["error"]["param"]) == (400, "request_id")
+    resume(api)
+    await task
+    assert (await ask(api, "POST", f"{place}/cancel", tenant="me"))[0] == 400
+    status, kept = await ask(api, "GET", place, tenant="me")
+    assert (status, kept["status"]) == (200, "completed")
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_response_of_a_disconnected_client_is_not_found(make, is_kept):
+    api = paused(make)
+    body = {"model": "fake", "input": "Hi", "request_id": "mine", "store": is_kept}
+    task = asyncio.ensure_future(api.call("POST", V1, body, FakeStream()))
+    await api.backend.received.wait()
+    assert (await ask(api, "POST", f"{V1}/resp_mine/cancel"))[0] == (400 if is_kept else 404)
+    task.cancel()
+    await asyncio.wait((task,))
+    assert (await ask(api, "POST", f"{V1}/resp_mine/cancel"))[0] == 404
+
+
+@pytest.mark.slow
+async def test_response_is_stored_once_the_store_recovers(make_replicas, monkeypatch):
+    monkeypatch.setattr("fastovms.parts.responses.background._RETRY", 0.001)
+    (a, b), _ = make_replicas("a", "b")
+    id = await running_response(a)
+    follower = asyncio.ensure_future(replayed(a.api, id))
+    a.store.error = StateFailed("gone")
+    resume(a.api)
+    async with asyncio.timeout(10):
+        while (answer := await ask(a.api, "GET", f"{V1}/{id}"))[0] == 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    status, body = answer
+    assert status == 503
+    assert "cannot be stored until the response store is" in body["error"]["message"]
+    assert not follower.done()
+    a.store.error = None
+    events = await follower
+    assert events[-2]["type"] == "response.completed"
+    assert await get(b.api, id) == events[-2]["response"]

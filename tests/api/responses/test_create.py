@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import openai
 import orjson
 import pytest
 
@@ -12,9 +11,8 @@ from fastovms.params import GrammarKind
 from fastovms.parts.responses.compaction import MAX_SUMMARY
 from fastovms.parts.responses.ids import AFFINITY_HEADER, with_affinity
 from fastovms.state.operations import Operations
-from tests.api.chat_models import PARAMETERS, call_text, prompt_of
+from tests.api.chat_models import PARAMETERS, call_text, prompt_of, tool
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
-from tests.api.responses.test_client import connect
 from tests.fakes import FakeStream
 from tests.replicas import replace_operation
 
@@ -42,7 +40,7 @@ KEY, OTHER = "0a1b2c3d", "99999999"
         (None, "../../..", NEW[:8]),
     ],
 )
-def test_the_key_of_an_id(continued, header, expected):
+def test_new_id_has_the_affinity_of_its_chain_or_header(continued, header, expected):
     headers = Headers([] if header is None else [(AFFINITY_HEADER.lower(), header)])
     assert with_affinity(NEW, headers, continued) == expected + NEW[8:]
 
@@ -53,7 +51,7 @@ def digits(id: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v3"])
-async def test_a_chain_has_one_key(make, prefix):
+async def test_responses_of_a_chain_have_one_affinity_key(make, prefix):
     api = make()
     body = {"model": "fake", "input": "Hi"}
 
@@ -74,20 +72,8 @@ async def test_a_chain_has_one_key(make, prefix):
     assert digits(await made(OTHER, previous_response_id=own))[0] == OTHER
 
 
-async def test_a_conversation_has_one_key(make):
-    api = make()
-    headers = {AFFINITY_HEADER: KEY}
-    _, conversation = await ask(api, "POST", "/v1/conversations", {}, headers=headers)
-    assert digits(conversation["id"])[0] == KEY
-    body = {"model": "fake", "input": "Hi", "conversation": conversation["id"]}
-    _, response = await ask(api, "POST", "/v1/responses", body, headers={AFFINITY_HEADER: OTHER})
-    assert digits(response["id"])[0] == KEY
-
-
 # Conversations are summarized, and go on with the summary.
 
-
-__all__ = ["connect"]
 
 GIVEN = [
     {"role": "user", "content": "What is the weather in Paris?"},
@@ -101,8 +87,7 @@ ASKED = {**BODY, "input": GIVEN, "tools": [TOOL]}
 @pytest.mark.parametrize("path", [V1, V3])
 async def test_compaction_replaces_the_history_by_a_sealed_summary(make, path):
     api = make("<think>hm</think>It is sunny in Paris.\n", context=4000)
-    status, answer = await ask(api, "POST", f"{path}/compact", ASKED)
-    assert status == 200, answer
+    answer = await api.answer(f"{path}/compact", ASKED)
     assert sorted(answer) == ["created_at", "id", "object", "output", "usage"]
     assert answer["object"] == "response.compaction"
     message, compaction = answer["output"]
@@ -125,12 +110,11 @@ async def test_compaction_replaces_the_history_by_a_sealed_summary(make, path):
     assert "get_weather" not in prompt
 
 
-async def test_a_chain_is_compacted(make):
+async def test_stored_chain_is_compacted(make):
     api = make("It is sunny.", context=4000)
     _, first = await ask(api, "POST", V1, {**BODY, "input": "What is the weather?"})
     given = {"model": "fake", "previous_response_id": first["id"], "instructions": "Rhyme."}
-    status, answer = await ask(api, "POST", f"{V1}/compact", given)
-    assert status == 200
+    answer = await api.answer(f"{V1}/compact", given)
     assert [item["type"] for item in answer["output"]] == ["message", "compaction"]
     assert prompt_of(api).startswith("s:Rhyme.;u:Below")
     assert "user: What is the weather?\n\nassistant: It is sunny." in prompt_of(api)
@@ -148,8 +132,7 @@ async def test_a_chain_is_compacted(make):
 async def test_input_longer_than_the_context_is_compacted(make):
     api = make("Much was said.", context=2000)
     long = [{"role": "user", "content": f"message {number}"} for number in range(3000)]
-    status, answer = await ask(api, "POST", f"{V1}/compact", {**BODY, "input": long})
-    assert status == 200, answer
+    answer = await api.answer(f"{V1}/compact", {**BODY, "input": long})
     assert len(api.backend.submitted[0].prompt_token_ids) <= 1500
     assert "user: message 2999" in prompt_of(api)
     kept = [item["content"][0]["text"] for item in answer["output"][:-1]]
@@ -164,7 +147,7 @@ async def test_input_longer_than_the_context_is_compacted(make):
         ("", "(The model has written none.)"),
     ],
 )
-async def test_there_is_always_a_summary(make, script, summary):
+async def test_summary_is_the_text_or_the_reasoning_or_a_note(make, script, summary):
     _, answer = await ask(make(script), "POST", f"{V1}/compact", ASKED)
     assert unseal_summary(answer["output"][-1]["encrypted_content"]) == summary
 
@@ -178,7 +161,7 @@ async def test_there_is_always_a_summary(make, script, summary):
         ({"reasoning": {"effort": "none"}}, False),
     ],
 )
-async def test_thinking_about_a_summary(make, fields, enable_thinking):
+async def test_summary_is_written_without_thinking_unless_asked(make, fields, enable_thinking):
     api = make()
     assert (await ask(api, "POST", f"{V1}/compact", {**ASKED, **fields}))[0] == 200
     assert f"<thinking {enable_thinking}>" in prompt_of(api)
@@ -205,28 +188,16 @@ async def test_invalid_compaction_request_is_refused_by_field_name(make, fields,
 
 
 @pytest.mark.parametrize("content", [None, 5, "", "gAAAAAB_other", seal_summary("")])
-async def test_a_compaction_of_another_server_is_refused(make, content):
+async def test_compaction_of_another_server_is_refused(make, content):
     item = {"type": "compaction", "encrypted_content": content}
-    status, answer = await ask(make(), "POST", V1, {**BODY, "input": [item]})
-    assert (status, answer["error"]["param"]) == (400, "input[0].encrypted_content")
-
-
-async def test_openai_client_continues_from_a_compaction(connect):
-    client = await connect("It is sunny.")
-    compacted = await client.responses.compact(model="fake", input=GIVEN, instructions="Rhyme.")
-    assert compacted.output[-1].type == "compaction"
-    assert compacted.usage.total_tokens > 0
-    given = [item.model_dump(exclude_unset=True, warnings=False) for item in compacted.output]
-    response = await client.responses.create(model="fake", input=given)
-    assert response.output_text == "It is sunny."
-    with pytest.raises(openai.BadRequestError):
-        await client.responses.compact(model="fake")
+    assert await make().refused(V1, {**BODY, "input": [item]}) == "input[0].encrypted_content"
 
 
 # What a request may ask for, and what the model is given of it.
 
 
-NESTED_TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}
+HI = [{"role": "user", "content": "Hi"}]
+OTHER_TOOL = {"type": "function", "name": "other"}
 
 
 # What the model is asked
@@ -237,7 +208,8 @@ NESTED_TOOL = {"type": "function", "function": {"name": "get_weather", "paramete
     [
         ({"input": "Hi"}, "u:Hi;>"),
         ({"instructions": "Be kind."}, "s:Be kind.;u:Hi;>"),
-        ({"input": [{"role": "user", "content": "Hi"}]}, "u:Hi;>"),
+        ({"input": "Hello!", "truncate_prompt_tokens": 5}, "lo!;>"),
+        ({"input": HI}, "u:Hi;>"),
         (
             {
                 "input": [
@@ -252,25 +224,17 @@ NESTED_TOOL = {"type": "function", "function": {"name": "get_weather", "paramete
         ({"reasoning": {"effort": "high"}}, "u:Hi;<effort high><thinking True>>"),
         ({"chat_template_kwargs": {"style": "x"}}, "u:Hi;<style x>>"),
         ({"tools": [TOOL]}, "<tool get_weather>u:Hi;>"),
-        ({"tools": [NESTED_TOOL]}, "<tool get_weather>u:Hi;>"),
+        ({"tools": [tool()]}, "<tool get_weather>u:Hi;>"),
         ({"tools": [TOOL], "tool_choice": "none"}, "u:Hi;>"),
         (
             {
-                "tools": [TOOL, {**TOOL, "name": "other"}],
-                "tool_choice": {
-                    "type": "allowed_tools",
-                    "tools": [{"type": "function", "name": "other"}],
-                },
+                "tools": [TOOL, OTHER_TOOL],
+                "tool_choice": {"type": "allowed_tools", "tools": [OTHER_TOOL]},
             },
             "<tool other>u:Hi;>",
         ),
         (
-            {
-                "input": [
-                    {"role": "user", "content": "Hi"},
-                    {"role": "assistant", "content": "We", "status": "incomplete"},
-                ]
-            },
+            {"input": [*HI, {"role": "assistant", "content": "We", "status": "incomplete"}]},
             "u:Hi;a:We",
         ),
     ],
@@ -278,47 +242,24 @@ NESTED_TOOL = {"type": "function", "function": {"name": "get_weather", "paramete
 @pytest.mark.parametrize("path", [V1, V3])
 async def test_request_fields_are_rendered_into_the_prompt(make, fields, prompt, path):
     api = make()
-    status, body = await ask(api, "POST", path, {**BODY, **fields})
-    assert status == 200, body
+    await api.answer(path, {**BODY, **fields})
     assert prompt_of(api) == prompt
 
 
-async def test_a_prompt_may_be_cut(make):
-    api = make()
-    await ask(api, "POST", V1, {**BODY, "input": "Hello!", "truncate_prompt_tokens": 5})
-    assert prompt_of(api) == "lo!;>"
-
-
 @pytest.mark.parametrize(("path", "kinds"), [(V1, ["reasoning", "message"]), (V3, ["message"])])
-async def test_a_text_with_its_special_tokens(make, path, kinds):
+async def test_special_tokens_are_kept_in_the_text_by_ovms_alone(make, path, kinds):
     api = make("<think>hm</think>Hello!")
     _, body = await ask(api, "POST", path, {**BODY, "skip_special_tokens": False})
     assert [item["type"] for item in body["output"]] == kinds
 
 
-async def test_required_call_is_text_if_special_tokens_are_kept(make):
-    script = '<tool_call>\n{"name": "get_weather", "arguments": {}}\n</tool_call>'
-    body = {**BODY, "tools": [TOOL], "tool_choice": "required", "skip_special_tokens": False}
-    _, body = await ask(make(script), "POST", V3, body)
-    [message] = body["output"]
-    assert message["content"][0]["text"] == script
-
-
-async def test_empty_input_is_a_probe(make):
-    for given in ("", []):
+async def test_empty_input_is_an_empty_message(make):
+    for given, before in (("", {}), ([], {}), (None, {"instructions": "Be kind."})):
         api = make()
-        body = {**BODY, "input": given, "max_output_tokens": 1}
+        body = {**BODY, **before, "input": given, "max_output_tokens": 1}
         status, body = await ask(api, "POST", V1, body)
-        assert status == 200
-        assert prompt_of(api) == "u:;>"
-        assert body["status"] == "incomplete"
-
-
-async def test_instructions_need_no_input(make):
-    api = make()
-    status, _ = await ask(api, "POST", V1, {"model": "fake", "instructions": "Be kind."})
-    assert status == 200
-    assert prompt_of(api) == "s:Be kind.;u:;>"
+        assert (status, body["status"]) == (200, "incomplete")
+        assert prompt_of(api) == ("s:Be kind.;u:;>" if before else "u:;>")
 
 
 @pytest.mark.parametrize(
@@ -338,15 +279,14 @@ async def test_instructions_need_no_input(make):
         ({"structured_outputs": {"regex": "a+"}}, GrammarKind.REGEX, "a+"),
     ],
 )
-async def test_formats_become_grammars(make, fields, kind, source):
+async def test_text_format_becomes_a_grammar(make, fields, kind, source):
     api = make()
-    status, body = await ask(api, "POST", V1, {**BODY, **fields})
-    assert status == 200, body
+    await api.answer(V1, {**BODY, **fields})
     grammar = api.backend.submitted[-1].params.grammar
     assert (grammar.kind, grammar.source) == (kind, source)
 
 
-async def test_a_required_call_is_constrained(make):
+async def test_required_call_is_constrained(make):
     api = make(call_text())
     _, body = await ask(api, "POST", V1, {**BODY, "tools": [TOOL], "tool_choice": "required"})
     assert api.backend.submitted[-1].params.grammar.kind is GrammarKind.CALLS
@@ -366,21 +306,16 @@ async def test_sampling_extras_reach_the_model(make):
     assert body["output"][0]["content"][0]["text"] == "Hel"
 
 
-async def test_several_samples_follow_each_other(make):
-    api = make(lambda request, index: list(f"{index}".encode()))
-    _, body = await ask(api, "POST", V3, {**BODY, "n": 3})
-    assert [item["content"][0]["text"] for item in body["output"]] == ["0", "1", "2"]
-    assert len({item["id"] for item in body["output"]}) == 3
-
-
-async def test_the_best_of_several_samples(make):
-    script = lambda request, index: [3, 3, 3] if index else [1, 1, 1]  # noqa: E731
-    api = make(script)
+async def test_best_of_returns_the_likeliest_sample_and_n_all(make):
+    api = make(lambda request, index: [3 - 2 * (index % 2)] * 3)
     _, body = await ask(api, "POST", V1, {**BODY, "best_of": 2})
     assert body["output"][0]["content"][0]["text"] == "\1\1\1"
+    _, body = await ask(api, "POST", V3, {**BODY, "n": 2})
+    assert [item["content"][0]["text"] for item in body["output"]] == ["\3\3\3", "\1\1\1"]
+    assert len({item["id"] for item in body["output"]}) == 2
 
 
-async def test_reasoning_can_be_sealed(make):
+async def test_sealed_reasoning_is_read_again(make):
     api = make("<think>hm</think>Hello!")
     body = {**BODY, "store": False, "include": ["reasoning.encrypted_content"]}
     _, body = await ask(api, "POST", V1, body)
@@ -389,39 +324,18 @@ async def test_reasoning_can_be_sealed(make):
     assert body["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
     sent_back = {"type": "reasoning", "id": reasoning["id"], "summary": [], "content": None}
     sent_back["encrypted_content"] = reasoning["encrypted_content"]
-    again = [
-        {"role": "user", "content": "Hi"},
-        sent_back,
-        message,
-        {"role": "user", "content": "?"},
-    ]
-    status, body = await ask(api, "POST", V1, {**BODY, "input": again})
-    assert status == 200
+    again = [*HI, sent_back, message, {"role": "user", "content": "?"}]
+    body = await api.answer(V1, {**BODY, "input": again})
     assert prompt_of(api) == "u:Hi;a:Hello!(hm);u:?;>"
 
 
 # Tools of other servers
 
 
-HOSTED = [{"type": "web_search"}, {"type": "tool_search"}, TOOL]
-
-
-async def test_unknown_tools_are_passed_over(make, caplog):
-    api = make()
-    response = await api.call("POST", V1, {**BODY, "tools": HOSTED}, FakeStream())
-    assert response.status == 200
-    assert prompt_of(api) == "<tool get_weather>u:Hi;>"
-    warning = dict(response.headers)["Warning"]
-    assert warning.startswith('299 - "')
-    assert "tools[0] of type web_search, tools[1] of type tool_search" in warning
-    assert "tools[0] of type web_search, tools[1] of type tool_search" in caplog.text
-    assert len(orjson.loads(response.body)["tools"]) == 1
-
-
 ADDED = {"type": "namespace", "name": "n", "description": "", "tools": [{**TOOL, "name": "f"}]}
 
 
-async def test_items_add_tools_and_settings(make):
+async def test_configuring_items_add_tools_and_effort(make):
     api = make()
     given = [
         {"type": "additional_tools", "role": "developer", "tools": [ADDED]},
@@ -464,10 +378,8 @@ async def test_id_of_a_stored_response_is_unique(make, path, request_id, id, bac
     status, first = await ask(api, "POST", path, {**body, "background": background})
     assert (status, first["id"]) == (200, id)
     for again in (body, {**body, "background": True}, {**body, "stream": True}):
-        status, answer = await ask(api, "POST", V1, {**again, "request_id": id})
-        assert (status, answer["error"]["param"]) == (400, "request_id")
-    status, _ = await ask(api, "POST", path, {**body, "store": False})
-    assert status == 200
+        assert await api.refused(V1, {**again, "request_id": id}) == "request_id"
+    await api.answer(path, {**body, "store": False})
     assert (await ask(api, "GET", f"{V1}/{id}"))[1]["id"] == id
     response = await api.call("POST", path, body, FakeStream(), tenant="somebody else")
     assert response.status == 200

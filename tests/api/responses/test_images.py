@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 
-from fastovms.params import Refusal
 from fastovms.parts.media.loader import ImageLoader
 from fastovms.server_config import MediaConfig
 from tests.api.chat_models import chat_model, prompt_of
-from tests.api.responses.conftest import ask
+from tests.api.responses.conftest import V1, V3, ask
+from tests.api.test_served import TAG, given
 from tests.fakes import FakeStream, model_info
 from tests.media.pictures import BLUE, RED, png
-
-V1 = "/v1/responses"
-V3 = "/v3/responses"
-TAG = "<ov_genai_image_{}>".format
 
 
 def image(color: tuple[int, int, int] = RED, **members: Any) -> dict[str, Any]:
@@ -48,13 +44,8 @@ def make_vision(make_api, make_state):
     return make
 
 
-def given(api) -> tuple[str, list[list[int]]]:
-    prompt = api.backend.submitted[-1].prompt
-    return prompt.text, [picture[0, 0].tolist() for picture in prompt.images]
-
-
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_images_in_messages_and_in_outputs_of_tools(make_vision, path):
+async def test_images_of_messages_and_tool_outputs_reach_the_backend(make_vision, path):
     api = make_vision()
     items = [
         said(text("look"), image()),
@@ -62,30 +53,21 @@ async def test_images_in_messages_and_in_outputs_of_tools(make_vision, path):
         {"type": "function_call_output", "call_id": "c", "output": [image(BLUE), text("seen")]},
         said(image(), text("and?")),
     ]
-    status, answer = await ask(api, "POST", path, body(*items))
-    assert status == 200, answer
+    await api.answer(path, body(*items))
     found, colors = given(api)
     assert found == f"u:look{TAG(0)};a:{{f {{}}}};t:{TAG(1)}seen;u:{TAG(2)}and?;>"
     assert colors == [list(RED), list(BLUE), list(RED)]
 
 
-async def test_an_image_as_ovms_takes_it(make_vision):
+async def test_image_url_may_be_an_object(make_vision):
     api = make_vision()
     part = {"type": "input_image", "image_url": {"url": image()["image_url"]}}
     for path in (V1, V3):
-        status, _ = await ask(api, "POST", path, body(said(part)))
-        assert status == 200
+        await api.answer(path, body(said(part)))
         assert given(api)[0] == f"u:{TAG(0)};>"
 
 
-async def test_usage_counts_the_tokens_of_images(make_vision):
-    api = make_vision()
-    api.backend.num_prompt_tokens = 77
-    _, answer = await ask(api, "POST", V1, body(said(image())))
-    assert answer["usage"]["input_tokens"] == 77
-
-
-async def test_stored_images_are_sent_again(make_vision):
+async def test_stored_images_reach_the_backend_again(make_vision):
     api = make_vision()
     _, first = await ask(api, "POST", V1, body(said(text("look"), image(detail="low"))))
     _, kept = await ask(api, "GET", f"{V1}/{first['id']}/input_items")
@@ -99,7 +81,9 @@ async def test_stored_images_are_sent_again(make_vision):
     assert colors == [list(RED), list(BLUE)]
 
 
-async def test_a_text_model_refuses_them_once(make_vision, make_api, make_state):
+async def test_model_without_vision_refuses_new_images_and_notes_older_ones(
+    make_vision, make_api, make_state
+):
     state = make_state()
     _, first = await ask(make_vision(state=state), "POST", V1, body(said(image())))
     other = make_api(model=model_info(max_model_len=999), chat=chat_model(), state=state)
@@ -108,8 +92,7 @@ async def test_a_text_model_refuses_them_once(make_vision, make_api, make_state)
         other, "POST", V1, body(asked, previous_response_id=first["id"], store=False)
     )
     assert (status, prompt_of(other)) == (200, f"u:{note};a:Hello!;u:and?;>")
-    status, answer = await ask(other, "POST", V1, body(said(image())))
-    assert (status, answer["error"]["param"]) == (400, "input[0].content[0]")
+    assert await other.refused(V1, body(said(image()))) == "input[0].content[0]"
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": [image()]}
     pdf = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,"}
@@ -125,33 +108,22 @@ async def test_a_text_model_refuses_them_once(make_vision, make_api, make_state)
     )
 
 
-async def test_conversations_keep_images_whatever_the_models(make_vision, make):
+async def test_conversation_keeps_images_whatever_the_models(make_vision, make):
     for api in (make_vision(), make()):
         _, made = await ask(api, "POST", "/v1/conversations", {"items": [said(image())]})
         assert made["object"] == "conversation"
 
 
-async def test_messages_are_dropped_with_their_images(make_vision):
-    api = make_vision(context=150)
+async def test_truncation_drops_messages_with_their_images(make_vision):
+    api = make_vision(context=150, media=MediaConfig(max_images=2))
     long = "x" * 140
     items = [said(image(), text(long)), said(image(BLUE), text("b")), said(text("c"), image())]
-    status, answer = await ask(api, "POST", V1, body(*items, truncation="auto"))
-    assert status == 200, answer
+    await api.answer(V1, body(*items, truncation="auto"))
     found, colors = given(api)
     assert found == f"u:{TAG(0)}b;u:c{TAG(1)};>"
     assert colors == [list(BLUE), list(RED)]
-
-
-async def test_images_of_messages_that_are_dropped_do_not_count(make_vision):
-    api = make_vision(context=150, media=MediaConfig(max_images=1))
-    items = [said(image(), text("x" * 140)), said(image(BLUE), text("b"))]
-    asked = body(*items, truncation="auto")
-    status, answer = await ask(api, "POST", V1, asked)
-    assert status == 200, answer
-    assert given(api) == (f"u:{TAG(0)}b;>", [list(BLUE)])
-    asked["input"].append(said(image()))
-    status, answer = await ask(api, "POST", V1, asked)
-    assert (status, answer["error"]["param"]) == (400, "input[2].content[0].image_url")
+    items = [*items[1:], said(image())]
+    assert await api.refused(V1, body(*items, truncation="auto")) == "input[2].content[0].image_url"
 
 
 PLACE = "input[0].content[1]"
@@ -162,16 +134,8 @@ PLACE = "input[0].content[1]"
     [
         ({"type": "input_image"}, ".image_url", "must be an object or a string, not null"),
         ({"type": "input_image", "image_url": {}}, ".image_url.url", "must be a string"),
-        ({"type": "input_image", "file_id": "f"}, ".file_id", "include the data itself"),
         (image(detail="huge"), ".detail", "detail must be one of"),
         ({"type": "input_file"}, "", "takes only text and parts of type image_url or input_image"),
-        ({"type": "input_image", "image_url": "x"}, ".image_url", "must be a data URL"),
-        ({"type": "input_image", "image_url": "data:,"}, ".image_url", "in base64"),
-        (
-            {"type": "input_image", "image_url": "http://x/"},
-            ".image_url",
-            "does not fetch images from x",
-        ),
         ({"type": "input_image", "image_url": "/x"}, ".image_url", "does not read local files"),
     ],
 )
@@ -196,27 +160,8 @@ async def test_image_tags_in_texts_are_refused(make_vision):
         assert answer["error"]["message"].startswith(f"{place} must not contain <")
     status, answer = await ask(api, "POST", V1, {"model": "fake", "input": TAG(0)})
     assert (status, answer["error"]["param"]) == (400, "input")
-    for path in (V1, f"{V1}/input_tokens"):
-        asked = {"model": "fake", "input": "hi", "instructions": TAG(0)}
-        status, answer = await ask(api, "POST", path, asked)
-        assert (status, answer["error"]["param"]) == (400, "instructions")
-
-
-async def test_tokens_of_images_cannot_be_counted_beforehand(make_vision):
-    api = make_vision()
-    path = "/v1/responses/input_tokens"
-    status, answer = await ask(api, "POST", path, body(said(text("hi"))))
-    assert (status, answer["input_tokens"]) == (200, 6)
-    status, answer = await ask(api, "POST", path, body(said(image())))
-    assert (status, answer["error"]["param"]) == (400, "input[0].content[0].image_url")
-
-
-async def test_refusal_of_the_backend_fails_the_response(make_vision):
-    api = make_vision()
-    api.backend.refusal = Refusal("too many tokens", "prompt", "context_length_exceeded")
-    status, answer = await ask(api, "POST", V1, body(said(image())))
-    assert (status, answer["error"]["message"]) == (400, "too many tokens")
-    stream = FakeStream()
-    await api.call("POST", V1, body(said(image()), stream=True), stream)
-    sent = b"".join(stream.writes)
-    assert not sent or b"response.failed" in sent
+    for asked, param in (
+        ({"input": "hi", "instructions": TAG(0)}, "instructions"),
+        ({"input": [said(image())]}, "input[0].content[0].image_url"),
+    ):
+        assert await api.refused(f"{V1}/input_tokens", {"model": "fake", **asked}) == param

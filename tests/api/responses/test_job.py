@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from fastovms.api.answer import Envelope
 from fastovms.api.chat_messages import seal_summary
-from fastovms.api.dialect import OPENAI, OVMS
+from fastovms.api.dialect import OPENAI
 from fastovms.api.prompt import Prompt
 from fastovms.config import ModelLimits
 from fastovms.http.messages import Caller
@@ -21,7 +21,7 @@ from fastovms.params import SamplingDefaults
 from fastovms.parts.responses.compaction import newest, transcript
 from fastovms.parts.responses.forms import echoed_choice, echoed_tools
 from fastovms.parts.responses.history import History
-from fastovms.parts.responses.ids import item_ids, numbered_ids
+from fastovms.parts.responses.ids import numbered_ids
 from fastovms.parts.responses.input import ItemRules, read_items
 from fastovms.parts.responses.kept_request import (
     KeptJob,
@@ -32,7 +32,6 @@ from fastovms.parts.responses.kept_request import (
 )
 from fastovms.parts.responses.request import ResponsesRequest, read_fields
 from fastovms.parts.responses.run import ResponsePlan
-from fastovms.text.template import ChatTemplate
 from tests.api.chat_models import prompt_of
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 from tests.fakes import model_info
@@ -81,7 +80,7 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-def test_all_of_it():
+def test_transcript_has_messages_calls_and_results():
     assert transcript(read(ITEMS), 1000, words) == WHOLE
 
 
@@ -105,7 +104,7 @@ def test_transcript_keeps_the_newest_items(room):
 
 @pytest.mark.parametrize("count", [len, words])
 @pytest.mark.parametrize("room", [100, 1000])
-def test_no_item_takes_all_the_room(count, room):
+def test_transcript_cuts_a_long_item(count, room):
     long = [{"type": "function_call_output", "call_id": "1", "output": "x " * 100_000}]
     counted: list[int] = []
 
@@ -124,12 +123,12 @@ def test_no_item_takes_all_the_room(count, room):
     ("room", "places"),
     [(1000, [0, 1, 8]), (7, [0, 8]), (2, [0]), (0, [])],
 )
-def test_the_newest_messages(room, places):
+def test_newest_messages_of_the_user_are_kept(room, places):
     items = read(ITEMS)
     assert newest(items, room, words) == [items[place] for place in places]
 
 
-def test_a_message_that_is_far_too_long_is_not_counted():
+def test_message_far_too_long_is_dropped_uncounted():
     items = read([{"role": "user", "content": "x" * 1000}])
     assert newest(items, 10, lambda text: pytest.fail("it was counted")) == []
 
@@ -181,7 +180,9 @@ def test_echoed_tool_choice_is_flat_and_defaults_to_auto(given, told):
 # What an answer holds, and what it repeats of its request.
 
 
-TOLD_TOOL = {**TOOL, "description": None, "strict": None}
+SCHEMA = {"type": "object", "properties": {}}
+SCHEMA_FORMAT = {"type": "json_schema", "name": "x", "description": None, "schema": SCHEMA}
+NO_FORMAT = {"type": "text"}
 
 
 @pytest.mark.slow
@@ -210,68 +211,28 @@ TOLD_TOOL = {**TOOL, "description": None, "strict": None}
             {"reasoning": {"effort": None, "summary": "concise"}},
         ),
         ({"text": None}, {"text": {"format": {"type": "text"}}}),
-        (
-            {"text": {"verbosity": "low"}},
-            {"text": {"format": {"type": "text"}, "verbosity": "low"}},
-        ),
+        ({"text": {"verbosity": "low"}}, {"text": {"format": NO_FORMAT, "verbosity": "low"}}),
         ({"text": {"format": {"type": "json_object"}}}, {}),
         (
-            {"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}},
-            {
-                "text": {
-                    "format": {
-                        "type": "json_schema",
-                        "name": "x",
-                        "description": None,
-                        "schema": {},
-                        "strict": False,
-                    }
-                }
-            },
+            {"text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}},
+            {"text": {"format": {**SCHEMA_FORMAT, "strict": False}}},
         ),
+        ({"tools": [FUNCTION]}, {"tools": [TOLD], "tool_choice": "auto"}),
+        ({"tools": [FUNCTION], "tool_choice": "none"}, {"tools": [TOLD]}),
         (
-            {"tools": [TOOL]},
-            {"tools": [TOLD_TOOL], "tool_choice": "auto"},
-        ),
-        (
-            {"tools": [TOOL], "tool_choice": "none"},
-            {"tools": [TOLD_TOOL]},
-        ),
-        (
-            {"tools": [{**TOOL, "strict": True}], "tool_choice": "required"},
-            {"tools": [{**TOOL, "description": None, "strict": True}]},
-        ),
-        (
-            {"tools": [TOOL], "tool_choice": {"type": "function", "name": "get_weather"}},
-            {"tools": [TOLD_TOOL]},
-        ),
-        (
-            {
-                "tools": [TOOL, {**TOOL, "name": "other"}],
-                "tool_choice": {
-                    "type": "allowed_tools",
-                    "mode": "required",
-                    "tools": [{"type": "function", "name": "other"}],
-                },
-            },
-            {
-                "tools": [
-                    {**TOOL, "name": name, "description": None, "strict": None}
-                    for name in ("get_weather", "other")
-                ]
-            },
+            {"tools": [{**TOLD, "strict": True}], "tool_choice": "required"},
+            {"tools": [{**TOLD, "strict": True}]},
         ),
     ],
 )
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_the_request_is_repeated(make, fields, expected, path):
-    status, body = await ask(make(), "POST", path, {**BODY, **fields})
-    assert status == 200, body
+async def test_response_has_the_fields_of_its_request(make, fields, expected, path):
+    body = await make().answer(path, {**BODY, **fields})
     for name, value in {**fields, **expected}.items():
         assert body[name] == value, name
 
 
-async def test_ovms_repeats_min_p(make):
+async def test_min_p_is_returned_by_ovms_alone(make):
     api = make()
     for path, told in ((V1, None), (V3, 0.25)):
         _, body = await ask(api, "POST", path, {**BODY, "min_p": 0.25})
@@ -284,28 +245,18 @@ async def test_defaults_in_use_are_reported_in_the_response(make):
     assert (body["temperature"], body["top_p"]) == (0.25, 0.5)
 
 
-SCHEMA = {"type": "object", "properties": {}}
-NO_FORMAT = {"type": "text"}
-
-
 @pytest.mark.parametrize(
     ("response_format", "told"),
     [
         ({"type": "json_object"}, {"type": "json_object"}),
         (
             {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}},
-            {
-                "type": "json_schema",
-                "name": "x",
-                "description": None,
-                "schema": SCHEMA,
-                "strict": True,
-            },
+            {**SCHEMA_FORMAT, "strict": True},
         ),
         ({"type": "regex", "pattern": "a+"}, {"type": "regex", "pattern": "a+"}),
     ],
 )
-async def test_the_format_of_chats_is_repeated_as_that_of_responses(make, response_format, told):
+async def test_response_format_of_chats_is_returned_as_a_text_format(make, response_format, told):
     api = make()
     for path, format in ((V1, told), (V3, NO_FORMAT)):  # OVMS says so, whatever it was asked
         status, body = await ask(api, "POST", path, {**BODY, "response_format": response_format})
@@ -326,46 +277,18 @@ def turns(number: int) -> list[dict[str, str]]:
 LONG = [{"role": "system", "content": "rules"}, *turns(100), {"role": "user", "content": "last"}]
 
 
-async def test_a_context_that_is_too_long_is_refused(make):
+async def test_long_context_is_refused_or_loses_its_oldest_messages(make):
     api = make(context=200)
     status, body = await ask(api, "POST", V1, {**BODY, "input": LONG})
-    assert status == 400
-    assert body["error"]["code"] == "context_length_exceeded"
-    assert body["error"]["param"] == "input"
-    assert "200 tokens" in body["error"]["message"]
-
-
-async def test_a_context_that_is_too_long_loses_its_oldest_messages(make):
-    api = make(context=200)
+    error = body["error"]
+    assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", "input")
+    assert "200 tokens" in error["message"]
     body = {**BODY, "input": LONG, "truncation": "auto", "max_output_tokens": 20}
-    status, body = await ask(api, "POST", V1, body)
-    assert status == 200
+    body = await api.answer(V1, body)
     prompt = prompt_of(api)
     assert prompt.startswith("s:rules;u:u0")
     assert prompt.endswith("a:a0099;u:last;>")
     assert 180 - 16 < len(prompt) <= 180
-
-
-@pytest.mark.slow
-async def test_more_messages_than_the_context_has_tokens_are_not_rendered(make, monkeypatch):
-    rendered = []
-    render = ChatTemplate.render
-
-    def note(self, messages, **options):
-        rendered.append(len(messages))
-        return render(self, messages, **options)
-
-    monkeypatch.setattr(ChatTemplate, "render", note)
-    api = make(context=200)
-    body = {**BODY, "input": [{"role": "user", "content": "x"}] * 5000}
-    status, answer = await ask(api, "POST", V1, body)
-    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
-    assert answer["error"]["param"] == "input"
-    assert "5000 items" in answer["error"]["message"]
-    assert not rendered
-    status, _ = await ask(api, "POST", V1, {**body, "truncation": "auto"})
-    assert status == 200
-    assert max(rendered) <= 200
 
 
 @pytest.mark.parametrize(
@@ -378,25 +301,19 @@ async def test_more_messages_than_the_context_has_tokens_are_not_rendered(make, 
         (V3, None, 80, 120),
     ],
 )
-async def test_messages_make_room_for_the_answer(make, path, max_output_tokens, limit, num_kept):
+async def test_truncation_leaves_room_for_the_answer(
+    make, path, max_output_tokens, limit, num_kept
+):
     api = make(context=200, limits=ModelLimits(max_tokens_limit=limit))
     body = {**BODY, "input": LONG, "truncation": "auto", "max_output_tokens": max_output_tokens}
-    status, answer = await ask(api, "POST", path, body)
-    assert status == 200, answer
+    answer = await api.answer(path, body)
     assert num_kept - 16 < answer["usage"]["input_tokens"] <= num_kept
 
 
-async def test_a_last_message_that_is_too_long_is_refused(make):
+async def test_last_message_beyond_the_context_is_refused(make):
     body = {**BODY, "input": [*turns(3), {"role": "user", "content": "x" * 300}]}
     status, body = await ask(make(context=200), "POST", V1, {**body, "truncation": "auto"})
     assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
-
-
-async def test_a_large_max_output_tokens_is_cut_to_what_fits(make):
-    api = make("x" * 300, context=200)
-    _, body = await ask(api, "POST", V1, {**BODY, "max_output_tokens": 200})
-    assert body["status"] == "incomplete"
-    assert body["usage"]["total_tokens"] == 200
 
 
 @pytest.mark.parametrize(
@@ -409,11 +326,10 @@ async def test_a_large_max_output_tokens_is_cut_to_what_fits(make):
         {"reasoning": {"effort": "low"}},
     ],
 )
-async def test_tokens_are_counted_as_usage_does(make, fields):
+async def test_input_tokens_agree_with_usage(make, fields):
     api = make(context=4000)
     _, body = await ask(api, "POST", V1, {**BODY, **fields})
-    status, counted = await ask(api, "POST", f"{V1}/input_tokens", {**BODY, **fields})
-    assert status == 200
+    counted = await api.answer(f"{V1}/input_tokens", {**BODY, **fields})
     expected = body["usage"]["input_tokens"]
     assert counted == {"object": "response.input_tokens", "input_tokens": expected}
 
@@ -455,7 +371,7 @@ def written(*, client: str = "key", **fields) -> bytes | None:
     return None if resumption is None else resumption.job
 
 
-def test_it_is_read_as_it_was_but_for_the_input():
+def test_stored_job_is_read_without_its_input():
     fields = {"temperature": 0.5, "metadata": {"a": "\u20ac"}, "stop": ["x"], "tools": []}
     read = read_job(written(**fields))
     body = msgspec.structs.replace(kept_job(**fields).body, input=None)
@@ -476,7 +392,7 @@ def test_job_of_another_version_is_refused(change, message):
         read_job(change(written()))
 
 
-def test_client_is_written_unless_it_is_the_key():
+def test_stored_job_has_the_address_of_a_client_without_a_key():
     assert [read_job(written(client=client)).client for client in ("key", "::1")] == ["", "::1"]
 
 
@@ -484,15 +400,13 @@ def test_job_with_lone_surrogates_is_not_stored():
     assert written(metadata={"a": "\ud800"}) is None
 
 
-def test_a_seed_is_kept_or_given():
+def test_seed_is_kept_or_drawn():
     body = kept_job(seed=5).body
     assert with_seed(body) is body
-    seeds = {with_seed(kept_job().body).seed for _ in range(20)}
-    assert len(seeds) == 20
-    assert all(0 <= seed < 2**32 for seed in seeds)
+    assert len({with_seed(kept_job().body).seed for _ in range(20)}) == 20
 
 
-def test_ids_are_those_of_their_key():
+def test_numbered_ids_follow_from_their_key():
     first = list(islice(iter(numbered_ids("a"), None), 50))
     assert list(islice(iter(numbered_ids("a"), None), 50)) == first
     assert len({*first, *islice(iter(numbered_ids("b"), None), 50)}) == 100
@@ -526,21 +440,11 @@ def test_resumption_is_stored_for_text_jobs_of_one_sample(fields, is_kept):
 # The generation and the run that answer a request for a response.
 
 
-@pytest.mark.parametrize(
-    ("dialect", "ids"), [(OPENAI, ["msg_0", "rs_1"]), (OVMS, ["msg-0", "rs-1"])]
-)
-def test_ids_have_the_form_of_the_dialect(dialect, ids):
-    numbers = count()
-    new_id = item_ids(lambda: str(next(numbers)), dialect)
-    assert [new_id("msg"), new_id("rs")] == ids
-
-
 @pytest.mark.parametrize("path", [V1, V3])
 async def test_calls_have_ids_of_their_own(make, path):
     script = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
     body = {"model": "fake", "input": "Hi", "tools": [TOOL]}
-    status, answer = await ask(make(script * 2), "POST", path, body)
-    assert status == 200
+    answer = await make(script * 2).answer(path, body)
     ids = [item["call_id"] for item in answer["output"]]
     assert len(set(ids)) == 2
     assert all(id.startswith("call_") and len(id) == 29 for id in ids)

@@ -40,12 +40,10 @@ async def test_phases_are_kept(make):
     api = make()
     said = {"role": "assistant", "content": "I look."}
     given = [{**said, "phase": "commentary"}, said, {"role": "user", "content": "Go on"}]
-    status, answer = await ask(api, "POST", V1, {**BODY, "input": given})
-    assert status == 200
+    answer = await api.answer(V1, {**BODY, "input": given})
     _, listed = await ask(api, "GET", f"{V1}/{answer['id']}/input_items?order=asc")
     assert [item.get("phase") for item in listed["data"]] == ["commentary", None, None]
-    status, answer = await ask(api, "POST", V1, {**BODY, "input": [{**said, "phase": "x"}]})
-    assert (status, answer["error"]["param"]) == (400, "input[0].phase")
+    assert await api.refused(V1, {**BODY, "input": [{**said, "phase": "x"}]}) == "input[0].phase"
 
 
 # The prefix cache
@@ -65,8 +63,7 @@ async def test_a_prefix_is_only_computed(make, path, streamed):
         ]
         answer = events[2]["response"]
     else:
-        status, answer = await ask(api, "POST", path, body)
-        assert status == 200, answer
+        answer = await api.answer(path, body)
     assert (answer["status"], answer["output"]) == ("completed", [])
     assert answer["prompt_cache_options"] == {"mode": "implicit", "ttl": "12h"}
     usage = answer["usage"]
@@ -102,8 +99,7 @@ async def test_a_prefix_is_only_computed(make, path, streamed):
     ],
 )  # fmt: skip
 async def test_invalid_response_option_is_refused_by_name(make, fields, name):
-    status, answer = await ask(make(), "POST", V1, {**BODY, **fields})
-    assert (status, answer["error"]["param"]) == (400, name)
+    assert await make().refused(V1, {**BODY, **fields}) == name
 
 
 @pytest.mark.parametrize("window", ["soonest", "2h", "8h", None])
@@ -111,8 +107,7 @@ async def test_a_response_that_has_hours_comes_last(make, window):
     api = make()
     options = {"completion_window": window, "continuation_id": "a"}
     body = {**BODY, "background": True, "background_options": options}
-    status, _ = await ask(api, "POST", V1, body)
-    assert status == 200
+    await api.answer(V1, body)
     expected = LOWEST_PRIORITY if window in ("2h", "8h") else 0
     assert api.backend.submitted[-1].priority == expected
 
@@ -151,8 +146,7 @@ async def test_a_long_history_is_compacted(make, path, streamed):
         assert events[4]["output_index"] == 1
         answer = events[-2]["response"]
     else:
-        status, answer = await ask(api, "POST", path, body)
-        assert status == 200, answer
+        answer = await api.answer(path, body)
     compaction, message = answer["output"]
     assert message["content"][0]["text"] == "Yes."
     assert unseal_summary(compaction["encrypted_content"]) == "Sunny in Paris."
@@ -166,8 +160,7 @@ async def test_a_long_history_is_compacted(make, path, streamed):
         {"previous_response_id": answer["id"], "input": "And?"},
         {"input": [*body["input"], *answer["output"], {"role": "user", "content": "And?"}]},
     ):
-        status, _ = await ask(api, "POST", path, {**BODY, **given})
-        assert status == 200
+        await api.answer(path, {**BODY, **given})
         assert prompt_of(api).startswith(prompt.removesuffix(";>"))
         assert prompt_of(api).endswith("a:Yes.;u:And?;>")
         assert "It is sunny" not in prompt_of(api)
@@ -181,8 +174,7 @@ async def test_the_prefix_of_a_compacted_history_has_its_compaction(make, stream
     if streamed:
         answer = (await api.stream(V1, body))[-2]["response"]
     else:
-        status, answer = await ask(api, "POST", V1, body)
-        assert status == 200, answer
+        answer = await api.answer(V1, body)
     [compaction] = answer["output"]
     assert unseal_summary(compaction["encrypted_content"]) == "Sunny in Paris."
     assert answer["usage"]["output_tokens"] == 0
@@ -200,8 +192,7 @@ async def test_input_below_the_threshold_is_not_compacted(make, threshold, given
     api = make(script, context=4000)
     options = {"context_management": [{"type": "compaction", "compact_threshold": threshold}]}
     question = {"role": "user", "content": "Sure?"}
-    status, answer = await ask(api, "POST", V1, {**BODY, **options, "input": [*given, question]})
-    assert status == 200
+    answer = await api.answer(V1, {**BODY, **options, "input": [*given, question]})
     assert [item["type"] for item in answer["output"]] == ["message"]
     assert len(api.backend.submitted) == 1
 
@@ -210,8 +201,7 @@ async def test_input_beyond_the_context_is_compacted(make):
     api = make(script, context=1000)
     said = [{"role": "assistant", "content": "It is sunny. " * 200}, LONG[1]]
     options = {"context_management": [{"type": "compaction"}]}
-    status, answer = await ask(api, "POST", V1, {**BODY, **options, "input": said})
-    assert status == 200, answer
+    answer = await api.answer(V1, {**BODY, **options, "input": said})
     assert [item["type"] for item in answer["output"]] == ["compaction", "message"]
 
 
@@ -223,8 +213,7 @@ async def test_calls_and_outputs_are_compacted_together(make):
         {"type": "function_call_output", "call_id": "1", "output": "sunny " * 100},
     ]
     body = {**BODY, **COMPACTING, "input": given, "tools": [TOOL]}
-    status, answer = await ask(api, "POST", V1, body)
-    assert status == 200, answer
+    answer = await api.answer(V1, body)
     assert "sunny sunny" not in prompt_of(api)
     kept = kept_items(answer["output"][0]["encrypted_content"])
     assert ([len(part) for part in kept]) == [1, 0]
@@ -234,15 +223,13 @@ async def test_items_that_configure_are_kept(make):
     api = make(script, context=4000)
     configuring = {"type": "additional_tools", "tools": [TOOL]}
     body = {**BODY, **COMPACTING, "input": [configuring, *LONG, LONG[1]]}
-    status, answer = await ask(api, "POST", V1, body)
-    assert status == 200, answer
+    answer = await api.answer(V1, body)
     compaction, message = answer["output"]
     kept = kept_items(compaction["encrypted_content"])
     assert kept.before[0]["type"] == "additional_tools"
     # A client that sends the compaction in place of what came before is understood.
     given = [compaction, message, LONG[1]]
-    status, answer = await ask(api, "POST", V1, {**BODY, "input": given})
-    assert status == 200, answer
+    answer = await api.answer(V1, {**BODY, "input": given})
     assert '"get_weather"' in prompt_of(api) or "get_weather" in str(answer["tools"])
 
 
@@ -251,16 +238,14 @@ async def test_items_that_configure_are_not_compacted_again(make):
     configuring = {"type": "additional_tools", "tools": [TOOL]}
     question = {"role": "user", "content": "x" * 500}
     body = {**BODY, **COMPACTING, "input": [configuring, question]}
-    status, answer = await ask(api, "POST", V1, body)
-    assert status == 200, answer
+    answer = await api.answer(V1, body)
     assert [item["type"] for item in answer["output"]] == ["message"]
 
 
 async def test_in_the_background(make):
     api = make(script, context=4000)
     body = {**BODY, **COMPACTING, "input": [*LONG, LONG[1]], "background": True}
-    status, answer = await ask(api, "POST", V1, body)
-    assert status == 200
+    answer = await api.answer(V1, body)
     stream = FakeStream()
     path = f"{V1}/{answer['id']}"
     await api.call("GET", f"{path}?stream=true", None, stream)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -10,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.api.scoring import TokenAligner
 from fastovms.config import ApiConfig
 from fastovms.parts.responses.output import EventEncoder, OutputBuilder, OutputForm
-from fastovms.text.detokenizer import TextToken
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Piece, Reasoning
 from tests.api.chat_models import BROKEN, call_text
-from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
+from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask, stream_of
 from tests.api.responses.events import _Output, check, kinds
 from tests.fakes import EOS, ByteTokenizer, FakeStream
 
@@ -34,9 +31,8 @@ REQUIRED = {
 
 
 @pytest.mark.parametrize("path", [V1, V3, "/v3/v1/responses"])
-async def test_every_member_is_there(make, path):
-    status, body = await ask(make(), "POST", path, BODY)
-    assert status == 200
+async def test_response_has_every_member(make, path):
+    body = await make().answer(path, BODY)
     assert set(body) == REQUIRED
     assert body["object"] == "response"
     assert body["created_at"] == body["completed_at"] == 1_750_000_000
@@ -61,44 +57,28 @@ LONDON = call_text(arguments='{"city":"London"}')
 WHOLE_ARGUMENTS = CALL.index("}") + 1
 
 OPENING = ["created", "in_progress"]
-MESSAGE = [
-    "output_item.added",
-    "content_part.added",
-    "output_text.delta",
-    "output_text.done",
-    "content_part.done",
-    "output_item.done",
-]
-REASONING = [kind.replace("output_text", "reasoning_text") for kind in MESSAGE]
-SUMMARY = [
-    "output_item.added",
-    "reasoning_summary_part.added",
-    "reasoning_summary_text.delta",
-    "reasoning_summary_text.done",
-    "reasoning_summary_part.done",
-    "output_item.done",
-]
-FUNCTION_CALL = [
-    "output_item.added",
-    "function_call_arguments.delta",
-    "function_call_arguments.done",
-    "output_item.done",
-]
 
 
-async def events_of(api, body: dict[str, Any], path: str = V1) -> list[Any]:
-    stream = FakeStream()
-    assert await api.call("POST", path, {**BODY, **body, "stream": True}, stream) is None
-    assert stream.closed
-    return stream.events
+def item_events(part: str, text: str) -> list[str]:
+    """The kinds of events of an item with a text, which is in a part unless it has no name."""
+    events = [f"{text}.delta", f"{text}.done"]
+    if part:
+        events = [f"{part}.added", *events, f"{part}.done"]
+    return ["output_item.added", *events, "output_item.done"]
+
+
+MESSAGE = item_events("content_part", "output_text")
+REASONING = item_events("content_part", "reasoning_text")
+SUMMARY = item_events("reasoning_summary_part", "reasoning_summary_text")
+FUNCTION_CALL = item_events("", "function_call_arguments")
 
 
 @pytest.mark.parametrize("text", BROKEN)
-async def test_markup_that_is_no_call_is_text(make, text):
+async def test_incomplete_markup_is_text(make, text):
     _, answer = await ask(make(text), "POST", V1, {**BODY, "tools": [TOOL]})
     [item] = answer["output"]
     assert [part["text"] for part in item["content"]] == [text]
-    events = await events_of(make(text), {"tools": [TOOL]})
+    events = await stream_of(make(text), {"tools": [TOOL]})
     deltas = [event["delta"] for event in events[:-1] if event["type"].endswith("text.delta")]
     assert "".join(deltas) == text
 
@@ -119,19 +99,19 @@ async def test_markup_that_is_no_call_is_text(make, text):
         (CALL, {}, MESSAGE),
     ],
 )
-async def test_events_come_in_order(make, script, body, expected, tokens_per_step):
+async def test_stream_has_the_events_of_its_items_in_order(
+    make, script, body, expected, tokens_per_step
+):
     api = make(script, tokens_per_step=tokens_per_step)
-    events = await events_of(api, body)
+    events = await stream_of(api, body)
     assert kinds(events) == [*OPENING, *expected, "completed"]
     response = check(events)
     assert response["status"] == "completed"
     assert response["completed_at"] == 1_750_000_000
-    status, unary = await ask(api, "POST", V1, {**BODY, **body})
-    assert status == 200
+    unary = await api.answer(V1, {**BODY, **body})
     assert without_ids(unary["output"]) == without_ids(response["output"])
     assert unary["usage"] == response["usage"]
-    status, kept = await ask(api, "GET", f"{V1}/{response['id']}")
-    assert kept == response
+    assert await ask(api, "GET", f"{V1}/{response['id']}") == (200, response)
 
 
 def without_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -141,8 +121,8 @@ def without_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-async def test_an_answer_without_text_is_an_empty_message(make):
-    events = await events_of(make(""), {})
+async def test_empty_answer_is_an_empty_message(make):
+    events = await stream_of(make(""), {})
     expected = [kind for kind in MESSAGE if kind != "output_text.delta"]
     assert kinds(events) == [*OPENING, *expected, "completed"]
     assert check(events)["output"][0]["content"][0]["text"] == ""
@@ -150,8 +130,7 @@ async def test_an_answer_without_text_is_an_empty_message(make):
 
 async def test_ovms_stream_has_hyphenated_ids_and_no_event_names(make):
     stream = FakeStream()
-    api = make("<think>hm</think>Hello!")
-    await api.call("POST", V3, {**BODY, "stream": True}, stream)
+    await make("<think>hm</think>Hello!").call("POST", V3, {**BODY, "stream": True}, stream)
     assert b"event:" not in b"".join(stream.writes)
     assert kinds(stream.events) == [*OPENING, *SUMMARY, *MESSAGE, "completed"]
     response = check(stream.events)
@@ -178,12 +157,12 @@ async def test_ovms_stream_has_hyphenated_ids_and_no_event_names(make):
         (f"{CALL}Done.", {"tools": [TOOL]}, len(CALL) + 3, ["function_call", "message"]),
     ],
 )
-async def test_the_last_item_of_a_cut_answer_is_incomplete(
+async def test_last_item_of_a_cut_answer_is_incomplete(
     make, script, body, num_tokens, kinds_of_items, path, reason
 ):
     body = {**body, "max_output_tokens": num_tokens}
     api = make(script * 4)
-    events = await events_of(api, body, path)
+    events = await stream_of(api, body, path)
     assert kinds(events)[-1] == "incomplete"
     response = check(events)
     assert response["status"] == "incomplete"
@@ -216,13 +195,13 @@ IN_CALLS = {"stop_in_reasoning": True}
         (f"{CALL}\n{LONDON}", {"stop": "Paris", "n": 2, **IN_CALLS}, ["incomplete"] * 2, "stop"),
     ],
 )  # fmt: skip
-async def test_a_call_that_a_stop_string_cuts(make, script, fields, statuses, reason):
+async def test_call_cut_by_a_stop_string_is_incomplete(make, script, fields, statuses, reason):
     body = {"tools": [TOOL], **fields}
     api = make(script)
     _, unary = await ask(api, "POST", V1, {**BODY, **body})
     responses = [unary]
     if "n" not in fields:
-        responses.append(check(await events_of(api, body)))
+        responses.append(check(await stream_of(api, body)))
         assert without_ids(unary["output"]) == without_ids(responses[1]["output"])
     for response in responses:
         assert [item["status"] for item in response["output"]] == statuses
@@ -231,10 +210,10 @@ async def test_a_call_that_a_stop_string_cuts(make, script, fields, statuses, re
         assert (response["completed_at"] is None) == (reason is not None)
 
 
-async def test_a_call_that_breaks_makes_the_response_incomplete(make):
+async def test_malformed_call_makes_the_response_incomplete(make):
     """Whatever is said after it."""
     broken = CALL.replace('"Paris"', '"Paris"]')
-    response = check(await events_of(make(f"{broken}Done."), {"tools": [TOOL]}))
+    response = check(await stream_of(make(f"{broken}Done."), {"tools": [TOOL]}))
     call, message = response["output"]
     assert (call["type"], call["status"]) == ("function_call", "incomplete")
     assert (message["type"], message["status"]) == ("message", "incomplete")
@@ -242,10 +221,10 @@ async def test_a_call_that_breaks_makes_the_response_incomplete(make):
 
 
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_the_beginning_of_a_required_call_is_no_text(make, path):
+async def test_cut_required_call_has_an_empty_text(make, path):
     body = {"tools": [TOOL], "tool_choice": "required", "max_output_tokens": 10}
     api = make(CALL)
-    response = check(await events_of(api, body, path))
+    response = check(await stream_of(api, body, path))
     assert [item["content"][0]["text"] for item in response["output"]] == [""]
     assert response["status"] == "incomplete"
     _, unary = await ask(api, "POST", path, {**BODY, **body})
@@ -253,11 +232,14 @@ async def test_the_beginning_of_a_required_call_is_no_text(make, path):
 
 
 @pytest.mark.parametrize(("path", "error_events"), [(V1, ["error"]), (V3, [])])
-async def test_a_failure_ends_what_is_open(make, path, error_events):
+async def test_failure_ends_the_open_item_and_the_stream(make, path, error_events):
     api = make("Hello, world!")
     api.backend.fail_after = 4
-    events = await events_of(api, {}, path)
+    events = await stream_of(api, {}, path)
     assert kinds(events) == [*OPENING, *MESSAGE, *error_events, "failed"]
+    for event in events[-3 : -2 if error_events else -3]:
+        told = {"code": None, "message": "out of order", "param": None}
+        assert event == {"type": "error", "sequence_number": event["sequence_number"], **told}
     response = check(events)
     assert response["status"] == "failed"
     assert response["error"] == {"code": "server_error", "message": "out of order"}
@@ -269,27 +251,6 @@ async def test_a_failure_ends_what_is_open(make, path, error_events):
     assert kept == response
 
 
-async def test_the_error_event_is_flat(make):
-    api = make("Hello, world!")
-    api.backend.fail_after = 0
-    events = await events_of(api, {})
-    assert events[2] == {
-        "type": "error",
-        "sequence_number": 2,
-        "code": None,
-        "message": "out of order",
-        "param": None,
-    }
-
-
-async def test_request_beyond_the_context_is_refused_before_the_stream(make):
-    stream = FakeStream()
-    response = await make(context=5).call("POST", V1, {**BODY, "stream": True}, stream)
-    assert response is not None
-    assert response.status == 400
-    assert not stream.started
-
-
 # Log probabilities
 
 LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
@@ -298,11 +259,11 @@ LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
 @pytest.mark.parametrize("tokens_per_step", [1, 3, 1000])
 @pytest.mark.parametrize(
     "script",
-    ["Hello, wörld!", "<think>\nHello\n</think>\n\nHello", f"He\n\n{CALL}\n\nllo"],
+    ["Hello, wörld!", "<think>\nHello\n</think>\n\nHello", f"He\n\n{CALL}\n\nParis"],
 )
-async def test_logprobs_are_those_of_the_text(make, script, tokens_per_step):
+async def test_logprobs_cover_the_text_of_messages_alone(make, script, tokens_per_step):
     api = make(script, tokens_per_step=tokens_per_step)
-    events = await events_of(api, {**LOGPROBS, "tools": [TOOL]})
+    events = await stream_of(api, {**LOGPROBS, "tools": [TOOL]})
     response = check(events)
     assert response["top_logprobs"] == 2
     messages = [item for item in response["output"] if item["type"] == "message"]
@@ -332,17 +293,12 @@ async def test_tokens_without_a_character_have_logprobs(
     """Nor are special ones passed over that are not shown."""
     script = [*markup, *answer]
     api = make(lambda request, index: script, tokens_per_step=tokens_per_step)
-    response = check(await events_of(api, {**LOGPROBS, "stop": stop}))
+    response = check(await stream_of(api, {**LOGPROBS, "stop": stop}))
     [part] = response["output"][-1]["content"]
     tokens = [entry["bytes"] for entry in part["logprobs"]]
     assert tokens == [list(ByteTokenizer().token_bytes(token)) for token in answer]
     _, unary = await ask(api, "POST", V1, {**BODY, **LOGPROBS, "stop": stop})
     assert without_ids(unary["output"]) == without_ids(response["output"])
-
-
-async def test_without_include_there_are_no_logprobs(make):
-    response = check(await events_of(make(), {"top_logprobs": 2}))
-    assert response["output"][0]["content"][0]["logprobs"] == []
 
 
 @pytest.mark.slow
@@ -387,7 +343,7 @@ async def test_client_that_does_not_read_is_disconnected_and_nothing_is_stored(m
     assert api.backend.aborted
 
 
-async def test_the_end_is_one_write(make):
+async def test_last_events_are_one_write(make):
     stream = FakeStream()
     await make().call("POST", V1, {**BODY, "stream": True}, stream)
     assert stream.writes[-1].count(b"event: ") == 4
@@ -422,7 +378,7 @@ PIECES = st.lists(
 
 @pytest.mark.slow
 @given(PIECES, st.sampled_from(["completed", "incomplete"]), st.data())
-def test_events_add_up_to_the_items(pieces: list[Piece], status, data):
+def test_deltas_add_up_to_the_items(pieces: list[Piece], status, data):
     encoder = EventEncoder(named=True)
     ids = iter(range(1000))
     form = OutputForm(lambda prefix: f"{prefix}_{next(ids)}", lambda: f"call_{next(ids)}")
@@ -440,26 +396,3 @@ def test_events_add_up_to_the_items(pieces: list[Piece], status, data):
     assert output.open is None
     assert output.items == builder.items
     assert builder.items
-
-
-def test_the_tokens_of_a_text_behind_a_call_are_its_own() -> None:
-    """Also where the call says the same."""
-    text = '<c>{"add": 1}</c> add'
-    told: list[int] = []
-
-    def tell(tokens: Sequence[TextToken]) -> list[bytes]:
-        told.extend(token.token_id for token in tokens)
-        return [b"{}" for _ in tokens]
-
-    form = OutputForm(
-        lambda prefix: prefix,
-        lambda: "call",
-        aligner=TokenAligner({"<c>", "</c>"}),
-        tell_logprobs=tell,
-    )
-    builder = OutputBuilder(form, EventEncoder(named=True).emit)
-    call = [CallBegin(0, "f"), CallArguments(0, "{}"), CallEnd(0, True, text.index("}") + 1)]
-    tokens = [TextToken(place, place, None) for place in range(len(text))]
-    builder.push([*call, Content("add")], text, tokens)
-    builder.finish("completed")
-    assert told == [18, 19, 20]

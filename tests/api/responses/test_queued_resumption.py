@@ -17,7 +17,7 @@ from fastovms.parts.media.files import Documents
 from fastovms.server_config import MediaConfig
 from fastovms.state.operations import Operations
 from fastovms.state.store import ResponseKey, Resumption
-from tests.api.responses.conftest import V1, Replica, ask, resume
+from tests.api.responses.conftest import BACKGROUND, V1, Replica, ask, resume, wait_for
 from tests.api.responses.taking_over import (
     Holder,
     change_files,
@@ -26,7 +26,6 @@ from tests.api.responses.taking_over import (
     start_response,
     take_over,
 )
-from tests.api.responses.test_background import BODY, wait_for
 
 WINDOW = {"background_options": {"completion_window": "8h"}}
 
@@ -61,7 +60,7 @@ async def queue_in_conversation(replica: Replica) -> tuple[str, str]:
     _, conversation = await ask(replica.api, "POST", "/v1/conversations", {})
     for text in ("first", "second"):
         await add_turn(replica.api, conversation["id"], text)
-    body = {**BODY, "conversation": conversation["id"]}
+    body = {**BACKGROUND, "conversation": conversation["id"]}
     return await start_response(replica.api, body), conversation["id"]
 
 
@@ -97,11 +96,11 @@ async def test_queued_response_sees_its_conversation_as_it_was(make_replicas, ca
 @pytest.mark.parametrize("is_deleted", [False, True])
 async def test_queued_response_sees_its_chain_as_it_was(make_replicas, is_deleted):
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    previous = await start_response(a.api, {**BODY, "input": "first"})
+    previous = await start_response(a.api, {**BACKGROUND, "input": "first"})
     resume(a.api)
     await wait_for(a.api, previous, "completed")
     Holder(a)
-    id = await start_response(a.api, {**BODY, "previous_response_id": previous})
+    id = await start_response(a.api, {**BACKGROUND, "previous_response_id": previous})
     if is_deleted:
         await delete(b.api, f"{V1}/{previous}")
     assert "first" in await run_elsewhere(a, b, clock, id)
@@ -117,7 +116,7 @@ async def test_queued_response_sees_the_text_of_its_document(make_replicas):
     Holder(a)
     data = base64.b64encode(b"Once upon a time").decode()
     part = {"type": "input_file", "filename": "a.txt", "file_data": data}
-    body = {**BODY, "input": [{"role": "user", "content": [part]}]}
+    body = {**BACKGROUND, "input": [{"role": "user", "content": [part]}]}
     id = await start_response(a.api, body)
     assert "File a.txt:\nOnce upon a time" in await run_elsewhere(a, b, clock, id)
     documents.close()
@@ -173,7 +172,7 @@ async def test_queued_response_that_waits_for_room_is_resumed_once(
     Holder(a)
     change_files(b, "f")
     b.api.backend.submit_error = Overloaded("full")
-    id = await start_response(a.api, {**BODY, **more})
+    id = await start_response(a.api, {**BACKGROUND, **more})
     a.store.error = StateFailed("gone")
     for run in a.runs.all():
         run.lose()
@@ -194,7 +193,7 @@ async def test_queued_response_that_waits_for_room_is_resumed_once(
 async def test_queued_response_of_several_samples_is_not_resumed_once_it_has_begun(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     holder = Holder(a)
-    id = await start_response(a.api, {**BODY, "best_of": 2, "temperature": 1})
+    id = await start_response(a.api, {**BACKGROUND, "best_of": 2, "temperature": 1})
     holder.may_load.set()
     await a.api.backend.received.wait()
     [begun] = await a.store.run(Operations.list_running, 9)
@@ -202,16 +201,6 @@ async def test_queued_response_of_several_samples_is_not_resumed_once_it_has_beg
     await cut_after(a, [id], 3)
     await take_over(b, clock)
     await wait_for(b.api, id, "failed")
-
-
-@pytest.mark.slow
-async def test_queued_response_that_may_wait_is_resumed_behind_all_others(make_replicas):
-    (a, b), clock = make_replicas("a", "b", resumes=True)
-    Holder(a)
-    body = {**BODY, **WINDOW}
-    await run_elsewhere(a, b, clock, await start_response(a.api, body))
-    [request] = b.api.backend.submitted
-    assert request.priority == LOWEST_PRIORITY - 1
 
 
 @pytest.mark.slow
@@ -233,7 +222,7 @@ async def test_resumed_response_keeps_its_key_its_address_and_its_priority(
     (a, b, c), clock = make_replicas("a", "b", "c", resumes=True)
     if is_queued:
         Holder(a)
-    body = {**BODY, "background": True, **fields}
+    body = {**BACKGROUND, "background": True, **fields}
     status, answer = await ask(a.api, "POST", V1, body, **caller)
     assert status == 200, answer
     for before, after in ((a, b), (b, c)):

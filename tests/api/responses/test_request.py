@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fastovms.config import ModelLimits
+from fastovms.errors import BackendUnavailable, Overloaded
+from fastovms.params import GenerationRequest, dead_end
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 
 FORMAT = {"format": {"type": "json_object"}}
@@ -104,7 +106,7 @@ MANY = {f"key{number}": "x" for number in range(17)}
         ({"stop": [""]}, "stop[0]"),
     ],
 )  # fmt: skip
-async def test_faults_are_named(make, fields, param):
+async def test_invalid_field_is_refused_by_its_place(make, fields, param):
     api = make()
     status, body = await ask(api, "POST", V1, {**BODY, **fields})
     assert status == 400
@@ -133,7 +135,7 @@ async def test_faults_are_named(make, fields, param):
         ({"input": [{"type": "function_call_output", "output": "x"}]}, 200),
     ],
 )
-async def test_requests_that_ovms_refuses_are_refused(make, fields, status):
+async def test_ovms_refuses_what_openai_accepts(make, fields, status):
     api = make(limits=ModelLimits(max_tokens_limit=100))
     found, body = await ask(api, "POST", V3, {**BODY, **fields})
     assert found == status, body
@@ -141,13 +143,63 @@ async def test_requests_that_ovms_refuses_are_refused(make, fields, status):
         assert isinstance(body["error"], str)
 
 
-async def test_a_faulty_schema_is_named_as_the_request_has_it(make):
+async def test_fault_of_a_schema_has_its_place(make):
     schema = {"type": "json_schema", "name": "x", "schema": {"type": "bad"}}
     _, body = await ask(make(), "POST", V1, {**BODY, "text": {"format": schema}})
     assert body["error"]["message"].startswith("text.format.schema: bad JSON schema")
 
 
-async def test_a_conflict_names_the_field_that_was_sent(make):
+async def test_conflict_names_both_fields(make):
     body = {**BODY, "text": FORMAT, "structured_outputs": {"regex": "a"}}
     _, answer = await ask(make(), "POST", V1, body)
     assert answer["error"]["message"].startswith("text.format and structured_outputs.regex")
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"text": SCHEMA}, "text.format.schema"),
+        ({"text": FORMAT}, "text.format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
+    ],
+)
+async def test_grammar_that_cannot_go_on_is_named_by_its_field(make, fields, name):
+    def script(request: GenerationRequest, index: int) -> bytes:
+        api.backend.refusal = dead_end(request.params.grammar, "nothing may follow")
+        return b"Hello!"
+
+    api = make(script)
+    body = {**BODY, **fields}
+    status, answer = await ask(api, "POST", V1, body)
+    assert (status, answer["error"]["param"]) == (400, name)
+    assert answer["error"]["message"].startswith(f"{name}: ")
+
+    for how in ({}, {"background": True}):
+        api.backend.refusal = None
+        *_, error, failed, _ = await api.stream(V1, {**body, **how})
+        assert (error["type"], error["param"]) == ("error", name)
+        assert error["message"] == answer["error"]["message"]
+        assert failed["response"]["error"]["message"] == error["message"]
+        _, kept = await ask(api, "GET", f"{V1}/{failed['response']['id']}")
+        assert kept == failed["response"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(Overloaded("busy"), 429), (BackendUnavailable("gone"), 503)]
+)
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"background": True}])
+async def test_overload_is_a_429_and_unavailable_backend_a_503(make, error, status, fields):
+    api = make()
+    api.backend.submit_error = error
+    found, _ = await ask(api, "POST", V1, {**BODY, **fields})
+    assert found == status
+
+
+async def test_body_that_is_no_object_is_refused(make):
+    for path, expected in ((V1, 400), (V3, 412)):
+        status, _ = await ask(make(), "POST", path, b"[]")
+        assert status == expected

@@ -5,16 +5,26 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import orjson
 import pytest
 
-from fastovms.errors import BackendUnavailable, Overloaded
+from fastovms.errors import BackendUnavailable
 from fastovms.parts.responses.background import BackgroundRun
 from fastovms.parts.responses.output import ResponseStatus, failed
 from fastovms.parts.responses.resumption import MAX_ATTEMPTS, NotResumable, RunRestorer
 from fastovms.state.operations import Operations
 from fastovms.state.store import CutResponse, EventPack, ResponseKey
-from tests.api.responses.conftest import TOOL, V1, V3, Replica, ask, resume
+from tests.api.responses.conftest import (
+    BACKGROUND,
+    TOOL,
+    V1,
+    V3,
+    Replica,
+    ask,
+    get,
+    replayed,
+    resume,
+    wait_for,
+)
 from tests.api.responses.events import check
 from tests.api.responses.taking_over import (
     Holder,
@@ -25,7 +35,6 @@ from tests.api.responses.taking_over import (
     start_response,
     take_over,
 )
-from tests.api.responses.test_background import BODY, get, replayed, wait_for
 from tests.fakes import FakeStream
 from tests.replicas import LEASE, replace_operation
 
@@ -72,7 +81,7 @@ async def test_resumed_response_has_the_same_events(make_replicas, case, part):
     script, fields = CASES[case]
     path = V3 if case == "cut" else V1
     (a, b), clock = make_replicas("a", "b", resumes=True, script=script)
-    body = {**BODY, **fields}
+    body = {**BACKGROUND, **fields}
     whole_id = await start_response(a.api, body, path)
     resume(a.api)
     whole = await wait_for(a.api, whole_id, "completed", "incomplete")
@@ -94,37 +103,9 @@ async def test_resumed_response_has_the_same_events(make_replicas, case, part):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [8, 20, 45])
-@pytest.mark.parametrize("second", [2, 30])
-async def test_it_is_cut_twice_where_the_model_makes_no_event(make_replicas, first, second):
-    (a, b, c), clock = make_replicas("a", "b", "c", resumes=True, script=CALL)
-    body = {**BODY, "tools": [TOOL]}
-    whole_id = await start_response(a.api, body)
-    resume(a.api)
-    whole = await wait_for(a.api, whole_id, "completed")
-    expected = await replayed(a.api, whole_id)
-    resume(a.api, 0)
-    id = await start_response(a.api, body)
-    await cut_after(a, [id], first)
-    await take_over(b, clock)
-    await b.api.backend.received.wait()
-    await cut_after(b, [id], second)
-    await take_over(c, clock)
-    await c.api.backend.received.wait()
-    resume(c.api)
-    answer = await wait_for(c.api, id, "completed")
-    assert answer["usage"] == whole["usage"]
-    events = await replayed(c.api, id)
-    check(list(events))
-    assert comparable(events) == comparable(expected)
-    said = [replica.api.backend.submitted[-1].generated_token_ids for replica in (b, c)]
-    assert list(map(len, said)) == [first, first + second]
-
-
-@pytest.mark.slow
 async def test_one_that_was_only_slow_stops(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await start_response(a.api, BODY)
+    id = await start_response(a.api, BACKGROUND)
     await cut_after(a, [id], 3)
     follower = asyncio.ensure_future(ask_stream(a.api, id))
     await take_over(b, clock)
@@ -147,7 +128,7 @@ async def ask_stream(api, id: str):
 @pytest.mark.slow
 async def test_a_server_that_ends_leaves_its_responses_to_others(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await start_response(a.api, BODY)
+    id = await start_response(a.api, BACKGROUND)
     resume(a.api, 3)
     await wait_for(a.api, id, "in_progress")
     await a.api.backend.close()
@@ -162,7 +143,7 @@ async def test_a_server_that_ends_leaves_its_responses_to_others(make_replicas):
 @pytest.mark.slow
 async def test_a_cancel_waits_for_who_goes_on(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await start_response(a.api, BODY)
+    id = await start_response(a.api, BACKGROUND)
     await cut_after(a, [id], 3)
     cancel = asyncio.ensure_future(ask(b.api, "POST", f"{V1}/{id}/cancel"))
     await asyncio.sleep(0.01)
@@ -187,7 +168,7 @@ async def tried(replica: Replica, *ids: str) -> None:
 
 async def cut_some(replica: Replica, count: int) -> list[str]:
     """Responses whose replica ends when it has told something of each."""
-    ids = [await start_response(replica.api, BODY) for _ in range(count)]
+    ids = [await start_response(replica.api, BACKGROUND) for _ in range(count)]
     await cut_after(replica, ids, 3)
     return ids
 
@@ -260,7 +241,7 @@ async def test_its_model_is_loaded_first(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     for replica in (a, b):
         change_files(replica, "f")
-    id = await start_response(a.api, BODY)
+    id = await start_response(a.api, BACKGROUND)
     await cut_after(a, [id], 3)
     holder = Holder(b)
     await take_over(b, clock)
@@ -283,7 +264,7 @@ async def test_its_model_is_loaded_first(make_replicas):
 @pytest.mark.slow
 async def test_response_that_ends_the_server_each_time_fails(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await start_response(a.api, BODY)
+    id = await start_response(a.api, BACKGROUND)
     await cut_after(a, [id], 3)
     clock.now += LEASE + 1
     for _ in range(MAX_ATTEMPTS):
@@ -300,7 +281,7 @@ async def test_response_that_ends_the_server_each_time_fails(make_replicas):
 @pytest.mark.slow
 async def test_a_model_that_has_changed(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await start_response(a.api, BODY)
+    id = await start_response(a.api, BACKGROUND)
     await cut_after(a, [id], 3)
     change_files(b, "changed")
     await take_over(b, clock)
@@ -310,27 +291,13 @@ async def test_a_model_that_has_changed(make_replicas):
     assert body["error"]["message"] == "the model fake has changed since the response was begun"
 
 
-@pytest.mark.slow
-async def test_it_waits_for_room_in_the_queue(make_replicas, monkeypatch):
-    monkeypatch.setattr("fastovms.parts.responses.resumption._RETRY", 0.001)
-    (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await start_response(a.api, BODY)
-    await cut_after(a, [id], 3)
-    b.api.backend.submit_error = Overloaded("full")
-    resume(b.api)
-    await take_over(b, clock)
-    await asyncio.sleep(0.01)
-    b.api.backend.submit_error = None
-    assert (await wait_for(b.api, id, "completed"))["output"][0]["content"][0]["text"] == "Hello!"
-
-
 # A run is made again of what is kept, or its response fails and says why.
 
 
 async def cut(make_replicas, path: str = V1) -> tuple[RunRestorer, ResponseKey, CutResponse, Any]:
     """A response of which three tokens are known, in the hands of another replica."""
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await start_response(a.api, BODY, path)
+    id = await start_response(a.api, BACKGROUND, path)
     await cut_after(a, [id], 3)
     b.keeper._resumer = None
     await take_over(b, clock)
@@ -344,21 +311,6 @@ async def cut(make_replicas, path: str = V1) -> tuple[RunRestorer, ResponseKey, 
 async def restored(restorer: RunRestorer, key: ResponseKey, found: CutResponse) -> BackgroundRun:
     async with restorer.held(restorer.models()[0]) as model:
         return await restorer.restored(key, found, model)
-
-
-def delta_of(event: bytes) -> str:
-    return orjson.loads(event).get("delta", "")
-
-
-@pytest.mark.slow
-async def test_resumed_run_continues_after_the_stored_tokens(make_replicas):
-    restorer, key, found, api = await cut(make_replicas)
-    run = await restored(restorer, key, found)
-    run.go_on()
-    [request] = api.backend.submitted
-    assert bytes(request.generated_token_ids) == b"Hel"
-    assert request.priority == -1, "it came before those that wait now"
-    assert "".join(delta_of(event) for _, event in run.log.events()) == "Hel"
 
 
 @pytest.mark.slow

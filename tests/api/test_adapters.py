@@ -213,17 +213,18 @@ async def test_errors_are_passed_on(api: Any) -> None:
 
 
 async def test_a_name_is_changed_once_at_a_time(api: Any) -> None:
-    adapters, go = adapters_of(api), asyncio.Event()
+    adapters, begun, go = adapters_of(api), asyncio.Event(), asyncio.Event()
     load = adapters.load
 
     async def load_later(name: str, path: Path) -> Adapter:
+        begun.set()
         await go.wait()
         return await load(name, path)
 
     adapters.load = load_later  # type: ignore[method-assign]
     body = {"lora_name": "two", "lora_path": "/adapters/2"}
     first = asyncio.ensure_future(ask(api, LOAD, body))
-    await asyncio.sleep(0.01)
+    await begun.wait()
     status, text = await ask(api, LOAD, body)
     assert status == 400
     assert 'lora_name is \\"two\\", which is being loaded or unloaded' in text

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx
-import msgspec
 import openai
 import pytest
 from openai.types.audio import TranscriptionVerbose
@@ -223,19 +222,6 @@ async def test_translation_request_sets_the_translating_mode(start, prefix: str)
     assert site.backend.asked == [params]
 
 
-async def test_answers_are_as_described(start) -> None:
-    site = await start()
-    for data in ({}, {"response_format": "verbose_json", "timestamp_granularities[]": "word"}):
-        answer = await site.post(data)
-        msgspec.json.decode(answer.content, type=audio.TranscriptObject)
-    answer = await site.post({"stream": "true"})
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    *frames, end = answer.text.removesuffix("\n\n").split("\n\n")
-    assert end == "data: [DONE]"
-    for frame in frames:
-        msgspec.json.decode(frame.removeprefix("data: "), type=audio.TranscriptEvent)
-
-
 @pytest.mark.parametrize(
     ("data", "changed"),
     [
@@ -317,13 +303,6 @@ async def test_fields_that_are_refused(start, data: dict, param: str, message: s
     assert error["param"] == param
     assert re.search(message, error["message"]), error
     assert site.backend.asked == []
-
-
-async def test_ovms_gets_its_form_of_errors(start) -> None:
-    site = await start()
-    answer = await site.post({"model": "whisper", "seed": "a"}, path="/v3/audio/transcriptions")
-    assert answer.status_code == 400
-    assert answer.json()["error"].startswith("seed must be a number")
 
 
 async def test_unsupported_task_of_a_speech_model_is_refused(start) -> None:

@@ -129,11 +129,6 @@ async def test_wrong_value_in_ovms_streams(make_api, field, value):
     assert (status, names(field, answer["error"])) == (400, True)
 
 
-async def test_model_must_be_named_for_ovms(make_api):
-    status, answer = await make_api().post(V3, {"prompt": "a"})
-    assert (status, names("model", answer["error"])) == (412, True)
-
-
 @pytest.mark.parametrize(
     ("fields", "status", "named"),
     [

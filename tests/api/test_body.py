@@ -218,6 +218,11 @@ def test_a_wide_string_has_a_limit():
     assert len(decode(b'{"prompt": "%b"}' % (b"x" * (MAX_WIDE + 1)), Body).prompt) > MAX_WIDE
 
 
+def test_text_outside_of_long_strings_has_a_limit():
+    with pytest.raises(MalformedBody, match="outside of strings"):
+        decode(b'{"prompt": ["' + b'","'.join([b"x" * 5000] * 2000) + b'"]}', Body)
+
+
 def test_placeholders_do_not_collide_with_client_text():
     text = json.dumps({"prompt": ["0", "x" * 2_000_000, "1", "{secret}0"]})
     assert decode(text.encode(), Body).prompt == json.loads(text)["prompt"]
@@ -264,16 +269,6 @@ async def test_clients_take_turns(gate: Gate) -> None:
     gate.opened.set()
     assert await asyncio.gather(*tasks) == ["a1", "a2", "a3", "b1"]
     assert gate.begun == ["a1", "b1", "a2", "a3"]  # a1 began before b1 came
-
-
-async def test_exception_in_the_thread_is_raised(gate: Gate) -> None:
-    def fail() -> str:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await gate.thread.run("a", fail)
-    gate.opened.set()
-    assert await gate.thread.run("a", gate.call("a1")) == "a1"
 
 
 async def test_a_client_has_a_limit_and_makes_room_for_others(gate: Gate) -> None:

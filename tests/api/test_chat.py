@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from fastovms.params import GrammarKind, SamplingDefaults
+from fastovms.params import SamplingDefaults
 from tests.api.chat_models import (
     MESSAGES,
     PARAMETERS,
@@ -61,16 +61,6 @@ async def test_custom_tool_call_has_its_input_as_text(make, path):
     told = [call["custom"]["input"] for [call] in others if call["index"] == 0]
     assert "".join(told) == TEXT
     assert len(told) > 5, "the text is told as it is written"
-
-
-async def test_custom_tool_is_shown_to_the_model_as_a_function(make):
-    api = make(WRITTEN)
-    body = {**BODY, "tools": [custom(description="Runs code.")], "tool_choice": "required"}
-    assert (await api.post(V1, body))[0] == 200
-    assert prompt_of(api) == "<tool write>u:Hi;>"
-    grammar = api.backend.submitted[0].params.grammar
-    assert grammar.kind is GrammarKind.CALLS
-    assert '"required": ["input"]' in repr(grammar.tree)
 
 
 async def test_custom_call_of_the_history_is_rendered(make):
@@ -254,14 +244,6 @@ async def test_stream_of_ovms(make):
     assert usage["usage"]["total_tokens"] == 9
 
 
-async def test_continuous_usage_stats_count_tokens_in_every_chunk(make):
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    events = await make("hi").stream(V1, {**BODY, "stream_options": options})
-    assert [event["usage"] and event["usage"]["completion_tokens"] for event in events[:-1]] == [
-        0, 1, 2, 3, 3,
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("fields", [{}, {"use_beam_search": True, "n": 2}])
 async def test_step_of_many_tokens_is_one_delta_a_piece(make, fields):
     text = THOUGHT + call_text()
@@ -419,16 +401,3 @@ async def test_prompt_logprobs_and_text_are_returned_if_asked(make):
     assert len(answer["prompt_logprobs"]) == 6
     events = await make().stream(V1, {**BODY, "return_prompt_text": True})
     assert events[0]["prompt_text"] == "u:Hi;>"
-
-
-async def test_stop_string_ends_the_message(make):
-    for streamed in (False, True):
-        body = {**BODY, "stop": ["lo"]}
-        if streamed:
-            joined = join(await make().stream(V1, body))[0]
-            assert (joined["content"], joined["finish_reason"]) == ("Hel", "stop")
-        else:
-            _, answer = await make().post(V1, body)
-            choice = answer["choices"][0]
-            assert (choice["message"]["content"], choice["stop_reason"]) == ("Hel", "lo")
-    assert join(await make().stream(V3, body))[0]["content"] == "Hello"

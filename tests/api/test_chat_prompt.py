@@ -126,15 +126,6 @@ async def test_template_variables_of_the_operator_are_defaults(make):
     assert prompt_of(api, 1) == "u:Hi;<effort low><thinking True><style long>>"
 
 
-async def test_template_refusal_is_a_400_with_its_message(make):
-    for path in (V1, V3):
-        status, body = await make().post(
-            path, {**BODY, "messages": [{"role": "user", "content": "bad"}]}
-        )
-        message = body["error"]["message"] if path == V1 else body["error"]
-        assert (status, "no such role: bad" in message) == (400, True)
-
-
 async def test_model_without_a_template_refuses_chats_and_completes(make_api):
     api = make_api("x")
     for path in (V1, V3):

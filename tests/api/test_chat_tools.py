@@ -282,20 +282,6 @@ async def test_choice_without_its_tool_is_ignored_by_ovms_alone(make):
         assert (status, body["error"]["param"]) == (400, "tool_choice")
 
 
-async def test_cut_call_agrees_in_whole_and_streamed_answers(make):
-    api = make(call_text())
-    body = {**BODY, "tools": [tool()], "max_tokens": 50}
-    _, answer = await api.post(V1, body)
-    choice = answer["choices"][0]
-    assert choice["finish_reason"] == "length"
-    joined = join(await api.stream(V1, body))[0]
-    assert joined["finish_reason"] == "length"
-    assert joined["calls"] == [
-        [call["function"]["name"], call["function"]["arguments"]]
-        for call in choice["message"]["tool_calls"]
-    ]
-
-
 @pytest.mark.parametrize("choice", ["required", tool_choice("get_weather")])
 @pytest.mark.parametrize("max_tokens", [5, 20, 50])
 async def test_incomplete_required_call_is_left_out(make, choice, max_tokens):

@@ -181,14 +181,6 @@ async def test_tool_choice_names_a_tool_by_its_type(
         ]
 
 
-@pytest.mark.parametrize(("name", "value"), [("max_tool_calls", 1), ("parallel_tool_calls", False)])
-async def test_number_of_calls_is_limited(make: Any, name: str, value: Any) -> None:
-    api = make(call_text("shell", '{"commands": ["ls"]}') * 2)
-    body = {**BODY, "tools": [{"type": "shell"}], name: value}
-    _, response = await ask(api, "POST", V1, body)
-    assert [item["type"] for item in response["output"]] == ["shell_call"]
-
-
 @pytest.mark.parametrize("kind", ["container_auto", "container_reference"])
 async def test_tools_of_the_vendor_are_passed_over_with_a_warning(make: Any, kind: str) -> None:
     api, stream = make(), FakeStream()

@@ -16,13 +16,6 @@ from tests.paths import FIXTURES
 # The prompt stands before its text where a request sets `echo`, with its tokens.
 
 
-async def test_echo_without_logprobs_requests_no_prompt_logprobs(make_api):
-    api = make_api("z")
-    await api.post(V1, {**BODY, "echo": True})
-    assert api.backend.submitted[0].params.prompt_logprobs is None
-    assert api.backend.submitted[0].params.logprobs is None
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("skip_special_tokens", "text"), [(True, "Hello"), (False, "<|endoftext|>Hello")]
@@ -101,13 +94,6 @@ async def test_unary_body_of_ovms(make_api, path):
     assert body["choices"] == [
         {"index": 0, "text": "hello", "logprobs": None, "finish_reason": "stop"}
     ]
-
-
-async def test_cached_tokens_are_reported(make_api):
-    api = make_api()
-    api.backend.num_cached_tokens = 1
-    _, body = await api.post(V1, {**BODY, "prompt": ["ab", "cd"]})
-    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
 
 
 # Bodies and chunks of completions, in both dialects.
@@ -257,8 +243,3 @@ async def test_prompt_and_suffix_must_fit_together(make_api):
         found, answer = await api.post(V1, {**BODY, "suffix": suffix, "max_tokens": 1})
         assert found == status, answer
     assert answer["error"]["code"] == "context_length_exceeded"
-
-
-@pytest.mark.parametrize("suffix", ["", None])
-async def test_no_suffix_needs_no_tokens(make_api, suffix):
-    assert (await make_api("z").post(V1, {**BODY, "suffix": suffix, "echo": True}))[0] == 200

@@ -167,16 +167,6 @@ def test_reasoning_that_the_prompt_has_opened():
         assert not accepts(wanted.grammar, JSON)
 
 
-@pytest.mark.parametrize(
-    ("fields", "is_optional"),
-    [(AUTO, True), (REQUIRED, False), (NAMED, False), ({"tools": [tool(strict=True)]}, False)],
-)
-def test_constraint_is_optional_for_automatic_tool_choice(fields, is_optional):
-    wanted = constraint_of(fields)
-    assert wanted is not None
-    assert wanted.is_optional == is_optional
-
-
 def test_schemas_that_are_too_long_are_refused_where_they_have_to_be_kept_to() -> None:
     config = ApiConfig(max_grammar_length=100)
     long = [tool(parameters={"type": "object", "description": "x" * 100})]

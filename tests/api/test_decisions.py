@@ -222,20 +222,3 @@ async def test_a_backend_without_such_log_probabilities_refuses(make):
     api.backend.check_error = FieldFault("logprob_token_ids", " is not supported by it")
     body = {"model": "fake", "input": "a", "questions": [PREDICATE]}
     assert await api.refused(DECISIONS, body) == "model"
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"logprob_token_ids": [1]}, "needs"),
-        ({"logprob_token_ids": [], "logprobs": 1}, "1 to 128 entries, not 0"),
-        ({"logprob_token_ids": [1] * 129, "logprobs": 1}, "1 to 128 entries, not 129"),
-        ({"logprob_token_ids": [999], "logprobs": 1}, "must be a token id from 0 to 256"),
-    ],
-)
-async def test_logprob_token_ids_that_are_wrong(make, fields, words):
-    status, answer = await make().post(
-        "/v1/completions", {"model": "fake", "prompt": "a", **fields}
-    )
-    assert (status, answer["error"]["param"].split("[")[0]) == (400, "logprob_token_ids")
-    assert words in answer["error"]["message"]

@@ -8,27 +8,20 @@ import orjson
 import pytest
 
 from fastovms.api.dialect import (
-    ANTHROPIC,
     ANTHROPIC_ERRORS,
-    COHERE,
     COHERE_ERRORS,
     DIALECTS,
-    OLLAMA,
     OLLAMA_ERRORS,
-    OPENAI,
     OPENAI_ERRORS,
-    OVMS,
     OVMS_ERRORS,
     Dialect,
     ErrorForm,
     ErrorReport,
-    dialect_of,
     error_response,
     render_error,
 )
 from fastovms.errors import CONTEXT_EXCEEDED
 from fastovms.http.messages import Request
-from fastovms.request_fields import Range
 
 # What stands around the JSON of an event.
 
@@ -88,49 +81,6 @@ def test_claude_code_knows_a_prompt_that_is_too_long() -> None:
 )
 def test_ends_of_streams(form: ErrorForm, frames: bytes) -> None:
     assert form.last_frames(b"{}") == frames
-
-
-# Ranges in words, and which paths are answered in which dialect.
-
-
-@pytest.mark.parametrize(
-    ("range_", "inside", "outside", "words"),
-    [
-        (Range(0, 2), [0, 1.5, 2], [-0.1, 2.1], "at least 0 and at most 2"),
-        (Range(0, 1, low_open=True), [1e-9, 1], [0, -1], "greater than 0 and at most 1"),
-        (Range(0, 1, high_open=True), [0, 0.9], [1], "at least 0 and less than 1"),
-        (Range(1, also=-1), [-1, 1, 9**99], [0, -2], "-1 or at least 1"),
-        (Range(high=3), [-(9**99), 3], [4], "at most 3"),
-    ],
-)
-def test_range_contains_its_bounds_unless_open(
-    range_: Range, inside: list[float], outside: list[float], words: str
-) -> None:
-    assert all(value in range_ for value in inside)
-    assert not any(value in range_ for value in outside)
-    assert str(range_) == words
-
-
-@pytest.mark.parametrize(
-    ("path", "dialect"),
-    [
-        ("/v1/models", OPENAI),
-        ("/v3", OVMS),
-        ("/v3/v1/models", OVMS),
-        ("/v2/health/ready", OVMS),
-        ("/v2/rerank", COHERE),
-        ("/v33/models", OPENAI),
-        ("/api/chat", OLLAMA),
-        ("/apis", OPENAI),
-        ("/v1/messages", ANTHROPIC),
-        ("/v1/messages/count_tokens", ANTHROPIC),
-        ("/v1/messagesx", OPENAI),
-        ("/", OPENAI),
-        ("", OPENAI),
-    ],
-)
-def test_dialect_is_chosen_by_path_prefix(path: str, dialect: Dialect) -> None:
-    assert dialect_of(path) is dialect
 
 
 # Errors of the HTTP layer have the form of their path's clients.

@@ -8,12 +8,14 @@ import base64
 import numpy as np
 import pytest
 
-from fastovms.errors import InvalidField, Overloaded
+from fastovms.errors import InvalidField, Overloaded, RequestError
 from fastovms.params import Task
 from fastovms.parts.embeddings.embeddings import (
+    EmbeddingRequest,
     EncodingCall,
     TextLimit,
     normalized,
+    read_limit,
     tokenize,
 )
 from fastovms.parts.embeddings.encoder import EncoderText
@@ -326,3 +328,15 @@ async def test_model_of_another_task_is_refused(make_api, make_encoder_api):
     assert (status, answer["error"]["param"]) == (400, "model")
     status, answer = await api.post("/v3/chat/completions", {"messages": messages, "model": "r"})
     assert (status, "it scores pairs of texts" in answer["error"]) == (412, True)
+
+
+async def test_text_without_a_token_is_refused_by_its_name(make_served):
+    def encode(texts):
+        raise RequestError("no character")
+
+    served = make_served()
+    served.texts.encode = encode
+    with pytest.raises(InvalidField, match="t0 has a lone surrogate"):
+        await tokenize(served, ["\ud800" * 20_000], ["t0"], TextLimit(3, truncates=True), "me")
+    with pytest.raises(InvalidField, match="is too short for any text"):
+        read_limit(EmbeddingRequest(), make_served(max_model_len=2), 2)

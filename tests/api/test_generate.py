@@ -179,16 +179,6 @@ def test_samples_of_a_prompt_have_the_same_queue_time() -> None:
     assert told.metrics.request_time_per_output_token.count == 0, "one token has no gaps"
 
 
-def test_timings_are_absent_without_tokens_or_queue_time() -> None:
-    told = Told()
-    [sample] = told.progress.samples
-    assert told.progress.timings(sample) is None
-    told.give(0, 1, at=101.0)
-    assert told.progress.timings(sample) is None
-    told.progress.finish([FinishReason.STOP])
-    assert told.metrics.request_prefill_time.count == 0
-
-
 def test_cached_tokens_and_accepted_drafts_are_in_the_log() -> None:
     told = Told((5, 5))
     for sample, num_accepted in ((0, 2), (0, 3), (1, 0)):

@@ -56,13 +56,6 @@ async def test_model_cards_have_the_members_of_their_prefix(api, prefix, card):
         assert await get(api, f"{prefix}/models/{name}") == (200, card)
 
 
-async def test_unknown_model_is_a_404_in_the_form_of_the_dialect(api):
-    status, body = await get(api, "/v1/models/other")
-    assert (status, body["error"]["code"]) == (404, "model_not_found")
-    status, body = await get(api, "/v3/models/other")
-    assert (status, body) == (404, {"error": "The model `other` does not exist."})
-
-
 def several_models() -> tuple[ServedModels, GenerationCollector]:
     models = []
     for name, aliases in (("one", ("uno", "org/uno")), ("two", ())):

@@ -16,22 +16,6 @@ from tests.media.pictures import BLUE, RED
 
 
 COMPLETIONS = ("/v1/completions", {"prompt": "ab"})
-BODY = {"model": "fake", "prompt": "ab"}
-
-
-@pytest.mark.parametrize(
-    ("fields", "logprobs"),
-    [
-        ({}, None),
-        ({"logprobs": 2}, 2),
-        ({"n": 1, "best_of": 3}, 0),  # the best is found by them
-        ({"return_token_ids": True}, None),
-    ],
-)
-async def test_log_probabilities_are_asked_for_where_they_matter(make_api, fields, logprobs):
-    api = make_api("x")
-    assert (await api.post(COMPLETIONS[0], {**BODY, **fields}))[0] == 200
-    assert api.backend.submitted[0].params.logprobs == logprobs
 
 
 # Prompts with images, for the backend.

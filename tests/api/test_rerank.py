@@ -351,14 +351,6 @@ async def test_score_pairs_single_texts_and_lists_under_each_field_name(
     assert answer["usage"]["prompt_tokens"] == 5 * len(documents)
 
 
-async def test_embedding_model_scores_by_similarity(make_encoder_api):
-    api = make_encoder_api(served_encoder())
-    answer = await api.answer("/score", {"text_1": "a", "text_2": ["a", "bcd"]})
-    same, other = (each["score"] for each in answer["data"])
-    assert same == pytest.approx(1)
-    assert 0 < other < 1
-
-
 @pytest.mark.parametrize(
     ("body", "param"),
     [

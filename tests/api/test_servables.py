@@ -86,3 +86,9 @@ async def test_there_is_one_version(api, method, tail, version):
     path = f"/v2/models/org/fake%201/versions/{version}{tail}"
     error = f"The model `{NAME}, version {version}` does not exist."
     assert await ask(api, method, path) == (404, {"error": error})
+
+
+async def test_failed_model_is_not_ready(api):
+    api.backend.failure = "inference hung"
+    status, body = await ask(api, "GET", "/v2/models/org%2Ffake%201/ready")
+    assert (status, "inference hung" in body["error"]) == (503, True)

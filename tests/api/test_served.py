@@ -207,7 +207,7 @@ async def test_image_tag_in_another_field_is_refused(make):
     api = make()
     for place, fields in {
         "documents[0].title": {"documents": [{"title": TAG(0)}]},
-        "chat_template_kwargs.style": {"chat_template_kwargs": {"style": TAG(0)}},
+        "chat_template_kwargs.style": {"chat_template_kwargs": {"style": {TAG(0): 1}}},
     }.items():
         assert await api.refused(V1, chat(image(), **fields)) == place
     tools = [{"type": "function", "function": {"name": TAG(0)}}]

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from fastovms.errors import Overloaded
 from fastovms.telemetry.tracing import GenerationKind
 from tests.api.chat_models import chat_model
 from tests.api.fake_tracer import FakeTracer
@@ -78,15 +77,6 @@ async def test_span_of_a_cancelled_generation_has_the_cancellation(make_api, tra
         await task
     _, end = tracer.only
     assert (list(end.finish_reasons), end.error) == (["abort", "abort"], None)
-
-
-async def test_span_of_a_refused_prompt_has_the_error(make_api, tracer):
-    api = make(make_api, tracer)
-    api.backend.submit_error = Overloaded("too many wait")
-    status, _ = await api.post("/v1/completions", {"model": "fake", "prompt": "a"})
-    assert status == 429
-    _, end = tracer.only
-    assert end.error == ("Overloaded", "too many wait")
 
 
 async def test_span_of_a_background_response_has_its_conversation(make_api, tracer, make_state):

@@ -191,3 +191,17 @@ def test_every_field_that_constrains_an_answer_is_seen_before_its_reader_is_impo
     fields = {*structured.FIELDS, "structured_outputs", "guided_whitespace_pattern"}
     assert fields == set(constraint._FIELDS)
     assert set(constraint.CONSTRAINTS) == set(structured._CONSTRAINTS)
+
+
+async def test_reason_of_the_compiler_is_returned_in_part(make_api):
+    for reason in ("bad", "bad" * 1000):
+        _, answer = await make_api().post(V1, {**BODY, "guided_regex": reason})
+        message = answer["error"]["message"]
+        assert message.startswith("guided_regex: bad regex: bad")
+        assert len(message) < 400
+
+
+def test_structure_without_a_schema_is_refused_by_the_grammar():
+    found = tag_format({**OLDER, "structures": [{"begin": "<f>", "end": "</f>"}]}, "tag")
+    with pytest.raises(InvalidField, match="json_schema must be an object or true or false"):
+        vocabulary().matcher(Grammar(GrammarKind.STRUCTURAL_TAG, json.dumps(found)))

@@ -66,9 +66,3 @@ async def test_the_model_is_noted(noted, prefix, path):
 async def test_no_model_is_noted(noted, path, fields, status, of_ovms):
     for prefix, expected in (("/v1", status), ("/v3", of_ovms)):
         assert await noted(f"{prefix}/{path}", {**BODIES[path], **fields}) == (expected, {})
-
-
-async def test_a_stream_that_fails_is_noted_as_one(noted):
-    for path in ("/v1/completions", "/v3/completions"):
-        _, fields = await noted(path, {"model": "fake", "prompt": 5, "stream": True})
-        assert fields["stream"] is True

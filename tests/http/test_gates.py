@@ -115,6 +115,8 @@ def test_malformed_key_file_is_a_configuration_error(
     assert "a b" not in str(raised.value)
     with pytest.raises(ConfigurationError, match="cannot read"):
         read_api_keys(tmp_path / "none", {})
+    with pytest.raises(ConfigurationError, match="no API key"):
+        ApiKeys([], render_error)
 
 
 def test_each_key_is_a_tenant_and_those_of_operators_are_marked(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ from urllib.parse import unquote
 
 import pytest
 
-from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http.gates import CorsPolicy
 from fastovms.http.messages import Request, Response
+from fastovms.http.routing import Dispatcher, Router
+from fastovms.http.server import HttpServer
 from tests.http.client import talk
-from tests.http.conftest import Start, render_error
+from tests.http.conftest import QUICK, Start, render_error
 from tests.http.more_cases import get, post
 
 
@@ -198,9 +199,7 @@ async def test_observers_get_each_exchange_with_status_and_size(start: Start) ->
     assert all(0 <= exchange.duration < 1 for exchange in running.site.exchanges)
 
 
-def test_default_limits_agree_with_each_other() -> None:
-    config = HttpConfig()
-    assert config.max_request_line >= 8000  # RFC 9112 3
-    assert config.max_request_line <= config.max_head
-    assert config.keep_alive_timeout > 60
-    assert config.largest_body == config.max_body
+async def test_server_that_was_not_started_can_be_closed() -> None:
+    server = HttpServer(QUICK, Dispatcher(Router(), render_error))
+    await server.drain(1)
+    await server.close()

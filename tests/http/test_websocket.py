@@ -111,15 +111,6 @@ async def test_invalid_handshake_leaves_the_connection_open(
     assert (refused.status, health.body) == (status, b"ok")
 
 
-async def test_message_of_many_fragments_is_joined(start: Start) -> None:
-    running = await start()
-    async with connected(running.port) as client:
-        client.send(frame(TEXT, b"a", final=False))
-        client.send((frame(0, "é".encode(), final=False) + frame(0, final=False)) * 2000)
-        client.send(frame(0, b"z"))
-        assert await client.read() == (TEXT, f"a{'é' * 2000}z".encode())
-
-
 @pytest.mark.parametrize(
     ("data", "code"),
     [

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from fastovms.http.messages import Request, Response, StreamHead
-from fastovms.http.writers import PASS_SECONDS, READ_SECONDS, TASK_SECONDS, ResponseWriter, clean
+from fastovms.http.writers import PASS_SECONDS, READ_SECONDS, TASK_SECONDS, ResponseWriter
 from fastovms.telemetry.tracing import TraceContext
 from tests.http.bench import CONFIG, Bench, statuses, ticks
 from tests.http.client import talk
@@ -186,21 +186,6 @@ def test_connection_field_follows_version_and_close(
     data = ResponseWriter().render(Response(200), request, close=close)
     assert (b"Connection" in data) is (line is not None)
     assert line is None or line in data
-
-
-@pytest.mark.parametrize(
-    ("value", "cleaned"),
-    [
-        ("plain", "plain"),
-        ("a\r\nb", "a  b"),
-        ("\0\x7f\t", "   "),
-        ("é", "é"),
-        ("\x85", "\x85"),
-        ("€", "?"),
-    ],
-)
-def test_clean_replaces_characters_invalid_in_a_field_value(value: str, cleaned: str) -> None:
-    assert clean(value) == cleaned
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:", "\r\n", "é", "Content-Length", "connection"])

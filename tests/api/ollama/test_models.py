@@ -72,13 +72,6 @@ def test_cards_of_a_loaded_model_describe_it() -> None:
     assert running.digest == listed.digest
 
 
-def test_cards_of_an_unloaded_model_are_unchanged() -> None:
-    model = loaded()
-    before = list_card(model, "fake"), full_card(model, fills_in=True).model_info
-    model.served = None
-    assert (list_card(model, "fake"), full_card(model, fills_in=True).model_info) == before
-
-
 def test_cards_of_a_model_never_loaded_have_defaults() -> None:
     model = KnownModel("m", created=5)
     card = full_card(model, fills_in=False)
@@ -248,12 +241,6 @@ async def test_options_of_embeddings_have_their_types(
     status, answer = await api.post(f"/api/{path}", body)
     assert status == (200 if words is None else 400)
     assert words is None or answer["error"].startswith(words)
-
-
-async def test_embed_truncates_long_texts(make_encoder_api):
-    api = make_encoder_api(served_encoder())
-    status, answer = await api.post("/api/embed", {"model": "fake", "input": "a" * 99})
-    assert (status, answer["prompt_eval_count"]) == (200, 64)
 
 
 @pytest.mark.parametrize(("path", "field"), [("embed", "input"), ("embeddings", "prompt")])

@@ -16,7 +16,6 @@ import orjson
 import pytest
 
 from docs.check_site import loads_of_page, loads_of_style
-from fastovms.api.body import decode
 from fastovms.api.dialect import OPENAI, OVMS, dialect_of
 from fastovms.api.request_schemas import CompletionRequest
 from fastovms.http.messages import Request
@@ -72,15 +71,6 @@ COMPONENT = {
 )
 def test_body_schema_accepts_and_refuses_bodies(dialect, body, is_valid):
     schema = body_schema(CompletionRequest, COMPONENT, ("prompt",), dialect)
-    assert jsonschema_rs.is_valid(schema, body) is is_valid
-
-
-@pytest.mark.parametrize(
-    ("body", "is_valid"),
-    [({"stream": True}, True), ({"stream": None}, True), ({}, False)],
-)
-def test_a_field_that_must_be_there_may_be_null_where_that_is_another_value(body, is_valid):
-    schema = body_schema(CompletionRequest, COMPONENT, ("stream",), OPENAI)
     assert jsonschema_rs.is_valid(schema, body) is is_valid
 
 
@@ -277,13 +267,6 @@ async def test_examples_of_requests_are_answered(document, make_api, make_state)
             num_sent += 1
     assert num_sent > 30
     encoder_api.close()
-
-
-def test_examples_of_requests_are_read(make_api):
-    for operation in described(make_api).values():
-        for example in examples(operation)[0].values():
-            assert operation.body is not None
-            decode(orjson.dumps(example), operation.body)
 
 
 # The page loads nothing from elsewhere, and the document is made once.

@@ -88,14 +88,6 @@ async def test_delete_ends_it(make):
     assert (await ask(api, "GET", f"{V1}/{id}"))[0] == 404
 
 
-async def test_a_failure_is_kept_with_its_reason(make):
-    api = make()
-    api.backend.fail_after = 3
-    id = await start(api)
-    body = await wait_for(api, id, "failed")
-    assert body["error"] == {"code": "server_error", "message": "out of order"}
-
-
 async def test_it_survives_its_client(make):
     api = paused(make)
     stream = FakeStream()

@@ -14,18 +14,11 @@ from fastovms.api.dialect import render_error
 from fastovms.config import HttpConfig
 from fastovms.http.routing import Dispatcher
 from fastovms.http.server import HttpServer
-from tests.api.chat_models import call_text
-
-CALL = call_text("get_weather", '{"city": "Paris"}')
 
 
 class City(BaseModel):
     name: str
     size: int
-
-
-class GetWeather(BaseModel):
-    city: str
 
 
 @pytest.fixture
@@ -83,36 +76,6 @@ async def test_parse_constrains_and_decodes_the_text_format(connect):
     assert parsed.text.format.name == "City"
     grammar = client.api.backend.submitted[-1].params.grammar
     assert '"required":["name","size"]' in grammar.source
-
-
-async def test_tools_through_the_stream_helper(connect):
-    client = await connect(f"{CALL}{CALL}")
-    tools = [openai.pydantic_function_tool(GetWeather, name="get_weather")]
-    flat = [{"type": "function", **tool["function"]} for tool in tools]
-    async with client.responses.stream(model="fake", input="?", tools=flat) as stream:
-        snapshots = [
-            event.snapshot
-            async for event in stream
-            if event.type == "response.function_call_arguments.delta"
-        ]
-        final = await stream.get_final_response()
-    assert snapshots[-1] == '{"city": "Paris"}'
-    calls = [(call.name, call.arguments) for call in final.output]
-    assert calls == [("get_weather", '{"city": "Paris"}')] * 2
-    assert len({call.call_id for call in final.output}) == 2
-
-
-async def test_background_response_can_be_streamed_from_a_given_event(connect):
-    client = await connect()
-    queued = await client.responses.create(model="fake", input="Hi", background=True)
-    assert queued.status == "queued"
-    events = [event async for event in await client.responses.retrieve(queued.id, stream=True)]
-    assert events[-1].response.output_text == "Hello!"
-    later = await client.responses.retrieve(queued.id, stream=True, starting_after=3)
-    assert [event async for event in later] == events[4:]
-    assert (await client.responses.retrieve(queued.id)).output_text == "Hello!"
-    with pytest.raises(openai.BadRequestError):
-        await client.responses.cancel(queued.id)
 
 
 @pytest.mark.slow

@@ -296,16 +296,6 @@ async def test_required_call_is_constrained(make):
     assert (call["name"], call["arguments"]) == ("get_weather", '{"city":"Paris"}')
 
 
-async def test_sampling_extras_reach_the_model(make):
-    fields = {"top_k": 3, "min_p": 0.1, "seed": 7, "stop": ["lo"], "repetition_penalty": 1.2}
-    api = make()
-    _, body = await ask(api, "POST", V1, {**BODY, **fields, "max_output_tokens": 9})
-    params = api.backend.submitted[-1].params
-    assert (params.top_k, params.min_p, params.seed) == (3, 0.1, 7)
-    assert (params.repetition_penalty, params.max_tokens) == (1.2, 9)
-    assert body["output"][0]["content"][0]["text"] == "Hel"
-
-
 async def test_best_of_returns_the_likeliest_sample_and_n_all(make):
     api = make(lambda request, index: [3 - 2 * (index % 2)] * 3)
     _, body = await ask(api, "POST", V1, {**BODY, "best_of": 2})

@@ -134,6 +134,7 @@ PLACE = "input[0].content[1]"
     [
         ({"type": "input_image"}, ".image_url", "must be an object or a string, not null"),
         ({"type": "input_image", "image_url": {}}, ".image_url.url", "must be a string"),
+        ({"type": "input_image", "file_id": "f"}, ".file_id", "include the data itself"),
         (image(detail="huge"), ".detail", "detail must be one of"),
         ({"type": "input_file"}, "", "takes only text and parts of type image_url or input_image"),
         ({"type": "input_image", "image_url": "/x"}, ".image_url", "does not read local files"),

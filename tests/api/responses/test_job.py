@@ -128,11 +128,6 @@ def test_newest_messages_of_the_user_are_kept(room, places):
     assert newest(items, room, words) == [items[place] for place in places]
 
 
-def test_message_far_too_long_is_dropped_uncounted():
-    items = read([{"role": "user", "content": "x" * 1000}])
-    assert newest(items, 10, lambda text: pytest.fail("it was counted")) == []
-
-
 # Tools and choices are repeated as OpenAI has them.
 
 

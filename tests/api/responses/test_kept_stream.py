@@ -232,18 +232,6 @@ async def test_a_slow_follower_takes_what_it_can(make):
     check(stream.events)
 
 
-@pytest.mark.parametrize("value", ["true", "True", "1"])
-async def test_ways_to_ask_for_a_stream(make, value):
-    api = make()
-    id = await start(api)
-    await wait_for(api, id, "completed")
-    stream = FakeStream()
-    await api.call("GET", f"{V1}/{id}?stream={value}", None, stream)
-    check(stream.events)
-    for no in ("false", "False", "0"):
-        assert (await ask(api, "GET", f"{V1}/{id}?stream={no}"))[1]["id"] == id
-
-
 async def test_only_background_responses_are_streamed_again(make):
     api = make()
     _, body = await ask(api, "POST", V1, {"model": "fake", "input": "Hi"})

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 import pytest
 
 from fastovms.api.chat_messages import kept_items, seal, seal_history, unseal_summary
 from fastovms.params import LOWEST_PRIORITY
 from tests.api.chat_models import call_text, prompt_of
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
-from tests.fakes import FakeStream
 
 
 def types(events: list[Any]) -> list[str]:
@@ -242,18 +240,6 @@ async def test_items_that_configure_are_not_compacted_again(make):
     assert [item["type"] for item in answer["output"]] == ["message"]
 
 
-async def test_in_the_background(make):
-    api = make(script, context=4000)
-    body = {**BODY, **COMPACTING, "input": [*LONG, LONG[1]], "background": True}
-    answer = await api.answer(V1, body)
-    stream = FakeStream()
-    path = f"{V1}/{answer['id']}"
-    await api.call("GET", f"{path}?stream=true", None, stream)
-    assert types(stream.events)[-1] == "response.completed"
-    _, answer = await ask(api, "GET", path)
-    assert [item["type"] for item in answer["output"]] == ["compaction", "message"]
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -276,12 +262,3 @@ async def test_a_forged_compaction_is_refused(make, content):
     status, answer = await ask(make(), "POST", V1, {**BODY, "input": [item]})
     assert status == 400, answer
     assert answer["error"]["param"].startswith("input[0]")
-
-
-async def test_kept_messages_need_no_form_of_ours(make):
-    api = make()
-    sealed = seal_history("a", [{"role": "system", "content": "b"}], [])
-    item = {"type": "compaction", "encrypted_content": sealed}
-    response = await api.call("POST", V1, {**BODY, "input": [item]}, FakeStream())
-    assert response.status == 200, orjson.loads(response.body)
-    assert prompt_of(api).startswith("s:b;u:Summary")

@@ -350,3 +350,14 @@ async def test_a_server_that_does_not_resume_has_what_was_cut_off_fail(tmp_path)
     ).progress is ResponseProgress.INTERRUPTED
     await keeper.close()
     await store.close()
+
+
+async def test_failed_interruption_is_logged(tmp_path, caplog):
+    store = await cut_off(tmp_path)
+    fail_once(store, Operations.interrupt_expired)
+    keeper = LeaseKeeper(store, BackgroundRuns(1))
+    keeper.start()
+    assert keeper._task is not None
+    await keeper._task
+    assert "still count as running: full" in caplog.text
+    await store.close()

@@ -418,11 +418,6 @@ def test_packed_outputs_are_unpacked_unchanged(outputs):
     assert unpack_outputs(pack_outputs(outputs)) == outputs
 
 
-def test_packed_outputs_leave_out_measurements():
-    measured = replace(PLAIN, queue_time=0.5, num_accepted_tokens=2)
-    assert unpack_outputs(pack_outputs([measured])) == [PLAIN]
-
-
 @pytest.mark.parametrize(
     "data",
     [b"", b"other", pack_outputs([PLAIN])[:-5], pack_outputs([replace(PLAIN, token_ids=["a"])])],

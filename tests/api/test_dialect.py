@@ -11,11 +11,9 @@ from fastovms.api.dialect import (
     ANTHROPIC_ERRORS,
     COHERE_ERRORS,
     DIALECTS,
-    OLLAMA_ERRORS,
     OPENAI_ERRORS,
     OVMS_ERRORS,
     Dialect,
-    ErrorForm,
     ErrorReport,
     error_response,
     render_error,
@@ -67,20 +65,6 @@ def test_claude_code_knows_a_prompt_that_is_too_long() -> None:
         orjson.loads(ANTHROPIC_ERRORS.body(error))["error"]["message"] == "prompt is too long: why"
     )
     assert orjson.loads(OPENAI_ERRORS.body(error))["error"]["message"] == "why"
-
-
-@pytest.mark.parametrize(
-    ("form", "frames"),
-    [
-        (OPENAI_ERRORS, b"data: {}\n\ndata: [DONE]\n\n"),
-        (OVMS_ERRORS, b"data: {}\n\ndata: [DONE]\n\n"),
-        (OLLAMA_ERRORS, b"{}\n"),
-        (ANTHROPIC_ERRORS, b"event: error\ndata: {}\n\n"),
-        (COHERE_ERRORS, b"data: {}\n\n"),
-    ],
-)
-def test_ends_of_streams(form: ErrorForm, frames: bytes) -> None:
-    assert form.last_frames(b"{}") == frames
 
 
 # Errors of the HTTP layer have the form of their path's clients.

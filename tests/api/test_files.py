@@ -14,14 +14,13 @@ import httpx2
 import msgspec
 import openai
 import pytest
-from openai.types import FileObject
 
 from fastovms.api.body import BodyReader
 from fastovms.api.dialect import OPENAI, render_error
 from fastovms.api.uploads import FormReader, UploadSink
 from fastovms.app.parts import FORMS
 from fastovms.config import HttpConfig
-from fastovms.errors import InvalidField, NotFound, RequestError, StateFailed
+from fastovms.errors import NotFound, RequestError, StateFailed
 from fastovms.http.gates import JsonOnly
 from fastovms.http.messages import Headers, Request
 from fastovms.http.routing import Dispatcher, Router
@@ -35,8 +34,6 @@ from fastovms.parts.batches.files import (
     Files,
     Kept,
     byte_range,
-    file_object,
-    seconds_of,
     send_content,
 )
 from fastovms.parts.batches.store import FileRecord, FileStore
@@ -46,35 +43,6 @@ from tests.api.documented_values import of_files_and_batches
 from tests.api.forms import BOUNDARY, CONTENT_TYPE, form, part
 
 # What is told of a file.
-
-
-def test_file_object_is_that_of_openai_without_the_tenant() -> None:
-    record = FileRecord(
-        id="file-1", tenant="a", name="b", purpose="batch", size=5, created_at=1, expires_at=9
-    )
-    told = msgspec.to_builtins(file_object(record))
-    assert FileObject(**told).model_dump() == told
-    assert "a" not in told.values()
-
-
-# After how long files expire.
-
-
-@pytest.mark.parametrize(
-    ("given", "param"),
-    [
-        ({}, "a.anchor"),
-        ({"anchor": "last_used_at", "seconds": 3600}, "a.anchor"),
-        ({"anchor": "created_at"}, "a.seconds"),
-        ({"anchor": "created_at", "seconds": 3599}, "a.seconds"),
-        ({"anchor": "created_at", "seconds": 2592001}, "a.seconds"),
-        ({"anchor": "created_at", "seconds": "3600"}, "a.seconds"),
-    ],
-)
-def test_invalid_expiry_is_refused(given, param) -> None:
-    with pytest.raises(InvalidField) as caught:
-        seconds_of(given, "a")
-    assert caught.value.param == param
 
 
 # Forms are read however they are cut into pieces, and the file of one goes to its path alone.
@@ -381,6 +349,8 @@ async def test_cancelled_read_closes_its_descriptor(tmp_path, monkeypatch, call:
 # The endpoints of files, used by OpenAI's client over a real connection.
 
 
+ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+EXPIRES = {"purpose": "batch", ANCHOR: "created_at", SECONDS: "3600"}
 FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
 
 
@@ -466,6 +436,8 @@ async def test_file_endpoints_refuse_invalid_forms_and_queries(start) -> None:
         for body, headers, status, message in (
             (form({"purpose": "x"}), FORM, 400, "purpose must be one of"),
             (form({"purpose": "batch"}, None), FORM, 400, "file is required"),
+            (form({**EXPIRES, SECONDS: "3599"}), FORM, 400, "expires_after.seconds must be"),
+            (form({**EXPIRES, ANCHOR: "used"}), FORM, 400, "expires_after.anchor must be"),
             (b"{}", {"Content-Type": "application/json"}, 400, "multipart/form-data"),
             (form({"purpose": "batch"}, b"x" * 101), FORM, 413, "larger than 100 bytes"),
             (form({"purpose": "batch"}, b"x" * 70_000), FORM, 413, "larger than"),

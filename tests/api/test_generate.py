@@ -8,13 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from fastovms.api.generate import RequestProgress, SampleDelta, failure, merged
+from fastovms.api.generate import RequestProgress, failure
 from fastovms.backend_stats import BackendStats
 from fastovms.errors import BackendUnavailable, EngineFailed, RequestError
 from fastovms.params import FinishReason, GenerationOutput, Refusal, SamplingParams
 from fastovms.telemetry.metrics import GenerationMetrics, SampleTimings
-from fastovms.text.detokenizer import TextToken
-from fastovms.text.scanning import CallArguments, CallBegin, Content
 from tests.api.chat_models import MESSAGES
 from tests.api.chats import make
 from tests.api.completion_requests import BODY, V1, V3, texts
@@ -62,44 +60,6 @@ async def test_prompts_of_a_request_are_queued_together_or_refused(
     else:
         assert (status, len(answer["choices"])) == (200, prompts * n)
     assert backend.stats().num_running == 0
-
-
-# Deltas: what they weigh, and what several of them are together.
-
-
-TOKEN = TextToken(1, 0, None)
-
-
-@pytest.mark.parametrize(
-    ("delta", "size", "is_empty"),
-    [
-        (SampleDelta(0, ""), 0, True),
-        (SampleDelta(0, "", FinishReason.STOP, num_tokens=3), 0, True),
-        (SampleDelta(0, "abc"), 3, False),
-        (SampleDelta(0, "", tokens=[TOKEN, TOKEN]), 512, False),
-        (SampleDelta(0, "", pieces=[Content("ab")], parsed="abcd"), 6, False),
-        (SampleDelta(0, "", pieces=[CallBegin(0, "f"), CallArguments(0, "{}")]), 258, False),
-    ],
-)
-def test_delta_has_size_and_emptiness(delta: SampleDelta, size: int, is_empty: bool) -> None:
-    assert (delta.size, delta.is_empty) == (size, is_empty)
-
-
-def test_merged_deltas_have_the_text_of_all_and_the_end_of_the_last() -> None:
-    first = SampleDelta(1, "a", num_tokens=1, tokens=[TOKEN], pieces=[Content("a")], parsed="x")
-    last = SampleDelta(
-        1, "b", FinishReason.LENGTH, "stop", 2, [TOKEN._replace(token_id=2)], [Content("b")], "y"
-    )
-    assert merged([first, last]) == SampleDelta(
-        1,
-        "ab",
-        FinishReason.LENGTH,
-        "stop",
-        2,
-        [TOKEN, TOKEN._replace(token_id=2)],
-        [Content("ab")],
-        "xy",
-    )
 
 
 # What is counted and timed of a request, and who is told.

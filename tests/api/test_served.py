@@ -190,7 +190,7 @@ async def test_invalid_image_part_is_refused_by_its_place(make, part, param, mes
     assert not api.backend.submitted
 
 
-async def test_url_may_stand_in_place_of_an_object_in_openais_dialect(make):
+async def test_image_url_may_be_a_string_in_openais_dialect(make):
     api = make()
     part = {"type": "image_url", "image_url": data_url(png())}
     await api.answer(V1, chat(part))

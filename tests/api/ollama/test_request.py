@@ -12,7 +12,6 @@ from fastovms.errors import InvalidField
 from fastovms.params import GrammarKind, SamplingDefaults, SamplingFields, sampling_numbers
 from fastovms.parts.ollama.request import (
     OllamaOptions,
-    named_as_given,
     read_ollama_messages,
     read_options,
 )
@@ -96,28 +95,6 @@ def test_num_ctx_and_repeat_last_n_without_effect_warn(
     [found] = read_options(OllamaOptions(**options), MODEL).warnings
     assert found.startswith(warning)
     assert read_options(OllamaOptions(num_ctx=100, repeat_last_n=64), MODEL).warnings == []
-
-
-@pytest.mark.parametrize(
-    ("param", "message", "told_param", "told"),
-    [
-        ("temperature", "temperature must be 1", "options.temperature",
-         "options.temperature must be 1"),
-        ("stop[1]", "stop[1] must not be", "options.stop[1]", "options.stop[1] must not be"),
-        ("repetition_penalty", "repetition_penalty is", "options.repeat_penalty",
-         "options.repeat_penalty is"),
-        ("format.schema", "format.schema: no", "format", "format: no"),
-        ("messages", "messages are", "messages", "messages are"),
-        (None, "no field", None, "no field"),
-    ],
-)  # fmt: skip
-def test_error_names_the_field_by_its_ollama_name(
-    param: str | None, message: str, told_param: str | None, told: str
-) -> None:
-    with pytest.raises(InvalidField) as caught, named_as_given():
-        raise InvalidField(message, param=param, code="c")
-    assert (caught.value.param, caught.value.message) == (told_param, told)
-    assert caught.value.code == "c"
 
 
 # Messages of Ollama's clients.

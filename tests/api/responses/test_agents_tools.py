@@ -7,9 +7,7 @@ import json
 import pytest
 
 from tests.api.chat_models import PARAMETERS, call_text, prompt_of
-from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
-from tests.api.responses.events import check
-from tests.fakes import FakeStream
+from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask, stream_of
 
 WEATHER = {
     "type": "namespace",
@@ -28,15 +26,8 @@ TEXT = '+ a "b"\n'
 WRITTEN = call_text("write", json.dumps({"input": TEXT}))
 
 
-async def events_of(api, path: str, body: dict) -> list:
-    stream = FakeStream()
-    assert await api.call("POST", path, {**body, "stream": True}, stream) is None
-    check(stream.events)
-    return stream.events
-
-
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_calls_of_namespaces(make, path):
+async def test_call_of_a_namespace_names_it(make, path):
     api = make(call_text("mcp__weather__get_weather") + call_text())
     body = {**BODY, "tools": [WEATHER, TOOL]}
     response = await api.answer(path, body)
@@ -47,13 +38,13 @@ async def test_calls_of_namespaces(make, path):
     assert prompt_of(api) == "<tool mcp__weather__get_weather><tool get_weather>u:Hi;>"
     assert response["tools"][0]["name"] == "mcp__weather"
     assert response["tools"][0]["tools"][0]["parameters"] == PARAMETERS
-    events = await events_of(api, path, body)
+    events = await stream_of(api, body, path)
     items = [event["item"] for event in events[:-1] if "item" in event]
     spaces = [item.get("namespace") for item in items]
     assert spaces == ["mcp__weather", "mcp__weather", None, None]
 
 
-async def test_a_call_of_a_namespace_comes_back(make):
+async def test_call_of_a_namespace_is_rendered_with_it(make):
     api = make(call_text("mcp__weather__get_weather"))
     body = {**BODY, "tools": [WEATHER]}
     _, first = await ask(api, "POST", V1, body)
@@ -71,7 +62,7 @@ async def test_a_call_of_a_namespace_comes_back(make):
 
 
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_calls_of_custom_tools(make, path):
+async def test_custom_tool_call_has_its_input_as_text(make, path):
     api = make(WRITTEN + call_text())
     body = {**BODY, "tools": [WRITE, TOOL]}
     _, response = await ask(api, "POST", path, body)
@@ -88,7 +79,7 @@ async def test_calls_of_custom_tools(make, path):
     assert first["id"].startswith(f"ctc{separator}")
     assert second["type"] == "function_call"
     assert response["tools"][0] == WRITE
-    events = await events_of(api, path, body)
+    events = await stream_of(api, body, path)
     told = [e for e in events[:-1] if e["type"].startswith("response.custom_tool_call_input")]
     *more, done = told
     assert {event["type"] for event in more} == {"response.custom_tool_call_input.delta"}
@@ -98,7 +89,7 @@ async def test_calls_of_custom_tools(make, path):
     assert final == {**first, "id": final["id"], "call_id": final["call_id"]}
 
 
-async def test_a_call_of_a_custom_tool_comes_back(make):
+async def test_custom_tool_call_is_stored_and_rendered(make):
     api = make("Done.")
     given = [
         {"role": "user", "content": "Hi"},
@@ -119,7 +110,7 @@ async def test_a_call_of_a_custom_tool_comes_back(make):
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", {"type": "custom", "name": "apply_patch"}])
-async def test_a_grammar_of_a_custom_tool(make, choice):
+async def test_grammar_of_a_custom_tool_is_enforced(make, choice):
     api = make(call_text("apply_patch", json.dumps({"input": TEXT})))
     body = {**BODY, "tools": [PATCH], "tool_choice": choice}
     response = await api.answer(V1, body)
@@ -141,5 +132,5 @@ async def test_a_grammar_of_a_custom_tool(make, choice):
          "input[0].namespace"),
     ],
 )  # fmt: skip
-async def test_faults_of_items(make, item, param):
+async def test_invalid_custom_item_is_refused_by_its_place(make, item, param):
     assert await make().refused(V1, {**BODY, "input": [item]}) == param

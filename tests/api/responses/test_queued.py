@@ -13,11 +13,11 @@ from fastovms.parts.responses import background
 from fastovms.parts.responses.background import ResponsesState
 from fastovms.state.operations import Operations
 from fastovms.state.store import ResponseProgress
-from tests.api.responses.conftest import V1, ask
+from tests.api.responses.conftest import BACKGROUND, V1, ask, start, wait_for
 from tests.api.responses.events import kinds
 from tests.fakes import FakeStream
 
-BODY = {"model": "fake", "input": "Hi", "background": True}
+ENDED = ("completed", "incomplete", "failed", "cancelled")
 
 
 class Holder:
@@ -70,29 +70,13 @@ def away(make):
     return make_away
 
 
-async def start(api, **fields) -> str:
-    status, body = await ask(api, "POST", V1, {**BODY, **fields})
-    assert (status, body["status"], body["output"]) == (200, "queued", [])
-    return body["id"]
-
-
-async def ended(api, id: str) -> dict:
-    for _ in range(10_000):
-        status, body = await ask(api, "GET", f"{V1}/{id}")
-        assert status == 200
-        if body["status"] not in ("queued", "in_progress"):
-            return body
-        await asyncio.sleep(0)
-    raise AssertionError(body["status"])
-
-
 async def test_queued_response_runs_once_its_model_is_loaded(away):
     api, holder = away()
     id = await start(api, temperature=0.5)
     await asyncio.wait_for(holder.asked.wait(), 5)
     assert (await ask(api, "GET", f"{V1}/{id}"))[1]["status"] == "queued"
     holder.load()
-    body = await ended(api, id)
+    body = await wait_for(api, id, *ENDED)
     assert (body["status"], body["temperature"]) == ("completed", 0.5)
     assert body["output"][0]["content"][0]["text"] == "Hello!"
     assert body["usage"]["output_tokens"] == 7
@@ -111,7 +95,7 @@ async def test_queued_response_waits_for_room_in_the_queue_of_its_model(away, mo
     assert (await ask(api, "GET", f"{V1}/{ids[0]}"))[1]["status"] == "queued"
     api.backend.max_num_waiting = 1
     await asyncio.sleep(0.05)
-    assert (await ended(api, ids[0]))["status"] == "completed"
+    assert (await wait_for(api, ids[0], *ENDED))["status"] == "completed"
     assert holder.num_uses == 0
 
 
@@ -128,7 +112,7 @@ async def test_queued_response_is_cancelled_before_its_model_is_loaded(away, is_
     holder.load()
     await asyncio.sleep(0.01)
     assert not api.backend.submitted
-    assert (await ended(api, id))["status"] == "cancelled"
+    assert (await wait_for(api, id, *ENDED))["status"] == "cancelled"
 
 
 async def test_queued_response_is_deleted_before_its_model_is_loaded(away):
@@ -152,7 +136,7 @@ async def test_queued_response_fails_with_its_model(away, error, fields, message
     api, holder = away()
     id = await start(api, **fields)
     holder.load(error)
-    body = await ended(api, id)
+    body = await wait_for(api, id, *ENDED)
     assert body["status"] == "failed"
     assert message in body["error"]["message"]
     assert holder.num_uses == 0
@@ -174,7 +158,7 @@ async def test_queued_response_is_left_to_the_next_process(away, make_state):
 async def test_stream_begins_before_the_model_is_loaded(away, background):
     api, holder = away()
     stream = FakeStream()
-    body = {**BODY, "background": background, "stream": True}
+    body = {**BACKGROUND, "background": background, "stream": True}
     task = asyncio.ensure_future(api.call("POST", V1, body, stream))
     await asyncio.wait_for(stream.first_write.wait(), 5)
     created, queued = stream.events
@@ -193,7 +177,7 @@ async def test_stream_fails_if_its_model_cannot_be_loaded(away):
     api, holder = away()
     stream = FakeStream()
     task = asyncio.ensure_future(
-        api.call("POST", V1, {**BODY, "background": False, "stream": True}, stream)
+        api.call("POST", V1, {**BACKGROUND, "background": False, "stream": True}, stream)
     )
     await asyncio.wait_for(stream.first_write.wait(), 5)
     holder.load(BackendUnavailable("no memory"))
@@ -207,7 +191,7 @@ async def test_client_that_leaves_waits_for_no_model(away):
     api, holder = away()
     stream = FakeStream()
     task = asyncio.ensure_future(
-        api.call("POST", V1, {**BODY, "background": False, "stream": True}, stream)
+        api.call("POST", V1, {**BACKGROUND, "background": False, "stream": True}, stream)
     )
     await asyncio.wait_for(holder.asked.wait(), 5)
     task.cancel()
@@ -225,7 +209,7 @@ async def test_background_response_has_a_default_limit(away, is_loaded, limit, a
         api.context.models.holder = None
     id = await start(api, max_output_tokens=asked)
     holder.load()
-    body = await ended(api, id)
+    body = await wait_for(api, id, *ENDED)
     assert body["usage"]["output_tokens"] == num_tokens
     assert body["status"] == ("completed" if num_tokens == 7 else "incomplete")
     assert body["max_output_tokens"] == asked

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numba
 from numba import float32, int64, uint8, void
 
-from fastovms.engine.kernels import low_rank, packing, products, programs
+from fastovms.engine.kernels import attention, low_rank, packing, products, programs
 
 _CPUINFO: Final = Path("/proc/cpuinfo")
 
@@ -40,6 +40,7 @@ class Kernels:
         instructions: one of `INSTRUCTION_SETS`.
         product: the address of the function that multiplies.
         low_rank: the address of `low_rank.multiply_low_rank`.
+        attend: the address of `attention.attend_...`
         run: see `programs.run_program`.
         pack: see `packing.pack_rows`.
         address_of: returns the address of f32 [tokens, 1, width] or [tokens, width].
@@ -50,6 +51,7 @@ class Kernels:
     instructions: str
     product: int
     low_rank: int
+    attend: int
     run: Callable[..., None]
     pack: Callable[..., None]
     address_of: Callable[[Any], int]
@@ -73,6 +75,9 @@ def compile_kernels(instructions: str, num_threads: int) -> Kernels:
     signature = void(*[int64] * programs.PRODUCT_ARGUMENTS)
     compile_function = numba.cfunc(signature, nopython=True, cache=True)
     product, adapt = compile_function(multiply), compile_function(low_rank.multiply_low_rank)
+    attend = numba.cfunc(
+        void(*[int64] * attention.ARGUMENTS), nopython=True, cache=True, error_model="numpy"
+    )(attention.attend_16 if instructions.startswith("avx512") else attention.attend_8)
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
     run = numba.njit(
         [void(int64[:, ::1], int64[:, ::1], int64, int64[::1], int64, int64[::1], int64)],
@@ -88,9 +93,10 @@ def compile_kernels(instructions: str, num_threads: int) -> Kernels:
         instructions,
         product.address,
         adapt.address,
+        attend.address,
         run,
         pack,
         address_of,
         num_threads,
-        (product, adapt),
+        (product, adapt, attend),
     )

@@ -21,13 +21,6 @@ def _numbers_at(kind: Any, element: Any) -> Any:
     return intrinsic(numbers_at)
 
 
-def _half_to_float(_: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
-
-    return numba.float32(numba.int16), generate
-
-
 def _float_to_half(_: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         half = builder.fptrunc(arguments[0], ir.HalfType())
@@ -57,9 +50,6 @@ integers_at: Any = _numbers_at(numba.int32, ir.IntType(32))
 shorts_at: Any = _numbers_at(numba.int16, ir.IntType(16))
 bytes_at: Any = _numbers_at(numba.int8, ir.IntType(8))
 longs_at: Any = _numbers_at(numba.int64, ir.IntType(64))
-
-widened: Any = intrinsic(_half_to_float)
-"""Returns the f32 number that the bits of an f16 stand for."""
 
 narrowed: Any = intrinsic(_float_to_half)
 """Returns the bits of the f16 that is nearest to an f32 number."""

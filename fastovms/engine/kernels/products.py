@@ -30,6 +30,19 @@ import numba
 from llvmlite import ir
 from numba.extending import intrinsic
 
+from fastovms.engine.kernels.vectors import (
+    F16,
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    Loop,
+    Value,
+    VectorCode,
+    i64,
+)
+
 INSTRUCTION_SETS: Final = ("avx2", "avx_vnni", "avx512_vnni", "avx_vnni16", "avx512_vnni16")
 """The sets of instructions that there is code for. The last two are those of the same name without
 16, with activations of 16 bits, except where weights are symmetric with 4 bits."""
@@ -47,12 +60,6 @@ _AHEAD: Final = 2048
 """The distance in bytes between weights and the weights requested ahead, with one tile."""
 
 _CACHE_LINE: Final = 64
-
-_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-_F16, _F32 = ir.HalfType(), ir.FloatType()
-
-Value = Any
-"""A value of LLVM's; the package has no types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,84 +157,81 @@ def emit_block(
     _Emitter(builder, kind, num_rows).emit(arguments)
 
 
-class _Emitter:
+class _Emitter(VectorCode):
     def __init__(self, builder: ir.IRBuilder, kind: ProductKind, num_rows: int) -> None:
-        self.builder = builder
+        super().__init__(builder)
         self.kind = kind
         self.num_rows = min(num_rows, MAX_TILE)
         self._is_one_of_several = num_rows == _FULL_TILE
         lanes = kind.num_lanes
-        self._i8 = ir.VectorType(_I8, 4 * lanes)
-        self._half_i8 = ir.VectorType(_I8, 2 * lanes)
-        self._i16 = ir.VectorType(_I16, 2 * lanes)
-        self._i32 = ir.VectorType(_I32, lanes)
-        self._f16 = ir.VectorType(_F16, lanes)
-        self._f32 = ir.VectorType(_F32, lanes)
+        self._i8 = ir.VectorType(I8, 4 * lanes)
+        self._half_i8 = ir.VectorType(I8, 2 * lanes)
+        self._i16 = ir.VectorType(I16, 2 * lanes)
+        self._i32 = ir.VectorType(I32, lanes)
+        self._f16 = ir.VectorType(F16, lanes)
+        self._f32 = ir.VectorType(F32, lanes)
         self._no_sum = ir.Constant(self._i32, [0] * lanes)
 
     def emit(self, given: BlockArguments) -> None:
         builder, kind = self.builder, self.kind
         rows = range(self.num_rows)
         self._ahead, self._apart = given.ahead, given.apart
-        columns = builder.mul(given.num_units, _i64(kind.columns_of_unit))
+        columns = builder.mul(given.num_units, i64(kind.columns_of_unit))
         activation_size = kind.activation_bits // 8
-        group_bytes = builder.mul(columns, _i64(activation_size))
+        group_bytes = builder.mul(columns, i64(activation_size))
         row_bytes = builder.mul(given.num_groups, group_bytes)
         totals = [
-            self._variable(self._f32, ir.Constant(self._f32, [0.0] * kind.num_lanes)) for _ in rows
+            self.variable(self._f32, ir.Constant(self._f32, [0.0] * kind.num_lanes)) for _ in rows
         ]
-        weights = self._variable(_I64, given.weights)
-        with _Loop(builder, given.num_groups) as group:
+        weights = self.variable(I64, given.weights)
+        with Loop(builder, given.num_groups) as group:
             header = builder.load(weights)
-            scale = builder.fpext(self._load(header, self._f16, 2), self._f32)
-            builder.store(builder.add(header, _i64(kind.header_size)), weights)
-            in_group = builder.mul(group, _i64(4))
+            scale = builder.fpext(self.load(header, self._f16, 2), self._f32)
+            builder.store(builder.add(header, i64(kind.header_size)), weights)
+            in_group = builder.mul(group, i64(4))
             places = [
-                builder.add(in_group, builder.mul(given.num_groups, _i64(4 * row))) for row in rows
+                builder.add(in_group, builder.mul(given.num_groups, i64(4 * row))) for row in rows
             ]
             starts = [self._start(builder.add(given.sums, place)) for place in places]
-            sums = [self._variable(self._i32, start) for start in starts]
+            sums = [self.variable(self._i32, start) for start in starts]
             first = builder.add(given.activations, builder.mul(group, group_bytes))
-            with _Loop(builder, given.num_units) as unit:
+            with Loop(builder, given.num_units) as unit:
                 at = builder.load(weights)
-                builder.store(builder.add(at, _i64(kind.unit_size * kind.num_lanes)), weights)
-                offset = builder.mul(unit, _i64(kind.columns_of_unit * activation_size))
+                builder.store(builder.add(at, i64(kind.unit_size * kind.num_lanes)), weights)
+                offset = builder.mul(unit, i64(kind.columns_of_unit * activation_size))
                 columns_at = [
-                    builder.add(builder.add(first, offset), builder.mul(row_bytes, _i64(row)))
+                    builder.add(builder.add(first, offset), builder.mul(row_bytes, i64(row)))
                     for row in rows
                 ]
                 self._emit_unit(at, columns_at, sums)
             for place, total, summed in zip(places, totals, sums, strict=True):
                 product = builder.sitofp(builder.load(summed), self._f32)
                 if kind.has_zero_points:
-                    zero = self._load(builder.add(header, _i64(2 * kind.num_lanes)), self._f16, 2)
-                    of_group = self._load(builder.add(given.sums, place), _I32, 4)
-                    shift = self._splat(builder.sitofp(of_group, _F32), self._f32)
+                    zero = self.load(builder.add(header, i64(2 * kind.num_lanes)), self._f16, 2)
+                    of_group = self.load(builder.add(given.sums, place), I32, 4)
+                    shift = self.splat(builder.sitofp(of_group, F32), self._f32)
                     product = builder.fsub(
                         product,
                         builder.fmul(builder.fpext(zero, self._f32), shift, flags=("contract",)),
                         flags=("contract",),
                     )
-                factor = self._splat(
-                    self._load(builder.add(given.scales, place), _F32, 4), self._f32
-                )
+                factor = self.splat(self.load(builder.add(given.scales, place), F32, 4), self._f32)
                 scaled = builder.fmul(
                     builder.fmul(product, scale, flags=("contract",)), factor, flags=("contract",)
                 )
                 builder.store(builder.fadd(builder.load(total), scaled, flags=("contract",)), total)
         for row, total in zip(rows, totals, strict=True):
-            at = builder.add(given.results, builder.mul(given.result_stride, _i64(4 * row)))
-            stored = builder.store(builder.load(total), self._pointer(at, self._f32))
-            stored.align = 4
+            at = builder.add(given.results, builder.mul(given.result_stride, i64(4 * row)))
+            self.store(builder.load(total), at)
 
     def _start(self, address: Value) -> Value:
         """Returns the first value of a sum, which cancels the `MIDDLE` in unsigned weights."""
         kind = self.kind
         if not kind.is_unsigned or kind.has_zero_points:
             return self._no_sum
-        total = self._load(address, _I32, 4)
-        too_much = self.builder.mul(total, ir.Constant(_I32, -MIDDLE[kind.weight_bits]))
-        return self._splat(too_much, self._i32)
+        total = self.load(address, I32, 4)
+        too_much = self.builder.mul(total, ir.Constant(I32, -MIDDLE[kind.weight_bits]))
+        return self.splat(too_much, self._i32)
 
     def _emit_unit(self, at: Value, activations: list[Value], sums: list[Value]) -> None:
         """Adds the products of a unit's columns to `sums`."""
@@ -249,16 +253,16 @@ class _Emitter:
     def _prefetch(self, at: Value) -> None:
         """Requests weights that follow, for the first or the second cache. Beyond their end that
         does nothing."""
-        address = ir.PointerType(_I8)
-        function = self._function("llvm.prefetch.p0", ir.VoidType(), [address, _I32, _I32, _I32])
+        address = ir.PointerType(I8)
+        function = self.function("llvm.prefetch.p0", ir.VoidType(), [address, I32, I32, I32])
         num_lines = -(-self.kind.unit_size * self.kind.num_lanes // _CACHE_LINE)
         nearness = 2 if self._is_one_of_several else 3
         line = self.builder.add(at, self._ahead)
         for number in range(num_lines):
             if number:
                 line = self.builder.add(line, self._apart)
-            place = self._pointer(line, _I8)
-            read, near, data = (ir.Constant(_I32, value) for value in (0, nearness, 1))
+            place = self.pointer(line, I8)
+            read, near, data = (ir.Constant(I32, value) for value in (0, nearness, 1))
             self.builder.call(function, [place, read, near, data])
 
     def _weights(self, at: Value) -> list[Value]:
@@ -267,13 +271,13 @@ class _Emitter:
         lanes = kind.num_lanes
         if kind.weight_bits == 8:
             if kind.activation_bits == 8:
-                places = [builder.add(at, _i64(4 * lanes * number)) for number in range(4)]
-                return [self._load(place, self._i8, 1) for place in places]
-            places = [builder.add(at, _i64(2 * lanes * number)) for number in range(8)]
-            halves = [self._load(place, self._half_i8, 1) for place in places]
+                places = [builder.add(at, i64(4 * lanes * number)) for number in range(4)]
+                return [self.load(place, self._i8, 1) for place in places]
+            places = [builder.add(at, i64(2 * lanes * number)) for number in range(8)]
+            halves = [self.load(place, self._half_i8, 1) for place in places]
             return [builder.sext(half, self._i16) for half in halves]
-        places = [builder.add(at, _i64(4 * lanes * i)) for i in range(kind.unit_size // 4)]
-        packed = [self._load(place, self._i16, 1) for place in places]
+        places = [builder.add(at, i64(4 * lanes * i)) for i in range(kind.unit_size // 4)]
+        packed = [self.load(place, self._i16, 1) for place in places]
         if kind.activation_bits == 16:
             if kind.weight_bits == 4:
                 return [self._bits(one, shift, 0xF) for one in packed for shift in (0, 4, 8, 12)]
@@ -304,78 +308,23 @@ class _Emitter:
         pairs = builder.bitcast(activations, self._i16)
         if self.kind.num_lanes == 16:
             name, kinds = "llvm.x86.avx512.vpdpwssd.512", [self._i32, self._i16, self._i16]
-            return builder.call(self._function(name, self._i32, kinds), [total, weights, pairs])
-        multiply = self._function("llvm.x86.avx2.pmadd.wd", self._i32, [self._i16, self._i16])
+            return builder.call(self.function(name, self._i32, kinds), [total, weights, pairs])
+        multiply = self.function("llvm.x86.avx2.pmadd.wd", self._i32, [self._i16, self._i16])
         return builder.add(total, builder.call(multiply, [weights, pairs]))
 
     def _dot_fours(self, total: Value, weights: Value, activations: Value) -> Value:
         """Returns `total` with products of fours of 8-bit integers added, the weights unsigned."""
         builder = self.builder
         width = 32 * self.kind.num_lanes
-        add = self._function(
+        add = self.function(
             f"llvm.x86.avx512.vpdpbusd.{width}", self._i32, [self._i32, self._i8, self._i8]
         )
         return builder.call(add, [total, weights, builder.bitcast(activations, self._i8)])
 
     def _four_bytes(self, row: Value, number: int) -> Value:
         """Loads the activations that a part of the weights is multiplied with, for all lanes."""
-        place = self.builder.add(row, _i64(4 * number))
-        return self._splat(self._load(place, _I32, 4), self._i32)
-
-    def _splat(self, value: Value, vector: Value) -> Value:
-        builder = self.builder
-        one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(_I32, 0))
-        everywhere = ir.Constant(ir.VectorType(_I32, vector.count), [0] * vector.count)
-        return builder.shuffle_vector(one, one, everywhere)
-
-    def _load(self, address: Value, kind: Value, alignment: int) -> Value:
-        loaded = self.builder.load(self._pointer(address, kind))
-        loaded.align = alignment
-        return loaded
-
-    def _pointer(self, address: Value, kind: Value) -> Value:
-        return self.builder.inttoptr(address, ir.PointerType(kind))
-
-    def _function(self, name: str, returns: Value, arguments: list[Value]) -> Value:
-        kind = ir.FunctionType(returns, arguments)
-        found = self.builder.module.globals.get(name)
-        return found or ir.Function(self.builder.module, kind, name)
-
-    def _variable(self, kind: Value, value: Value) -> Value:
-        with self.builder.goto_entry_block():
-            variable = self.builder.alloca(kind)
-        self.builder.store(value, variable)
-        return variable
-
-
-class _Loop:
-    """Emits its body as often as `count` says, which is at least once."""
-
-    def __init__(self, builder: ir.IRBuilder, count: Value) -> None:
-        self._builder = builder
-        self._count = count
-
-    def __enter__(self) -> Value:
-        builder = self._builder
-        before = builder.block
-        self._body = builder.append_basic_block()
-        builder.branch(self._body)
-        builder.position_at_end(self._body)
-        self._index = builder.phi(_I64)
-        self._index.add_incoming(_i64(0), before)
-        return self._index
-
-    def __exit__(self, *_: object) -> None:
-        builder = self._builder
-        following = builder.add(self._index, _i64(1))
-        end = builder.append_basic_block()
-        builder.cbranch(builder.icmp_unsigned("<", following, self._count), self._body, end)
-        self._index.add_incoming(following, builder.block)
-        builder.position_at_end(end)
-
-
-def _i64(value: int) -> Value:
-    return ir.Constant(_I64, value)
+        place = self.builder.add(row, i64(4 * number))
+        return self.splat(self.load(place, I32, 4), self._i32)
 
 
 _FORMS: Final = tuple(
@@ -410,7 +359,7 @@ def _multiply_block(
         name = INSTRUCTION_SETS[instructions.literal_value]
         for form in _FORMS:
             equal = [
-                builder.icmp_signed("==", value, _i64(int(number)))
+                builder.icmp_signed("==", value, i64(int(number)))
                 for value, number in zip(arguments[1:4], form, strict=True)
             ]
             with builder.if_then(builder.and_(builder.and_(equal[0], equal[1]), equal[2])):

@@ -25,9 +25,7 @@ from fastovms.engine.kernels.memory import (
     integers_at,
     longs_at,
     narrowed,
-    prefetch,
     shorts_at,
-    widened,
 )
 
 
@@ -126,8 +124,19 @@ class StepField(IntEnum):
     """The numbers of a row of these."""
     INNER_STRIDE = 12
     """The numbers of a module in it."""
+    ATTEND = 13
+    """The address of `attention.attend_...`"""
+    PARTIALS = 14
+    """The address of f32 for its results: for each row and each segment of its text, `size` + 2
+    numbers for each head of queries."""
     CACHES = 16
 
+
+SEGMENT: Final = 256
+"""The tokens of a text that a thread attends to at once. Segments begin at multiples of it."""
+
+TILE: Final = 8
+"""The most rows of a sequence that attend together."""
 
 PRODUCT_ARGUMENTS: Final = 13
 """The number of arguments of `products.multiply_...`"""
@@ -173,22 +182,22 @@ def _pause_thread(_: Any) -> Any:
     return numba.void(), generate
 
 
-def _call_product(_: Any, function: Any, arguments: Any) -> Any:
+def _call_function(_: Any, function: Any, arguments: Any) -> Any:
     """Calls a function at an address, with a tuple of 64-bit integers."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         address, packed = given
         integer = ir.IntType(64)
-        kind = ir.FunctionType(ir.VoidType(), [integer] * PRODUCT_ARGUMENTS)
+        kind = ir.FunctionType(ir.VoidType(), [integer] * len(arguments))
         pointer = builder.inttoptr(address, ir.PointerType(kind))
-        values = [builder.extract_value(packed, i) for i in range(PRODUCT_ARGUMENTS)]
+        values = [builder.extract_value(packed, i) for i in range(len(arguments))]
         builder.call(pointer, values)
         return context.get_dummy_value()
 
     return numba.void(numba.int64, arguments), generate
 
 
-_call: Any = intrinsic(_call_product)
+_call: Any = intrinsic(_call_function)
 _fetch: Any = intrinsic(_fetch_atomic)
 _store: Any = intrinsic(_store_atomic)
 _fetch_add: Any = intrinsic(_add_atomic)
@@ -203,7 +212,7 @@ _WAITS_BEFORE_YIELD: Final = 1000
 
 
 @_helper
-def _exp(x):
+def exponential(x):
     """Within 2 units of the last place, for numbers whose result is neither 0 nor infinite."""
     x = min(max(x, np.float32(-87)), np.float32(88))
     t = x * np.float32(1.44269504)
@@ -284,7 +293,7 @@ def _normalize(a, factors, epsilon, out, width):
 def _swish(a, out, width):
     x, z = floats_at(a), floats_at(out)
     for k in range(width):
-        z[k] = x[k] / (np.float32(1) + _exp(-x[k]))
+        z[k] = x[k] / (np.float32(1) + exponential(-x[k]))
 
 
 @_helper
@@ -293,7 +302,7 @@ def _gelu_tanh(a, out, width):
     for k in range(width):
         v = x[k]
         inner = np.float32(1.5957691216) * (v + np.float32(0.044715) * v * v * v)
-        z[k] = v / (np.float32(1) + _exp(-inner))
+        z[k] = v / (np.float32(1) + exponential(-inner))
 
 
 @_helper
@@ -308,7 +317,7 @@ def _gelu_erf(a, out, width):
         p = p * t + np.float32(1.421413741)
         p = p * t - np.float32(0.284496736)
         p = p * t + np.float32(0.254829592)
-        tail = p * t * _exp(-v * v)
+        tail = p * t * exponential(-v * v)
         share = np.float32(2) - tail if x[k] > 0 else tail
         z[k] = np.float32(0.5) * x[k] * share
 
@@ -368,19 +377,6 @@ def _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk):
 
 
 @_helper
-def _load_plain(address, target, count, bits):
-    t = floats_at(target)
-    if bits == 16:
-        halves = shorts_at(address)
-        for k in range(count):
-            t[k] = widened(halves[k])
-    else:
-        x = floats_at(address)
-        for k in range(count):
-            t[k] = x[k]
-
-
-@_helper
 def _store_plain(source, address, count, bits):
     x = floats_at(source)
     if bits == 16:
@@ -391,26 +387,6 @@ def _store_plain(source, address, count, bits):
         t = floats_at(address)
         for k in range(count):
             t[k] = x[k]
-
-
-@_helper
-def _load_keys8(address, target, first, count, size):
-    """Reads keys from the rows `first` to `first + count` - 1 of a head's 8-bit block."""
-    scales, zeros = floats_at(address), floats_at(address + 4 * size)
-    for row in range(count):
-        q, t = bytes_at(address + (8 + first + row) * size), floats_at(target + 4 * row * size)
-        for k in range(size):
-            t[k] = (np.float32(np.uint8(q[k])) - zeros[k]) * scales[k]
-
-
-@_helper
-def _load_values8(address, target, first, count, size):
-    for row in range(count):
-        at = address + (first + row) * (size + 8)
-        scale, zero = floats_at(at)[0], floats_at(at)[1]
-        q, t = bytes_at(at + 8), floats_at(target + 4 * row * size)
-        for k in range(size):
-            t[k] = (np.float32(np.uint8(q[k])) - zero) * scale
 
 
 @_helper
@@ -468,23 +444,6 @@ def _store_value8(source, address, row, size):
 
 
 @_helper
-def _load_keys(address, target, first, count, size, bits):
-    """Reads the keys of the tokens `first` to `first + count` - 1 of a block, of one head."""
-    if bits == 8:
-        _load_keys8(address, target, first, count, size)
-    else:
-        _load_plain(address + first * size * (bits // 8), target, count * size, bits)
-
-
-@_helper
-def _load_values(address, target, first, count, size, bits):
-    if bits == 8:
-        _load_values8(address, target, first, count, size)
-    else:
-        _load_plain(address + first * size * (bits // 8), target, count * size, bits)
-
-
-@_helper
 def _store_key(source, address, row, size, bits):
     """Writes the key of a token of a block, of one head."""
     if bits == 8:
@@ -502,85 +461,6 @@ def _store_value(source, address, row, size, bits):
 
 
 @_helper
-def _request(address, size):
-    for line in range(0, size, 64):
-        prefetch(address + line)
-
-
-@_helper
-def _score_keys(query, keys, count, size, scale, scores):
-    """Multiplies a query with keys, four at a time, and returns the largest score."""
-    q, s = floats_at(query), floats_at(scores)
-    top = np.float32(-np.inf)
-    t = np.int64(0)
-    while t + 4 <= count:
-        k0, k1 = floats_at(keys + 4 * t * size), floats_at(keys + 4 * (t + 1) * size)
-        k2, k3 = floats_at(keys + 4 * (t + 2) * size), floats_at(keys + 4 * (t + 3) * size)
-        s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-        for k in range(size):
-            s0 += q[k] * k0[k]
-            s1 += q[k] * k1[k]
-            s2 += q[k] * k2[k]
-            s3 += q[k] * k3[k]
-        s[t], s[t + 1], s[t + 2], s[t + 3] = s0 * scale, s1 * scale, s2 * scale, s3 * scale
-        top = max(max(top, max(s[t], s[t + 1])), max(s[t + 2], s[t + 3]))
-        t += 4
-    while t < count:
-        k0 = floats_at(keys + 4 * t * size)
-        s0 = np.float32(0)
-        for k in range(size):
-            s0 += q[k] * k0[k]
-        s[t] = s0 * scale
-        top = max(top, s[t])
-        t += 1
-    return top
-
-
-@_helper
-def _add_values(weights, values, count, size, result):
-    """Adds values times their weights, four at a time."""
-    w, z = floats_at(weights), floats_at(result)
-    t = np.int64(0)
-    while t + 4 <= count:
-        v0, v1 = floats_at(values + 4 * t * size), floats_at(values + 4 * (t + 1) * size)
-        v2, v3 = floats_at(values + 4 * (t + 2) * size), floats_at(values + 4 * (t + 3) * size)
-        w0, w1, w2, w3 = w[t], w[t + 1], w[t + 2], w[t + 3]
-        for k in range(size):
-            z[k] += v0[k] * w0 + v1[k] * w1 + v2[k] * w2 + v3[k] * w3
-        t += 4
-    while t < count:
-        v0, w0 = floats_at(values + 4 * t * size), w[t]
-        for k in range(size):
-            z[k] += v0[k] * w0
-        t += 1
-
-
-@_helper
-def _weigh(scores, count, top):
-    """Makes weights of scores, and returns their sum."""
-    s = floats_at(scores)
-    total = np.float32(0)
-    for t in range(count):
-        s[t] = _exp(s[t] - top)
-        total += s[t]
-    return total
-
-
-@_helper
-def _scale(out, factor, width):
-    z = floats_at(out)
-    for k in range(width):
-        z[k] *= factor
-
-
-@_helper
-def _clear(out, width):
-    z = floats_at(out)
-    for k in range(width):
-        z[k] = np.float32(0)
-
-
-@_helper
 def _sequence_of(step, row):
     begins = integers_at(step[StepField.SEQUENCE_BEGINS])
     for sequence in range(step[StepField.NUM_SEQUENCES]):
@@ -590,7 +470,7 @@ def _sequence_of(step, row):
 
 
 @_helper
-def _head_bytes(block_size, size, bits):
+def head_bytes(block_size, size, bits):
     """Returns the bytes of a block's head of keys, and of one of values."""
     if bits == 8:
         return (block_size + 8) * size, block_size * (size + 8)
@@ -611,7 +491,7 @@ def _cache_tokens(program, buffers, num_rows, step, i):
     """Adds the keys and values of a step to the cache."""
     cache, heads, size = program[i, Field.P0], program[i, Field.P1], program[i, Field.P2]
     block_size, bits = program[i, Field.P5], program[i, Field.P6]
-    key_bytes, value_bytes = _head_bytes(block_size, size, bits)
+    key_bytes, value_bytes = head_bytes(block_size, size, bits)
     begins, past_lens = (
         integers_at(step[StepField.SEQUENCE_BEGINS]),
         integers_at(step[StepField.PAST_LENS]),
@@ -630,67 +510,127 @@ def _cache_tokens(program, buffers, num_rows, step, i):
 
 
 @_helper
-def _keep(array):
-    """Keeps an array whose address is used in memory, up to this call: numba frees it after the
-    last mention of it, and other threads may then get the memory."""
-    return array.size
-
-
-@_helper
-def _attend_chunk(program, buffers, step, i, chunk):
-    """Attends with the queries of a token that share a head of keys, block by block."""
-    cache, heads, size = program[i, Field.P0], program[i, Field.P1], program[i, Field.P2]
-    scale, window = as_float(np.int32(program[i, Field.P3])), program[i, Field.P4]
-    block_size, bits = program[i, Field.P5], program[i, Field.P6]
-    row, head = chunk // heads, chunk % heads
-    num_queries = program[i, Field.HEADS] // heads
-    a, out = program[i, Field.A], program[i, Field.OUT]
-    first_query = program[i, Field.A_START] + row * buffers[a, 1] + head * num_queries * size
-    query = buffers[a, 0] + 4 * first_query
-    result = buffers[out, 0] + 4 * (row * buffers[out, 1] + head * num_queries * size)
+def _segment_at(step, window, number):
+    """Returns what segment of the attention has a number: its sequence, the first row and the rows
+    of its tile, its index in the text, how many segments the tile has, and how many rows earlier
+    segments have together. If there are fewer segments, the sequence is -1, and the index the
+    number less theirs."""
     begins, past_lens = (
         integers_at(step[StepField.SEQUENCE_BEGINS]),
         integers_at(step[StepField.PAST_LENS]),
     )
-    sequence = _sequence_of(step, row)
-    end = np.int64(past_lens[sequence] + row - begins[sequence] + 1)
-    start = max(np.int64(0), end - window) if window > 0 else np.int64(0)
-    tile = np.empty((block_size, size), np.float32)
-    weights = np.empty((num_queries, block_size), np.float32)
-    largest = np.full(num_queries, -np.inf, np.float32)
-    total = np.zeros(num_queries, np.float32)
-    keys, scores = tile.ctypes.data, weights.ctypes.data
-    for q in range(num_queries):
-        _clear(result + 4 * q * size, size)
-    key_bytes, value_bytes = _head_bytes(block_size, size, bits)
-    position = start
-    while position < end:
-        count = min(end, (position // block_size + 1) * block_size) - position
-        at, place = _head_at(step, sequence, position, heads, head, block_size)
-        _load_keys(step[cache] + at * key_bytes, keys, place, count, size, bits)
-        at_values = step[cache + 1] + at * value_bytes
-        _request(at_values, value_bytes * (place + count) // block_size)
-        for q in range(num_queries):
-            of_query = scores + 4 * q * block_size
-            top = _score_keys(query + 4 * q * size, keys, count, size, scale, of_query)
-            top = max(top, largest[q])
-            shrunk = _exp(largest[q] - top) if position > start else np.float32(0)
-            total[q] = total[q] * shrunk + _weigh(of_query, count, top)
-            if position > start and top > largest[q]:
-                _scale(result + 4 * q * size, shrunk, size)
-            largest[q] = top
-        _load_values(at_values, keys, place, count, size, bits)
-        position += count
-        if position < end:
-            at, _ = _head_at(step, sequence, position, heads, head, block_size)
-            _request(step[cache] + at * key_bytes, key_bytes)
-        for q in range(num_queries):
-            of_query = scores + 4 * q * block_size
-            _add_values(of_query, keys, count, size, result + 4 * q * size)
-    for q in range(num_queries):
-        _scale(result + 4 * q * size, np.float32(1) / total[q], size)
-    _keep(tile)
-    _keep(weights)
+    earlier = np.int64(0)
+    for sequence in range(step[StepField.NUM_SEQUENCES]):
+        row, end = np.int64(begins[sequence]), np.int64(begins[sequence + 1])
+        while row < end:
+            rows = min(end - row, np.int64(TILE))
+            last = past_lens[sequence] + row - begins[sequence] + 1
+            first = max(last - window, np.int64(0)) // SEGMENT if window > 0 else np.int64(0)
+            num = (last + rows - 2) // SEGMENT - first + 1
+            if number < num:
+                return sequence, row, rows, first + number, num, earlier + number * rows
+            number -= num
+            earlier += num * rows
+            row += rows
+    return -1, np.int64(0), np.int64(0), number, np.int64(0), earlier
+
+
+@_helper
+def _attend_chunk(program, buffers, step, i, chunk):
+    """Attends over a segment with the queries of a tile that share a head of keys."""
+    cache, heads, size = program[i, Field.P0], program[i, Field.P1], program[i, Field.P2]
+    window, block_size, bits = program[i, Field.P4], program[i, Field.P5], program[i, Field.P6]
+    head, group = chunk % heads, program[i, Field.HEADS] // heads
+    sequence, row, rows, segment, _, earlier = _segment_at(step, window, chunk // heads)
+    begins, past_lens = (
+        integers_at(step[StepField.SEQUENCE_BEGINS]),
+        integers_at(step[StepField.PAST_LENS]),
+    )
+    last = past_lens[sequence] + row - begins[sequence] + 1
+    first = segment * SEGMENT
+    end = min(first + SEGMENT, last + rows - 1)
+    if window > 0:
+        first = max(first, last - window)
+    a = program[i, Field.A]
+    query = program[i, Field.A_START] + row * buffers[a, 1] + head * group * size
+    key_bytes, value_bytes = head_bytes(block_size, size, bits)
+    partial = (earlier * heads + head * rows) * group * (size + 2)
+    _call(
+        step[StepField.ATTEND],
+        (
+            buffers[a, 0] + 4 * query,
+            buffers[a, 1],
+            rows,
+            last,
+            window,
+            step[cache] + head * key_bytes,
+            step[cache + 1] + head * value_bytes,
+            step[StepField.BLOCKS]
+            + 4 * np.int64(integers_at(step[StepField.BLOCK_BEGINS])[sequence]),
+            first,
+            end,
+            heads,
+            size,
+            group,
+            block_size,
+            bits,
+            program[i, Field.P3],
+            step[StepField.PARTIALS] + 4 * partial,
+        ),
+    )
+
+
+@_helper
+def _add_partials(partials, distance, num, width, at_largest, at_total, target):
+    """Writes what queries attend to in all of `num` segments, whose results are `distance` bytes
+    apart."""
+    top = np.float32(-np.inf)
+    for n in range(num):
+        top = max(top, floats_at(at_largest + n * distance)[0])
+    z = floats_at(target)
+    for k in range(width):
+        z[k] = np.float32(0)
+    total = np.float32(0)
+    for n in range(num):
+        factor = exponential(floats_at(at_largest + n * distance)[0] - top)
+        total += floats_at(at_total + n * distance)[0] * factor
+        x = floats_at(partials + n * distance)
+        for k in range(width):
+            z[k] += x[k] * factor
+    inverse = np.float32(1) / total
+    for k in range(width):
+        z[k] *= inverse
+
+
+@_helper
+def _add_segments(program, buffers, step, i):
+    """Adds what all rows attend to in each segment."""
+    heads, size, window = program[i, Field.P1], program[i, Field.P2], program[i, Field.P4]
+    group, out = program[i, Field.HEADS] // heads, program[i, Field.OUT]
+    number = np.int64(0)
+    while True:
+        sequence, row, rows, _, num, earlier = _segment_at(step, window, number)
+        if sequence < 0:
+            return
+        queries = rows * group
+        distance = 4 * heads * queries * (size + 2)
+        for head in range(heads):
+            own = step[StepField.PARTIALS] + 4 * (earlier * heads + head * rows) * group * (
+                size + 2
+            )
+            for n in range(queries):
+                at = own + 4 * queries * size + 4 * n
+                target = (row + n // group) * buffers[out, 1] + (head * group + n % group) * size
+                _add_partials(
+                    own + 4 * n * size,
+                    distance,
+                    num,
+                    size,
+                    at,
+                    at + 4 * queries,
+                    buffers[out, 0] + 4 * target,
+                )
+        number += num
 
 
 @_helper
@@ -731,9 +671,11 @@ def _num_chunks(program, num_rows, step, i):
     opcode = program[i, Field.OPCODE]
     if opcode == Opcode.PRODUCT:
         return program[i, Field.P6]
-    return num_rows * (
-        program[i, Field.P1] if opcode == Opcode.ATTEND else step[StepField.NUM_PARTS]
-    )
+    if opcode == Opcode.ATTEND:
+        beyond = np.int64(1) << 40
+        num_segments = beyond - _segment_at(step, program[i, Field.P4], beyond)[3]
+        return num_segments * program[i, Field.P1]
+    return num_rows * step[StepField.NUM_PARTS]
 
 
 @_helper
@@ -842,6 +784,7 @@ def _lead(program, buffers, num_rows, scratch, product, step, agreement):
         elif opcode == Opcode.ATTEND:
             _cache_tokens(program, buffers, num_rows, step, i)
             _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement)
+            _add_segments(program, buffers, step, i)
         elif opcode == Opcode.GATHER:
             _gather(program, buffers, step, i)
             num_rows = step[StepField.NUM_SAMPLED]

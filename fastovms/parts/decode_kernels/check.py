@@ -34,16 +34,19 @@ from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.parts.comparison.graph_comparison import PROPERTIES
 from fastovms.parts.comparison.layer_cut import cut_layers
 from fastovms.parts.decode_kernels.few_rows import MAX_ROWS, FewRowVariants, compile_few_rows
-from fastovms.parts.decode_kernels.step_program import MAX_CONTEXT
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Changes with what the check finds, so that passed ones are made again."""
 
 _SIZES: Final = (1, 2, 3, 5, MAX_ROWS)
 """The numbers of tokens of the steps that are compared with f32."""
 
 _TEXT_LENGTH: Final = 256
-"""The tokens of a text before these steps, where no window is longer."""
+"""The tokens of a text before these steps, where no window is longer. With those of the steps, more
+than one segment of the attention has."""
+
+MAX_CONTEXT: Final = 2048
+"""The longest such text, in tokens, whatever the windows are."""
 
 _OWN_LENGTH: Final = 32
 """The most tokens after it: those of a block."""
@@ -168,8 +171,8 @@ def _error(expected: Floats, found: Floats) -> float:
 
 
 def _text_length(model: PagedModel) -> int:
-    """Returns the length in tokens of a text that is longer than the windows of the attentions, as
-    far as our kernels are for such, in whole blocks."""
+    """Returns the length in tokens of a text that is longer than the windows of the attentions, up
+    to `MAX_CONTEXT`, in whole blocks."""
     windows = [window for window in attention_windows(model.graph.model) if window < MAX_CONTEXT]
     longest = MAX_CONTEXT
     if model.graph.max_exact_len is not None:

@@ -10,20 +10,20 @@ import openvino as ov
 
 from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import Workspace
-from fastovms.engine.kernels.programs import Field, Opcode, StepField
+from fastovms.engine.kernels.programs import SEGMENT, Field, Opcode, StepField
 from fastovms.engine.kernels.whole_steps import WholeStep
 from fastovms.engine.model.model import Feed, Floats, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
 
-MAX_CONTEXT: Final = 2048
-"""The longest text, in tokens, that our attention is for."""
+_PARTIALS: Final = 1 << 16
+"""Numbers by which the room for parts of the attention grows."""
 
 
 class StepProgramRunner:
     """Runs steps of one model, of up to as many tokens as the workspace has rows. `before` computes
     the inputs of the program."""
 
-    max_context_len: int | None = MAX_CONTEXT
+    max_context_len: int | None = None
 
     def __init__(self, step: WholeStep, before: ov.CompiledModel, workspace: Workspace) -> None:
         self._step = step
@@ -50,6 +50,12 @@ class StepProgramRunner:
         self._fields[StepField.PAST_LENS] = self._past_lens.ctypes.data
         self._fields[StepField.BLOCK_BEGINS] = self._block_begins.ctypes.data
         self._fields[StepField.SAMPLED] = self._sampled.ctypes.data
+        self._fields[StepField.ATTEND] = workspace.kernels.attend
+        instructions = step.program.instructions
+        attending = instructions[instructions[:, Field.OPCODE] == Opcode.ATTEND]
+        sizes = attending[:, Field.HEADS] * (attending[:, Field.P2] + 2)
+        self._partial_size = int(sizes.max(initial=0))
+        self._partials = np.empty(0, np.float32)
 
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
         """Sets the caches."""
@@ -76,6 +82,11 @@ class StepProgramRunner:
         fields[StepField.BLOCKS] = inputs.block_indices.ctypes.data
         fields[StepField.NUM_SEQUENCES] = num_sequences
         fields[StepField.NUM_SAMPLED] = num_sampled
+        num_segments = len(inputs.input_ids) * -(-int(inputs.max_context_len) // SEGMENT)
+        if num_segments * self._partial_size > len(self._partials):
+            size = num_segments * self._partial_size
+            self._partials = np.empty(-(-size // _PARTIALS) * _PARTIALS, np.float32)
+            fields[StepField.PARTIALS] = self._partials.ctypes.data
         workspace.prepare_thread()
         kernels.run(
             self._instructions,

@@ -51,7 +51,7 @@ from fastovms.system.disk import DiskCache
 from tests.gguf.tiny_models import HIDDEN, TinyModel
 from tests.gguf.tiny_models import write_model as write_gguf
 
-TEXT = array("q", range(40, 100))
+TEXT = array("q", (40 + n % 60 for n in range(700)))
 COMPRESSED = {
     "int8": SHAPES["tiny"],
     "tied, biases, int4": SHAPES["tiny-qwen2"],
@@ -100,18 +100,28 @@ def with_kernels(model: PagedModel, makers: Mapping[int, RunnerFactory]) -> Page
 
 
 def decode(
-    model: PagedModel, num_sequences: int, num_tokens: int, adapters: Sequence[int] = ()
+    model: PagedModel,
+    num_sequences: int,
+    num_tokens: int,
+    adapters: Sequence[int] = (),
+    length: int = 44,
 ) -> NDArray[np.float32]:
-    """Returns the logits of a prompt's last token, and of steps of this many tokens after it."""
+    """Returns the logits of the last token of a prompt of `length`, and of steps of this many
+    tokens after it."""
     adapters = adapters or (0,) * num_sequences
-    model.allocate_cache(num_sequences * 2)
     rows = []
-    ends = [44 + step * num_tokens for step in range(3)]
+    ends = [length + step * num_tokens for step in range(3)]
+    num_blocks = -(-ends[-1] // model.block_size)
+    model.allocate_cache(num_sequences * num_blocks)
     for start, end in zip([0, *ends], ends, strict=False):
         layout = StepLayout(model.block_size)
         last = [
             layout.add(
-                TEXT, start, end, array("i", (2 * number, 2 * number + 1)), adapter=adapters[number]
+                TEXT,
+                start,
+                end,
+                array("i", range(number * num_blocks, (number + 1) * num_blocks)),
+                adapter=adapters[number],
             )
             for number in range(num_sequences)
         ]
@@ -144,13 +154,17 @@ def test_the_end_of_a_prompt_is_computed_again_where_logits_are_bf16(
 
 
 @pytest.mark.parametrize(
-    ("num_sequences", "num_tokens"), [(1, 1), (2, 1), (3, 1), (8, 1), (1, 5), (2, 4), (9, 1)]
+    ("num_sequences", "num_tokens", "length"),
+    [
+        *((1, 1, 44), (2, 1, 44), (3, 1, 44), (8, 1, 44), (1, 5, 44), (2, 4, 44), (9, 1, 44)),
+        *((1, 1, 600), (2, 9, 511)),
+    ],
 )
 def test_logits_and_likeliest_tokens_are_openvinos(
-    model: PagedModel, ours: PagedModel, num_sequences: int, num_tokens: int
+    model: PagedModel, ours: PagedModel, num_sequences: int, num_tokens: int, length: int
 ) -> None:
-    expected = decode(model.twin(), num_sequences, num_tokens)
-    found = decode(ours, num_sequences, num_tokens)
+    expected = decode(model.twin(), num_sequences, num_tokens, length=length)
+    found = decode(ours, num_sequences, num_tokens, length=length)
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.01 * expected.std())
     assert np.array_equal(found.argmax(-1), expected.argmax(-1))
 

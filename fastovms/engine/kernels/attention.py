@@ -1,0 +1,558 @@
+"""Attends over a part of a text, block by block of the paged cache, with an online softmax.
+
+A tile of queries, those of a few tokens of one sequence that share a head of keys, reads the part
+once. Numbers of the cache are converted in registers. What a cache of 8 bits scales them by is
+applied to queries and weights, of which there are fewer: a score is the product of the scaled query
+and the integers, less a number for each block. The order of sums depends on positions in the text
+alone, so that a token gets the same bits whatever else is in its step.
+
+On one core of a Xeon with AVX-512, a token of the text cost 64 ns for each head of keys of 64
+numbers and three queries when tiles of f32 were made of the cache first; see
+`bench/results/performance.md`.
+"""
+
+# The types are in numba's signatures.
+
+# mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
+# mypy: disallow-untyped-decorators=False
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.extending import intrinsic
+
+from fastovms.engine.jit import KERNEL_OPTIONS, as_float
+from fastovms.engine.kernels.memory import floats_at, integers_at, prefetch
+from fastovms.engine.kernels.programs import exponential, head_bytes
+from fastovms.engine.kernels.vectors import F16, F32, I8, I32, Loop, Value, VectorCode, i64
+
+ARGUMENTS: Final = 17
+"""The number of arguments of `attend_...`"""
+
+_BITS: Final = (8, 16, 32)
+"""Of a number in a cache."""
+
+_KEYS: Final = 4
+"""Keys whose scores are summed at once."""
+
+_MAX_QUERIES: Final = 4
+"""The most queries that a form of the code is for."""
+
+
+class _AttentionCode(VectorCode):
+    """Code for vectors of some lanes, over a cache whose numbers have some bits."""
+
+    def __init__(self, builder: ir.IRBuilder, lanes: int, bits: int) -> None:
+        super().__init__(builder)
+        self._lanes = lanes
+        self._bits = bits
+        self._f32 = ir.VectorType(F32, lanes)
+        self._zeros = ir.Constant(self._f32, [0.0] * lanes)
+
+    def emit_scores(
+        self,
+        num_queries: int,
+        queries: Value,
+        keys: Value,
+        num_fours: Value,
+        size: Value,
+        scores: Value,
+        stride: Value,
+    ) -> None:
+        """Emits the products of queries, f32 [num_queries, size], with keys, four at a time.
+
+        Args:
+            scores: the address of f32.
+            stride: bytes from one query's scores to the next's.
+        """
+        builder = self.builder
+        row_bytes = builder.mul(size, i64(self._bits // 8))
+        num_vectors = builder.udiv(size, i64(self._lanes))
+        with Loop(builder, num_fours) as four:
+            first = builder.add(keys, builder.mul(builder.mul(four, i64(_KEYS)), row_bytes))
+            at = [builder.add(first, builder.mul(row_bytes, i64(key))) for key in range(_KEYS)]
+            sums = [
+                [self.variable(self._f32, self._zeros) for _ in range(_KEYS)]
+                for _ in range(num_queries)
+            ]
+            with Loop(builder, num_vectors) as vector:
+                column = builder.mul(vector, i64(self._lanes))
+                loaded = [self._numbers(place, column) for place in at]
+                for query, totals in enumerate(sums):
+                    place = builder.add(queries, builder.mul(size, i64(4 * query)))
+                    place = builder.add(place, builder.mul(column, i64(4)))
+                    own = self.load(place, self._f32, 4)
+                    for key, total in zip(loaded, totals, strict=True):
+                        builder.store(self._fma(key, own, builder.load(total)), total)
+            for query, totals in enumerate(sums):
+                place = builder.add(scores, builder.mul(stride, i64(query)))
+                place = builder.add(place, builder.mul(four, i64(4 * _KEYS)))
+                self.store(self._sums([builder.load(total) for total in totals]), place)
+
+    def emit_values(
+        self,
+        num_queries: int,
+        weights: Value,
+        stride: Value,
+        values: Value,
+        row_bytes: Value,
+        num_values: Value,
+        size: Value,
+        results: Value,
+        factors: Value,
+        excess: Value,
+    ) -> None:
+        """Emits the sums of values times weights, less `excess`, to which results times `factors`
+        are added; both have a number for each query.
+
+        Args:
+            stride: bytes from one query's weights to the next's.
+            row_bytes: from one value to the next.
+            results: the address of f32 [num_queries, size].
+        """
+        builder = self.builder
+        together = 4 if num_queries <= 2 else 2  # as many sums as hide the time that each takes
+        num_vectors = builder.udiv(size, i64(self._lanes))
+        num_all = builder.mul(builder.udiv(num_vectors, i64(together)), i64(together))
+        for first, num, count in (
+            (i64(0), together, builder.udiv(num_vectors, i64(together))),
+            (num_all, 1, builder.sub(num_vectors, num_all)),
+        ):
+            with (
+                builder.if_then(builder.icmp_signed("!=", count, i64(0))),
+                Loop(builder, count) as index,
+            ):
+                begin = builder.add(first, builder.mul(index, i64(num)))
+                begin = builder.mul(begin, i64(self._lanes))
+                columns = [builder.add(begin, i64(self._lanes * n)) for n in range(num)]
+                places = [
+                    [
+                        builder.add(
+                            results,
+                            builder.mul(builder.add(builder.mul(size, i64(query)), column), i64(4)),
+                        )
+                        for column in columns
+                    ]
+                    for query in range(num_queries)
+                ]
+                sums = [
+                    [
+                        self.variable(
+                            self._f32,
+                            builder.fsub(
+                                builder.fmul(
+                                    self.load(place, self._f32, 4), self._number(factors, query)
+                                ),
+                                self._number(excess, query),
+                            ),
+                        )
+                        for place in row
+                    ]
+                    for query, row in enumerate(places)
+                ]
+                with Loop(builder, num_values) as value:
+                    at = builder.add(values, builder.mul(value, row_bytes))
+                    loaded = [self._numbers(at, column) for column in columns]
+                    for query, totals in enumerate(sums):
+                        row = builder.add(weights, builder.mul(stride, i64(query)))
+                        row = builder.add(row, builder.mul(value, i64(4)))
+                        weight = self.splat(self.load(row, F32, 4), self._f32)
+                        for one, total in zip(loaded, totals, strict=True):
+                            builder.store(self._fma(one, weight, builder.load(total)), total)
+                for row, totals in zip(places, sums, strict=True):
+                    for place, total in zip(row, totals, strict=True):
+                        self.store(builder.load(total), place)
+
+    def _numbers(self, address: Value, column: Value) -> Value:
+        """Loads numbers of the cache as f32."""
+        builder = self.builder
+        place = builder.add(address, builder.mul(column, i64(self._bits // 8)))
+        if self._bits == 32:
+            return self.load(place, self._f32, 4)
+        if self._bits == 16:
+            halves = self.load(place, ir.VectorType(F16, self._lanes), 2)
+            return builder.fpext(halves, self._f32)
+        integers = self.load(place, ir.VectorType(I8, self._lanes), 1)
+        return builder.sitofp(builder.zext(integers, ir.VectorType(I32, self._lanes)), self._f32)
+
+    def _number(self, address: Value, index: int) -> Value:
+        return self.splat(self.load(self.builder.add(address, i64(4 * index)), F32, 4), self._f32)
+
+    def _fma(self, a: Value, b: Value, c: Value) -> Value:
+        name = f"llvm.fma.v{self._lanes}f32"
+        return self.builder.call(self.function(name, self._f32, [self._f32] * 3), [a, b, c])
+
+    def _sums(self, vectors: list[Value]) -> Value:
+        """Returns the sum of each of four vectors, as a vector of four."""
+        starts = range(0, self._lanes, 4)
+        other = self._lanes
+        low = [b + n for b in starts for n in (0, other, 1, other + 1)]
+        high = [b + n for b in starts for n in (2, other + 2, 3, other + 3)]
+        pairs = [self._added(vectors[i], vectors[i + 1], low, high) for i in (0, 2)]
+        low = [b + n for b in starts for n in (0, 1, other, other + 1)]
+        high = [b + n for b in starts for n in (2, 3, other + 2, other + 3)]
+        total = self._added(pairs[0], pairs[1], low, high)
+        lanes = self._lanes
+        while lanes > 4:
+            lanes //= 2
+            total = self._added(total, total, list(range(lanes)), list(range(lanes, 2 * lanes)))
+        return total
+
+    def _added(self, a: Value, b: Value, low: list[int], high: list[int]) -> Value:
+        """Returns the sum of two choices of the lanes of two vectors."""
+        builder = self.builder
+        chosen = (ir.Constant(ir.VectorType(I32, len(one)), one) for one in (low, high))
+        first, second = (builder.shuffle_vector(a, b, one) for one in chosen)
+        return builder.fadd(first, second)
+
+
+def _in_form(bits: Any, num_queries: Any, emit: Any) -> Any:
+    """Returns a generator of code that chooses the form when it runs. The arguments begin with
+    lanes, which are known when it is compiled, bits, and the number of queries."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes = signature.args[0].literal_value
+        for known_bits in _BITS:
+            for known in range(1, _MAX_QUERIES * lanes // 16 + 1):
+                is_form = builder.and_(
+                    builder.icmp_signed("==", arguments[1], i64(known_bits)),
+                    builder.icmp_signed("==", arguments[2], i64(known)),
+                )
+                with builder.if_then(is_form):
+                    emit(_AttentionCode(builder, lanes, known_bits), known, *arguments[3:])
+        return context.get_dummy_value()
+
+    return generate
+
+
+def _scores(
+    _: Any, lanes: Any, bits: Any, num: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any
+) -> Any:
+    given = (lanes, bits, num, a, b, c, d, e, f)
+    return numba.void(*given), _in_form(bits, num, _AttentionCode.emit_scores)
+
+
+def _values(
+    _: Any,
+    lanes: Any,
+    bits: Any,
+    num: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    d: Any,
+    e: Any,
+    f: Any,
+    g: Any,
+    h: Any,
+    i: Any,
+) -> Any:
+    given = (lanes, bits, num, a, b, c, d, e, f, g, h, i)
+    return numba.void(*given), _in_form(bits, num, _AttentionCode.emit_values)
+
+
+_emit_scores: Any = intrinsic(prefer_literal=True)(_scores)
+_emit_values: Any = intrinsic(prefer_literal=True)(_values)
+_helper: Any = numba.njit(inline="never", **KERNEL_OPTIONS)
+
+
+@_helper
+def _request(address, size):
+    for line in range(0, size, 64):
+        prefetch(address + line)
+
+
+@_helper
+def _scale_queries(queries, stride, num_rows, group, size, factor, target):
+    """Writes the queries of all rows times a factor, f32 [num_rows * group, size]."""
+    for n in range(num_rows * group):
+        x = floats_at(queries + 4 * (n // group * stride + n % group * size))
+        z = floats_at(target + 4 * n * size)
+        for k in range(size):
+            z[k] = x[k] * factor
+
+
+@_helper
+def _scale_for_block(scaled, num, size, block, target, excess):
+    """Writes queries times the scales of a block's 8-bit keys. `excess` is by how much the products
+    with the integers are larger than scores."""
+    scales, zeros, e = floats_at(block), floats_at(block + 4 * size), floats_at(excess)
+    for n in range(num):
+        x, z = floats_at(scaled + 4 * n * size), floats_at(target + 4 * n * size)
+        total = np.float32(0)
+        for k in range(size):
+            z[k] = x[k] * scales[k]
+            total += z[k] * zeros[k]
+        e[n] = total
+
+
+@_helper
+def _weigh(scores, low, high, count, excess, largest, total, factor):
+    """Makes weights of the scores `low` to `high` - 1 of a block, and 0 of the others of `count`.
+
+    Args:
+        excess: of the scores.
+        largest, total: addresses of the largest score and the sum of weights, which it updates.
+        factor: the address of what earlier sums are multiplied with.
+    """
+    s = floats_at(scores)
+    for t in range(min(low, count)):
+        s[t] = np.float32(0)
+    for t in range(max(high, np.int64(0)), count):
+        s[t] = np.float32(0)
+    if low >= high:
+        floats_at(factor)[0] = np.float32(1)
+        return
+    top = np.float32(-np.inf)
+    for t in range(low, high):
+        top = max(top, s[t])
+    before = floats_at(largest)[0]
+    top = max(top - excess, before)
+    shift = top + excess
+    for t in range(low, high):
+        s[t] = exponential(s[t] - shift)
+    added = np.float32(0)
+    for t in range(count):  # always as many, for the same order of sums
+        added += s[t]
+    shrunk = exponential(before - top)
+    floats_at(largest)[0], floats_at(factor)[0] = top, shrunk
+    floats_at(total)[0] = floats_at(total)[0] * shrunk + added
+
+
+@_helper
+def _read_scales(values, first, end, row_bytes, scales, zeros):
+    """Copies the scales and zero points of a block's 8-bit values."""
+    s, z = floats_at(scales), floats_at(zeros)
+    for row in range(first, end):
+        own = floats_at(values + row * row_bytes)
+        s[row], z[row] = own[0], own[1]
+
+
+@_helper
+def _scale_weights(weights, count, scales, zeros):
+    """Multiplies weights by the scales of 8-bit values, and returns the sum of them times zero
+    points."""
+    w, s, z = floats_at(weights), floats_at(scales), floats_at(zeros)
+    total = np.float32(0)
+    for t in range(count):
+        w[t] *= s[t]
+        total += w[t] * z[t]
+    return total
+
+
+@_helper
+def _clear(target, count, value):
+    z = floats_at(target)
+    for k in range(count):
+        z[k] = value
+
+
+@_helper
+def _room(num, size, block_size):
+    """Returns memory for what `_attend` makes of `num` queries."""
+    return np.empty(num * (2 * size + block_size + 3) + 2 * block_size, np.float32)
+
+
+@_helper
+def _keep(array):
+    """Keeps an array whose address is used in memory, up to this call: numba frees it after the
+    last mention of it, and other threads may then get the memory."""
+    return array.size
+
+
+@numba.njit(inline="always")
+def _attend(
+    lanes,
+    queries,
+    stride,
+    num_rows,
+    own_end,
+    window,
+    keys,
+    values,
+    blocks,
+    first,
+    end,
+    heads,
+    size,
+    group,
+    block_size,
+    bits,
+    scale,
+    result,
+):
+    num = num_rows * group
+    room = _room(num, size, block_size)
+    scaled = np.int64(room.ctypes.data)
+    folded = scaled + 4 * num * size if bits == 8 else scaled
+    weights = scaled + 8 * num * size
+    of_query = 4 * block_size
+    factors = weights + num * of_query
+    excess, excess_of_values = factors + 4 * num, factors + 8 * num
+    scales, zeros = factors + 12 * num, factors + 12 * num + of_query
+    largest = result + 4 * num * size
+    total = largest + 4 * num
+    _clear(result, num * size, np.float32(0))
+    _clear(largest, num, np.float32(-np.inf))
+    _clear(total, num, np.float32(0))
+    _clear(excess, 2 * num + 2 * block_size, np.float32(0))
+    _scale_queries(queries, stride, num_rows, group, size, as_float(np.int32(scale)), scaled)
+    key_bytes, value_bytes = head_bytes(block_size, size, bits)
+    key_row, value_row, header, value_header = size * bits // 8, size * bits // 8, 0, 0
+    if bits == 8:
+        header, value_row, value_header = 8 * size, size + 8, 8
+    max_queries = lanes // 4
+    position = first
+    while position < end:
+        place = position % block_size
+        count = min(end - position, block_size - place)
+        block = np.int64(integers_at(blocks)[position // block_size])
+        at = keys + block * heads * key_bytes
+        at_values = values + block * heads * value_bytes
+        _request(at_values + place * value_row, count * value_row)
+        if bits == 8:
+            _scale_for_block(scaled, num, size, at, folded, excess)
+            _read_scales(at_values, place, place + count, value_row, scales, zeros)
+        lead = place % 4  # keys are multiplied in the same fours whatever the first one is
+        at_keys = at + header + (place - lead) * key_row
+        for n in range(0, num, max_queries):
+            _emit_scores(
+                lanes,
+                bits,
+                min(num - n, max_queries),
+                folded + 4 * n * size,
+                at_keys,
+                (lead + count + 3) // 4,
+                size,
+                weights + n * of_query + 4 * (place - lead),
+                of_query,
+            )
+        if position + count < end:
+            following = np.int64(integers_at(blocks)[position // block_size + 1])
+            _request(keys + following * heads * key_bytes, key_bytes)
+        for n in range(num):
+            last = own_end + n // group - (position - place)
+            low = max(last - window, place) if window > 0 else place
+            of_keys, own = floats_at(excess)[n], weights + n * of_query
+            state = (largest + 4 * n, total + 4 * n, factors + 4 * n)
+            _weigh(own, low, min(last, place + count), block_size, of_keys, *state)
+            if bits == 8:
+                of_values = _scale_weights(own, block_size, scales, zeros)
+                floats_at(excess_of_values)[n] = of_values
+        for n in range(0, num, max_queries):
+            _emit_values(
+                lanes,
+                bits,
+                min(num - n, max_queries),
+                weights + n * of_query + 4 * place,
+                of_query,
+                at_values + value_header + place * value_row,
+                value_row,
+                count,
+                size,
+                result + 4 * n * size,
+                factors + 4 * n,
+                excess_of_values + 4 * n,
+            )
+        position += count
+    _keep(room)
+
+
+# There is a function for each number of lanes of f32; it is compiled only if the CPU has vectors of
+# that many. The arguments are 64-bit integers:
+#
+# queries: the address of the queries of a first row that share a head of keys, f32 [group, size]
+# stride: numbers from one row's queries to the next's
+# rows, last: rows r from 0 to `rows` - 1 attend to tokens before `last` + r,
+# window: and to that many tokens at most; 0 = to all before
+# keys, values: the addresses of the head in the first block of each cache
+# blocks: the address of the sequence's block table, int32
+# first, end: attends to tokens from `first` to `end` - 1 of the text
+# heads: of keys, in a block
+# scale: the bits of the f32 that scores are multiplied with
+# result: the address of f32 [rows * group, size], the sums of values times weights, and after them
+#   f32 [2, rows * group], the largest scores and the sums of weights
+def attend_8(
+    q,
+    stride,
+    rows,
+    last,
+    window,
+    k,
+    v,
+    blocks,
+    first,
+    end,
+    heads,
+    size,
+    group,
+    block,
+    bits,
+    scale,
+    result,
+):
+    _attend(
+        8,
+        q,
+        stride,
+        rows,
+        last,
+        window,
+        k,
+        v,
+        blocks,
+        first,
+        end,
+        heads,
+        size,
+        group,
+        block,
+        bits,
+        scale,
+        result,
+    )
+
+
+def attend_16(
+    q,
+    stride,
+    rows,
+    last,
+    window,
+    k,
+    v,
+    blocks,
+    first,
+    end,
+    heads,
+    size,
+    group,
+    block,
+    bits,
+    scale,
+    result,
+):
+    _attend(
+        16,
+        q,
+        stride,
+        rows,
+        last,
+        window,
+        k,
+        v,
+        blocks,
+        first,
+        end,
+        heads,
+        size,
+        group,
+        block,
+        bits,
+        scale,
+        result,
+    )

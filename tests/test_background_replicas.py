@@ -3,7 +3,6 @@ and they go on with it when it is gone."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -98,7 +97,7 @@ def test_others_go_on_when_a_server_ends(servers, clients):
     with ThreadPoolExecutor() as pool:
         follower = pool.submit(lambda: list(a.responses.retrieve(id, stream=True)))
         c.process.terminate()
-        time.sleep(0.3)  # two signals at once would be one
+        c.wait_until_closed()  # two signals at once would be one
         c.process.terminate()
         events = follower.result(60)
     check_numbers(events, 0)

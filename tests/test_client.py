@@ -255,7 +255,7 @@ async def test_failed_exchange_raises_with_its_reason(answer: bytes, message: st
 async def test_a_cancelled_request_closes_its_connection() -> None:
     async with answering(HTTP_CLIENT_STREAM) as (client, _):
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05), client.connection() as connection:
+            async with client.connection() as connection, asyncio.timeout(0.05):
                 await connection.exchange("GET", "/", b"", lambda *event: None)
         assert not connection.is_reusable
 

@@ -34,7 +34,7 @@ def install(directory: Path, source: str, **groups: str) -> None:
 
 
 def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=20) as response:
+    with urllib.request.urlopen(url, timeout=60) as response:
         return json.load(response)
 
 

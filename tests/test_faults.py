@@ -120,7 +120,7 @@ def test_an_upload_that_is_too_large_gets_its_answer(server):
 
 def connect_unix(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(10)
+    connection.settimeout(60)
     connection.connect(str(path))
     return connection
 

@@ -160,10 +160,10 @@ async def test_file_with_an_unreadable_record_is_kept(store, tmp_path, clock, ca
 
 
 async def test_cancelled_upload_leaves_a_whole_file(store, monkeypatch) -> None:
-    sync, go = os.fsync, threading.Event()
-    monkeypatch.setattr("os.fsync", lambda descriptor: (go.wait(), sync(descriptor)))
+    sync, begun, go = os.fsync, threading.Event(), threading.Event()
+    monkeypatch.setattr("os.fsync", lambda descriptor: (begun.set(), go.wait(), sync(descriptor)))
     adding = asyncio.ensure_future(add(store, "file-1"))
-    await asyncio.sleep(0.01)
+    await asyncio.to_thread(begun.wait)
     adding.cancel()
     await asyncio.sleep(0)
     go.set()
@@ -311,7 +311,7 @@ async def test_a_slow_disk_holds_back_no_other_work(store, monkeypatch) -> None:
     sync, go = os.fsync, threading.Event()
     monkeypatch.setattr("os.fsync", lambda descriptor: (go.wait(), sync(descriptor)))
     adding = [asyncio.ensure_future(add(store, f"file-{n}")) for n in range(40)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.to_thread(int)
     go.set()
     await asyncio.gather(*adding)

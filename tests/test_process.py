@@ -333,7 +333,7 @@ class Clients:
 
     def _run(self, keeps: bool) -> None:
         while not self._stop.is_set() and not self.dropped:
-            with socket.create_connection(("127.0.0.1", self._port), timeout=20) as connection:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=60) as connection:
                 self._use(connection, keeps)
 
     def _use(self, connection: socket.socket, keeps: bool) -> None:

@@ -39,7 +39,7 @@ class Site(NamedTuple):
         host, _, port = (
             (address or self.server.addresses[0]).removeprefix("https://").rpartition(":")
         )
-        plain = socket.create_connection((host.strip("[]"), int(port)), timeout=10)
+        plain = socket.create_connection((host.strip("[]"), int(port)), timeout=60)
         return self.context().wrap_socket(plain)
 
     def ask(self, request: bytes, address: str | None = None) -> Answer:

@@ -68,7 +68,7 @@ def test_serve_pulls_and_later_needs_no_network(hub, tmp_path):
             assert process.stdout is not None
             address = process.stdout.readline().split()[-1]
             assert process.stdout.readline().startswith(f"model {ID}: ")
-            with urllib.request.urlopen(f"{address}/v1/models", timeout=20) as answer:
+            with urllib.request.urlopen(f"{address}/v1/models", timeout=60) as answer:
                 assert json.load(answer)["data"][0]["id"] == ID
         finally:
             process.kill()

@@ -86,7 +86,7 @@ def test_response_continues_one_stored_before_a_restart(tmp_path):
     with serving(tmp_path) as server:
         first = ask(server, input="My name is Alice.")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
     with serving(tmp_path) as server:
         second = ask(server, input="What is my name?", previous_response_id=first["id"])
         assert "Alice" in second["output"][0]["content"][0]["text"]

@@ -40,7 +40,7 @@ def log_of_start(*flags: str, cache: str) -> Iterator[str]:
         process.stdout.readline()
         process.terminate()
         yield from process.stderr
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def places(lines: list[str], stages: tuple[str, ...]) -> list[int]:

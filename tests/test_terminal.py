@@ -40,13 +40,13 @@ def test_it_wants_its_key_and_ends_with_the_block() -> None:
     with local_server(None) as (url, key):
         headers = {"Authorization": f"Bearer {key}"}
         request = urllib.request.Request(f"{url}/v1/models", headers=headers)
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert b"demo_model" in answer.read()
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-            urllib.request.urlopen(f"{url}/v1/models", timeout=20)
+            urllib.request.urlopen(f"{url}/v1/models", timeout=60)
         refused.value.close()
     with pytest.raises(urllib.error.URLError, match="refused"):
-        urllib.request.urlopen(request, timeout=20)
+        urllib.request.urlopen(request, timeout=60)
 
 
 def test_failed_start_of_a_local_server_has_the_reason() -> None:
@@ -488,7 +488,7 @@ def test_interrupt_in_a_terminal_stops_input_or_answer() -> None:
             os.write(ours, b"Again\n")
             expect(">>> ")
             os.write(ours, b"\x04")
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         os.close(ours)
     contents = [message["content"] for message in script.received[-1][1]["messages"]]
     stopped = contents.pop(3)

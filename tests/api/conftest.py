@@ -85,7 +85,7 @@ async def make_state():
 
     yield make
     for state in states:
-        await state.runs.drain(10)
+        await state.runs.drain(60)
         await state.store.close()
 
 

@@ -244,7 +244,7 @@ class Gate:
         def wait() -> str:
             self.begun.append(name)
             self.entered.set()
-            assert self.opened.wait(10)
+            assert self.opened.wait(60)
             return name
 
         return wait
@@ -479,7 +479,7 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     decode = body_reader.decode
 
     def slowly(body: bytes, schema: type[Any], unread: list[str]) -> Any:
-        assert len(body) < 1024 * 1024 or ended.wait(10)
+        assert len(body) < 1024 * 1024 or ended.wait(60)
         return decode(body, schema, unread)
 
     monkeypatch.setattr(body_reader, "decode", slowly)
@@ -495,7 +495,7 @@ async def test_a_large_body_waits_for_no_huge_one(
         for _ in range(8)
     ]
     await asyncio.sleep(0)
-    await asyncio.wait_for(reader.read(request(70_000, "b"), BodyReaderSchema), 5)
+    await asyncio.wait_for(reader.read(request(70_000, "b"), BodyReaderSchema), 60)
     assert not any(task.done() for task in huge)
     blocked.set()
     await asyncio.gather(*huge)

@@ -198,7 +198,7 @@ async def test_upload_that_is_cancelled_at_its_end_closes_its_file(tmp_path, mon
 
     monkeypatch.setattr("os.fsync", sync)
     taking = asyncio.ensure_future(upload.sink.form())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.to_thread(begun.wait)
     taking.cancel()
     closing = asyncio.ensure_future(upload.close())
@@ -333,7 +333,7 @@ async def test_cancelled_read_closes_its_descriptor(tmp_path, monkeypatch, call:
     monkeypatch.setattr(os, call, wait)
     threads = DiskThreads("files")
     asking = asyncio.ensure_future(ask(path, 10, threads=threads))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.to_thread(begun.wait)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -488,7 +488,7 @@ async def test_upload_is_deleted_if_the_client_disconnects_while_stored(
     body = form({"purpose": "batch"})
     head = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     writer.write(f"{head}Content-Type: multipart/form-data; boundary=xyz\r\n\r\n".encode() + body)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.to_thread(begun.wait)
         writer.close()
         while site.server.num_connections:  # noqa: ASYNC110

@@ -109,7 +109,7 @@ def module_of(part: Part) -> str:
 
 
 def modules(server: Server) -> set[str]:
-    with urllib.request.urlopen(f"{server.url}/v1/modules", timeout=20) as response:
+    with urllib.request.urlopen(f"{server.url}/v1/modules", timeout=60) as response:
         return set(json.load(response))
 
 

@@ -64,7 +64,7 @@ async def test_files_are_opened_once_their_directory_is_available(
     assert b"files are not available yet: " in response.body
     assert ("Retry-After", "1") in response.headers
     await first.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await statuses() != [200, 404, 200, 404]:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     await second.close()

@@ -248,7 +248,7 @@ async def test_a_list_that_changes_while_models_load_is_read_afterwards(tmp_path
         else:
             supply.reload_soon()
         pool = supply.start(models)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while list(pool.configs) != ["b"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await supply.close()

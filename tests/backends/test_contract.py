@@ -48,7 +48,7 @@ def nothing(num_steps: int) -> None:
 
 
 def wait(event: threading.Event) -> None:
-    assert event.wait(20)
+    assert event.wait(60)
 
 
 class WatchedModel(FakeModel):

@@ -231,6 +231,7 @@ async def test_how_long_texts_wait_and_are_computed(made):
     first = asyncio.ensure_future(backend.encode([text(1)], "a"))
     await begun(model)
     second = asyncio.ensure_future(backend.encode([text(2)], "a", 1))
+    await asyncio.sleep(0)
     await asyncio.sleep(0.05)
     for _ in range(4):
         model.passes.release()

@@ -54,11 +54,11 @@ def test_whoever_finds_none_waits_for_one() -> None:
 
     thread = threading.Thread(target=take_three)
     thread.start()
-    assert taken.acquire(timeout=5)
-    assert taken.acquire(timeout=5)
+    assert taken.acquire(timeout=60)
+    assert taken.acquire(timeout=60)
     assert not taken.acquire(timeout=0.05)
     permits.release()
-    assert taken.acquire(timeout=5)
+    assert taken.acquire(timeout=60)
     thread.join()
 
 
@@ -493,7 +493,7 @@ def stack_size() -> int:
 def test_the_thread_has_several_times_the_stack_of_trials() -> None:
     found: list[int] = []
     thread = start_thread(lambda: found.append(stack_size()), name="deep")
-    thread.join(10)
+    thread.join(60)
     assert found[0] >= 8 * TRIAL_STACK
     assert (thread.name, thread.daemon) == ("deep", True)
 
@@ -501,7 +501,7 @@ def test_the_thread_has_several_times_the_stack_of_trials() -> None:
 def test_threads_that_start_at_once_leave_the_stack_of_others_as_it_was() -> None:
     def start_some() -> None:
         for _ in range(50):
-            start_thread(lambda: None, name="deep").join(10)
+            start_thread(lambda: None, name="deep").join(60)
 
     with engine_thread._STACK_SIZE_LOCK:
         before = threading.stack_size()
@@ -509,6 +509,6 @@ def test_threads_that_start_at_once_leave_the_stack_of_others_as_it_was() -> Non
     for starter in starters:
         starter.start()
     for starter in starters:
-        starter.join(30)
+        starter.join(60)
     with engine_thread._STACK_SIZE_LOCK:
         assert threading.stack_size() == before

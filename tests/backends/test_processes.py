@@ -115,10 +115,10 @@ def test_stopped_child_is_killed_with_its_thread_if_asked(start, dies: bool) -> 
 
     thread = Thread(target=run)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     [child] = children
     if dies:
-        assert child._process.wait(20) == -signal.SIGKILL
+        assert child._process.wait(60) == -signal.SIGKILL
     else:
         time.sleep(0.1)
         assert child._process.poll() is None

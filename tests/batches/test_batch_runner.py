@@ -103,7 +103,7 @@ class SlowDisk:
 
     def write(self, id: str, record: BatchRecord) -> None:
         self._loop.call_soon_threadsafe(self.writes.set)
-        assert self.may_write.wait(20)
+        assert self.may_write.wait(60)
         self._write(id, record)
 
     def delete(self, id: str) -> None:

@@ -242,7 +242,7 @@ async def test_a_rest_ends_when_the_batch_is_cancelled(folder) -> None:
     await asyncio.sleep(0.01)
     assert not rest.done()
     faults.end_rest()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await rest
 
 
@@ -512,7 +512,7 @@ async def test_files_are_closed_when_no_thread_writes_any_more(
 
     def write_slowly(descriptor: int, data: bytes) -> int:
         begun.set()
-        assert may_end.wait(20)
+        assert may_end.wait(60)
         return write(descriptor, data)
 
     monkeypatch.setattr("os.write", write_slowly)

@@ -578,7 +578,7 @@ def test_a_signal_before_anything_is_served(number, arguments):
         assert process.stdout is not None
         assert process.stdout.readline() == b"starting\n"
         process.send_signal(number)
-        assert process.wait(10) == (0 if arguments == ("serve",) else 128 + number)
+        assert process.wait(60) == (0 if arguments == ("serve",) else 128 + number)
         assert process.stderr is not None
         assert process.stderr.read() == b""
 

@@ -384,7 +384,7 @@ def test_limits_of_time(flags, code):
                 told = json.loads(connection.recv())
                 assert told["error"]["code"] == "websocket_connection_limit_reached"
             with pytest.raises(websockets.ConnectionClosed):
-                connection.recv(timeout=10)
+                connection.recv(timeout=60)
             assert connection.close_code == code
     finally:
         stop_server(server)

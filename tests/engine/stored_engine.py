@@ -57,7 +57,7 @@ class StoredEngine:
 
     def call_next(self) -> None:
         """Waits for another thread's call, and does it."""
-        self.calls.get(timeout=5)()
+        self.calls.get(timeout=60)()
 
     def run(self) -> dict[str, list[int]]:
         """Runs until every request is over, and returns their texts."""

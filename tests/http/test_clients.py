@@ -55,7 +55,7 @@ async def test_lost_connection_is_freed_without_garbage_collection(path: str, st
 async def wait_for_no_connection(running: Running) -> None:
     state = running.server._state
     assert state is not None
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await state.wait_until_empty()
 
 
@@ -64,7 +64,7 @@ async def test_disconnect_cancels_the_handler(way: str, start: Start) -> None:
     running = await start()
     client = socket.create_connection(("127.0.0.1", running.port))
     client.sendall(get("/slow"))
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         await running.site.started.wait()
     if way == "half":
         client.shutdown(socket.SHUT_WR)
@@ -72,7 +72,7 @@ async def test_disconnect_cancels_the_handler(way: str, start: Start) -> None:
         if way == "reset":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         await running.site.cancelled.wait()
     await wait_for_no_connection(running)
     client.close()
@@ -195,10 +195,10 @@ async def test_drain_under_load_drops_no_request(start: Start) -> None:
 
     clients = [asyncio.ensure_future(keep_alive()) for _ in range(30)]
     clients += [asyncio.ensure_future(reconnect()) for _ in range(4)]
-    await asyncio.sleep(0.1)
-    await running.server.drain(5)
-    await asyncio.wait(clients, timeout=2)
+    while answered <= 50:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    await running.server.drain(60)
+    await asyncio.wait(clients, timeout=60)
     assert all(client.done() for client in clients)
-    assert answered > 50
     assert lost == []
     assert running.server.num_connections == 0

@@ -175,7 +175,7 @@ async def test_a_load_sums_its_streams() -> None:
         await client.close()
     assert [timeline.num_tokens for timeline in load.timelines] == [3, 5]
     assert (load.num_tokens, load.num_events) == (8, 8)
-    assert 0 < load.seconds < 5
+    assert load.seconds > 0
     assert sorted(map(id, ended)) == sorted(map(id, load.timelines))
 
 
@@ -228,7 +228,6 @@ async def test_requests_that_time_out_count_towards_the_duration() -> None:
     done, given_up = load.timelines
     assert done.failure is None
     assert given_up.failure is not None
-    assert done.latency < 0.9
     assert load.seconds >= 0.99
 
 
@@ -244,7 +243,7 @@ async def test_cancelled_load_returns_timelines_so_far() -> None:
         client = HttpClient(Target.from_url(url))
         requests = [request(1), request(100), request(due=60)]
         task = asyncio.create_task(run_load(client, requests, on_end=on_end))
-        await asyncio.wait_for(has_ended.wait(), 20)
+        await asyncio.wait_for(has_ended.wait(), 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -438,7 +437,7 @@ def test_a_signal_prints_what_there_is(number: signal.Signals, code: int) -> Non
         ) as process:
             script.wait_until_received(6)  # some have ended
             process.send_signal(number)
-            output, _ = process.communicate(timeout=20)
+            output, _ = process.communicate(timeout=60)
     assert process.returncode == code
     assert "cancelled:                             2" in output
     assert "Mean TTFT" in output

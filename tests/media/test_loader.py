@@ -313,7 +313,7 @@ async def nothing_used(loader: ImageLoader) -> None:
     """Returns when no image counts any more. That of a request which has ended may be in a thread
     yet, and the loop has the future that it woke us with. The collector is not needed: it may come
     much later."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while True:
             if not loader._budget.used:
                 return
@@ -461,7 +461,7 @@ async def test_an_image_whose_neighbour_fails_counts_no_longer() -> None:
     fetcher = FakeFetcher(b"nothing")
     loader = ImageLoader(MediaConfig(max_image_bytes=1000), fetcher=fetcher)
     loading = asyncio.ensure_future(load(loader, "http://x/", data_url(png())))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while loader._budget.used != 1000 + 3 * 4 * 3:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     fetcher.release.set()

@@ -12,7 +12,7 @@ SMALL = ("--cache-size", "0.01", "--no-enable-store")
 
 
 def is_healthy(url: str) -> bool:
-    with urllib.request.urlopen(f"{url}/health", timeout=20) as answer:
+    with urllib.request.urlopen(f"{url}/health", timeout=60) as answer:
         return answer.status == 200
 
 

@@ -19,10 +19,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def wait_until(terminal, pattern):
+def wait_until(read, pattern):
     end = time.monotonic() + 60
-    while not re.search(pattern, terminal.getvalue(), re.DOTALL):
-        assert time.monotonic() < end, terminal.getvalue()
+    while not re.search(pattern, text := read(), re.DOTALL):
+        assert time.monotonic() < end, text
         time.sleep(0.01)
 
 
@@ -32,11 +32,11 @@ def test_a_terminal_shows_a_bar_below_the_log_while_the_server_is_busy(monkeypat
     log = LineWriter()
     with log.busy():
         log.write_line("one")
-        wait_until(terminal, r"one\n\[ *### *\] \d+ s$")
+        wait_until(terminal.getvalue, r"one\n\[ *### *\] \d+ s$")
         log.write_line("two")
-        wait_until(terminal, r"one\n.* s\r\x1b\[Ktwo\n\[ *### *\] \d+ s$")
+        wait_until(terminal.getvalue, r"one\n.* s\r\x1b\[Ktwo\n\[ *### *\] \d+ s$")
     log.write_line("three")
-    log.close()
+    log.close(60)
     assert terminal.getvalue().endswith("\r\x1b[Kthree\n")
 
 
@@ -44,7 +44,7 @@ def test_a_file_has_no_bar(tmp_path):
     log = LineWriter(tmp_path / "log")
     with log.busy():
         log.write_line("one")
-    log.close()
+    log.close(60)
     assert (tmp_path / "log").read_text() == "one\n"
 
 
@@ -54,7 +54,7 @@ def test_lines_arrive_in_order(tmp_path):
     writer = LineWriter(path)
     for number in range(100):
         writer.write_line(str(number))
-    writer.close()
+    writer.close(60)
     assert path.read_text().split() == ["old", *map(str, range(100))]
 
 
@@ -62,7 +62,7 @@ def test_half_of_a_character_does_not_end_the_log(tmp_path):
     path = tmp_path / "log"
     writer = LineWriter(path)
     writer.write_line("bad \ud800")
-    writer.close()
+    writer.close(60)
     assert path.read_text() == "bad \\ud800\n"
 
 
@@ -71,7 +71,7 @@ def test_stderr_and_logging(capfd):
     logger = logging.Logger("test")
     logger.addHandler(logging.StreamHandler(writer))
     logger.warning("a warning")
-    writer.close()
+    writer.close(60)
     assert capfd.readouterr().err == "a warning\n"
 
 
@@ -81,16 +81,14 @@ def test_log_that_is_not_read_does_not_block_writers(monkeypatch):
     with os.fdopen(writing, "w") as pipe, os.fdopen(reading, "rb") as reader:
         monkeypatch.setattr(sys, "stderr", pipe)
         writer = LineWriter(max_lines=100)
-        start = time.monotonic()
         for _ in range(50):  # far more than a pipe holds
             for _ in range(100):
                 writer.write_line("x" * 1000)
             time.sleep(0.005)
-        assert time.monotonic() - start < 5
         reads = threading.Thread(target=lambda: reads_lines.extend(reader))
         reads_lines: list[bytes] = []
         reads.start()
-        writer.close(10)
+        writer.close(60)
         pipe.close()
         reads.join()
     assert any(b"log lines were dropped" in line for line in reads_lines)
@@ -101,12 +99,12 @@ def test_reopened_log_writes_to_a_new_file(tmp_path):
     path = tmp_path / "log"
     writer = LineWriter(path)
     writer.write_line("before")
-    time.sleep(0.05)
+    wait_until(path.read_text, "before")
     path.rename(tmp_path / "log.1")
     writer.reopen()
     writer.reopen()
     writer.write_line("after")
-    writer.close()
+    writer.close(60)
     assert (tmp_path / "log.1").read_text() == "before\n"
     assert path.read_text() == "after\n"
 
@@ -118,13 +116,13 @@ def test_a_file_that_cannot_be_opened(tmp_path):
     path.parent.mkdir()
     writer = LineWriter(path)
     writer.write_line("1")
-    time.sleep(0.05)
+    wait_until(path.read_text, "1")
     path.rename(tmp_path / "log")
     path.parent.rmdir()
     with pytest.raises(ConfigurationError):
         writer.reopen()
     writer.write_line("2")
-    writer.close()
+    writer.close(60)
     assert (tmp_path / "log").read_text() == "1\n2\n"
 
 
@@ -142,5 +140,5 @@ def test_a_thread_that_cannot_be_started_is_started_with_the_next_line(tmp_path,
     with pytest.raises(RuntimeError):
         writer.write_line("first")
     writer.write_line("second")
-    writer.close(10)
+    writer.close(60)
     assert (tmp_path / "log").read_text() == "first\nsecond\n"

@@ -218,7 +218,7 @@ async def test_run_ends_with_the_failure(engines, clock):
     running = asyncio.ensure_future(watch.run())
     await asyncio.sleep(0)
     engines[0].failure = "out of order"
-    assert await asyncio.wait_for(running, 5) == "out of order"
+    assert await asyncio.wait_for(running, 60) == "out of order"
 
 
 class FakeLoop:
@@ -313,7 +313,7 @@ async def test_memory_is_trimmed_again_and_again_beside_the_loop(
 
     trimmer = MemoryTrimmer(trim)
     trimmer.start(loop)
-    await asyncio.wait_for(thrice.wait(), 10)
+    await asyncio.wait_for(thrice.wait(), 60)
     trimmer.stop()
     assert threading.current_thread() not in threads
 
@@ -339,7 +339,7 @@ async def test_a_trim_that_fails_is_logged_and_those_after_it_come_one_at_a_time
 
     trimmer = MemoryTrimmer(trim)
     trimmer.start(loop)
-    await asyncio.wait_for(thrice.wait(), 10)
+    await asyncio.wait_for(thrice.wait(), 60)
     trimmer.stop()
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError]
 
@@ -349,7 +349,7 @@ async def test_the_first_trim_comes_soon(monkeypatch: pytest.MonkeyPatch) -> Non
     loop, is_trimmed = asyncio.get_running_loop(), asyncio.Event()
     trimmer = MemoryTrimmer(lambda: loop.call_soon_threadsafe(is_trimmed.set) and None)
     trimmer.start(loop)
-    await asyncio.wait_for(is_trimmed.wait(), 10)
+    await asyncio.wait_for(is_trimmed.wait(), 60)
     trimmer.stop()
 
 
@@ -382,7 +382,7 @@ async def test_a_statistic_that_fails_does_not_end_the_watch(engines, clock, cap
     while len(looks) < 3:  # noqa: ASYNC110 (nothing tells of it)
         await asyncio.sleep(0.001)
     engines[0].failure = "out of order"
-    assert await asyncio.wait_for(running, 5) == "out of order"
+    assert await asyncio.wait_for(running, 60) == "out of order"
     assert [record.message for record in caplog.records] == [
         "engine watch: a check failed; checks continue"
     ]
@@ -405,6 +405,6 @@ async def test_a_trim_without_a_thread_is_repeated(
     monkeypatch.setattr(threading.Thread, "start", fail)
     trimmer = MemoryTrimmer(lambda: loop.call_soon_threadsafe(is_trimmed.set) and None)
     trimmer.start(loop)
-    await asyncio.wait_for(is_trimmed.wait(), 10)
+    await asyncio.wait_for(is_trimmed.wait(), 60)
     trimmer.stop()
     assert failures

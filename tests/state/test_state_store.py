@@ -219,7 +219,7 @@ async def test_a_full_queue_makes_others_wait(start):
 
 async def test_a_disk_that_hangs_is_not_waited_for(start):
     """One operation has waited in vain; others do not, until the disk has answered."""
-    worker, _ = start(timeout=0.1)
+    worker, _ = start(timeout=0.3)
     gate = Gate()
     with pytest.raises(StateFailed, match="was not stored within"):
         await worker.run(gate)
@@ -319,7 +319,7 @@ def test_a_loop_that_has_ended_ends_the_thread(make_sqlite):
 
     worker = asyncio.run(leave())
     gate.opened.set()
-    worker._threads[0].join(10.0)
+    worker._threads[0].join(60)
     assert not worker._threads[0].is_alive()
 
 

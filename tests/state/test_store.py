@@ -11,12 +11,12 @@ async def test_a_watch_is_woken_by_its_topic():
         watchers.wake("a")
         watchers.wake("nobody's")
         for watch in (first, second):
-            await asyncio.wait_for(watch.changed(3600), 5)
+            await asyncio.wait_for(watch.changed(3600), 60)
         waiting = asyncio.ensure_future(other.changed(3600))
         await asyncio.sleep(0)
         assert not waiting.done()
         watchers.wake_all()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
         await first.changed(0.001)
     assert not watchers._watches
 
@@ -25,7 +25,7 @@ async def test_wake_before_waiting_is_not_missed():
     watchers = Watchers()
     with watchers.watch("a") as watch:
         watchers.wake("a")
-        await asyncio.wait_for(watch.changed(3600), 5)
+        await asyncio.wait_for(watch.changed(3600), 60)
         await watch.changed(0.001)  # woken once
 
 

@@ -21,7 +21,7 @@ from fastovms.system.threads import (
 
 
 async def test_thread_call_returns_and_raises() -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         thread = await in_daemon_thread("name", threading.current_thread)
         assert (thread.name, thread.daemon) == ("name", True)
         with pytest.raises(ZeroDivisionError):
@@ -33,7 +33,7 @@ async def test_result_of_a_cancelled_future_is_ignored() -> None:
     future = in_daemon_thread("name", go.wait)
     future.cancel()
     go.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await in_daemon_thread("name", lambda: None)  # its call comes after the first one's
     assert future.cancelled()
 
@@ -54,7 +54,7 @@ async def test_hanging_disk_threads_do_not_block_other_threads() -> None:
     threads = DiskThreads("disk")
     go = threading.Event()
     hanging = [threads.begin(go.wait) for _ in range(100)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.to_thread(int)
     go.set()
     await threads.close()
@@ -93,7 +93,7 @@ async def test_waits_share_their_time(monkeypatch, caplog):
     assert not await waits.wait("slow", hang())
     assert was_cancelled.is_set()
     assert not await waits.wait("slower", hang())
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
     assert "shutdown: slow takes too long and is abandoned" in caplog.text
     assert "quick" not in caplog.text
 
@@ -110,7 +110,7 @@ async def test_failure_is_logged_and_not_raised(caplog, most):
 async def test_one_wait_may_have_less_time():
     start = time.monotonic()
     assert not await LastWaits(60.0).wait("slow", asyncio.Event().wait(), 0.01)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 30
 
 
 def test_executor_leaves_a_thread_that_hangs():
@@ -119,7 +119,7 @@ def test_executor_leaves_a_thread_that_hangs():
     executor.shutdown()
     assert not future.done()
     go.set()
-    future.result(5)
+    future.result(60)
 
 
 # A cancellation comes after the work, not into it.

@@ -57,7 +57,7 @@ class UiServer:
         if self.key:
             fields["Authorization"] = f"Bearer {self.key}"
         asked = urllib.request.Request(self.url + path, data, fields, method=method)
-        with urllib.request.urlopen(asked, timeout=20) as answer:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             return json.load(answer)
 
     def conversation(self, title: str, items: Sequence[dict[str, Any]]) -> str:

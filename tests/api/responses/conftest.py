@@ -113,7 +113,7 @@ async def make_replicas(request, make, monkeypatch):
     for replica in replicas:
         replica.store.error = None
         resume(replica.api)
-        await replica.runs.drain(10)
+        await replica.runs.drain(60)
     await shared.close()
 
 

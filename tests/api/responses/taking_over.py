@@ -27,7 +27,7 @@ async def cut_after(replica: Replica, ids: Sequence[str], num_steps: int) -> Non
     resume(replica.api, num_steps)
     for id in ids:
         run = replica.runs.find("", id)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while replica.api.steps_left > 0 or (run is not None and run._writer._is_behind):
                 await asyncio.sleep(0.001)
                 if run is None or run.has_ended:

@@ -238,7 +238,7 @@ async def test_at_shutdown_it_fails_with_a_reason(make, make_state):
     id = await start(api)
     await wait_for(api, id, "in_progress")
     await api.backend.close()
-    await state.runs.drain(10)
+    await state.runs.drain(60)
     body = await get(api, id)
     assert body["status"] == "failed"
     assert body["error"]["message"] == "the server is shutting down"

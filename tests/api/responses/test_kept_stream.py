@@ -59,7 +59,7 @@ async def test_events_are_sent_as_they_come(make_replicas, monkeypatch):
     follower = asyncio.ensure_future(b.api.call("GET", f"{V1}/{id}?stream=true", None, stream))
     for text in ("H", "e", "l"):
         resume(a.api, 1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not stream.writes or f'"delta":"{text}"' not in str(stream.writes[-1]):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
     resume(a.api)

@@ -73,7 +73,7 @@ def away(make):
 async def test_queued_response_runs_once_its_model_is_loaded(away):
     api, holder = away()
     id = await start(api, temperature=0.5)
-    await asyncio.wait_for(holder.asked.wait(), 5)
+    await asyncio.wait_for(holder.asked.wait(), 60)
     assert (await ask(api, "GET", f"{V1}/{id}"))[1]["status"] == "queued"
     holder.load()
     body = await wait_for(api, id, *ENDED)
@@ -104,7 +104,7 @@ async def test_queued_response_is_cancelled_before_its_model_is_loaded(away, is_
     api, holder = away()
     id = await start(api)
     if is_waiting:
-        await asyncio.wait_for(holder.asked.wait(), 5)
+        await asyncio.wait_for(holder.asked.wait(), 60)
     for _ in range(2):
         status, body = await ask(api, "POST", f"{V1}/{id}/cancel")
         assert (status, body["status"]) == (200, "cancelled")
@@ -148,7 +148,7 @@ async def test_queued_response_is_left_to_the_next_process(away, make_state):
     api, holder = away(state=resuming)
     id = await start(api)
     holder.load(ServerClosing("the server is shutting down"))
-    await state.runs.drain(5)
+    await state.runs.drain(60)
     kept = await state.store.run(Operations.find_response, "", id)
     assert kept is not None
     assert kept.progress is ResponseProgress.RUNNING
@@ -160,12 +160,12 @@ async def test_stream_begins_before_the_model_is_loaded(away, background):
     stream = FakeStream()
     body = {**BACKGROUND, "background": background, "stream": True}
     task = asyncio.ensure_future(api.call("POST", V1, body, stream))
-    await asyncio.wait_for(stream.first_write.wait(), 5)
+    await asyncio.wait_for(stream.first_write.wait(), 60)
     created, queued = stream.events
     assert (created["type"], created["response"]["status"]) == ("response.created", "queued")
     assert queued["type"] == "response.queued"
     holder.load()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     events = [event for event in stream.events if event != "[DONE]"]
     assert kinds(events)[2] == "in_progress"
     assert events[-1]["response"]["output"][0]["content"][0]["text"] == "Hello!"
@@ -179,9 +179,9 @@ async def test_stream_fails_if_its_model_cannot_be_loaded(away):
     task = asyncio.ensure_future(
         api.call("POST", V1, {**BACKGROUND, "background": False, "stream": True}, stream)
     )
-    await asyncio.wait_for(stream.first_write.wait(), 5)
+    await asyncio.wait_for(stream.first_write.wait(), 60)
     holder.load(BackendUnavailable("no memory"))
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     *_, failed, done = stream.events
     assert (failed["type"], done) == ("response.failed", "[DONE]")
     assert failed["response"]["error"]["message"] == "no memory"
@@ -193,7 +193,7 @@ async def test_client_that_leaves_waits_for_no_model(away):
     task = asyncio.ensure_future(
         api.call("POST", V1, {**BACKGROUND, "background": False, "stream": True}, stream)
     )
-    await asyncio.wait_for(holder.asked.wait(), 5)
+    await asyncio.wait_for(holder.asked.wait(), 60)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert holder.num_waiting == 0
@@ -225,5 +225,5 @@ async def test_cancel_waits_for_a_response_that_is_being_created(make_state):
         await asyncio.sleep(0)
         assert not created.done()
         state.note_created("", "resp_a")
-        await asyncio.wait_for(created, 5)
+        await asyncio.wait_for(created, 60)
     await state.created("", "resp_a")

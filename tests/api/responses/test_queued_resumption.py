@@ -178,7 +178,7 @@ async def test_queued_response_that_waits_for_room_is_resumed_once(
         run.lose()
     resume(b.api)
     await take_over(b, clock)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await b.store.run(Operations.list_running, 9))[0].model == "? fake":  # noqa: ASYNC110
             await asyncio.sleep(0)
     for _ in range(3):

@@ -111,7 +111,7 @@ async def test_one_that_was_only_slow_stops(make_replicas):
     await take_over(b, clock)
     a.store.error = None
     await a.renew()
-    await a.runs.drain(10)
+    await a.runs.drain(60)
     assert a.api.backend.aborted
     assert (await follower).aborted, "its client asks again, and is told the rest"
     resume(b.api)
@@ -132,7 +132,7 @@ async def test_a_server_that_ends_leaves_its_responses_to_others(make_replicas):
     resume(a.api, 3)
     await wait_for(a.api, id, "in_progress")
     await a.api.backend.close()
-    await a.runs.drain(10)
+    await a.runs.drain(60)
     a.keeper.start()
     await a.keeper.close()
     resume(b.api)

@@ -150,7 +150,7 @@ class ScriptedPeer(ThreadPeer):
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while True:
             if condition():
                 return

@@ -225,14 +225,15 @@ def test_the_context_shrinks_to_the_cache(caplog: pytest.LogCaptureFixture) -> N
 
 async def test_an_idle_engine_commits_memory_ahead_until_there_is_work() -> None:
     loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
-    num_calls = 0
+    num_calls, is_answered = 0, threading.Event()
     num_used: set[int] = set()
 
     def commit_ahead(num_used_blocks: int) -> bool:
         nonlocal num_calls
         num_calls += 1
         num_used.add(num_used_blocks)
-        time.sleep(0.001)
+        if not is_answered.is_set():
+            time.sleep(0.05)
         if num_calls == 300:
             loop.call_soon_threadsafe(is_ready.set)
         return num_calls < 300
@@ -247,9 +248,11 @@ async def test_an_idle_engine_commits_memory_ahead_until_there_is_work() -> None
         await listener.done.wait()
         assert listener.text() == continue_greedily([2], 10)
         assert num_calls < 300, "it did not come first"
+        is_answered.set()
         await is_ready.wait()
-        await asyncio.sleep(0.02)
-        assert model.has_forgotten_files
+        async with asyncio.timeout(60):
+            while not model.has_forgotten_files or num_calls < 301:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
         assert num_calls == 301, "it sleeps after a look at what there is to give back"
         assert 3 in num_used <= {0, 3}
     finally:
@@ -261,7 +264,7 @@ async def test_backend_is_warm_once_the_engine_is(fails: bool, caplog) -> None:
     backend, go = PagedBackend.from_model(FakeModel(), MODEL, CONFIG), threading.Event()
 
     def warm_up() -> None:
-        go.wait(20)
+        go.wait(60)
         if fails:
             raise RuntimeError("no such instruction")
 

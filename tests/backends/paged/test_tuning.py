@@ -292,7 +292,7 @@ class Server:
         return self.processes[-1]
 
     def next(self) -> str:
-        return self.told.get(timeout=10)
+        return self.told.get(timeout=60)
 
 
 @pytest.fixture

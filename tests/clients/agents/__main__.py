@@ -39,7 +39,7 @@ def scripted_server(record: Path) -> Iterator[str]:
         yield process.stdout.readline().rstrip("\n").rpartition(" ")[2]
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
 
 
 def codex(url: str) -> tuple[list[str], dict[str, str]]:

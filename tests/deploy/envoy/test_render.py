@@ -151,7 +151,7 @@ def _ask_tls(port: int, protocol: str) -> bytes:
     context = ssl.create_default_context(cafile=str(TLS / "first.crt"))
     context.set_alpn_protocols([protocol])
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as connection,
     ):
         assert connection.selected_alpn_protocol() == protocol

@@ -92,7 +92,7 @@ def test_a_server_that_drains_loses_no_request(served):
         for number in range(4):
             threads.submit(ask, number)
         leaving.process.send_signal(signal.SIGTERM)
-        assert leaving.process.wait(20) == 0
+        assert leaving.process.wait(60) == 0
         before = len(answered)
         while len(answered) < before + 20:
             assert not failures

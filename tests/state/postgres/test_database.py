@@ -246,7 +246,7 @@ def test_deadlocked_transaction_is_repeated(make_postgres):
             state.add_items("t", first, items(f"{first}{second}"))
             if not calls:
                 calls.append(1)
-                both.wait(10)
+                both.wait(60)
             state.add_items("t", second, items(f"{first}{second}"))
 
         do(database, operation)
@@ -270,7 +270,7 @@ def test_an_id_that_another_adds_at_the_same_time(make_postgres):
             if not calls:
                 calls.append(1)
                 assert state.find_response("t", "r") is None
-                looked.wait(10)
+                looked.wait(60)
             state.add_response("t", StoredResponse("r", body, items(body.decode())), None)
 
         do(database, operation)

@@ -39,7 +39,7 @@ def open_at(url: str) -> StateStore:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  (what another process brings about)
             await asyncio.sleep(0.01)
 
@@ -58,7 +58,7 @@ async def test_a_database_that_is_killed_while_it_writes(url, postgres_server):
             number += 1
             item = StoredItem(f"{name}-{number}", b"x")
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     response = StoredResponse(f"r{name}-{number}", b"{}", [item])
                     await store.run(Operations.add_response, "t", response, conversation_id="c")
                 kept.add(item.id)
@@ -74,8 +74,7 @@ async def test_a_database_that_is_killed_while_it_writes(url, postgres_server):
     for _ in range(3):
         await more_are_kept(20)
         postgres_server.kill()
-        await asyncio.sleep(0.3)
-        assert all(store.trouble() for store in stores)
+        await until(lambda: all(store.trouble() for store in stores))
         assert not any(store.stats().is_on_disk for store in stores)
         await asyncio.to_thread(postgres_server.start)
     await more_are_kept(20)
@@ -102,7 +101,7 @@ async def test_a_database_that_hangs(url, postgres_server, monkeypatch):
     monkeypatch.setattr(
         database_link,
         "open_session",
-        lambda parameters, limits: open_session(parameters, limits._replace(answer=0.3)),
+        lambda parameters, limits: open_session(parameters, limits._replace(answer=1.0)),
     )
     store = open_at(f"{url}connect_timeout=2")
     await store.run(Operations.add_conversation, "t", "c", b"{}", [])
@@ -114,7 +113,7 @@ async def test_a_database_that_hangs(url, postgres_server, monkeypatch):
                 await store.run(Operations.add_items, "t", "c", [])
             with pytest.raises(StateFailed):
                 await store.run(Operations.find_conversation, "t", "c")
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 30, "each waits for an answer"
         assert store.trouble()
     finally:
         postgres_server.resume()

@@ -149,7 +149,7 @@ async def test_reads_do_not_wait_for_writes(address, postgres):
             for _ in range(20)
         ]
         for _ in range(10):
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(60):
                 assert await store.run(Operations.find_conversation, "t", "c") == b"{}"
         assert not any(write.done() for write in writes)
     assert await asyncio.gather(*writes) == [True] * 20

@@ -32,6 +32,22 @@ def is_slow(path: Path) -> bool:
     return folders[0] in SLOW or folders == ("engine", "model")
 
 
+def nightly_items(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Returns the tests that run only when asked for: `nightly(but=("a", "b"))` marks all tests but
+    those whose names contain one of these texts, of which each must be in some name."""
+    marked = [
+        (item, marker.kwargs.get("but", ()))
+        for item in items
+        if (marker := item.get_closest_marker("nightly")) is not None
+    ]
+    found = {(item.path, text) for item, but in marked for text in but if text in item.name}
+    return [
+        item
+        for item, but in marked
+        if all((item.path, text) in found and text not in item.name for text in but)
+    ]
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skips files that hold no test of the part asked for, because importing them takes long."""
     if not collection_path.name.startswith("test_"):
@@ -45,12 +61,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_pycollect_makemodule(module_path: Path) -> None:
     """Sets Hypothesis up before the first file that uses it is imported; importing it takes long.
-    A busy machine makes examples slowly, which is no fault of a test's."""
+    A busy machine makes examples slowly, which is no fault of a test's. HYPOTHESIS_EXAMPLES says
+    how many examples each test has that does not say so itself."""
     if "hypothesis" in module_path.read_text():
         from hypothesis import HealthCheck, settings
 
         settings.register_profile(
-            "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            "busy",
+            max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "60")),
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
         )
         settings.load_profile("busy")
 
@@ -62,9 +82,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
     if "nightly" not in config.option.markexpr and not any("::" in name for name in config.args):
-        nightly = [item for item in items if item.get_closest_marker("nightly")]
-        config.hook.pytest_deselected(items=nightly)
-        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+        nightly = set(nightly_items(items))
+        config.hook.pytest_deselected(items=list(nightly))
+        items[:] = [item for item in items if item not in nightly]
     root = Path(__file__).parent
     first = ("ui", "bench", "deploy", "app")
     items.sort(key=lambda item: item.path.relative_to(root).parts[0] not in first)

@@ -16,7 +16,7 @@ REQUEST = {"model": "m", "prompt": "Once upon a time"}
 PREFIXES = pytest.mark.parametrize("prefix", ["/v1", "/v3"])
 
 
-@pytest.fixture(scope="module", params=["paged", "genai"])
+@pytest.fixture(scope="module", params=["paged", pytest.param("genai", marks=pytest.mark.nightly)])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     narrow = ["--max-num-seqs", "1", "--max-queued-requests", "1", "--cache-size", "0.1"]
     narrow += ["--backend", request.param]

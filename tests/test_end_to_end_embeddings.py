@@ -32,6 +32,12 @@ def server():
     stop_server(server)
 
 
+@pytest.mark.nightly(
+    but=(
+        "float-/v1",
+        "base64-/v3",
+    )
+)
 @pytest.mark.parametrize("prefix", ["/v1", "/v3"])
 @pytest.mark.parametrize("encoding_format", ["float", "base64", openai.omit])
 def test_vectors_are_those_of_genai(server, prefix, encoding_format):

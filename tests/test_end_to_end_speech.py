@@ -31,6 +31,7 @@ def text() -> str:
     return pipeline.generate(SOUND.astype(np.float32) / 2**15).texts[0].strip()
 
 
+@pytest.mark.nightly(but=("/v1",))
 @pytest.mark.parametrize("prefix", ["/v1", "/v3"])
 def test_texts_are_those_of_genai(server, prefix: str, text: str) -> None:
     with server.client(prefix) as client:

@@ -42,6 +42,13 @@ def test_every_example_is_run():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PRINTED)
 
 
+@pytest.mark.nightly(
+    but=(
+        "[agent]",
+        "[structured]",
+        "[batch]",
+    )
+)
 @pytest.mark.parametrize("name", PRINTED)
 def test_example_prints_its_expected_output(name: str, server: Server):
     ran = subprocess.run(

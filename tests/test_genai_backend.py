@@ -13,6 +13,14 @@ import pytest
 from tests import test_end_to_end, test_end_to_end_chat, test_responses
 from tests.real_server import NARROW, Server, client, start_server, stop_server
 
+pytestmark = pytest.mark.nightly(
+    but=(
+        "test_end_to_end_chat",
+        "test_responses",
+        "test_excluded",
+    )
+)
+
 __all__ = ["client"]
 
 FLAGS: Final = ("--backend", "genai", "--cache-size", "1")

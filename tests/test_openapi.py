@@ -26,10 +26,15 @@ def short_server():
     stop_server(server)
 
 
-def test_each_operation_passes_the_checks_of_schemathesis(short_server: Server, tmp_path):
+@pytest.mark.parametrize(
+    "phases", ["examples", pytest.param("examples,fuzzing,stateful", marks=pytest.mark.nightly)]
+)
+def test_each_operation_passes_the_checks_of_schemathesis(
+    short_server: Server, tmp_path, phases: str
+):
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{short_server.url}/openapi.json"),
-        *("--phases", "examples,fuzzing,stateful", "--max-examples", "3", "--seed", "1"),
+        *("--phases", phases, "--max-examples", "3", "--seed", "1"),
         *("--checks", ",".join(CHECKS), "--suppress-health-check", "all", "--no-color"),
         *("--warnings", "off", "--request-timeout", "20"),
     ]

@@ -101,6 +101,7 @@ def test_while_the_model_loads(manager):
         assert server.wait() == 0
 
 
+@pytest.mark.nightly(but=("<&-",))
 @pytest.mark.parametrize(
     "streams", ["<&- >&- 2>&-", ">/dev/full 2>/dev/full", "> >(true) 2> >(true)"]
 )

@@ -6,7 +6,7 @@ import json
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastovms.params import SamplingFields
@@ -92,7 +92,6 @@ async def test_valid_field_value_is_accepted(make_api, path, field, value):
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     fields=st.fixed_dictionaries(
         {}, optional={name: st.sampled_from(values) for name, values in VALID.items()}

@@ -6,7 +6,7 @@ import json
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.api.chat_models import MESSAGES, PARAMETERS, chat_model, custom, grammar_format, tool
@@ -74,7 +74,6 @@ SCRIPTS = [
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     fields=st.fixed_dictionaries(
         {}, optional={name: st.sampled_from(values) for name, values in CHAT_VALID.items()}
@@ -114,7 +113,6 @@ TREES = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
 @given(
     field=st.sampled_from(["messages", "tools", "tool_choice"]),
     tree=TREES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastovms.config import ApiConfig
@@ -97,7 +97,6 @@ FRAGMENTS = [
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     text=st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join),
     fields=st.fixed_dictionaries(

@@ -92,7 +92,7 @@ def answer(make_api, make_state) -> Callable[..., object]:
 async def test_no_json_is_the_servers_fault(answer, path):
     loop = asyncio.get_running_loop()
 
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(database=None)
     @given(body_of(path))
     def ask(body: str) -> None:
         asyncio.run_coroutine_threadsafe(answer(path, body.encode()), loop).result(60)

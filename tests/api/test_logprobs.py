@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastovms.api.logprobs import LOWEST, TokenNames, likeliest, logprob_arrays
@@ -224,7 +224,6 @@ STOPS = st.lists(st.sampled_from(["a", "é", "€x", "xyx", " ", "\ufffd", "y�
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     scripts=st.lists(SCRIPT, min_size=2, max_size=2),
     stop=STOPS,

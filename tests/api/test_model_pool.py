@@ -328,7 +328,7 @@ async def test_permanent_models_are_loaded_before_any_request() -> None:
     await pool.use("b")
     assert [pool.state(name) for name in "ab"] == [ModelState.AVAILABLE] * 2
     [load] = pool.apply([permanent("a"), plan("b"), permanent("c"), plan("d")]).loads
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await load
     assert pool.state("c") is ModelState.AVAILABLE
     assert pool.state("d") is ModelState.UNLOADED

@@ -8,7 +8,7 @@ import math
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastovms.api.dialect import OPENAI, OVMS, Dialect
@@ -20,9 +20,6 @@ from tests.fakes import FakeStream
 
 BODY = {"model": "fake", "prompt": "ab"}
 PATHS = {"/v1/completions": OPENAI, "/v3/completions": OVMS}
-MUCH = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 
 INTEGERS = frozenset(
     ("top_k", "seed", "max_tokens", "n", "best_of", "min_tokens", "num_beam_groups", "priority",
@@ -61,7 +58,6 @@ async def answer(api, path: str, body: dict) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-@MUCH
 @given(path=st.sampled_from(sorted(PATHS)), data=st.data(), value=numbers)
 async def test_a_number_is_taken_if_and_only_if_it_is_in_its_range(make_api, path, data, value):
     ranges = ranges_of(CompletionRequest, PATHS[path].name)
@@ -80,7 +76,6 @@ async def test_a_number_is_taken_if_and_only_if_it_is_in_its_range(make_api, pat
 
 
 @pytest.mark.slow
-@MUCH
 @given(
     path=st.sampled_from(sorted(PATHS)),
     wrong=st.sampled_from([(name, value) for name, values in WRONG.items() for value in values]),
@@ -103,7 +98,6 @@ async def test_one_wrong_field_is_never_overlooked(make_api, path, wrong, fields
 
 
 @pytest.mark.slow
-@MUCH
 @given(
     path=st.sampled_from(sorted(PATHS)),
     fields=st.dictionaries(known_fields | st.text(max_size=5), JSON, max_size=6),

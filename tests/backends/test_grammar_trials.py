@@ -461,7 +461,7 @@ async def compile_in_the_end(
     guarded: GuardedGrammars, grammar: Grammar, client: str = ""
 ) -> Grammar:
     """Asks again where the machine is too busy to tell in time, as a client does."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         while True:
             with suppress(Overloaded):
                 return await guarded.compile(grammar, client)

@@ -85,7 +85,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     stop_server(server)
 
 
-@pytest.fixture(scope="module", params=PROXIES)
+@pytest.fixture(
+    scope="module",
+    params=["nginx", *(pytest.param(it, marks=pytest.mark.nightly) for it in ("haproxy", "caddy"))],
+)
 def port(
     request: pytest.FixtureRequest, server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[int]:

@@ -130,7 +130,7 @@ def test_request_of_higher_rank_does_not_split_a_group_of_beams() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32),
     num_blocks=st.integers(16, 40),

@@ -211,7 +211,7 @@ def test_a_head_that_fails_is_switched_off(
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32),
     num_blocks=st.integers(12, 40),

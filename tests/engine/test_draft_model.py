@@ -436,7 +436,7 @@ def test_a_sequence_that_the_model_cannot_follow_goes_without(limits: dict[str, 
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32),
     num_blocks=st.integers(12, 40),

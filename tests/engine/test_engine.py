@@ -317,7 +317,7 @@ def states_for(num_drafts: int) -> States:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     num_blocks=st.integers(12, 40),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -120,7 +120,6 @@ def test_tokens_are_drawn_as_likely_in_the_long_run(name: str, settings: dict[st
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 2**64 - 1),
     position=st.integers(0, 2**40),

@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastovms.errors import ConfigurationError
@@ -206,7 +206,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_gguf(tmp_path / "m.gguf")
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_head_crashes_the_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "random.gguf"

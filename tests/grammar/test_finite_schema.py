@@ -276,7 +276,7 @@ def schemas(names: list[str]) -> st.SearchStrategy[Schema]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.fixed_dictionaries({"x": schemas(["x", "y"]), "y": schemas(["x", "y"])}))
 def test_remaining_schema_has_no_dead_end(parts: dict[str, Schema]) -> None:
     """Random texts within it come to their end."""

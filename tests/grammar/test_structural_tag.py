@@ -329,7 +329,7 @@ def combine(inner: st.SearchStrategy[tuple[Format, str]]) -> st.SearchStrategy[t
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.recursive(LEAVES, combine, max_leaves=6), st.lists(st.text("abc", max_size=8)))
 def test_formats_that_are_regular_are_exact(written: tuple[Format, str], texts: list[str]) -> None:
     """Wherever borders between formats could be drawn."""

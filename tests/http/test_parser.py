@@ -10,7 +10,7 @@ from mmap import mmap
 from random import Random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fastovms.config import HttpConfig
@@ -320,7 +320,6 @@ def test_memory_of_an_unfinished_body_is_given_back_at_the_end() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.sampled_from(SMALL), min_size=1, max_size=4),
     st.lists(st.integers(0, 1 << 16), max_size=12),
@@ -332,7 +331,6 @@ def test_any_split_gives_the_same_requests(cases: list[Case], cuts: list[int]) -
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(SMALL),
     st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(max_size=3)), max_size=4),
@@ -353,7 +351,6 @@ def test_mutated_requests_have_one_fault_at_most(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=5))
 @example([b"\x16\x03\x01"])
 @example([b"GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: \r\n\r\n"])

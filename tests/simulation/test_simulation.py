@@ -46,6 +46,7 @@ FAILED_BEFORE = (
 simulation."""
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_worlds_that_failed_before_are_in_order() -> None:
     done = simulate("--these", FAILED_BEFORE)
@@ -53,6 +54,7 @@ def test_worlds_that_failed_before_are_in_order() -> None:
     assert Totals.parse(done.stdout).num_worlds == FAILED_BEFORE.count(",") + 1
 
 
+@pytest.mark.nightly(but=("the key of a cached block",))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
@@ -73,6 +75,7 @@ def test_planted_faults_are_found_and_replayed(name: str) -> None:
     assert f"FAILURE {kind} " in again.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_interrupted_processes_print_their_totals() -> None:
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "100000", "--jobs", "2"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fastovms.text.detokenizer import (
@@ -49,12 +49,6 @@ def test_texts_are_cut_at_single_spaces(from_end, keeps_spaces):
 
 
 R = REPLACEMENT
-
-relaxed = settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 
 # Indices into a vocabulary of any size, cut into pushes.
 chunks_of_ids = st.lists(st.lists(st.integers(0, 10**6), max_size=6), max_size=20)
@@ -145,7 +139,6 @@ def test_valid_text_never_shows_half_a_character(text: str, data: st.DataObject)
 
 
 @pytest.mark.slow
-@relaxed
 @given(chunks_of_ids, st.booleans())
 @example([[0], [1, 2]], True)
 def test_pieces_join_to_the_decoded_whole(
@@ -159,7 +152,6 @@ def test_pieces_join_to_the_decoded_whole(
 
 
 @pytest.mark.slow
-@relaxed
 @given(st.binary(max_size=24))
 def test_torn_bytes_join_to_the_decoded_whole(
     byte_level: Tokenizer, sentencepiece: Tokenizer, data: bytes
@@ -204,7 +196,6 @@ def test_ids_outside_the_vocabulary_decode_to_no_text(tokenizer: Tokenizer) -> N
 
 
 @pytest.mark.slow
-@relaxed
 @given(chunks_of_ids)
 def test_window_joins_to_the_decoded_whole(
     sentencepiece: Tokenizer, chunks: list[list[int]]
@@ -325,9 +316,6 @@ def test_tokens_behind_a_stop_string_are_left_out(stop, text, token_ids, chunks)
 
 
 @pytest.mark.slow
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(
     token_ids=st.lists(st.integers(0, 10**6), max_size=12),
     cuts=st.lists(st.integers(0, 12)),
@@ -403,7 +391,6 @@ BYTES = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=300)
 @given(
     data=st.lists(BYTES, max_size=14),
     cuts=st.lists(st.integers(0, 14), max_size=6),
@@ -462,7 +449,6 @@ CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=100)
 @given(text=st.text(CHARACTERS, max_size=20), cuts=st.lists(st.integers(0, 60), max_size=20))
 def test_whole_characters_begin_at_the_same_places_in_a_window(text, cuts):
     raw = text.encode()
@@ -473,7 +459,6 @@ def test_whole_characters_begin_at_the_same_places_in_a_window(text, cuts):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=100)
 @given(data=st.lists(BYTES, max_size=100))
 def test_offsets_in_a_window_ascend_to_the_end(data):
     text, tokens, _ = track(window(data), [list(range(len(data)))])

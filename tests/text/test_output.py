@@ -518,7 +518,6 @@ def test_tokens_count_to_the_one_that_completed_a_stop_string(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(
     st.text(" a\n<{ä", max_size=12),
     st.lists(st.text(" a\n<{ä", min_size=1, max_size=4), max_size=3),
@@ -555,7 +554,7 @@ def test_tokens_behind_a_stop_string_do_not_count_where_any_text_may_change() ->
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_cut_of_the_tokens_gives_the_same(
     sentencepiece: Tokenizer, data: st.DataObject

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastovms.text.detokenizer import TableDetokenizer
@@ -37,14 +37,12 @@ def run(matcher: StopMatcher, pieces: Sequence[str]) -> Outcome:
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
 @given(stops, texts, st.booleans())
 def test_every_cut_gives_the_reference(stop: list[str], pieces: list[str], include: bool) -> None:
     assert run(StopMatcher(stop, include), pieces) == reference("".join(pieces), stop, include)
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
 @given(stops, texts, texts, st.booleans())
 def test_skipped_text_may_begin_but_not_end_a_stop_string(
     stop: list[str], passed: list[str], pieces: list[str], include: bool
@@ -58,7 +56,6 @@ def test_skipped_text_may_begin_but_not_end_a_stop_string(
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
 @given(stops, st.text("abc", max_size=30))
 def test_text_is_held_back_only_while_it_may_be_a_stop(stop: list[str], text: str) -> None:
     matcher = StopMatcher(stop)
@@ -127,7 +124,6 @@ def test_huge_stop_string_is_prepared_only_as_far_as_matched() -> None:
 
 @pytest.mark.slow
 @given(texts, stops.filter(bool), st.integers(0, 4))
-@settings(max_examples=300)
 def test_whole_texts_end_where_growing_ones_do(
     texts: list[str], stop: list[str], min_tokens: int
 ) -> None:

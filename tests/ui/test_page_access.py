@@ -64,6 +64,7 @@ def violations(opened: Window) -> list[str]:
     ]
 
 
+@pytest.mark.nightly(but=("390-dark",))
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_page_has_no_axe_violations(

@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, expect
 from fastovms.server_config import DEMO_MODEL
 from tests.ui.browser import UiServer, ui_server, window
 
+pytestmark = pytest.mark.nightly(but=("test_two_models_answer",))
+
 STORY = "Tell me a story."
 
 

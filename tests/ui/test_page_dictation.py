@@ -13,6 +13,8 @@ from fastovms.server_config import DEMO_MODEL
 from tests.speech_models import sound, wav, whisper_dir
 from tests.ui.browser import UiServer, ui_server, window
 
+pytestmark = pytest.mark.nightly(but=("test_a_recording",))
+
 RECORDER = """
 navigator.mediaDevices.getUserMedia = async () => {
   if (globalThis.denies) throw new DOMException("Permission denied", "NotAllowedError");

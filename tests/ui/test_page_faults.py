@@ -10,6 +10,13 @@ from playwright.sync_api import Browser, Route, expect
 from fastovms.server_config import DEMO_MODEL
 from tests.ui.browser import UiServer, ui_server, window
 
+pytestmark = pytest.mark.nightly(
+    but=(
+        "test_answer_cut_by_its_limit",
+        "test_chat_works_without",
+    )
+)
+
 STORY = "Tell me a story."
 
 

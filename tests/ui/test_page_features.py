@@ -13,6 +13,14 @@ from fastovms.server_config import DEMO_MODEL
 from tests.media.pdf_files import pdf_file
 from tests.ui.browser import DEADLINE, DROP, PASTE, UiServer, ui_server, window
 
+pytestmark = pytest.mark.nightly(
+    but=(
+        "test_sampling_fields",
+        "test_all_chats_are_exported",
+        "test_text_files_are_sent[paste]",
+    )
+)
+
 STORY = "Tell me a story."
 
 

@@ -11,6 +11,8 @@ from playwright.sync_api import Browser
 from tests.ui.browser import LOAD, UiServer, Window, window
 from tests.ui.hostile_texts import hostile_texts
 
+pytestmark = pytest.mark.nightly(but=("test_hostile_texts_that_grow",))
+
 TEXTS = [
     "# Title\n\nSome *text* with `code`.\nA second line.\n\nAnother\n===\nend",
     "- one\n- two **bold**\n  - inner\n  - more\n- three\n\n- loose now\n\n  with text\n\nend",

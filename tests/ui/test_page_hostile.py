@@ -8,6 +8,8 @@ from playwright.sync_api import Browser, expect
 from tests.ui.browser import LOAD, UiServer, Window, window
 from tests.ui.hostile_texts import hostile_texts
 
+pytestmark = pytest.mark.nightly(but=("test_hostile_texts_have_safe_links",))
+
 NUM_TEXTS = 500
 NUM_FOOTNOTES = 150_000
 

@@ -6,9 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.ui.browser import UiServer, Window, start_ui_server, ui_server, window
+
+pytestmark = pytest.mark.nightly(but=("test_an_answer_goes_on_over_a_reload",))
 
 LONG = "Tell me a story."
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.ui.browser import UiServer, window
+
+pytestmark = pytest.mark.nightly
 
 NUM_MESSAGES = 2000
 MAX_FRAME = 50.0

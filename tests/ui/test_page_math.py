@@ -7,6 +7,8 @@ from playwright.sync_api import Browser
 
 from tests.ui.browser import LOAD, UiServer, Window, window
 
+pytestmark = pytest.mark.nightly(but=("test_an_answer_with_formulas",))
+
 
 def formulas(opened: Window, text: str) -> tuple[list[str], str]:
     """Returns the sources of the formulas of a text that is shown, and the text with # for each."""

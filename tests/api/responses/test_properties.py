@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastovms.parts.responses.request import ResponsesRequest
@@ -97,9 +97,7 @@ def answer(make) -> Callable[..., Any]:
 async def test_no_request_is_the_servers_fault(answer, path):
     loop = asyncio.get_running_loop()
 
-    @settings(
-        max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
-    )
+    @settings(database=None)
     @given(BODIES)
     def ask(body: dict[str, Any]) -> None:
         asyncio.run_coroutine_threadsafe(answer(path, {"model": "fake", **body}), loop).result(60)

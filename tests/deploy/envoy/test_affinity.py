@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.envoy.render import LISTENERS, render
@@ -179,9 +179,6 @@ members = st.fixed_dictionaries(
 ).flatmap(lambda made: st.permutations(list(made.items())).map(dict))
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(members, st.sampled_from([None, 2]), st.booleans())
 def test_key_of_a_random_body_equals_that_of_the_server(script, document, indent, ascii):
     text = json.dumps(document, indent=indent, ensure_ascii=ascii)

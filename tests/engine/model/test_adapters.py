@@ -176,6 +176,7 @@ def test_modules_of_exported_models(architecture: str, module: str) -> None:
     assert not any("lm_head" in name for name in shapes)
 
 
+@pytest.mark.nightly(but=("[2]",))
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_an_adapter_is_as_exact_as_merged_weights(
     model_dir: Path, adapted: PagedModel, tmp_path: Path, number: int
@@ -208,6 +209,7 @@ def merged_graph(model_dir: Path, directory: Path, weights: Mapping[str, LowRank
     return directory
 
 
+@pytest.mark.nightly(but=("gemma3",))
 @pytest.mark.parametrize("architecture", ["lfm2", "phi3-longrope", "gemma3"])
 def test_exported_models_are_as_exact(tmp_path: Path, architecture: str) -> None:
     """A hybrid model, one whose positions depend on the text's length, and one with windows."""
@@ -293,6 +295,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.nightly(but=("drafts",))
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_a_crowd_changes_no_text(adapted: PagedModel, settings: dict[str, object]) -> None:
     """Eight adapters and the base, sixteen streams."""

@@ -85,10 +85,17 @@ def test_special_inputs_of_a_graph_are_found(files: ExportedModel) -> None:
     assert applies_sliding_window(files.graph.model) is (name in WINDOWED)
 
 
+@pytest.mark.nightly(
+    but=(
+        "[qwen3]",
+        "[gemma3]",
+    )
+)
 def test_paged_graph_computes_the_logits_of_the_exported_graph(files: ExportedModel) -> None:
     assert largest_difference(files) < LOGPROB_TOLERANCE
 
 
+@pytest.mark.nightly(but=("[qwen3-",))
 @pytest.mark.parametrize("way", WAYS)
 def test_texts_are_those_of_transformers(files: ExportedModel, model: PagedModel, way: str) -> None:
     expected = references(files)

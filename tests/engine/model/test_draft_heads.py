@@ -137,6 +137,7 @@ def steps() -> list[StepInputs]:
     return [layout.finish(array("q", (0,))) for layout in (first, second)]
 
 
+@pytest.mark.nightly(but=("named by outputs of layers-True",))
 @pytest.mark.slow
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize(

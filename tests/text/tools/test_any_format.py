@@ -53,7 +53,7 @@ def cut_texts(draw: st.DrawFn, tags: tuple[str, ...]) -> list[str]:
 
 @pytest.mark.slow
 @ANY_FORMAT
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_text_in_any_pieces(tool_format: ToolFormat, data: st.DataObject) -> None:
     texts = data.draw(cut_texts(tool_format.tags))

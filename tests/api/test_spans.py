@@ -85,7 +85,7 @@ async def test_span_of_a_background_response_has_its_conversation(make_api, trac
     _, conversation = await api.post("/v1/conversations", {})
     body = {"model": "fake", "input": "a", "background": True, "conversation": conversation["id"]}
     await api.answer("/v1/responses", body)
-    await state.runs.drain(10)
+    await state.runs.drain(60)
     start, end = tracer.only
     assert start.conversation_id == conversation["id"]
     assert list(end.finish_reasons) == ["stop"]

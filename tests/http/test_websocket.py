@@ -151,7 +151,7 @@ async def read_for_ever(client: Client) -> None:
 
 
 async def test_connection_that_answers_no_pings_ends(start: Start) -> None:
-    running = await start(ping_interval=0.05, write_timeout=0.2)
+    running = await start(ping_interval=0.1, write_timeout=0.7)
     async with connected(running.port) as client:
         for _ in range(8):  # longer than the patience with a client that does not answer
             assert await client.read() == (PING, b"")

@@ -120,7 +120,7 @@ async def test_response_that_cannot_be_stored_fails_with_the_reason(make, make_s
     state = make_state()
     forgetful = ResponsesState(Forgetful(state.store), BackgroundRuns(10))  # type: ignore[arg-type]
     id = await start(make(state=forgetful))
-    await forgetful.runs.drain(10)
+    await forgetful.runs.drain(60)
     assert f"response {id} is lost: gone" in caplog.text
     body = await get(make(state=state), id)
     assert body["status"] == "failed"
@@ -298,7 +298,7 @@ async def test_response_is_stored_once_the_store_recovers(make_replicas, monkeyp
     follower = asyncio.ensure_future(replayed(a.api, id))
     a.store.error = StateFailed("gone")
     resume(a.api)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (answer := await ask(a.api, "GET", f"{V1}/{id}"))[0] == 200:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     status, body = answer

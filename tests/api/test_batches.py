@@ -19,9 +19,6 @@ from fastovms.server_config import BatchConfig, FilesConfig
 from tests.api.documented_values import of_files_and_batches
 from tests.api.encoder_api import EncoderApi, served_encoder
 
-# What is told of a batch.
-
-
 # The endpoints of batches, whose lines the endpoints of models answer.
 
 

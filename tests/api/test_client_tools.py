@@ -118,8 +118,10 @@ async def test_events_of_commands_and_patches(make: Any) -> None:
         call_text("shell", '{"commands": ["ls"]}') + call_text("apply_patch", json.dumps(PATCH))
     )
     events = await stream_of(api, {"tools": [{"type": "shell"}, {"type": "apply_patch"}]})
-    steps = {"shell_call_command": ("added", "delta", "done"),
-             "apply_patch_call_operation_diff": ("delta", "done")}  # fmt: skip
+    steps = {
+        "shell_call_command": ("added", "delta", "done"),
+        "apply_patch_call_operation_diff": ("delta", "done"),
+    }
     assert kinds(events)[2:-1] == [
         kind
         for family, ends in steps.items()

@@ -21,9 +21,6 @@ from fastovms.api.dialect import (
 from fastovms.errors import CONTEXT_EXCEEDED
 from fastovms.http.messages import Request
 
-# What stands around the JSON of an event.
-
-
 # Each family of clients reads errors in its own form.
 
 

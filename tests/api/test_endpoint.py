@@ -26,9 +26,6 @@ from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request
 from tests.fakes import make_request
 
-# What a handler raises becomes its dialect's answer.
-
-
 # Query parameters.
 
 

@@ -62,9 +62,15 @@ async def test_request_fields_become_sampling_params(make_api, path, fields, exp
 
 
 async def test_defaults_of_the_model_come_between_request_and_dialect(make_api):
-    defaults = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1,
-                "repetition_penalty": 1.1, "frequency_penalty": 0.2,
-                "presence_penalty": 0.3}  # fmt: skip
+    defaults = {
+        "temperature": 0.6,
+        "top_p": 0.9,
+        "top_k": 20,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.2,
+        "presence_penalty": 0.3,
+    }
     given = {"temperature": 0, "top_k": 5, "repetition_penalty": 1, "frequency_penalty": 0}
     model = model_info(defaults=SamplingDefaults(max_new_tokens=30, **defaults))
     api = make_api("x", model=model)

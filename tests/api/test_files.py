@@ -42,9 +42,6 @@ from fastovms.system.threads import DiskThreads
 from tests.api.documented_values import of_files_and_batches
 from tests.api.forms import BOUNDARY, CONTENT_TYPE, form, part
 
-# What is told of a file.
-
-
 # Forms are read however they are cut into pieces, and the file of one goes to its path alone.
 
 

@@ -9,9 +9,6 @@ import pytest
 from tests.api.chat_models import MESSAGES, chat_model
 from tests.fakes import FakeStream, make_request
 
-# Where a text stands.
-
-
 # Every request for a model notes it, for logs and metrics, also where a field is at fault.
 
 

@@ -22,9 +22,6 @@ from fastovms.parts.messages.endpoints import (
 from tests.api.chat_models import BROKEN, call_text, prompt_of
 from tests.api.messages.asking import BODY, PATH, THINKS, THOUGHT, TOOL, USER, ask, make
 
-# Why an answer has ended, and what it has cost.
-
-
 # Pieces of an answer as the blocks of a message.
 
 
@@ -174,11 +171,17 @@ async def test_omitted_thinking_is_sealed_and_read_again(make, streamed):
         ("", {}, [], "end_turn", None, 1),
         ("one, two", {"max_tokens": 3}, ["one"], "max_tokens", None, 3),
         ("one, two", {"stop_sequences": ["three", ", "]}, ["one"], "stop_sequence", ", ", 5),
-        ("a" * 3000, {"max_tokens": 32_000}, ["a" * 1978], "model_context_window_exceeded", None,
-         1978),
+        (
+            "a" * 3000,
+            {"max_tokens": 32_000},
+            ["a" * 1978],
+            "model_context_window_exceeded",
+            None,
+            1978,
+        ),
         *((text, {"tools": [TOOL]}, [text], "end_turn", None, len(text) + 1) for text in BROKEN),
     ],
-)  # fmt: skip
+)
 async def test_stop_reason_names_the_end_of_the_text(
     make, streamed, script, fields, words, reason, sequence, num_tokens
 ):

@@ -33,9 +33,6 @@ from tests.api.ollama.ollama_requests import (
 )
 from tests.fakes import ByteTokenizer, FakeStream
 
-# Times in Ollama's notation.
-
-
 # How answers are told.
 
 

@@ -37,9 +37,6 @@ from tests.api.responses.events import check
 from tests.fakes import token_logprobs
 from tests.replicas import replace_operation
 
-# Responses as they are stored, and as they are read again.
-
-
 # What is not kept is a 404 that names it.
 
 

@@ -166,7 +166,10 @@ _GRANITE = (
 _BY_RANK: Final = (
     FormatRow("gptoss", "named_formats.GPTOSS_REASONING", (("<|channel|>",),), ("openai_gptoss",)),
     FormatRow(
-        "onyx", "xml_formats.ONYX_REASONING", (("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),)
+        "onyx",
+        "xml_formats.ONYX_REASONING",
+        (("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),),
+        ("muse_glimmer",),
     ),
     # The word after the token names the type of the channel; some answers omit it.
     think_format(

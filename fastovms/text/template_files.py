@@ -16,7 +16,7 @@ import openvino_genai
 
 from fastovms.errors import ConfigurationError, RequestError
 from fastovms.system.disk import DiskCache, key_of
-from fastovms.text.budget import Budget, Limits
+from fastovms.text.budget import FULL, Budget, Limits
 from fastovms.text.sandbox import Sandbox, make_environment
 from fastovms.text.template import ChatTemplate, PreparedTemplate
 from fastovms.text.template_forms import TRIED_TOOL, find_form
@@ -262,6 +262,19 @@ def make_template(
         has_parts = content_format == "openai"
         forms = [replace(f, form=replace(f.form, content_parts=has_parts)) for f in forms]
     return ChatTemplate(plain, with_tools, forms, tokens, budget, replaced, is_foreign=is_foreign)
+
+
+def compile_template(source: str) -> Callable[[Mapping[str, Any]], str]:
+    """Returns what renders a template, given its variables, within the limits of a prompt. Raises
+    ConfigurationError if the template is malformed."""
+    budget = Budget()
+    render = _compiled(make_environment(budget, datetime.now), source)
+
+    def render_within(variables: Mapping[str, Any]) -> str:
+        with budget.of(FULL):
+            return render(variables)
+
+    return render_within
 
 
 def _compiled(environment: Sandbox, source: str) -> Callable[[Mapping[str, Any]], str]:

@@ -23,7 +23,8 @@ _TEMPLATES: Final = "processed_post_processor_template"
 """What the tokenizer's file calls the tokens that it puts around a text, and around two."""
 
 _PROBE: Final = "a"
-_FIRST, _SECOND = -1, -2
+FIRST, SECOND = -1, -2
+"""Stand for the two texts in a template of pairs."""
 
 _WORDS: Final = ("of the night", "the river")
 """What shows how texts may be cut: at the space between them."""
@@ -58,7 +59,7 @@ class PairTemplate:
 
     @cached_property
     def _places(self) -> tuple[int, int]:
-        return self.ids.index(_FIRST), self.ids.index(_SECOND)
+        return self.ids.index(FIRST), self.ids.index(SECOND)
 
     @cached_property
     def _constants(self) -> tuple[list[TokenIds], TokenIds, TokenIds]:
@@ -170,6 +171,6 @@ def _pair_template(path: Path) -> PairTemplate | None:
     except (ValueError, KeyError, TypeError):
         return None
     # Without tokens between them, the texts are joined as text, which has other tokens.
-    if sorted(ids)[:2] != [_SECOND, _FIRST] or len(ids) < 3 or len(type_ids) != len(ids):
+    if sorted(ids)[:2] != [SECOND, FIRST] or len(ids) < 3 or len(type_ids) != len(ids):
         return None
     return PairTemplate(ids, [int(each) for each in type_ids])

@@ -77,6 +77,7 @@ class RerankRequest(EncodingFields, frozen=True, kw_only=True):
     return_documents: bool | None = None
     max_chunks_per_doc: int | None = None
     max_tokens_per_doc: int | None = None
+    instruct: str | None = None
     rank_fields: Any = None
 
     MEMBERS: ClassVar[Members] = Members({"documents": known("text")})
@@ -92,6 +93,7 @@ class ScoreRequest(EncodingFields, frozen=True, kw_only=True):
     items: str | list[str] | None = None
     data_1: str | list[str] | None = None
     data_2: str | list[str] | None = None
+    instruct: str | None = None
 
 
 _SIDES = (None, "left", "right")

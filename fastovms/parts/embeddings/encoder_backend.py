@@ -32,6 +32,7 @@ from fastovms.fair_queue import Shares
 from fastovms.params import ModelInfo, Task
 from fastovms.parts.embeddings.encoder import EncodedTexts, EncoderInfo, EncoderText
 from fastovms.parts.embeddings.encoder_model import EncoderModel, num_rows, read_encoder
+from fastovms.parts.embeddings.pair_form import answer_ids
 from fastovms.parts.embeddings.pooling import Pooling, find_pooling
 from fastovms.text.text_encoder import TextEncoder
 
@@ -407,6 +408,8 @@ def load_encoder(
 
 def _vocabulary(texts: TextEncoder, model_dir: Path) -> Mapping[bytes, int]:
     """Returns the ids of the tokens that a decoder scores by."""
+    if ids := answer_ids(model_dir):
+        return ids
     if not texts.has_detokenizer:
         raise ConfigurationError(
             f"{model_dir} cannot be served as a reranker: openvino_detokenizer.xml is "

@@ -25,7 +25,6 @@ from fastovms.parts.embeddings.embeddings import (
     EmbeddingList,
     EmbeddingRequest,
     EncodingCall,
-    EncodingFields,
     EncodingUsage,
     InputText,
     RerankRequest,
@@ -46,12 +45,15 @@ from fastovms.parts.embeddings.embeddings import (
     tokenize,
 )
 from fastovms.parts.embeddings.encoder import EncoderText
+from fastovms.parts.embeddings.pair_form import FixedTexts
 from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.telemetry.tracing import GenerationKind
-from fastovms.text.text_encoder import PairTemplate, TokenIds
+from fastovms.text.text_encoder import FIRST, SECOND, PairTemplate, TokenIds
 
 
-def read_pair_options(body: EncodingFields, model: ServedEncoder, *, chunks: bool) -> PairOptions:
+def read_pair_options(
+    body: RerankRequest | ScoreRequest, model: ServedEncoder, *, chunks: bool
+) -> PairOptions:
     """Reads the options for scoring pairs. Raises InvalidField if a value is out of its range.
     `chunks` says whether documents that are too long are scored in parts, not refused."""
     limit = read_limit(body, model, 0)
@@ -66,7 +68,12 @@ def read_pair_options(body: EncodingFields, model: ServedEncoder, *, chunks: boo
     length = body.max_tokens_per_doc if isinstance(body, RerankRequest) else None
     if length is not None and length < 0:
         raise wrong("max_tokens_per_doc", "at least 0", length)
-    if length and model.joins_pairs:
+    if body.instruct is not None and model.form is None:
+        raise InvalidField(
+            f"instruct cannot be used with the model {model.info.name}, which reads no instruction",
+            param="instruct",
+        )
+    if length and model.joins_pairs and model.form is None:
         raise InvalidField(
             f"max_tokens_per_doc cannot be used with the model {model.info.name}, which reads a "
             "query and a document as one text",
@@ -80,6 +87,7 @@ def read_pair_options(body: EncodingFields, model: ServedEncoder, *, chunks: boo
         model.config.max_allowed_chunks,
         body.use_activation is not False,
         length or None,
+        body.instruct,
     )
 
 
@@ -117,6 +125,7 @@ class PairOptions:
         max_chunks: the limit for all pairs together.
         uses_activation: whether scores are from 0 to 1.
         max_document_tokens: documents are always cut to this length; None = not cut.
+        instruct: what the documents are scored by; None = as the model is served.
     """
 
     max_tokens: int
@@ -126,6 +135,7 @@ class PairOptions:
     max_chunks: int = 10_000
     uses_activation: bool = True
     max_document_tokens: int | None = None
+    instruct: str | None = None
 
 
 class FittedPair(NamedTuple):
@@ -263,12 +273,19 @@ async def score_pairs(
     model, client = call.model, call.client
     if model.task is Task.EMBEDDINGS:
         return await _alike(call, texts, pairs, options)
-    template = model.texts.pair
-    if template is None or model.joins_pairs:
+    template, config = model.texts.pair, model.config
+    form = model.form
+    if form is not None and not form.is_written(texts.queries):
+        fixed = form.fixed_texts(options.instruct)
+        encoded, owners = await _prompted(model, fixed, texts, pairs, options, client)
+    elif template is None or model.joins_pairs:
         encoded = await _joined(model, texts, pairs, options, client)
         owners = list(range(len(pairs)))
     else:
-        encoded, owners = await _paired(model, template, texts, pairs, options, client)
+        first = instructed(texts.queries, config.query_instruction)
+        second = instructed(texts.documents, config.document_instruction)
+        given = GivenTexts(first, second)
+        encoded, owners = await _paired(model, template, given, texts, pairs, options, client)
     rows = await call.encode(encoded)
     scores = np.full(len(pairs), -np.inf, np.float32)
     np.maximum.at(scores, owners, _relevance(rows, uses_activation=options.uses_activation))
@@ -354,9 +371,43 @@ async def _joined(
     return [EncoderText(token_ids) for token_ids in found]
 
 
+class GivenTexts(NamedTuple):
+    """The texts of a request as the model reads them, with what is put before and after each."""
+
+    queries: Sequence[InputText]
+    documents: Sequence[InputText]
+
+
+async def _prompted(
+    model: ServedEncoder,
+    fixed: FixedTexts,
+    texts: PairTexts,
+    pairs: Sequence[Pair],
+    options: PairOptions,
+    client: str,
+) -> tuple[list[EncoderText], list[int]]:
+    """Returns the inputs as `_paired` does, each pair in the model's prompt. Spaces before a text
+    are tokenized with it, as they are part of its first token."""
+    limit = TextLimit(options.max_tokens, options.truncates)
+    check_texts(model, texts.queries, texts.query_names, limit)
+    check_texts(model, texts.documents, texts.document_names, limit)
+    before, between = fixed.before.rstrip(" "), fixed.between.rstrip(" ")
+    space, gap = fixed.before[len(before) :], fixed.between[len(between) :]
+    encode = partial(model.texts.encode, [before, fixed.after])
+    head, tail = await model.tokenizing.run(client, encode)
+    ids = [*head.tolist(), FIRST, SECOND, *tail.tolist()]
+    given = GivenTexts(
+        [(space, query, between) for query in texts.queries],
+        [(gap, model.config.document_instruction, document) for document in texts.documents],
+    )
+    template = PairTemplate(ids, [0] * len(ids))
+    return await _paired(model, template, given, texts, pairs, options, client)
+
+
 async def _paired(
     model: ServedEncoder,
     template: PairTemplate,
+    given: GivenTexts,
     texts: PairTexts,
     pairs: Sequence[Pair],
     options: PairOptions,
@@ -379,10 +430,8 @@ async def _paired(
         together = min(_MAX_TOKENS, room * options.max_chunks)
         long = replace(whole, max_tokens=room * parts, max_together=together)
     long = long.at_most(options.max_document_tokens)
-    first = instructed(texts.queries, model.config.query_instruction)
-    second = instructed(texts.documents, model.config.document_instruction)
-    queries = await tokenize(model, first, texts.query_names, whole, client)
-    documents = await tokenize(model, second, texts.document_names, long, client)
+    queries = await tokenize(model, given.queries, texts.query_names, whole, client)
+    documents = await tokenize(model, given.documents, texts.document_names, long, client)
     tokens = PairTokens(queries, documents)
     fit = partial(fit_pairs, pairs, tokens, texts, options, room, model.info, _MAX_TOKENS)
     fitted: list[FittedPair] = fit() if len(pairs) == 1 else await model.tokenizing.run(client, fit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from fastovms.config import EncoderConfig
 from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo, Task
 from fastovms.parts.embeddings.encoder_backend import ThreadedEncoder, load_encoder
+from fastovms.parts.embeddings.pair_form import PairForm, find_pair_form
 from fastovms.server_config import ModelConfig
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.text_encoder import TextEncoder
@@ -109,6 +110,7 @@ class ServedEncoder(AnyServed):
 
     Attributes:
         tokenizing: tokenizes texts and pairs, a few at a time.
+        form: the prompt of a reranker that reads a pair as one text; None = no form is known.
     """
 
     backend: ThreadedEncoder
@@ -118,6 +120,7 @@ class ServedEncoder(AnyServed):
     tokenizing: FairThread[Any]
     aliases: tuple[str, ...] = ()
     hold: Callable[[], Release] = no_hold
+    form: PairForm | None = None
 
     @property
     def task(self) -> Task:
@@ -150,4 +153,12 @@ def load(
     )
     closes.append(tokenizing.close)
     metrics = backend.metrics(model.engine.device)
-    return ServedEncoder(backend, texts, model.encoder, metrics, tokenizing, model.names[1:])
+    served = ServedEncoder(backend, texts, model.encoder, metrics, tokenizing, model.names[1:])
+    if not served.joins_pairs:
+        return served
+    form = find_pair_form(model.path, info.config, model.chat.chat_template)
+    instruct = model.encoder.query_instruction
+    if form is not None and instruct:
+        # An operator may have written the prompt into the instructions.
+        form = None if form.is_written([instruct]) else replace(form, instruct=instruct)
+    return replace(served, form=form)

@@ -24,7 +24,12 @@ __all__ = [
 _BY_RANK: Final = (
     FormatRow("minimax_m3", "xml_formats.MINIMAX_M3", (("]<]minimax[>[",),)),
     FormatRow("gptoss", "named_formats.GPTOSS", (("<|channel|>",),), ("openai",)),
-    FormatRow("onyx", "xml_formats.ONYX", (("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),)),
+    FormatRow(
+        "onyx",
+        "xml_formats.ONYX",
+        (("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),),
+        ("muse_glimmer",),
+    ),
     FormatRow("gemma4", "python_calls.GEMMA4", (("<|tool_call>call:",),)),
     FormatRow("functiongemma", "python_calls.FUNCTIONGEMMA", (("<start_function_call>",),)),
     FormatRow("seed_oss", "xml_formats.SEED_OSS", (("<seed:tool_call>",),)),

@@ -1,0 +1,135 @@
+"""The prompt in which a reranker that is a decoder reads an instruction, a query and a document."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from fastovms.errors import InvalidField
+from fastovms.text.template_files import (
+    compile_template,
+    find_templates,
+    read_json,
+    read_text,
+    special_tokens,
+)
+
+logger = logging.getLogger(__name__)
+
+_QUERY, _DOCUMENT = "\ue000", "\ue001"
+"""Characters of no text, which stand for the query and the document while a form is rendered."""
+
+_START: Final = 12
+"""Characters of a prompt by which a query that is one already is recognized."""
+
+_QWEN3: Final = """\
+<|im_start|>system
+Judge whether the Document meets the requirements based on the Query and the Instruct provided. \
+Note that the answer can only be "yes" or "no".<|im_end|>
+<|im_start|>user
+<Instruct>: {{ (messages | selectattr("role", "eq", "system") | first).content if \
+messages[0].role == "system" else \
+"Given a web search query, retrieve relevant passages that answer the query" }}
+<Query>: {{ (messages | selectattr("role", "eq", "query") | first).content }}
+<Document>: {{ (messages | selectattr("role", "eq", "document") | first).content }}<|im_end|>
+<|im_start|>assistant
+<think>
+
+</think>
+
+
+"""
+"""The form on the card of Qwen3-Reranker, whose own template is that of a chat model."""
+
+
+class FixedTexts(NamedTuple):
+    """The texts of a prompt before the query, between the query and the document, and after it."""
+
+    before: str
+    between: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairForm:
+    """Renders the prompt of a pair.
+
+    Attributes:
+        render: renders the template, given its variables.
+        tokens: the values of `bos_token` and other special tokens.
+        instruct: the instruction if a request gives none; None = that of the template.
+    """
+
+    render: Callable[[Mapping[str, Any]], str]
+    tokens: Mapping[str, Any]
+    instruct: str | None = None
+
+    def fixed_texts(self, instruct: str | None = None) -> FixedTexts:
+        """Returns the texts around the query and the document. Raises InvalidField if an
+        instruction has a character that stands for one of them."""
+        instruct = self.instruct if instruct is None else instruct
+        given = {"system": instruct, "query": _QUERY, "document": _DOCUMENT}
+        messages = [
+            {"role": role, "content": text} for role, text in given.items() if text is not None
+        ]
+        prompt = self.render(
+            {**self.tokens, "messages": messages, "tools": None, "add_generation_prompt": True}
+        )
+        before, *rest = prompt.split(_QUERY)
+        between, *last = rest[0].split(_DOCUMENT) if len(rest) == 1 else [""]
+        if len(last) != 1:
+            raise InvalidField(
+                "instruct must not have private characters of Unicode, U+E000 and U+E001",
+                param="instruct",
+            )
+        return FixedTexts(before, between, last[0])
+
+    def is_written(self, queries: Iterable[str]) -> bool:
+        """Returns whether a client, or the operator, has already written the prompt itself."""
+        start = self.fixed_texts().before[:_START]
+        return bool(start) and any(query.startswith(start) for query in queries)
+
+
+def find_pair_form(
+    model_dir: Path, config: Mapping[str, Any], override: Path | str | None
+) -> PairForm | None:
+    """Returns the form of a reranker's prompt: that of `override`, a chat template or its file, or
+    of a chat template of the model with the roles of query and document, or that of
+    Qwen3-Reranker's card; None = no form is known. Raises ConfigurationError if a file is broken.
+    `config` is the content of config.json."""
+    sources = [source for source in find_templates(model_dir).values() if _has_roles(source)]
+    if override is not None:
+        sources = [override if isinstance(override, str) else read_text(override)]
+    if not sources and config.get("model_type") == "qwen3":
+        sources = [_QWEN3]
+    if not sources:
+        logger.warning(
+            "%s has no template with the roles query and document: a query and its document are "
+            "joined as they are; --chat-template gives a template",
+            model_dir,
+        )
+        return None
+    return PairForm(compile_template(sources[0]), special_tokens(model_dir), _prompt(model_dir))
+
+
+def _has_roles(source: str) -> bool:
+    return all(f'"{role}"' in source or f"'{role}'" in source for role in ("query", "document"))
+
+
+def _prompt(model_dir: Path) -> str | None:
+    """Returns the default prompt in the settings of sentence_transformers."""
+    settings = read_json(model_dir / "config_sentence_transformers.json")
+    prompts, name = settings.get("prompts"), settings.get("default_prompt_name")
+    prompt = prompts.get(name) if isinstance(prompts, dict) else None
+    return prompt if isinstance(prompt, str) else None
+
+
+def answer_ids(model_dir: Path) -> Mapping[bytes, int]:
+    """Returns the ids of the tokens whose logits are the score, as sentence_transformers has them;
+    empty = not given."""
+    found = read_json(model_dir / "1_LogitScore" / "config.json")
+    no, yes = found.get("false_token_id"), found.get("true_token_id")
+    return {b"no": no, b"yes": yes} if isinstance(no, int) and isinstance(yes, int) else {}

@@ -102,9 +102,11 @@ class EngineCounters:
     copies."""
 
     num_prefix_cache_queries: Annotated[
-        int, Counter("prefix_cache_queries", "Prompt tokens looked up")
+        int, Counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache")
     ] = 0
-    num_prefix_cache_hits: Annotated[int, Counter("prefix_cache_hits", "Prompt tokens found")] = 0
+    num_prefix_cache_hits: Annotated[
+        int, Counter("prefix_cache_hits", "Prompt tokens found in the prefix cache")
+    ] = 0
     num_preemptions: Annotated[
         int,
         Counter(
@@ -141,11 +143,14 @@ class StoredPrefixStats:
         int, Gauge("prefix_cache_disk_bytes", "Bytes of the prefix cache on disk")
     ] = 0
     num_tokens_restored: Annotated[
-        int, Counter("prefix_cache_disk_hits", "Prompt tokens read from disk")
+        int, Counter("prefix_cache_disk_hits", "Prompt tokens read from the prefix cache on disk")
     ] = 0
     seconds_saved: Annotated[
         float,
-        Counter("prefix_cache_disk_saved_seconds", "Time that reading prompts from disk saved"),
+        Counter(
+            "prefix_cache_disk_saved_seconds",
+            "Seconds of computing saved by prompts read from disk",
+        ),
     ] = 0.0
     num_bytes_read: Annotated[
         int, Counter("prefix_cache_disk_read_bytes", "Bytes read from the prefix cache on disk")
@@ -156,7 +161,9 @@ class StoredPrefixStats:
     ] = 0
     num_damaged: Annotated[
         int,
-        Counter("prefix_cache_disk_damaged", "Blocks on disk that were damaged or unreadable"),
+        Counter(
+            "prefix_cache_disk_damaged", "Blocks of the prefix cache on disk that were damaged"
+        ),
     ] = 0
 
 
@@ -171,7 +178,7 @@ class EncoderCounters:
 
     num_texts: Annotated[int, Counter("encoder_texts", "Texts and pairs of texts encoded")] = 0
     num_padding_tokens: Annotated[
-        int, Counter("encoder_padding_tokens", "Tokens computed only to fill batches up")
+        int, Counter("encoder_padding_tokens", "Padding tokens computed in batches of texts")
     ] = 0
     batch_sizes: Annotated[
         Histogram | None,
@@ -188,13 +195,17 @@ class GrammarStats:
         num_overloads: grammars refused because too many waited, or they waited too long.
     """
 
-    num_running: Annotated[int, Gauge("num_grammars_running", "Grammars being tried")] = 0
-    num_waiting: Annotated[int, Gauge("num_grammars_waiting", "Grammars that wait for it")] = 0
-    num_trials: Annotated[int, Counter("grammar_trials", "Trials of grammars")] = 0
-    num_deaths: Annotated[
-        int, Counter("grammar_trial_deaths", "Trials that ended their process")
+    num_running: Annotated[
+        int, Gauge("num_grammars_running", "Grammars that a child process tries now")
     ] = 0
-    num_overloads: Annotated[int, Counter("grammar_overloads", "Grammars turned away")] = 0
+    num_waiting: Annotated[int, Gauge("num_grammars_waiting", "Grammars that wait to be tried")] = 0
+    num_trials: Annotated[int, Counter("grammar_trials", "Grammars tried in a child process")] = 0
+    num_deaths: Annotated[
+        int, Counter("grammar_trial_deaths", "Trials of a grammar that ended the child process")
+    ] = 0
+    num_overloads: Annotated[
+        int, Counter("grammar_overloads", "Grammars refused because too many wait to be tried")
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,20 +220,27 @@ class BackendStats:
         step_seconds: the durations of steps; None before the first. Still updated.
     """
 
-    num_running: Annotated[int, Gauge("num_requests_running", "Sequences in the running batch")] = 0
-    num_waiting: Annotated[int, Gauge("num_requests_waiting", "Sequences that wait to run")] = 0
+    num_running: Annotated[
+        int, Gauge("num_requests_running", "Sequences (samples of requests) in the running batch")
+    ] = 0
+    num_waiting: Annotated[
+        int, Gauge("num_requests_waiting", "Sequences (samples of requests) that wait to run")
+    ] = 0
     num_held: Annotated[
         int,
-        Gauge("num_requests_waiting_for_disk", "Of these, how many wait for their prompts on disk"),
+        Gauge(
+            "num_requests_waiting_for_disk",
+            "Sequences that wait for a part of their prompt on disk",
+        ),
     ] = 0
     longest_step_seconds: Annotated[
-        float, Gauge("longest_step_seconds", "The longest step so far")
+        float, Gauge("longest_step_seconds", "Longest step of the engine so far, in seconds")
     ] = 0.0
     packed_weights_bytes: Annotated[
-        int, Gauge("packed_weights_bytes", "Bytes of weights that the decode kernels have packed")
+        int, Gauge("packed_weights_bytes", "Bytes of weights packed for the decode kernels")
     ] = 0
     kv_cache_bytes: Annotated[
-        int, Gauge("kv_cache_bytes", "Bytes of the KV cache that have been used so far")
+        int, Gauge("kv_cache_bytes", "Bytes of the KV cache used so far at most")
     ] = 0
     grammars: GrammarStats = field(default_factory=GrammarStats)
     stored_prefixes: StoredPrefixStats = field(default_factory=StoredPrefixStats)

@@ -3,7 +3,8 @@
 A flag without use is accepted, so that a command line need not change, and is named in one line of
 the log; a wrong value is refused. A flag that would change answers is refused, with what to do
 instead. vLLM's flags are those of 0.27.1, as listed by Runpod's worker, and the flags that vLLM
-has removed since 0.9. llama.cpp's flags are those of llama-server as of November 2026.
+has removed since 0.9; flags added since 0.27.1 are unknown. llama.cpp's flags are those of
+llama-server as of November 2026.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _without_use(reason: str, names: str, switches: str = "") -> tuple[ForeignFl
 
 _FILES: Final = "the model's files say it"
 _ALWAYS: Final = "it is always so"
-_ONE_SERVER: Final = "one process answers"
+_ONE_SERVER: Final = "one server process answers"
 _EXPORT: Final = "the exported graph says it: export the model with it"
 _DEVICE: Final = "--device chooses the device that runs the whole model"
 _ADAPTERS: Final = "adapters are served as --lora-modules, --max-loras and --max-lora-rank say"

@@ -125,7 +125,7 @@ class HttpMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         requests = CounterMetricFamily(
             f"{_PREFIX}requests",
-            "Requests answered; 499: the client left before its answer began",
+            "Requests answered; 499: the client disconnected before its answer began",
             labels=["method", "route", "status"],
         )
         by_route: dict[str, Histogram] = {}
@@ -135,18 +135,20 @@ class HttpMetrics(Collector):
         yield requests
         durations = HistogramMetricFamily(
             f"{_PREFIX}request_duration_seconds",
-            "Head received to last byte written",
+            "Seconds from a request's head to the last byte of its answer",
             labels=["route"],
         )
         for route, histogram in by_route.items():
             durations.add_metric([route], *histogram.buckets())
         yield durations
-        yield CounterMetricFamily(f"{_PREFIX}received_bytes", "Request bodies", self._num_received)
-        yield CounterMetricFamily(f"{_PREFIX}sent_bytes", "Written to clients", self._num_sent)
+        yield CounterMetricFamily(
+            f"{_PREFIX}received_bytes", "Bytes of request bodies received", self._num_received
+        )
+        yield CounterMetricFamily(f"{_PREFIX}sent_bytes", "Bytes of answers sent", self._num_sent)
         server = self._server()
         for name, description, value in (
-            ("connections", "Open connections", server.num_connections),
-            ("handshakes", "TLS handshakes that are not over", server.num_handshakes),
-            ("buffered_body_bytes", "Request bodies in memory", server.num_body_bytes),
+            ("connections", "Open connections of clients", server.num_connections),
+            ("handshakes", "TLS handshakes in progress", server.num_handshakes),
+            ("buffered_body_bytes", "Bytes of request bodies in memory", server.num_body_bytes),
         ):
             yield GaugeMetricFamily(f"{_PREFIX}{name}", description, value)

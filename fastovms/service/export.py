@@ -32,9 +32,9 @@ _ROUTES: Final = frozenset(
 
 _TEXTS: Final = {
     "accepted": "Requests that named a model which is served here",
-    "rejected": "None: what is wrong with a request is its model's to find",
+    "rejected": "Always 0: a request that names a served model is accepted",
     "success": "Accepted requests that were answered to the end",
-    "fail": "Accepted requests that were not",
+    "fail": "Accepted requests that failed or were cut off",
 }
 
 

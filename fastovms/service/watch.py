@@ -179,7 +179,9 @@ class ChildCollector(Collector):
         name = "fastovms_child_process"
         yield GaugeMetricFamily(f"{name}es", "Child processes", value=len(sizes))
         yield GaugeMetricFamily(
-            f"{name}_resident_memory_bytes", "Their resident memory", value=sum(sizes)
+            f"{name}_resident_memory_bytes",
+            "Resident bytes of all child processes",
+            value=sum(sizes),
         )
 
 

@@ -76,12 +76,16 @@ class StateCollector(Collector):
         num_objects, num_bytes, num_failures, is_on_disk = self._stats()
         for name, text, value in (
             ("state_objects", "Responses and conversations kept", num_objects),
-            ("state_bytes", "Bytes of them", num_bytes),
-            ("state_on_disk", "1 = what is kept outlives the process", is_on_disk),
-            ("background_responses", "Responses in the background", self._num_background()),
+            ("state_bytes", "Bytes of the responses and conversations kept", num_bytes),
+            ("state_on_disk", "1 if responses and conversations outlive the process", is_on_disk),
+            (
+                "background_responses",
+                "Responses that run in the background",
+                self._num_background(),
+            ),
         ):
             yield GaugeMetricFamily(_PREFIX + name, text, value=value)
-        text = "Operations of the store that failed"
+        text = "Operations of the response store that failed"
         yield CounterMetricFamily(f"{_PREFIX}state_failures", text, value=num_failures)
 
 

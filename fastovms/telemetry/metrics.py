@@ -113,40 +113,63 @@ class GenerationMetrics:
 
     time_to_first_token: Annotated[
         Histogram,
-        _histogram("time_to_first_token_seconds", "Request to first token", _FIRST_TOKEN_BUCKETS),
+        _histogram(
+            "time_to_first_token_seconds",
+            "Seconds from a request to its first token",
+            _FIRST_TOKEN_BUCKETS,
+        ),
     ]
     inter_token_latency: Annotated[
-        Histogram, _histogram("inter_token_latency_seconds", "Between tokens", STEP_BUCKETS)
+        Histogram,
+        _histogram(
+            "inter_token_latency_seconds", "Seconds between two tokens of a sample", STEP_BUCKETS
+        ),
     ]
     request_queue_time: Annotated[
-        Histogram, _histogram("request_queue_time_seconds", "Waiting to run", _REQUEST_BUCKETS)
+        Histogram,
+        _histogram(
+            "request_queue_time_seconds", "Seconds that a request waits to run", _REQUEST_BUCKETS
+        ),
     ]
     request_prefill_time: Annotated[
         Histogram,
-        _histogram("request_prefill_time_seconds", "Run to first token", _REQUEST_BUCKETS),
+        _histogram(
+            "request_prefill_time_seconds",
+            "Seconds from the start of a request's run to its first token",
+            _REQUEST_BUCKETS,
+        ),
     ]
     request_decode_time: Annotated[
         Histogram,
-        _histogram("request_decode_time_seconds", "First token to last", _REQUEST_BUCKETS),
+        _histogram(
+            "request_decode_time_seconds",
+            "Seconds from the first to the last token of a request",
+            _REQUEST_BUCKETS,
+        ),
     ]
     request_time_per_output_token: Annotated[
         Histogram,
         _histogram(
             "request_time_per_output_token_seconds",
-            "Mean of a sample's times between tokens",
+            "Mean seconds between the tokens of a sample",
             STEP_BUCKETS,
         ),
     ]
     e2e_request_latency: Annotated[
         Histogram,
-        _histogram("e2e_request_latency_seconds", "Request to last token", _REQUEST_BUCKETS),
+        _histogram(
+            "e2e_request_latency_seconds",
+            "Seconds from a request to its last token",
+            _REQUEST_BUCKETS,
+        ),
     ]
     request_prompt_tokens: Annotated[
-        Histogram, _histogram("request_prompt_tokens", "Prompt tokens a request", _NUMBER_BUCKETS)
+        Histogram,
+        _histogram("request_prompt_tokens", "Prompt tokens of a request", _NUMBER_BUCKETS),
     ]
     request_generation_tokens: Annotated[
         Histogram,
-        _histogram("request_generation_tokens", "Tokens generated a request", _NUMBER_BUCKETS),
+        _histogram("request_generation_tokens", "Tokens generated for a request", _NUMBER_BUCKETS),
     ]
     request_max_num_generation_tokens: Annotated[
         Histogram,
@@ -157,11 +180,16 @@ class GenerationMetrics:
         ),
     ]
     request_params_n: Annotated[
-        Histogram, _histogram("request_params_n", "Samples a prompt", _SAMPLE_BUCKETS)
+        Histogram,
+        _histogram("request_params_n", "Samples that a request asks for (n)", _SAMPLE_BUCKETS),
     ]
     request_params_max_tokens: Annotated[
         Histogram,
-        _histogram("request_params_max_tokens", "Tokens asked for a sample", _NUMBER_BUCKETS),
+        _histogram(
+            "request_params_max_tokens",
+            "Most tokens of a sample that a request asks for (max_tokens)",
+            _NUMBER_BUCKETS,
+        ),
     ]
 
     def __init__(

@@ -10,7 +10,7 @@ RUNNING = "fastovms_num_requests_running"
 WAITING = "fastovms_num_requests_waiting"
 
 METRICS = f"""\
-# HELP {RUNNING} Sequences in the running batch
+# HELP {RUNNING} Sequences (samples of requests) in the running batch
 # TYPE {RUNNING} gauge
 {RUNNING}{{model_name="a"}} 3.0
 {RUNNING}{{model_name="b"}} 2.0

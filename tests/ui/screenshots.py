@@ -49,13 +49,6 @@ ITEMS: list[dict[str, Any]] = [
         "content": [{"type": "reasoning_text", "text": "Two halves, then merge."}],
     },
     {"role": "assistant", "content": ANSWER},
-    {"role": "user", "content": "And what is the weather in Paris?"},
-    {
-        "type": "function_call",
-        "call_id": "call_1",
-        "name": "get_weather",
-        "arguments": '{"city": "Paris"}',
-    },
 ]
 MATH = r"""The Gaussian integral, and the roots of \(ax^2 + bx + c = 0\):
 

@@ -254,7 +254,8 @@ def metrics_page() -> str:
         "dashboards need one change. vLLM lacks, of the first section, `model_info`, those of "
         "grammars, of encoders and of the prefix cache on disk, `longest_step_seconds`, "
         "`step_seconds`, `packed_weights_bytes` and `kv_cache_bytes`. `num_requests_*` count "
-        "sequences, as vLLM's do: a request for three samples counts three times. `GET /metrics?name[]=fastovms_generation_tokens_total` "
+        "sequences, as vLLM's do: a request for three samples counts three times. "
+        "`GET /metrics?name[]=fastovms_generation_tokens_total` "
         "answers with the series of that name alone, at a fraction of the cost; `name[]` may come "
         "several times.",
     ]

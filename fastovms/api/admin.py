@@ -713,15 +713,15 @@ class ServableRoutes:
         )
 
     def ready(self, request: Request) -> Response:
-        """Answers 200 with an empty body; 404 for an unknown model, 503 for a model that has failed
-        or is not loaded."""
+        """Answers 200 with an empty body if requests for the model are answered; 404 for an unknown
+        model, 503 for a model that has failed or is not loaded by its next request."""
         model = self._find(request)
         if model is None:
             return _unknown(request)
         failure = model.failure
         if failure is not None:
             return error_response(BackendUnavailable(f"the engine has failed: {failure}"), OVMS)
-        if model.state is ModelState.AVAILABLE:
+        if self._is_ready(model):
             return _READY
         return error_response(BackendUnavailable(f"the model is {model.state.value}"), OVMS)
 
@@ -753,7 +753,18 @@ class ServableRoutes:
         return json_response(self._statuses(), 201 if outcome.has_changed else 200)
 
     def _statuses(self) -> ServerConfigStatus:
-        return {model.name: _servable_status(model) for model in self._models.known}
+        return {
+            model.name: _servable_status(model, is_ready=self._is_ready(model))
+            for model in self._models.known
+        }
+
+    def _is_ready(self, model: KnownModel) -> bool:
+        """Returns whether a model is in memory, or is loaded by its next request. Programs that
+        wait until it is ready send no request before."""
+        holder = self._models.holder
+        loads_on_demand = holder is not None and holder.loads_on_demand
+        is_away = loads_on_demand and model.state is not ModelState.FAILED
+        return model.state is ModelState.AVAILABLE or is_away
 
     def _find(self, request: Request) -> KnownModel | None:
         if request.path_params.get("version", _VERSION) != _VERSION:
@@ -768,11 +779,12 @@ _STATES: Final[Mapping[ModelState, ServableState]] = {
     ModelState.UNLOADING: "UNLOADING",
     ModelState.FAILED: "END",
 }
-"""OVMS's words. It has none for a model that is out of memory, and comes back when it is asked."""
+"""OVMS's words for models that are not ready."""
 
 
-def _servable_status(model: KnownModel) -> ModelStatus:
-    state, status = _STATES[model.state], VersionStatusDetails("OK", "OK")
+def _servable_status(model: KnownModel, *, is_ready: bool) -> ModelStatus:
+    state = "AVAILABLE" if is_ready else _STATES[model.state]
+    status = VersionStatusDetails("OK", "OK")
     fault = model.failure or model.reason
     if fault:
         state, status = "END", VersionStatusDetails("UNKNOWN", fault)

@@ -139,7 +139,7 @@ def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
     router.add("GET", "/v1/config", servables.config, status)
     router.add("POST", "/v1/config/reload", servables.reload, reload)
     ready = _model_operation(
-        "Answers 200 when the model can be asked, 503 when it is not in memory or has failed. The "
+        "Answers 200 when the model can be asked, 503 when it is not loaded or has failed. The "
         "only version is 1.",
         Nothing,
     )

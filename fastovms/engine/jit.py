@@ -85,8 +85,8 @@ def _announce() -> None:
     """Logs once, after the first kernel that was not cached, how long the compilation of the others
     takes."""
     logger.info(
-        "first start: compiling the sampling code in the background, which takes about 7 s of a core; "
-        "requests are already answered, a little more slowly"
+        "first start: compiling the sampling code in the background, which takes about 7 s of a "
+        "core; requests are already answered, a little more slowly"
     )
 
 

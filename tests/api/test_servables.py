@@ -3,6 +3,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from fastovms.api.served import ModelState
 from tests.fakes import model_info
 
 NAME = "org/fake 1"
@@ -37,6 +38,33 @@ async def test_status_of_the_configuration(api, method, path):
     [version] = body[NAME]["model_version_status"]
     assert (status, version["state"]) == (200, "END")
     assert version["status"]["error_message"] == "inference hung"
+
+
+class Holder:
+    """Of models that are loaded on demand, or not."""
+
+    def __init__(self, loads_on_demand: bool) -> None:
+        self.loads_on_demand = loads_on_demand
+
+
+@pytest.mark.parametrize(
+    ("state", "loads_on_demand", "is_ready"),
+    [
+        (ModelState.UNLOADED, True, True),
+        (ModelState.UNLOADING, True, True),
+        (ModelState.FAILED, True, False),
+        (ModelState.LOADING, False, False),
+        (ModelState.UNLOADED, False, False),
+    ],
+)
+async def test_model_is_ready_if_its_next_request_loads_it(api, state, loads_on_demand, is_ready):
+    models = api.context.models
+    models.holder = Holder(loads_on_demand)
+    models.known[0].state = state
+    status, _ = await ask(api, "GET", f"/v2/models/{NAME}/ready")
+    assert status == (200 if is_ready else 503)
+    _, body = await ask(api, "GET", "/v1/config")
+    assert (body == AVAILABLE) is is_ready
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 
 from bench.random_models.shapes import SHAPES, Shape
@@ -102,27 +101,3 @@ def write_random_adapter(
     """Writes an adapter for a model of a shape, and returns its directory."""
     tensors = random_tensors(shape, rank=rank, seed=seed, modules=modules)
     return write_adapter(directory, tensors, rank=rank)
-
-
-def write_merged(
-    model_dir: Path, directory: Path, tensors: Mapping[str, Array], scale: float
-) -> Path:
-    """Writes the graph of a model in f32 with an adapter added to its weights."""
-    model = ov.Core().read_model(model_dir / "openvino_model.xml")
-    num_merged = 0
-    for node in model.get_ordered_ops():
-        if node.get_type_name() != "Constant" or not node.get_friendly_name().endswith(".weight"):
-            continue
-        name = f"base_model.model.{node.get_friendly_name().removesuffix('.weight')}"
-        if f"{name}.lora_A.weight" not in tensors:
-            continue
-        down, up = (tensors[f"{name}.lora_{side}.weight"].astype(np.float64) for side in "AB")
-        merged = (node.data + scale * (up @ down)).astype(np.float32)
-        constant = ov.op.Constant(merged)
-        for target in node.output(0).get_target_inputs():
-            target.replace_source_output(constant.output(0))
-        num_merged += 1
-    assert 2 * num_merged == len(tensors)
-    directory.mkdir(parents=True, exist_ok=True)
-    ov.save_model(model, directory / "openvino_model.xml", compress_to_fp16=False)
-    return directory

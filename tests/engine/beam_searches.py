@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.processors import logits_processors
 from fastovms.params import BeamSearch, GenerationOutput, GenerationRequest, SamplingParams
 from fastovms.parts.beams import BeamSearcher
-from tests.engine.engines import full_engine
+from tests.engine.engines import fake_engine
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel
 
 EOS = 3
@@ -39,28 +39,21 @@ class RandomModel(FakeModel):
 
 
 def make_engine(
-    *, num_blocks: int = 128, max_model_len: int = 64, block_size: int = 4, **config: object
+    *, num_blocks: int = 128, max_model_len: int = 64, block_size: int = 4, **config: Any
 ) -> Engine:
-    model = RandomModel(block_size)
-    model.allocate_cache(num_blocks)
-    return full_engine(
-        model,
-        EngineConfig(**config),  # type: ignore[arg-type]
+    return fake_engine(
+        RandomModel(block_size),
         num_blocks=num_blocks,
         max_model_len=min(max_model_len, num_blocks * block_size),
-        new_seed=lambda: 0,
+        **config,
     )
 
 
 def beam_request(
-    request_id: str, prompt: list[int], search: BeamSearch, **params: object
+    request_id: str, prompt: list[int], search: BeamSearch, **params: Any
 ) -> GenerationRequest:
-    defaults: dict[str, object] = {
-        "n": search.num_beams,
-        "max_tokens": 10,
-        "eos_token_ids": frozenset({EOS}),
-    }
-    sampling = SamplingParams(beam_search=search, **{**defaults, **params})  # type: ignore[arg-type]
+    known = {"n": search.num_beams, "max_tokens": 10, "eos_token_ids": frozenset({EOS})}
+    sampling = SamplingParams(**{"beam_search": search, **known, **params})
     return GenerationRequest(request_id, prompt, sampling)
 
 
@@ -82,6 +75,11 @@ def run(engine: Engine, *requests: GenerationRequest) -> Outputs:
         step(engine, outputs)
     assert engine.blocks.num_free_blocks == engine.blocks.num_blocks
     return outputs
+
+
+def found_by(outputs: Outputs, request: GenerationRequest) -> list[list[int]]:
+    """Returns the texts of a search, the best one first."""
+    return [outputs[request.request_id, index].token_ids for index in range(request.params.n)]
 
 
 def processed_logits(request: GenerationRequest, text: list[int]) -> np.ndarray:

@@ -7,7 +7,6 @@ engine.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,16 +15,15 @@ import openvino as ov
 import openvino_genai
 
 from fastovms.engine.engine import Engine
-from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.params import GenerationRequest, SamplingParams
+from tests.engine import engines
+from tests.engine.engines import Outputs
 
 EXACT = {
     "INFERENCE_PRECISION_HINT": "f32",
     "KV_CACHE_PRECISION": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
-
-Outputs = dict[tuple[int, int], list[GenerationOutput]]
-"""By prompt and sample."""
 
 
 def run_reference(
@@ -60,15 +58,6 @@ def run_reference(
 
 
 def run(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> Outputs:
-    outputs: Outputs = defaultdict(list)
-    for i, prompt in enumerate(prompts):
-        engine.add(GenerationRequest(str(i), prompt, params))
-    while engine.has_work:
-        for request_id, output in engine.step():
-            outputs[int(request_id), output.index].append(output)
-    engine.check()
-    return outputs
-
-
-def tokens(outputs: list[GenerationOutput]) -> list[int]:
-    return [token_id for output in outputs for token_id in output.token_ids]
+    """Runs prompts, whose numbers are the names of their requests."""
+    requests = [GenerationRequest(str(i), prompt, params) for i, prompt in enumerate(prompts)]
+    return engines.run(engine, *requests)

@@ -6,24 +6,27 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fastovms.config import EngineConfig
 from fastovms.engine.model.model import Model
-from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.params import GenerationRequest
 from fastovms.parts.prefix_cache.directory import BlockDirectory
 from fastovms.parts.prefix_cache.engine import PrefixEngine
 from fastovms.parts.prefix_cache.stored_prefixes import ModelBlocks, PrefixFiles
-from tests.engine.engines import full_engine
+from tests.engine.engines import full_engine, greedy
 from tests.engine.fake_model import FakeModel
 
 BLOCK_SIZE = 4
 
 
-def request(name: str, prompt: list[int], *, salt: str | None = None, tenant: str = "",
-            **params: object) -> GenerationRequest:  # fmt: skip
-    sampling = SamplingParams(**{"temperature": 0, "max_tokens": 4, **params})  # type: ignore[arg-type]
-    return GenerationRequest(name, prompt, sampling, cache_salt=salt, tenant=tenant)
+def request(
+    name: str, prompt: list[int], *, salt: str | None = None, tenant: str = "", **params: Any
+) -> GenerationRequest:
+    asked = greedy(name, prompt, **{"max_tokens": 4, **params})
+    return replace(asked, cache_salt=salt, tenant=tenant)
 
 
 class StoredEngine:
@@ -75,6 +78,11 @@ class StoredEngine:
     def ask(self, asked: GenerationRequest) -> list[int]:
         self.prefixes.add(asked)
         return self.run()[asked.request_id]
+
+    def write_all(self) -> None:
+        """Does what the writer calls for until it stops calling."""
+        while self.prefixes.is_writing:
+            self.call_next()
 
     def fire_timers(self) -> None:
         """Lets all the time pass for which requests wait."""

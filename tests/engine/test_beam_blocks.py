@@ -4,54 +4,42 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastovms.errors import RequestError
-from fastovms.params import BeamSearch, EarlyStopping, GenerationRequest, SamplingParams
+from fastovms.params import BeamSearch, EarlyStopping
 from tests.engine.beam_searches import (
     Outputs,
     RandomModel,
     beam_request,
+    found_by,
     make_engine,
     random_prompts,
     run,
     search_alone,
     step,
 )
+from tests.engine.engines import greedy
 from tests.engine.fake_model import VOCAB_SIZE
+
+ENDLESS: dict[str, Any] = {"eos_token_ids": frozenset(), "max_tokens": 8}
 
 
 def test_beams_share_what_they_have_in_common() -> None:
     """Without sharing, 4 beams of 48 tokens would need twice as many blocks."""
     engine = make_engine(num_blocks=24)
-    request = beam_request("r", list(range(40)), BeamSearch(4), max_tokens=8, ignore_eos=True)
-    outputs = run(engine, request)
-    assert [outputs["r", i].token_ids for i in range(4)] == search_alone(
-        beam_request("", list(range(40)), BeamSearch(4), max_tokens=8, eos_token_ids=frozenset())
+    request = beam_request(
+        "r", list(range(40)), BeamSearch(4), max_tokens=8, eos_token_ids=frozenset()
     )
+    assert found_by(run(engine, request), request) == search_alone(request)
     assert engine.counters.num_preemptions == 0
     model = engine._model
     assert isinstance(model, RandomModel)
     assert 0 < model.num_copies <= 3 * 8
-
-
-@pytest.mark.parametrize("num_steps", [0, 1, 3, 6])
-def test_abort_frees_all_blocks_of_a_beam_search_at_any_step(num_steps: int) -> None:
-    engine = make_engine(max_num_batched_tokens=16)
-    engine.add(beam_request("gone", list(range(30)), BeamSearch(4), ignore_eos=True))
-    engine.add(beam_request("kept", [7, 8], BeamSearch(2), n=2))
-    outputs: Outputs = {}
-    for _ in range(num_steps):
-        step(engine, outputs)
-    engine.abort("gone")
-    engine.check()
-    while engine.has_work:
-        step(engine, outputs)
-    assert sorted(outputs) == [("kept", 0), ("kept", 1)]
-    assert engine.blocks.num_free_blocks == engine.blocks.num_blocks
 
 
 def test_a_search_goes_on_while_one_of_its_samples_is_wanted() -> None:
@@ -96,12 +84,12 @@ def test_beams_that_could_never_run_are_refused(
 def test_beams_that_come_back_share_their_prompt_again() -> None:
     """They are preempted by a sample that grows; without sharing they would never fit again."""
     engine = make_engine(num_blocks=24, enable_prefix_caching=False)
-    sample = GenerationRequest("s", [1] * 28, SamplingParams(temperature=0, max_tokens=20))
-    prompt = list(range(40))
-    request = beam_request("r", prompt, BeamSearch(4), eos_token_ids=frozenset(), max_tokens=8)
-    outputs = run(engine, sample, request)
+    request = beam_request(
+        "r", list(range(40)), BeamSearch(4), eos_token_ids=frozenset(), max_tokens=8
+    )
+    outputs = run(engine, greedy("s", [1] * 28, max_tokens=20), request)
     assert engine.counters.num_preemptions >= 4
-    assert [outputs["r", i].token_ids for i in range(4)] == search_alone(request)
+    assert found_by(outputs, request) == search_alone(request)
 
 
 def test_request_of_higher_rank_does_not_split_a_group_of_beams() -> None:
@@ -109,24 +97,18 @@ def test_request_of_higher_rank_does_not_split_a_group_of_beams() -> None:
     engine = make_engine(
         num_blocks=20, enable_prefix_caching=False, max_num_seqs=12, max_num_batched_tokens=12
     )
-    search = BeamSearch(4)
-    sample = GenerationRequest("s", [1] * 28, SamplingParams(temperature=0, max_tokens=20))
-    request = beam_request("r", [2] * 21, search, eos_token_ids=frozenset(), max_tokens=8)
-    engine.add(sample)
+    request = beam_request("r", [2] * 21, BeamSearch(4), **ENDLESS)
+    engine.add(greedy("s", [1] * 28, max_tokens=20))
     engine.add(request)
     outputs: Outputs = {}
     num_intruders = 0
     while engine.has_work:
         step(engine, outputs)
-        states = {s.status for s in engine._requests.get("r", ())}
-        if len(states) == 2:
-            intruder = GenerationRequest(
-                f"i{num_intruders}", [3], SamplingParams(max_tokens=2), priority=-1
-            )
-            engine.add(intruder)
+        if len({s.status for s in engine._requests.get("r", ())}) == 2:
+            engine.add(replace(greedy(f"i{num_intruders}", [3], max_tokens=2), priority=-1))
             num_intruders += 1
     assert num_intruders > 0
-    assert [outputs["r", i].token_ids for i in range(4)] == search_alone(request)
+    assert found_by(outputs, request) == search_alone(request)
 
 
 @pytest.mark.slow
@@ -134,21 +116,19 @@ def test_request_of_higher_rank_does_not_split_a_group_of_beams() -> None:
 @given(
     seed=st.integers(0, 2**32),
     num_blocks=st.integers(16, 40),
-    max_num_seqs=st.integers(4, 10),
-    budget=st.integers(4, 40),
-    caching=st.booleans(),
+    config=st.fixed_dictionaries(
+        {
+            "max_num_seqs": st.integers(4, 10),
+            "max_num_batched_tokens": st.integers(4, 40),
+            "enable_prefix_caching": st.booleans(),
+        }
+    ),
 )
 def test_random_operations_never_lose_a_block_or_a_beam(
-    seed: int, num_blocks: int, max_num_seqs: int, budget: int, caching: bool
+    seed: int, num_blocks: int, config: dict[str, Any]
 ) -> None:
     rng = random.Random(seed)
-    engine = make_engine(
-        num_blocks=num_blocks,
-        max_model_len=num_blocks * 4,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=budget,
-        enable_prefix_caching=caching,
-    )
+    engine = make_engine(num_blocks=num_blocks, max_model_len=num_blocks * 4, **config)
     stems = random_prompts(3, seed)
     expected: dict[tuple[str, int], list[int]] = {}
     outputs: Outputs = {}
@@ -168,10 +148,8 @@ def test_random_operations_never_lose_a_block_or_a_beam(
                 texts = enumerate(search_alone(request))
                 expected |= {(request_id, index): text for index, text in texts}
         elif choice < 0.24 and len(engine._requests) < 10:
-            params = SamplingParams(
-                temperature=0, max_tokens=rng.randint(1, 8), n=rng.choice([1, 2])
-            )
-            engine.add(GenerationRequest(request_id, prompt, params))
+            params = {"max_tokens": rng.randint(1, 8), "n": rng.choice([1, 2])}
+            engine.add(greedy(request_id, prompt, **params))
         elif choice < 0.3 and engine._requests:
             victim = rng.choice(list(engine._requests))
             index = rng.choice([None, 0, 1])

@@ -19,11 +19,10 @@ from fastovms.params import (
     BeamSearch,
     EarlyStopping,
     FinishReason,
-    GenerationOutput,
-    GenerationRequest,
     SamplingParams,
 )
 from fastovms.server_config import DEMO_MODEL
+from tests.engine import engines, reference
 from tests.engine.engines import full_engine
 from tests.engine.reference import EXACT
 
@@ -110,21 +109,13 @@ def run(
     engine: Engine, prompts: list[list[int]], search: BeamSearch, *, n: int, end_token_id: int
 ) -> Texts:
     params = SamplingParams(
-        max_tokens=NUM_TOKENS,
-        n=n,
-        eos_token_ids=frozenset({end_token_id}),
-        beam_search=search,
+        max_tokens=NUM_TOKENS, n=n, eos_token_ids=frozenset({end_token_id}), beam_search=search
     )
-    for i, prompt in enumerate(prompts):
-        engine.add(GenerationRequest(str(i), prompt, params))
-    outputs: dict[tuple[int, int], GenerationOutput] = {}
-    while engine.has_work:
-        outputs |= {(int(of), output.index): output for of, output in engine.step()}
-        engine.check()
+    outputs = reference.run(engine, prompts, params)
     return [
         [
-            Text(list(output.token_ids), output.finish_reason is FinishReason.STOP)
-            for output in (outputs[i, index] for index in range(n))
+            Text(engines.text(of), of[-1].finish_reason is FinishReason.STOP)
+            for of in (outputs[str(i), index] for index in range(n))
         ]
         for i in range(len(prompts))
     ]
@@ -164,33 +155,3 @@ def test_texts_equal_the_reference(
     expected = run_reference(pipeline, prompts, search, n=n, end_token_id=end_token_id)
     engine = full_engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
     assert run(engine, prompts, search, n=n, end_token_id=end_token_id) == expected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("config", "num_blocks"),
-    [
-        (EngineConfig(max_num_batched_tokens=40), NUM_BLOCKS),
-        (EngineConfig(enable_prefix_caching=False), NUM_BLOCKS),
-        (EngineConfig(max_num_seqs=8), NUM_BLOCKS),
-        (EngineConfig(), 20),
-        (EngineConfig(enable_prefix_caching=False), 20),
-    ],
-    ids=["chunked prefill", "no prefix cache", "queueing", "preempting", "preempting, no cache"],
-)
-def test_scheduling_does_not_change_beam_search_results(
-    model: PagedModel,
-    pipeline: openvino_genai.ContinuousBatchingPipeline,
-    prompts: list[list[int]],
-    common_token: int,
-    config: EngineConfig,
-    num_blocks: int,
-) -> None:
-    search = BeamSearch(4, early_stopping=EarlyStopping.NEVER)
-    expected = run_reference(pipeline, prompts, search, n=4, end_token_id=common_token)
-    assert any(text.has_ended for of in expected for text in of)
-    engine = full_engine(model, config, num_blocks=num_blocks, max_model_len=num_blocks * 32)
-    for _ in range(2):  # the second round hits the prefix cache
-        assert run(engine, prompts, search, n=4, end_token_id=common_token) == expected
-    if num_blocks < NUM_BLOCKS:
-        assert engine.counters.num_preemptions > 0

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fastovms.config import EngineConfig
-from fastovms.engine.processors import Penalties
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import (
     BeamSearch,
@@ -20,22 +18,21 @@ from fastovms.params import (
     EndsText,
     FinishReason,
     GenerationOutput,
-    GenerationRequest,
     Grammar,
     GrammarKind,
-    SamplingParams,
 )
 from fastovms.parts.beams import BeamSearcher, Floats, Hypothesis
 from tests.engine.beam_searches import (
     EOS,
     beam_request,
+    found_by,
     logits_after,
     make_engine,
     random_prompts,
     run,
     search_alone,
 )
-from tests.engine.engines import full_engine
+from tests.engine.engines import full_engine, greedy
 from tests.engine.fake_model import FakeModel
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
@@ -136,16 +133,6 @@ def test_a_text_may_be_complete_with_a_token_that_is_part_of_it(num_beam_groups:
     assert any(tuple(text[-2:]) == stop and len(text) < length for _, text in found)
 
 
-def test_one_beam_is_greedy_up_to_the_limit() -> None:
-    model = random_model(5)
-    text: list[int] = []
-    while len(text) < 6 and END not in text:
-        text.append(int(model(text).argmax()))
-    params = BeamSearch(1, early_stopping=EarlyStopping.EARLY)
-    found, _ = search(model, params, 6, n=1)
-    assert [t for _, t in found] == [text]
-
-
 def test_an_end_beyond_the_first_beams_does_not_count() -> None:
     """In the second step "ae" has 0.3, "ac" 0.18, "be" 0.16 and "bc" 0.12: of two beams, "be" is
     none, though likelier than any longer text."""
@@ -176,7 +163,9 @@ def test_an_end_beyond_the_first_beams_does_not_count() -> None:
     ],
     ids=str,
 )
-def test_when_to_stop(early_stopping: EarlyStopping, length_penalty: float, num_steps: int) -> None:
+def test_beam_search_stops_by_its_early_stopping(
+    early_stopping: EarlyStopping, length_penalty: float, num_steps: int
+) -> None:
     """Two texts end in the second step, with probabilities of 0.33 and 0.3. The best beam has 0.6
     before and 0.27 after it."""
 
@@ -196,7 +185,7 @@ def test_when_to_stop(early_stopping: EarlyStopping, length_penalty: float, num_
     ("diversity_penalty", "expected"),
     [(0.0, [[1, 1], [1, 1]]), (0.5, [[1, 1], [2, 1]]), (9.0, [[1, 1], [2, 2]])],
 )
-def test_groups_pay_for_saying_the_same(
+def test_diversity_penalty_lowers_tokens_of_earlier_groups(
     diversity_penalty: float, expected: list[list[int]]
 ) -> None:
     rows = [probabilities(a=0.4, b=0.3, c=0.3), probabilities(a=0.8, b=0.2)]
@@ -205,7 +194,7 @@ def test_groups_pay_for_saying_the_same(
     assert [text for _, text in found] == expected
 
 
-def test_where_few_texts_are_possible_few_are_found() -> None:
+def test_beam_search_finds_fewer_texts_where_fewer_are_possible() -> None:
     def model(text: Sequence[int]) -> Floats:
         return probabilities(e=1) if text else probabilities(a=0.9, c=0.1)
 
@@ -256,21 +245,24 @@ def test_searches_and_samples_in_one_batch_find_what_they_find_alone(
         beam_request(f"search {i}", prompt, SEARCHES[i % len(SEARCHES)])
         for i, prompt in enumerate(prompts)
     ]
-    samples = [
-        GenerationRequest(f"sample {i}", prompt, SamplingParams(temperature=0, max_tokens=8, n=2))
-        for i, prompt in enumerate(prompts)
-    ]
+    samples = [greedy(f"sample {i}", prompt, max_tokens=8, n=2) for i, prompt in enumerate(prompts)]
     engine = make_engine(**config)
-    mixed = [request for pair in zip(searches, samples, strict=True) for request in pair]
-    outputs = run(engine, *mixed)
-    for request in searches:
-        for index, text in enumerate(search_alone(request)):
-            assert outputs[request.request_id, index].token_ids == text
+    outputs = run(engine, *chain(*zip(searches, samples, strict=True)))
     alone = run(make_engine(), *samples)
-    assert all(outputs[key].token_ids == alone[key].token_ids for key in alone)
-    assert len(outputs) == len(alone) + sum(request.params.n for request in searches)
+    for request in searches:
+        assert found_by(outputs, request) == search_alone(request)
+    for request in samples:
+        assert found_by(outputs, request) == found_by(alone, request)
     if config.get("num_blocks") == 28:
         assert engine.counters.num_preemptions > 0
+
+
+def assert_logprobs(prompt: list[int], output: GenerationOutput) -> None:
+    """Asserts that the log probabilities of a text are those of its tokens."""
+    for i, entry in enumerate(output.logprobs):
+        logits = logits_after([*prompt, *output.token_ids[:i]])
+        expected = logits[entry.token_id] - np.log(np.exp(logits).sum())
+        assert entry.logprob == pytest.approx(expected, abs=1e-5)
 
 
 def test_outputs_of_beam_search_have_tokens_logprobs_and_finish_reasons() -> None:
@@ -282,7 +274,7 @@ def test_outputs_of_beam_search_have_tokens_logprobs_and_finish_reasons() -> Non
     )
     engine = make_engine()
     outputs = run(engine, request)
-    assert [outputs["r", i].token_ids for i in range(3)] == search_alone(request)
+    assert found_by(outputs, request) == search_alone(request)
     reasons = set()
     for (_, index), output in outputs.items():
         reasons.add((output.finish_reason, output.stop_token_id))
@@ -290,11 +282,8 @@ def test_outputs_of_beam_search_have_tokens_logprobs_and_finish_reasons() -> Non
         assert output.num_generated_tokens == len(output.token_ids) + num_ends
         end = [] if output.stop_token_id is None else [output.stop_token_id]
         assert [entry.token_id for entry in output.logprobs] == [*output.token_ids, *end]
-        for i, entry in enumerate(output.logprobs):
-            logits = logits_after([*prompt, *output.token_ids[:i]])
-            expected = logits[entry.token_id] - np.log(np.exp(logits).sum())
-            assert entry.logprob == pytest.approx(expected, abs=1e-5)
-            assert len(entry.top_token_ids) == 2
+        assert all(len(entry.top_token_ids) == 2 for entry in output.logprobs)
+        assert_logprobs(prompt, output)
         assert len(output.prompt_logprobs) == (len(prompt) if index == 0 else 0)
     assert (FinishReason.STOP, stop) in reasons
     assert engine.counters.num_generated_tokens == sum(
@@ -318,16 +307,12 @@ def test_a_stop_string_ends_a_beam_with_the_token_that_completes_it() -> None:
         assert (output.finish_reason, output.stop_token_id) == (FinishReason.STOP, None)
         assert output.num_generated_tokens == len(output.token_ids)
     for output in outputs.values():
-        for i, entry in enumerate(output.logprobs):
-            logits = logits_after([*prompt, *output.token_ids[:i]])
-            expected = logits[entry.token_id] - np.log(np.exp(logits).sum())
-            assert entry.token_id == output.token_ids[i]
-            assert entry.logprob == pytest.approx(expected, abs=1e-5)
-    texts = [tuple(output.token_ids) for output in outputs.values()]
-    assert len(set(texts)) == len(texts)
+        assert [entry.token_id for entry in output.logprobs] == list(output.token_ids)
+        assert_logprobs(prompt, output)
+    assert len({tuple(output.token_ids) for output in outputs.values()}) == len(outputs)
 
 
-def test_end_of_text_can_be_ignored() -> None:
+def test_beams_with_ignore_eos_run_to_max_tokens() -> None:
     request = beam_request("r", [1, 2], BeamSearch(3), ignore_eos=True, max_tokens=12)
     outputs = run(make_engine(), request)
     assert all(len(output.token_ids) == 12 for output in outputs.values())
@@ -336,29 +321,10 @@ def test_end_of_text_can_be_ignored() -> None:
 
 
 def test_processors_see_each_beam_on_its_own() -> None:
-    request = beam_request(
-        "r",
-        [1, 2, 3],
-        BeamSearch(4),
-        repetition_penalty=1.5,
-        frequency_penalty=2.0,
-        logit_bias=((7, 1.5), (8, -2.0)),
-        min_tokens=6,
-    )
-    outputs = run(make_engine(), request)
-    assert [outputs["r", i].token_ids for i in range(4)] == search_alone(request)
-
-
-def test_a_fork_of_penalties_remembers_for_itself() -> None:
-    params = SamplingParams(frequency_penalty=1.0)
-    ones = np.ones(5, np.float32)
-    original = Penalties(params, array("q", [0]))
-    original(ones.copy(), array("q", [0, 1]))
-    fork = copy(original)
-    original(ones.copy(), array("q", [0, 1, 1]))
-    logits = ones.copy()
-    fork(logits, array("q", [0, 1, 2]))
-    assert logits.tolist() == [1, 0, 0, 1, 1]
+    penalties = {"repetition_penalty": 1.5, "frequency_penalty": 2.0, "min_tokens": 6}
+    biases = ((7, 1.5), (8, -2.0))
+    request = beam_request("r", [1, 2, 3], BeamSearch(4), logit_bias=biases, **penalties)
+    assert found_by(run(make_engine(), request), request) == search_alone(request)
 
 
 class GrammarModel(FakeModel):
@@ -376,21 +342,14 @@ def grammars() -> GrammarCompiler:
 
 
 def run_grammar(
-    grammars: GrammarCompiler, source: str, num_beams: int, **params: object
+    grammars: GrammarCompiler, source: str, num_beams: int, **params: Any
 ) -> list[GenerationOutput]:
     model = GrammarModel()
     model.allocate_cache(64)
     engine = full_engine(model, EngineConfig(), num_blocks=64, max_model_len=64, grammars=grammars)
-    grammar = Grammar(GrammarKind.REGEX, source)
-    request = beam_request(
-        "r",
-        [5, 6],
-        BeamSearch(num_beams),
-        grammar=grammar,
-        eos_token_ids=frozenset({0}),
-        **params,
-    )
-    outputs = run(engine, request)
+    params = {"grammar": Grammar(GrammarKind.REGEX, source), **params}
+    search = BeamSearch(num_beams)
+    outputs = run(engine, beam_request("r", [5, 6], search, eos_token_ids=frozenset({0}), **params))
     return [outputs["r", i] for i in range(num_beams)]
 
 
@@ -415,9 +374,8 @@ def test_a_grammar_that_cannot_go_on_ends_the_search(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fastovms.grammar.state.GrammarState.error", "too complex")
-    outputs = run_grammar(grammars, "a|b", 2)
-    assert all(o.finish_reason is FinishReason.ERROR for o in outputs)
-    for output in outputs:
+    for output in run_grammar(grammars, "a|b", 2):
+        assert output.finish_reason is FinishReason.ERROR
         assert output.refusal is not None
         assert output.refusal.param == "response_format"
         assert output.refusal.message.endswith("the regex cannot go on: too complex")
@@ -425,9 +383,8 @@ def test_a_grammar_that_cannot_go_on_ends_the_search(
 
 def test_the_fault_of_a_search_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastovms.parts.beams.token_logprobs", lambda *_: 1 // 0)
-    engine = make_engine()
     kept = beam_request("kept", [1, 2], BeamSearch(2))
-    outputs = run(engine, beam_request("bad", [1, 2], BeamSearch(3), logprobs=1), kept)
+    outputs = run(make_engine(), beam_request("bad", [1, 2], BeamSearch(3), logprobs=1), kept)
     errors = [outputs["bad", i].error for i in range(3)]
     assert errors == ["ZeroDivisionError: integer division or modulo by zero"] * 3
-    assert [outputs["kept", i].token_ids for i in range(2)] == search_alone(kept)
+    assert found_by(outputs, kept) == search_alone(kept)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.sampler import MAX_STREAK
@@ -20,12 +20,10 @@ from fastovms.params import (
     FinishReason,
     GenerationOutput,
     GenerationRequest,
-    SamplingParams,
 )
 from fastovms.parts.drafts.draft_model import DraftModel
-from tests.engine.engines import full_engine
+from tests.engine.engines import drafted_engine, fake_engine, greedy, run, text, texts
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
-from tests.engine.test_engine import run, text
 
 BAD = 13
 """A token at which the model breaks."""
@@ -48,7 +46,6 @@ class BreakingModel(FakeModel):
 
     def __init__(self, value: float = np.nan, where: NDArray[np.int64] = EVERYTHING) -> None:
         super().__init__()
-        self.allocate_cache(64)
         self._value = value
         self._where = where
         self.num_trials = 0
@@ -65,20 +62,11 @@ class BreakingModel(FakeModel):
 
 
 def make_engine(model: FakeModel, **settings: Any) -> Engine:
-    return full_engine(
-        model,
-        EngineConfig(max_num_batched_tokens=8),
-        num_blocks=64,
-        max_model_len=64,
-        new_seed=lambda: 0,
-        clock=lambda: 0.0,
-        **settings,
-    )
+    return fake_engine(model, max_num_batched_tokens=8, **settings)
 
 
 def request(request_id: str, prompt: list[int], **params: Any) -> GenerationRequest:
-    defaults = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True}
-    return GenerationRequest(request_id, prompt, SamplingParams(**{**defaults, **params}))
+    return greedy(request_id, prompt, **{"max_tokens": 12, "ignore_eos": True, **params})
 
 
 def assert_broken(outputs: list[GenerationOutput]) -> None:
@@ -117,55 +105,38 @@ def assert_broken(outputs: list[GenerationOutput]) -> None:
     ],
     ids=str,
 )
-def test_a_request_ends_alone(
+def test_request_with_broken_logits_ends_alone(
     value: float, where: NDArray[np.int64], params: dict[str, Any]
 ) -> None:
-    model = BreakingModel(value, where)
-    engine = make_engine(model)
-    engine.add(request("good", GOOD))
-    engine.add(request("bad", PROMPT, **params))
-    outputs = run(engine)
+    engine = make_engine(BreakingModel(value, where))
+    outputs = run(engine, request("good", GOOD), request("bad", PROMPT, **params))
     assert text(outputs.pop(("good", 0))) == continue_greedily(GOOD, 12)
     assert len(outputs) == params.get("n", 1)
     for broken in outputs.values():
         assert_broken(broken)
-    assert not engine.has_work
     assert engine.blocks.num_free_blocks == 64
 
 
 def test_tokens_with_minus_infinity_are_never_generated() -> None:
-    model = BreakingModel(-np.inf, np.array([0, 50]))
-    engine = make_engine(model)
-    for i, temperature in enumerate((0.0, 1.0)):
-        engine.add(request(str(i), PROMPT, temperature=temperature))
-    for outputs in run(engine).values():
-        assert len(text(outputs)) == 12
-        assert not {0, 50}.intersection(text(outputs))
+    engine = make_engine(BreakingModel(-np.inf, np.array([0, 50])))
+    asked = [request(f"{temperature}", PROMPT, temperature=temperature) for temperature in (0, 1)]
+    for said in texts(engine, *asked).values():
+        assert len(said) == 12
+        assert not {0, 50}.intersection(said)
 
 
-@pytest.mark.parametrize(
-    "params", [{"repetition_penalty": 1e-37}, {"repetition_penalty": 1e-37, "temperature": 1.0}]
-)
-def test_an_infinity_that_the_request_has_made_is_no_fault_of_the_model(
-    params: dict[str, Any],
-) -> None:
-    model = FakeModel()
-    model.allocate_cache(64)
-    engine = make_engine(model)
-    engine.add(request("r", GOOD, **params))
-    (outputs,) = run(engine).values()
-    assert len(text(outputs)) == 12
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_infinity_that_the_request_has_made_is_no_fault_of_the_model(temperature: float) -> None:
+    asked = request("r", GOOD, repetition_penalty=1e-37, temperature=temperature)
+    assert len(texts(make_engine(FakeModel()), asked)["r", 0]) == 12
 
 
-def test_it_ends_in_the_middle_of_a_text() -> None:
-    """Everything before is told, and drafts behind it are not."""
+def test_text_before_a_broken_token_is_streamed_without_drafts_behind_it() -> None:
     prompt = next(p for p in ([i, *GOOD] for i in range(97)) if BAD in continue_greedily(p, 30)[5:])
     expected = continue_greedily(prompt, 30)
     expected = expected[: expected.index(BAD) + 1]
-    engine = make_engine(BreakingModel())
-    engine.add(request("r", prompt, max_tokens=30))
-    (outputs,) = run(engine).values()
-    assert text(outputs) == expected
+    (outputs,) = run(make_engine(BreakingModel()), request("r", prompt, max_tokens=30)).values()
+    assert text(outputs[:-1]) == expected
     assert outputs[-1].finish_reason is FinishReason.ERROR
 
 
@@ -173,24 +144,19 @@ def test_blocks_computed_with_broken_logits_are_not_reused() -> None:
     """As a fault of the machine may have broken it."""
     model = BreakingModel()
     engine = make_engine(model)
-    healthy_prompt = [*GOOD, *GOOD]
-    engine.add(request("healthy", healthy_prompt))
-    run(engine)
-    model.is_damaged = True
-    engine.add(request("broken", healthy_prompt))
-    run(engine)
+    prompt = [*GOOD, *GOOD]
+    for model.is_damaged in (False, True):
+        run(engine, request("r", prompt))
     model.is_damaged = False
-    engine.add(request("again", healthy_prompt))
-    (outputs,) = run(engine).values()
+    (outputs,) = run(engine, request("again", prompt)).values()
     assert outputs[0].num_cached_tokens == 0
-    assert text(outputs) == continue_greedily(healthy_prompt, 12)
+    assert text(outputs) == continue_greedily(prompt, 12)
 
 
-def test_no_client_ends_the_engine() -> None:
+def test_many_broken_requests_do_not_end_the_engine() -> None:
     engine = make_engine(BreakingModel())
     for i in range(20):
-        engine.add(request(str(i), PROMPT))
-        (outputs,) = run(engine).values()
+        (outputs,) = run(engine, request(str(i), PROMPT)).values()
         assert_broken(outputs)
     assert engine.blocks.num_free_blocks == 64
 
@@ -199,22 +165,19 @@ def test_no_client_ends_the_engine() -> None:
 def test_a_damaged_model_ends_the_engine(params: dict[str, Any]) -> None:
     model = BreakingModel()
     engine = make_engine(model)
-    engine.add(request("before", GOOD))
-    run(engine)
+    run(engine, request("before", GOOD))
     model.is_damaged = True
-    num_ended = 0
+    ended: list[str] = []
 
     def go_on() -> None:
-        nonlocal num_ended
         for i in range(10):
-            engine.add(request(str(i), GOOD, **params))
-            (outputs,) = run(engine).values()
+            (outputs,) = run(engine, request(str(i), GOOD, **params)).values()
             assert_broken(outputs)
-            num_ended += 1
+            ended.append(str(i))
 
     with pytest.raises(EngineFailed, match=r"not numbers .* whatever the prompt"):
         go_on()
-    assert 1 <= num_ended <= MAX_STREAK - 1
+    assert 1 <= len(ended) <= MAX_STREAK - 1
 
 
 @pytest.mark.parametrize(("good_every", "num_trials"), [(3, 0), (4, 1), (100, 2)])
@@ -224,21 +187,12 @@ def test_model_is_tried_only_after_several_broken_requests_in_a_row(
     model = BreakingModel()
     engine = make_engine(model)
     for i in range(1, 7):
-        engine.add(request(str(i), PROMPT if i % good_every else GOOD, max_tokens=1))
-        run(engine)
+        run(engine, request(str(i), PROMPT if i % good_every else GOOD, max_tokens=1))
     assert model.num_trials == num_trials
 
 
 def test_broken_draft_model_does_not_change_the_text() -> None:
     draft = BreakingModel()
     draft.is_damaged = True
-    draft_model = DraftModel(
-        draft, num_token_ids=VOCAB_SIZE, max_model_len=64, max_num_batched_tokens=64
-    )
-    draft_model.allocate_cache(256)
-    model = FakeModel()
-    model.allocate_cache(64)
-    engine = make_engine(model, draft_model=draft_model)
-    engine.add(request("r", GOOD))
-    (outputs,) = run(engine).values()
-    assert text(outputs) == continue_greedily(GOOD, 12)
+    engine = drafted_engine(partial(DraftModel, draft, num_token_ids=VOCAB_SIZE))
+    assert texts(engine, request("r", GOOD))["r", 0] == continue_greedily(GOOD, 12)

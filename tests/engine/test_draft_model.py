@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,16 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fastovms.config import EngineConfig
+from fastovms.backend_stats import EngineCounters
 from fastovms.engine.engine import Engine
 from fastovms.engine.step_costs import StepCosts
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
-from fastovms.parts.drafts.draft_model import (
-    AUTOMATIC_CONFIDENCE,
-    DraftModel,
-)
+from fastovms.parts.drafts.draft_model import AUTOMATIC_CONFIDENCE, DraftModel
 from fastovms.parts.drafts.draft_policy import DraftPolicy, WantedDraft
-from tests.engine.engines import full_engine
+from tests.engine.engines import Texts, drafted_engine, greedy, run, texts
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily, next_token
 from tests.engine.random_operations import RandomOperations
 from tests.engine.test_draft_lengths import costs
@@ -45,7 +44,7 @@ def play(
     return lengths
 
 
-def test_a_fixed_number_is_not_adapted() -> None:
+def test_draft_policy_with_a_fixed_number_is_not_adapted() -> None:
     assert set(play(DraftPolicy(3, cost=0.9), 50, 0, row_seconds=1)) == {3}
 
 
@@ -61,16 +60,6 @@ def test_drafts_that_are_wrong_become_short_and_rare(tolerated_misses: int) -> N
     lengths = play(DraftPolicy(None, tolerated_misses=tolerated_misses), 2000, 0)
     assert 8 <= len(lengths) <= 16, "one at first, then after 8, 16, ... 256 tokens"
     assert set(lengths[tolerated_misses + 1 :]) == {2}
-
-
-def test_it_recovers_from_a_pause() -> None:
-    policy = DraftPolicy(None)
-    play(policy, 2000, 0)
-    known = costs(1, 0.0005)
-    for length in range(3000, 3100, 10):
-        planned = policy.plan(length, known, num_sequences=1, max_tokens=32)
-        policy.learn(planned.num_tokens, planned.num_tokens, length)
-    assert policy.plan(4000, known, num_sequences=1, max_tokens=32).num_tokens > 8
 
 
 def test_mediocre_drafts_pay_where_rows_are_cheap_but_not_where_they_are_dear() -> None:
@@ -100,9 +89,6 @@ def test_a_cost_that_was_too_high_is_found_out_by_the_draft_model_too() -> None:
 
 
 # Draft-model speculation over fake models: the draft model's books against what it must say.
-
-
-Texts = dict[tuple[str, int], list[int]]
 
 
 def says_wrong(context: Sequence[int]) -> bool:
@@ -142,11 +128,13 @@ class CheckedDraftModel(DraftModel):
     """Compares each of its drafts with what a model without a cache would say."""
 
     num_drafts = 0
+    least_free = 1000
 
     def propose(self, wanted: Iterable[WantedDraft]) -> None:
         wanted = list(wanted)
         super().propose(wanted)
         self.check()
+        self.least_free = min(self.least_free, self.blocks.num_free_blocks)
         for sequence, *_, num_tokens in wanted:
             if sequence.draft_token_ids:
                 params = sequence.params
@@ -160,62 +148,16 @@ class CheckedDraftModel(DraftModel):
 
 
 def make_engine(
-    draft: FakeModel | None = None,
-    *,
-    num_blocks: int = 256,
-    draft_tokens: int = 2048,
-    draft_len: int = 1000,
-    num_token_ids: int = VOCAB_SIZE,
-    cost: float = 0.0,
-    max_model_len: int = 256,
-    enable_prompt_lookup: bool = False,
-    **config: int,
-) -> tuple[Engine, DraftModel | None]:
-    """Without prompt lookup, unless asked for."""
-    model = FakeModel()
-    model.allocate_cache(num_blocks)
-    settings = EngineConfig(
-        enable_prompt_lookup=enable_prompt_lookup,
-        suffix_index_tokens=500,
-        **config,
-    )  # type: ignore[arg-type]
-    draft_model = None
-    if draft is not None:
-        kind = CheckedDraftModel if isinstance(draft, FakeDraft) else DraftModel
-        draft_model = kind(
-            draft,
-            num_token_ids=num_token_ids,
-            max_model_len=draft_len,
-            max_num_batched_tokens=settings.token_budget,
-            cost=cost,
-            enable_prefix_caching=settings.enable_prefix_caching,
-        )
-        draft_model.allocate_cache(draft_tokens)
-    engine = full_engine(
-        model,
-        settings,
-        num_blocks=num_blocks,
-        max_model_len=max_model_len,
-        draft_model=draft_model,
-        new_seed=lambda: 0,
-        clock=lambda: 0.0,  # steps that cost nothing: no prompt is paced
-    )
-    return engine, draft_model
+    draft: FakeModel, *, num_token_ids: int = VOCAB_SIZE, cost: float = 0.0, **options: Any
+) -> tuple[Engine, DraftModel]:
+    kind = CheckedDraftModel if isinstance(draft, FakeDraft) else DraftModel
+    make_draft = partial(kind, draft, num_token_ids=num_token_ids, cost=cost)
+    engine = drafted_engine(make_draft, **options)
+    return engine, engine.drafter._model
 
 
-def request(request_id: str, prompt: list[int], **params: object) -> GenerationRequest:
-    params = {"temperature": 0, "max_tokens": 60, **params}
-    return GenerationRequest(request_id, prompt, SamplingParams(**params))  # type: ignore[arg-type]
-
-
-def run(engine: Engine) -> Texts:
-    texts: Texts = defaultdict(list)
-    while engine.has_work:
-        for request_id, output in engine.step():
-            assert output.error is None
-            texts[request_id, output.index].extend(output.token_ids)
-        engine.check()
-    return texts
+def request(request_id: str, prompt: list[int], **params: Any) -> GenerationRequest:
+    return greedy(request_id, prompt, **{"max_tokens": 60, **params})
 
 
 COPIED = [1, 2, 3, 4, 5, 6, 7] * 3
@@ -240,48 +182,45 @@ PROMPTS = [[i, 1, 2, 3, 4, 5, 6, 7][: 3 + i] for i in range(6)]
 def test_draft_model_saves_steps_without_changing_texts(
     settings: dict[str, float], temperature: float
 ) -> None:
-    def generate(draft: FakeModel | None) -> tuple[Texts, Engine]:
-        engine, _ = make_engine(draft)
-        drafts = settings if draft else {"num_assistant_tokens": 0}
-        for i, prompt in enumerate(PROMPTS):
-            engine.add(request(str(i), prompt, n=2, temperature=temperature, seed=i, **drafts))
-        return run(engine), engine
+    def generate(**drafts: float) -> tuple[Texts, EngineCounters]:
+        engine, _ = make_engine(FakeDraft())
+        asked = [
+            request(str(i), prompt, n=2, temperature=temperature, seed=i, **drafts)
+            for i, prompt in enumerate(PROMPTS)
+        ]
+        return texts(engine, *asked), engine.counters
 
-    plain, plain_engine = generate(None)
-    drafted, engine = generate(FakeDraft())
+    plain, without = generate(num_assistant_tokens=0)
+    drafted, counters = generate(**settings)
     assert drafted == plain
-    assert engine.counters.num_steps < 0.8 * plain_engine.counters.num_steps
-    counters = engine.counters
+    assert counters.num_steps < 0.8 * without.num_steps
     assert 0.1 * counters.num_draft_tokens < counters.num_accepted_tokens
     assert counters.num_accepted_tokens < counters.num_draft_tokens
-    assert engine.counters.num_generated_tokens == plain_engine.counters.num_generated_tokens == 720
+    assert counters.num_generated_tokens == without.num_generated_tokens == 720
 
 
 def test_a_draft_model_that_is_always_right_is_always_believed() -> None:
     engine, _ = make_engine(FakeModel())
-    engine.add(request("r", [1, 2, 3], num_assistant_tokens=4, max_tokens=50))
-    assert run(engine)["r", 0] == continue_greedily([1, 2, 3], 50)
+    asked = request("r", [1, 2, 3], num_assistant_tokens=4, max_tokens=50)
+    assert texts(engine, asked)["r", 0] == continue_greedily([1, 2, 3], 50)
     # The prompt's token, and then five a step, the last four.
     assert engine.counters.num_steps == 1 + 10
     assert engine.counters.num_draft_tokens == engine.counters.num_accepted_tokens
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason"),
+    "settings",
     [
-        ({"num_assistant_tokens": 0}, "the request wants none"),
-        ({"beam_search": BeamSearch(num_beams=2)}, "beams are not drafted"),
-        ({"max_tokens": 2}, "the one token after the next is not worth a draft"),
+        {"num_assistant_tokens": 0},
+        {"beam_search": BeamSearch(num_beams=2)},
+        {"max_tokens": 2},  # the one token after the next is not worth a draft
     ],
+    ids=str,
 )
-def test_requests_without_drafts_never_run_the_draft_model(
-    settings: dict[str, object], reason: str
-) -> None:
+def test_requests_without_drafts_never_run_the_draft_model(settings: dict[str, object]) -> None:
     draft = FakeDraft()
-    engine, _ = make_engine(draft)
-    engine.add(request("r", [1, 2, 3], **settings))
-    run(engine)
-    assert draft.num_tokens_per_step == [], reason
+    run(make_engine(draft)[0], request("r", [1, 2, 3], **settings))
+    assert draft.num_tokens_per_step == []
 
 
 @pytest.mark.slow
@@ -289,9 +228,9 @@ def test_a_useless_model_falls_silent_unless_the_request_fixes_the_number() -> N
     steps = {}
     for num_tokens in (None, 3):
         draft = UselessDraft()
-        engine, _ = make_engine(draft, num_blocks=256, max_model_len=1000)
-        engine.add(request("r", [1, 2, 3], num_assistant_tokens=num_tokens, max_tokens=600))
-        assert run(engine)["r", 0] == continue_greedily([1, 2, 3], 600)
+        engine, _ = make_engine(draft, max_model_len=1000)
+        asked = request("r", [1, 2, 3], num_assistant_tokens=num_tokens, max_tokens=600)
+        assert texts(engine, asked)["r", 0] == continue_greedily([1, 2, 3], 600)
         steps[num_tokens] = len(draft.num_tokens_per_step)
         assert engine.counters.num_accepted_tokens == 0
     assert steps[None] < 40
@@ -305,9 +244,8 @@ def test_an_unsure_model_falls_silent() -> None:
             return super().logits_after(context) / np.float32(30)
 
     draft = Unsure()
-    engine, _ = make_engine(draft, num_blocks=256, max_model_len=1000)
-    engine.add(request("r", [1, 2, 3], max_tokens=600))
-    run(engine)
+    engine, _ = make_engine(draft, max_model_len=1000)
+    run(engine, request("r", [1, 2, 3], max_tokens=600))
     assert engine.counters.num_draft_tokens == 0
     assert 0 < len(draft.num_tokens_per_step) < 20
 
@@ -315,11 +253,9 @@ def test_an_unsure_model_falls_silent() -> None:
 def test_a_model_as_expensive_as_the_target_drafts_only_on_demand() -> None:
     draft = FakeDraft()
     engine, _ = make_engine(draft, cost=1.0)
-    engine.add(request("r", [1, 2, 3]))
-    run(engine)
+    run(engine, request("r", [1, 2, 3]))
     assert draft.num_tokens_per_step == []
-    engine.add(request("r", [1, 2, 3], num_assistant_tokens=2))
-    run(engine)
+    run(engine, request("r", [1, 2, 3], num_assistant_tokens=2))
     assert engine.counters.num_accepted_tokens > 0
 
 
@@ -347,8 +283,7 @@ def test_prompt_lookup_goes_first_unless_the_request_speaks_to_the_model() -> No
 
 def test_a_long_prompt_holds_no_drafts_up() -> None:
     draft = FakeDraft()
-    engine, model = make_engine(draft, max_num_batched_tokens=16)
-    assert model is not None
+    engine, _ = make_engine(draft, max_num_batched_tokens=16)
     engine.add(request("short", [1, 2, 3], num_assistant_tokens=2, max_tokens=80))
     for _ in range(4):
         engine.step()
@@ -374,63 +309,32 @@ def test_a_long_prompt_holds_no_drafts_up() -> None:
 def test_sequence_without_room_in_the_draft_model_gets_no_drafts() -> None:
     engine, model = make_engine(FakeDraft(), draft_tokens=60)
     assert isinstance(model, CheckedDraftModel)
-    expected = {}
-    for i in range(6):
-        prompt = [i] * 10
-        num_tokens = 20 + 10 * i
-        engine.add(request(str(i), prompt, num_assistant_tokens=3, max_tokens=num_tokens))
-        expected[str(i), 0] = continue_greedily(prompt, num_tokens)
-    least_free = model.blocks.num_blocks
-    texts: Texts = defaultdict(list)
-    while engine.has_work:
-        for request_id, output in engine.step():
-            texts[request_id, output.index].extend(output.token_ids)
-        engine.check()
-        least_free = min(least_free, model.blocks.num_free_blocks)
-    assert texts == expected
-    assert least_free <= 1
+    asked = [
+        request(str(i), [i] * 10, num_assistant_tokens=3, max_tokens=20 + 10 * i) for i in range(6)
+    ]
+    assert texts(engine, *asked) == {
+        (str(i), 0): continue_greedily([i] * 10, 20 + 10 * i) for i in range(6)
+    }
+    assert model.least_free <= 1
     assert model.num_drafts > 20
     assert model.blocks.num_free_blocks == model.blocks.num_blocks
-
-
-def test_preempted_sequence_is_released_by_the_draft_model() -> None:
-    engine, model = make_engine(FakeDraft(), num_blocks=10, max_model_len=40)
-    assert model is not None
-    for i in range(3):
-        engine.add(request(str(i), [i + 1] * 8, num_assistant_tokens=2, max_tokens=24))
-    texts: Texts = defaultdict(list)
-    while engine.has_work:
-        outputs = engine.step()
-        for request_id, output in outputs:
-            texts[request_id, output.index].extend(output.token_ids)
-        engine.check()
-        engine.drafter.propose([])
-        running = {sequence.seq_id for sequence in engine.scheduler.running}
-        assert running >= set(model._followers)
-        for sequence in engine.scheduler.running:
-            del sequence.draft_token_ids[:]
-    assert engine.counters.num_preemptions > 0
-    assert texts == {(str(i), 0): continue_greedily([i + 1] * 8, 24) for i in range(3)}
 
 
 def test_samples_and_later_requests_share_what_is_computed_of_the_prompt() -> None:
     draft = FakeDraft()
     engine, _ = make_engine(draft)
-    prompt = list(range(42))
     for _ in range(2):
-        engine.add(request("r", prompt, num_assistant_tokens=2, max_tokens=4))
-        run(engine)
+        run(engine, request("r", list(range(42)), num_assistant_tokens=2, max_tokens=4))
     assert [n for n in draft.num_tokens_per_step if n > 5] == [43]
     assert draft.num_tokens_per_step.count(3) == 1, "40 cached, 2 left and a new one"
 
 
 @pytest.mark.parametrize("limits", [{"num_token_ids": 50}, {"draft_len": 20}], ids=str)
 def test_a_sequence_that_the_model_cannot_follow_goes_without(limits: dict[str, int]) -> None:
-    engine, model = make_engine(FakeModel(), **limits)  # type: ignore[arg-type]
-    assert model is not None
+    engine, model = make_engine(FakeModel(), **limits)
     prompt = [1, 2, 3, 4, 5, 6, 7, 8]
-    engine.add(request("r", prompt, num_assistant_tokens=3))
-    assert run(engine)["r", 0] == continue_greedily(prompt, 60)
+    asked = request("r", prompt, num_assistant_tokens=3)
+    assert texts(engine, asked)["r", 0] == continue_greedily(prompt, 60)
     assert 0 < engine.counters.num_accepted_tokens < 20
     assert model.blocks.num_free_blocks == model.blocks.num_blocks
 
@@ -440,38 +344,23 @@ def test_a_sequence_that_the_model_cannot_follow_goes_without(limits: dict[str, 
 @given(
     seed=st.integers(0, 2**32),
     num_blocks=st.integers(12, 40),
-    draft_tokens=st.integers(8, 160),
-    budget=st.integers(4, 40),
-    caching=st.booleans(),
+    options=st.fixed_dictionaries(
+        {
+            "draft_tokens": st.integers(8, 160),
+            "max_num_batched_tokens": st.integers(4, 40),
+            "enable_prefix_caching": st.booleans(),
+            "enable_prompt_lookup": st.booleans(),
+        }
+    ),
 )
 def test_random_operations_never_lose_a_block_of_the_draft_cache(
-    seed: int, num_blocks: int, draft_tokens: int, budget: int, caching: bool
+    seed: int, num_blocks: int, options: dict[str, Any]
 ) -> None:
-    rng = random.Random(seed)
     engine, model = make_engine(
-        FakeDraft(),
-        num_blocks=num_blocks,
-        draft_tokens=draft_tokens,
-        max_model_len=num_blocks * 4,
-        max_num_batched_tokens=budget,
-        enable_prefix_caching=caching,
-        enable_prompt_lookup=rng.random() < 0.3,
+        FakeDraft(), num_blocks=num_blocks, max_model_len=num_blocks * 4, **options
     )
-    assert model is not None
-    RandomOperations(engine, rng).run(100)
+    RandomOperations(engine, random.Random(seed)).run(100)
     assert model.blocks.num_free_blocks == model.blocks.num_blocks
-
-
-@pytest.mark.slow
-def test_thousands_of_operations_never_lose_a_block_of_the_draft_cache() -> None:
-    engine, model = make_engine(
-        FakeDraft(), num_blocks=24, draft_tokens=80, max_model_len=96, max_num_batched_tokens=32
-    )
-    assert isinstance(model, CheckedDraftModel)
-    RandomOperations(engine, random.Random(0)).run(3_000)
-    assert model.blocks.num_free_blocks == model.blocks.num_blocks
-    assert model.num_drafts > 1000
-    assert engine.counters.num_preemptions > 15
 
 
 def test_settings_of_the_request_decide_the_policy() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -12,23 +13,22 @@ import pytest
 from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
+from fastovms.backend_stats import EngineCounters
 from fastovms.config import EngineConfig
-from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.sequence import Drawing
 from fastovms.engine.sequence import Sequence as EngineSequence
 from fastovms.grammar.compiler import GrammarCompiler
-from fastovms.params import FinishReason, GenerationRequest, Grammar, GrammarKind, SamplingParams
+from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams
 from fastovms.parts.drafts.draft_model import DraftModel
 from fastovms.parts.drafts.draft_policy import SequenceDrafters
 from fastovms.parts.drafts.drafting import TextGuesser
 from fastovms.parts.drafts.suffix_index import SuffixIndex
 from fastovms.parts.drafts.suffix_layout import MAX_MATCH
-from tests.engine.engines import full_engine
+from tests.engine.engines import Texts, fake_engine, full_engine, greedy, run, text, texts
 from tests.engine.fake_model import FakeModel, continue_greedily
 from tests.engine.test_draft_model import FakeDraft
 from tests.engine.test_draft_model import make_engine as make_draft_engine
-from tests.engine.test_engine import make_engine, run, text
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
 # Guesses along a real grammar, and what becomes of them in the engine.
@@ -127,10 +127,9 @@ class CopyingModel(FakeModel):
 def test_drafts_under_a_grammar_save_steps_without_changing_texts(
     compiler: GrammarCompiler, temperature: float, has_model: bool
 ) -> None:
-    def generate(drafts: bool) -> tuple[dict[tuple[str, int], list[int]], Engine]:
-        model = CopyingModel()
+    def generate(drafts: bool) -> tuple[Texts, EngineCounters]:
+        model, draft_model = CopyingModel(), None
         model.allocate_cache(256)
-        draft_model = None
         if drafts and has_model:
             draft_model = DraftModel(
                 CopyingModel(),
@@ -148,32 +147,21 @@ def test_drafts_under_a_grammar_save_steps_without_changing_texts(
             draft_model=draft_model,
             clock=lambda: 0.0,
         )
-        said: dict[tuple[str, int], list[int]] = {}
-        for request_id in "ab":
-            params = SamplingParams(
-                temperature=temperature,
-                seed=3,
-                n=2,
-                max_tokens=120,
-                grammar=GRAMMAR,
-                eos_token_ids=frozenset([EOS]),
-            )
-            engine.add(GenerationRequest(request_id, tokens(RECORD), params))
-            while engine.has_work:
-                for name, output in engine.step():
-                    assert output.finish_reason in (None, FinishReason.STOP)
-                    said.setdefault((name, output.index), []).extend(output.token_ids)
-                engine.check()
-        return said, engine
+        params = {"temperature": temperature, "seed": 3, "n": 2, "max_tokens": 120}
+        asked = partial(greedy, grammar=GRAMMAR, eos_token_ids=frozenset([EOS]), **params)
+        prompt = tokens(RECORD)
+        return texts(engine, asked("a", prompt)) | texts(
+            engine, asked("b", prompt)
+        ), engine.counters
 
-    plain, plain_engine = generate(drafts=False)
-    drafted, engine = generate(drafts=True)
+    plain, without = generate(drafts=False)
+    drafted, counters = generate(drafts=True)
     assert drafted == plain
     for token_ids in plain.values():
         assert json.loads(text_of(token_ids)).keys() == {"name", "reference"}
     # The one without lookup drafts what is forced.
-    assert engine.counters.num_accepted_tokens > plain_engine.counters.num_accepted_tokens > 0
-    assert engine.counters.num_steps < plain_engine.counters.num_steps
+    assert counters.num_accepted_tokens > without.num_accepted_tokens > 0
+    assert counters.num_steps < without.num_steps
 
 
 # Drafts save steps and change nothing.
@@ -184,31 +172,25 @@ def test_drafts_under_a_grammar_save_steps_without_changing_texts(
 def test_prompt_lookup_saves_steps_without_changing_texts(
     automatic: bool, temperature: float
 ) -> None:
-    def generate(lookup: bool) -> tuple[dict[tuple[str, int], list[int]], Engine]:
-        engine, _ = make_engine(
+    def generate(lookup: bool) -> tuple[Texts, EngineCounters]:
+        engine = fake_engine(
             num_blocks=256, max_model_len=512, enable_prompt_lookup=lookup and automatic
         )
-        params = SamplingParams(
-            temperature=temperature,
-            seed=1,
-            max_tokens=150,
-            num_assistant_tokens=4 if lookup and not automatic else None,
-        )
-        for i in range(2):
-            engine.add(GenerationRequest(str(i), [i, 1, 2, 3, 4, 5, 6, 7], params))
-        outputs = run(engine)
+        drafts = {"num_assistant_tokens": 4} if lookup and not automatic else {}
+        params = {"temperature": temperature, "seed": 1, "max_tokens": 150, **drafts}
+        outputs = run(engine, *(greedy(str(i), [i, 1, 2, 3, 4, 5, 6, 7], **params) for i in (0, 1)))
         told = sum(output.num_accepted_tokens for of in outputs.values() for output in of)
         assert told == engine.counters.num_accepted_tokens
-        return {key: text(of) for key, of in outputs.items()}, engine
+        return {key: text(of) for key, of in outputs.items()}, engine.counters
 
-    plain, plain_engine = generate(lookup=False)
-    drafted, engine = generate(lookup=True)
+    plain, without = generate(lookup=False)
+    drafted, counters = generate(lookup=True)
     assert drafted == plain
-    assert plain_engine.counters.num_draft_tokens == 0
-    assert engine.counters.num_steps < 0.9 * plain_engine.counters.num_steps
-    assert 0 < engine.counters.num_accepted_tokens < engine.counters.num_draft_tokens
-    assert 0 < engine.counters.num_drafts < engine.counters.num_draft_tokens
-    assert engine.counters.num_generated_tokens == plain_engine.counters.num_generated_tokens == 300
+    assert without.num_draft_tokens == 0
+    assert counters.num_steps < 0.9 * without.num_steps
+    assert 0 < counters.num_accepted_tokens < counters.num_draft_tokens
+    assert 0 < counters.num_drafts < counters.num_draft_tokens
+    assert counters.num_generated_tokens == without.num_generated_tokens == 300
 
 
 class FaultyGrammar:
@@ -236,22 +218,26 @@ class FaultyGrammar:
         raise RuntimeError("no scout")
 
 
+PROMPTS = {str(i): [i, 1, 2, 3, 4, 5, 6, 7] for i in range(2)}
+
+
+def ask(name: str = "") -> list[GenerationRequest]:
+    return [greedy(name + key, prompt, max_tokens=60) for key, prompt in PROMPTS.items()]
+
+
 @pytest.mark.parametrize("forces", [True, False])
 @pytest.mark.parametrize("lookup", [True, False])
 def test_fault_in_a_draft_disables_drafts_of_that_sequence_only(
     forces: bool, lookup: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine, draft_model = make_draft_engine(FakeDraft(), enable_prompt_lookup=lookup)
-    assert draft_model is not None
-    texts = {str(i): [i, 1, 2, 3, 4, 5, 6, 7] for i in range(2)}
-    for request_id, prompt in texts.items():
-        params = SamplingParams(temperature=0, max_tokens=60)
-        engine.add(GenerationRequest(request_id, prompt, params))
+    engine, _ = make_draft_engine(FakeDraft(), enable_prompt_lookup=lookup)
+    for request in ask():
+        engine.add(request)
     (faulty,) = engine._requests["0"]
     faulty.grammar = FaultyGrammar(forces=forces)
     outputs = run(engine)
-    for request_id, prompt in texts.items():
-        assert text(outputs[request_id, 0]) == continue_greedily(prompt, 60)
+    for name, prompt in PROMPTS.items():
+        assert text(outputs[name, 0]) == continue_greedily(prompt, 60)
     assert len(outputs["0", 0]) == 60
     assert len(outputs["1", 0]) < 60
     assert caplog.text.count("request 0 continues without drafts") == 1
@@ -277,12 +263,8 @@ def test_a_draft_model_that_fails_is_switched_off(
     draft = BrokenDraft()
     engine, _ = make_draft_engine(draft, enable_prompt_lookup=lookup)
     for name in "ab":
-        prompts = {f"{name}{i}": [i, 1, 2, 3, 4, 5, 6, 7] for i in range(3)}
-        for request_id, prompt in prompts.items():
-            params = SamplingParams(temperature=0, max_tokens=60)
-            engine.add(GenerationRequest(request_id, prompt, params))
-        outputs = run(engine)
-        for request_id, prompt in prompts.items():
-            assert text(outputs[request_id, 0]) == continue_greedily(prompt, 60)
+        said = texts(engine, *ask(name))
+        for key, prompt in PROMPTS.items():
+            assert said[name + key, 0] == continue_greedily(prompt, 60)
     assert draft.num_steps == 13
     assert caplog.text.count("the draft model failed") == 1

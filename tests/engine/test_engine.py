@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastovms.config import EngineConfig
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.engine import Engine, SequenceMaker
 from fastovms.engine.extensions import EngineExtensions
@@ -21,12 +20,11 @@ from fastovms.errors import RequestError
 from fastovms.params import (
     BeamSearch,
     FinishReason,
-    GenerationOutput,
     GenerationRequest,
     SamplingParams,
 )
 from fastovms.parts.beams import BeamSearches
-from tests.engine.engines import full_engine
+from tests.engine.engines import fake_engine, greedy, run, text, texts
 from tests.engine.fake_model import FakeModel, continue_greedily
 from tests.engine.random_operations import RandomOperations
 
@@ -42,13 +40,8 @@ def maker() -> SequenceMaker:
     )
 
 
-def request(prompt: list[int] = PROMPT, priority: int = 0, **params: object) -> GenerationRequest:
-    return GenerationRequest(
-        "r",
-        prompt,
-        SamplingParams(**params),  # type: ignore[arg-type]
-        priority=priority,
-    )
+def request(prompt: list[int] = PROMPT, **params: Any) -> GenerationRequest:
+    return GenerationRequest("r", prompt, SamplingParams(**params))
 
 
 def test_samples_share_a_prompt_and_draw_otherwise(maker: SequenceMaker) -> None:
@@ -76,19 +69,6 @@ def test_samples_have_tokens_and_processors_of_their_own(maker: SequenceMaker) -
     assert np.flatnonzero(logits != 1).tolist() == PROMPT
 
 
-def test_rank_orders_by_priority_then_arrival(maker: SequenceMaker) -> None:
-    [early], [late], [urgent] = (maker.make(request(priority=p)) for p in (0, 0, -1))
-    assert urgent.rank < early.rank < late.rank
-
-
-def test_a_search_begins_with_one_sequence(maker: SequenceMaker) -> None:
-    search = request(beam_search=BeamSearch(2), max_tokens=2)
-    maker.validate(search)
-    [root] = sequences = maker.make(search)
-    assert root.group is not None
-    assert sequences is root.group.sequences, "the search adds to them and takes away"
-
-
 @pytest.mark.parametrize(
     ("width", "num_prompt_tokens", "message"),
     [
@@ -96,7 +76,7 @@ def test_a_search_begins_with_one_sequence(maker: SequenceMaker) -> None:
         (4, 19, "no room for 4 beams over a prompt of 19"),
     ],
 )
-def test_searches_that_could_never_run(
+def test_search_that_could_never_run_is_refused(
     maker: SequenceMaker, width: int, num_prompt_tokens: int, message: str
 ) -> None:
     search = request(list(range(num_prompt_tokens)), beam_search=BeamSearch(width))
@@ -110,105 +90,44 @@ def test_searches_that_could_never_run(
 
 def make_engine(
     *,
-    num_blocks: int = 64,
-    max_model_len: int = 64,
     block_size: int = 4,
     rope_switch_len: int | None = None,
     states: States | None = None,
-    **config: object,
+    **options: Any,
 ) -> tuple[Engine, FakeModel]:
     model = FakeModel(block_size, rope_switch_len, states)
-    model.allocate_cache(num_blocks)
-    engine = full_engine(
-        model,
-        EngineConfig(**{"suffix_index_tokens": 500, **config}),  # type: ignore[arg-type]
-        num_blocks=num_blocks,
-        max_model_len=max_model_len,
-        new_seed=lambda: 0,
-        clock=lambda: 0.0,
-    )
-    return engine, model
+    return fake_engine(model, **options), model
 
 
-def greedy(request_id: str, prompt: list[int], **params: object) -> GenerationRequest:
-    return GenerationRequest(
-        request_id,
-        prompt,
-        SamplingParams(temperature=0, **params),  # type: ignore[arg-type]
-    )
-
-
-def run(engine: Engine) -> dict[tuple[str, int], list[GenerationOutput]]:
-    outputs: dict[tuple[str, int], list[GenerationOutput]] = defaultdict(list)
-    while engine.has_work:
-        for request_id, output in engine.step():
-            outputs[request_id, output.index].append(output)
-        engine.check()
-    return outputs
-
-
-def text(outputs: list[GenerationOutput]) -> list[int]:
-    return [token_id for output in outputs for token_id in output.token_ids]
-
-
-def prompts(count: int, seed: int = 0) -> list[list[int]]:
-    rng = random.Random(seed)
+def prompts(count: int) -> list[list[int]]:
+    rng = random.Random(0)
     return [[rng.randrange(97) for _ in range(rng.randint(1, 30))] for _ in range(count)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "config",
-    [
-        {},
-        {"max_num_batched_tokens": 5},
-        {"max_num_seqs": 2},
-        {"max_num_seqs": 1, "max_num_batched_tokens": 1},
-        {"enable_prefix_caching": False},
-        {"num_blocks": 16},
-        {"num_blocks": 16, "enable_prefix_caching": False, "max_num_batched_tokens": 7},
-        {"block_size": 1, "num_blocks": 64},
-        {"enable_prompt_lookup": False},
-    ],
-    ids=str,
-)
-def test_every_request_gets_the_tokens_it_gets_alone(config: dict[str, int]) -> None:
-    engine, _ = make_engine(**config)
-    expected = {}
-    for i, prompt in enumerate(prompts(12)):
-        engine.add(greedy(str(i), prompt, max_tokens=20))
-        expected[str(i), 0] = continue_greedily(prompt, 20)
-    outputs = run(engine)
-    assert {key: text(of) for key, of in outputs.items()} == expected
-    assert all(of[-1].finish_reason is FinishReason.LENGTH for of in outputs.values())
-    assert engine.blocks.num_free_blocks == engine.blocks.num_blocks
-
-
 def test_seeded_samples_differ_and_repeat() -> None:
-    def draw(seed: int) -> dict[tuple[str, int], list[int]]:
+    def draw(seed: int) -> list[list[int]]:
         engine, _ = make_engine()
         params = SamplingParams(temperature=8, seed=seed, n=3, max_tokens=12)
-        engine.add(GenerationRequest("r", [1, 2, 3], params))
-        for i, prompt in enumerate(prompts(5)):
-            engine.add(greedy(f"noise {seed} {i}", prompt, max_tokens=9))
-        return {key: text(of) for key, of in run(engine).items() if key[0] == "r"}
+        noise = [greedy(f"{i}", prompt, max_tokens=9) for i, prompt in enumerate(prompts(5))]
+        said = texts(engine, GenerationRequest("r", [1, 2, 3], params), *noise)
+        return [said["r", index] for index in range(3)]
 
     first = draw(5)
     assert first == draw(5)
     assert first != draw(6)
-    assert len({tuple(tokens) for tokens in first.values()}) == 3
+    assert len(set(map(tuple, first))) == 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [
-        {"temperature": 0},
+        {},
         {"temperature": 8, "seed": 7, "top_k": 20},
         {"temperature": 8, "seed": 7, "frequency_penalty": 1.5, "repetition_penalty": 1.2},
         {"temperature": 8, "seed": 7, "min_tokens": 9, "eos_token_ids": frozenset(range(60))},
-        {"temperature": 0, "bad_words_token_ids": ((1, 2), (50,)), "logprobs": 2},
-        {"temperature": 0, "max_tokens": None},
+        {"bad_words_token_ids": ((1, 2), (50,)), "logprobs": 2},
+        {"max_tokens": None},
     ],
     ids=str,
 )
@@ -216,41 +135,36 @@ def test_seeded_samples_differ_and_repeat() -> None:
 def test_resumed_request_continues_with_the_same_tokens(
     params: dict[str, object], config: dict[str, int]
 ) -> None:
-    settings = SamplingParams(**{"max_tokens": 25, **params})  # type: ignore[arg-type]
-    prompt = prompts(1)[0]
-    engine, _ = make_engine(**config)
-    engine.add(GenerationRequest("r", prompt, settings))
-    whole = run(engine)["r", 0]
+    asked = greedy("r", prompts(1)[0], **{"max_tokens": 25, **params})
+    whole = run(make_engine(**config)[0], asked)["r", 0]
     said = text(whole)
+    everything = [entry for output in whole for entry in output.logprobs]
     engine, _ = make_engine(**config)
-    for position in range(1, len(said)):
-        request = GenerationRequest(
-            str(position), prompt, settings, generated_token_ids=said[:position]
-        )
-        engine.add(request)
-    for (id, _), outputs in run(engine).items():
+    resumed = [
+        replace(asked, request_id=str(position), generated_token_ids=said[:position])
+        for position in range(1, len(said))
+    ]
+    for (id, _), outputs in run(engine, *resumed).items():
         position = int(id)
         assert text(outputs) == said[position:]
         assert outputs[-1].finish_reason is whole[-1].finish_reason
         assert outputs[-1].num_generated_tokens == whole[-1].num_generated_tokens
         assert outputs[0].num_generated_tokens == position + len(outputs[0].token_ids)
         told = [entry for output in outputs for entry in output.logprobs]
-        everything = [entry for output in whole for entry in output.logprobs]
         assert told == everything[len(everything) - len(told) :]
     assert engine.blocks.num_free_blocks == engine.blocks.num_blocks
 
 
 def test_ends_at_eos_which_is_counted_but_not_shown() -> None:
-    prompt = [5, 6, 7]
-    expected = continue_greedily(prompt, 10)
-    eos = expected[4]
-    stop_at = expected.index(eos)
+    expected = continue_greedily([5, 6, 7], 10)
+    stop_at = expected.index(expected[4])
+    ends = {"eos_token_ids": frozenset({expected[4]}), "max_tokens": 10}
     engine, _ = make_engine()
-    engine.add(greedy("r", prompt, eos_token_ids=frozenset({eos})))
-    engine.add(
-        greedy("ignore", prompt, eos_token_ids=frozenset({eos}), ignore_eos=True, max_tokens=10)
+    outputs = run(
+        engine,
+        greedy("r", [5, 6, 7], **ends),
+        greedy("ignore", [5, 6, 7], ignore_eos=True, **ends),
     )
-    outputs = run(engine)
     assert text(outputs["r", 0]) == expected[:stop_at]
     assert outputs["r", 0][-1].finish_reason is FinishReason.STOP
     assert outputs["r", 0][-1].num_generated_tokens == stop_at + 1
@@ -284,30 +198,24 @@ def test_log_probabilities_are_those_of_the_tokens_and_the_stop_token(
     assert [entry.token_id for entry in entries] == said[: 3 + is_told]
 
 
-def test_ends_at_the_context_length() -> None:
+def test_text_ends_at_the_context_length() -> None:
     engine, _ = make_engine(max_model_len=16)
-    engine.add(greedy("r", list(range(10))))
-    (outputs,) = run(engine).values()
+    (outputs,) = run(engine, greedy("r", list(range(10)))).values()
     assert len(text(outputs)) == 6
     assert outputs[-1].finish_reason is FinishReason.LENGTH
 
 
-@pytest.mark.parametrize("steps", [0, 1, 3, 8])
-def test_abort_frees_all_blocks_of_a_request_at_any_step(steps: int) -> None:
+@pytest.mark.parametrize("num_steps", [0, 1, 3, 8])
+def test_aborted_request_frees_its_blocks_at_any_step(num_steps: int) -> None:
     engine, _ = make_engine(max_num_batched_tokens=8)
     engine.add(greedy("kept", [1, 2, 3], max_tokens=30))
     engine.add(greedy("gone", list(range(40)), max_tokens=20, n=2))
-    for _ in range(steps):
+    for _ in range(num_steps):
         engine.step()
-    engine.abort("gone", 0)
-    engine.check()
-    engine.abort("gone")
-    engine.abort("gone")
-    engine.abort("never seen")
-    engine.check()
-    outputs = run(engine)
-    assert [key for key in outputs if key[0] == "gone"] == []
-    assert text(outputs["kept", 0])[-5:] == continue_greedily([1, 2, 3], 30)[-5:]
+    for request_id, index in (("gone", 0), ("gone", None), ("gone", None), ("never seen", None)):
+        engine.abort(request_id, index)
+        engine.check()
+    assert list(run(engine)) == [("kept", 0)]
     assert engine.blocks.num_free_blocks == engine.blocks.num_blocks
 
 
@@ -317,66 +225,56 @@ def states_for(num_drafts: int) -> States:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32),
     num_blocks=st.integers(12, 40),
-    max_num_seqs=st.integers(1, 8),
-    budget=st.integers(1, 40),
-    caching=st.booleans(),
     switch_len=st.one_of(st.none(), st.integers(5, 30)),
     states=st.sampled_from([None, *map(states_for, (0, 3, 64))]),
+    config=st.fixed_dictionaries(
+        {
+            "max_num_seqs": st.integers(1, 8),
+            "max_num_batched_tokens": st.integers(1, 40),
+            "enable_prefix_caching": st.booleans(),
+            "enable_prompt_lookup": st.booleans(),
+        }
+    ),
 )
 def test_random_operations_never_lose_a_block_or_a_token(
     seed: int,
     num_blocks: int,
-    max_num_seqs: int,
-    budget: int,
-    caching: bool,
     switch_len: int | None,
     states: States | None,
+    config: dict[str, Any],
 ) -> None:
     engine, _ = make_engine(
         num_blocks=num_blocks,
         max_model_len=num_blocks * 4,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=budget,
-        enable_prefix_caching=caching,
         rope_switch_len=switch_len if states is None else None,
         states=states,
+        **config,
     )
     RandomOperations(engine, random.Random(seed)).run(120)
 
 
 @pytest.mark.slow
-def test_thousands_of_operations_never_lose_a_block_or_a_token() -> None:
-    engine, _ = make_engine(num_blocks=20, max_model_len=80, max_num_batched_tokens=32)
-    RandomOperations(engine, random.Random(0)).run(3_000)
-    assert engine.counters.num_preemptions > 30
-    assert engine.counters.num_prefix_cache_hits > 1000
-    assert engine.counters.num_accepted_tokens > 1000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_drafts", [0, 3, 64])
-def test_thousands_of_operations_of_a_model_with_states(num_drafts: int) -> None:
+@pytest.mark.parametrize("num_drafts", [None, 0, 3, 64])
+def test_thousands_of_operations_never_lose_a_block_or_a_token(num_drafts: int | None) -> None:
+    """Of a model without states, and of others that may have so many drafts in a step."""
+    states = None if num_drafts is None else states_for(num_drafts)
     engine, _ = make_engine(
-        num_blocks=20,
-        max_model_len=80,
-        max_num_batched_tokens=32,
-        states=states_for(num_drafts),
+        num_blocks=20, max_model_len=80, max_num_batched_tokens=32, states=states
     )
     RandomOperations(engine, random.Random(0)).run(3_000)
     assert engine.counters.num_preemptions > 30
     assert engine.counters.num_prefix_cache_hits > 1000
-    assert (engine.counters.num_accepted_tokens > 300) is (num_drafts > 0)
+    assert (engine.counters.num_accepted_tokens > 300) is (num_drafts != 0)
 
 
 def test_a_request_that_breaks_sampling_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
     engine, _ = make_engine()
-    engine.add(greedy("broken", [1, 2], logit_bias=((10**6, 1.0),)))
-    engine.add(greedy("fine", [1, 2], max_tokens=5))
-    outputs = run(engine)
+    broken = greedy("broken", [1, 2], logit_bias=((10**6, 1.0),))
+    outputs = run(engine, broken, greedy("fine", [1, 2], max_tokens=5))
     assert outputs["broken", 0][-1].finish_reason is FinishReason.ERROR
     assert "IndexError" in (outputs["broken", 0][-1].error or "")
     assert text(outputs["fine", 0]) == continue_greedily([1, 2], 5)
@@ -384,9 +282,8 @@ def test_a_request_that_breaks_sampling_fails_alone(caplog: pytest.LogCaptureFix
 
 
 def test_prompt_scores_come_even_if_the_first_token_ends_it() -> None:
-    engine, _ = make_engine()
-    (first,) = continue_greedily([5, 6, 7], 1)
-    engine.add(greedy("r", [5, 6, 7], eos_token_ids=frozenset({first}), prompt_logprobs=0))
-    (outputs,) = run(engine).values()
+    ends = frozenset(continue_greedily([5, 6, 7], 1))
+    asked = greedy("r", [5, 6, 7], eos_token_ids=ends, prompt_logprobs=0)
+    (outputs,) = run(make_engine()[0], asked).values()
     assert len(outputs[0].prompt_logprobs) == 3
     assert text(outputs) == []

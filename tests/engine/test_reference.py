@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +14,8 @@ from fastovms.engine.model.model import PagedModel
 from fastovms.errors import ConfigurationError
 from fastovms.params import SamplingParams
 from fastovms.server_config import DEMO_MODEL
-from tests.engine.engines import full_engine
-from tests.engine.reference import EXACT, run, run_reference, tokens
+from tests.engine.engines import full_engine, text
+from tests.engine.reference import EXACT, run, run_reference
 
 NUM_BLOCKS = 200
 NUM_TOKENS = 24
@@ -76,7 +75,7 @@ def test_greedy_tokens_equal_the_reference(
         outputs = run(engine, prompts, params)
         for i, expected in enumerate(reference):
             for index in range(n):
-                assert tokens(outputs[i, index]) == expected
+                assert text(outputs[str(i), index]) == expected
     if num_blocks < NUM_BLOCKS:
         assert engine.counters.num_preemptions > 0
 
@@ -95,44 +94,9 @@ def test_a_quantized_cache_gives_the_tokens_that_the_reference_gives_with_it(
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
     outputs = run(engine, prompts, params)
     expected = run_reference(DEMO_MODEL, prompts, NUM_TOKENS, properties=properties, max_num_seqs=1)
-    assert [tokens(outputs[i, 0]) for i in range(len(prompts))] == [
+    assert [text(outputs[str(i), 0]) for i in range(len(prompts))] == [
         output.generated_ids for output in expected
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "penalties",
-    [
-        {"repetition_penalty": 1.3},
-        {"presence_penalty": 1.0},
-        {"frequency_penalty": 0.7},
-        {"repetition_penalty": 1.1, "presence_penalty": -0.5, "frequency_penalty": 0.3},
-    ],
-    ids=str,
-)
-def test_penalties_equal_the_reference(
-    model: PagedModel, prompts: list[list[int]], penalties: dict[str, Any]
-) -> None:
-    engine = full_engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
-    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, **penalties)
-    outputs = run(engine, prompts, params)
-    for i, expected in enumerate(run_reference(DEMO_MODEL, prompts, NUM_TOKENS, **penalties)):
-        assert tokens(outputs[i, 0]) == expected.generated_ids
-
-
-@pytest.mark.slow
-def test_log_probabilities_equal_the_reference(model: PagedModel, prompts: list[list[int]]) -> None:
-    engine = full_engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
-    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=2)
-    outputs = run(engine, prompts, params)
-    for i, expected in enumerate(run_reference(DEMO_MODEL, prompts, NUM_TOKENS, logprobs=1)):
-        logprobs = [entry for output in outputs[i, 0] for entry in output.logprobs]
-        assert [entry.logprob for entry in logprobs] == pytest.approx(
-            expected.generated_log_probs, abs=1e-3
-        )
-        assert all(entry.rank == 1 for entry in logprobs)
-        assert [entry.top_token_ids[0] for entry in logprobs] == expected.generated_ids
 
 
 @pytest.mark.slow
@@ -145,11 +109,11 @@ def test_prompt_log_probabilities_equal_those_of_generation(
     engine = full_engine(model, config, num_blocks=NUM_BLOCKS, max_model_len=2048)
     prompt = prompts[4][:50]
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, logprobs=3)
-    generated = run(engine, [prompt], params)[0, 0]
+    generated = run(engine, [prompt], params)["0", 0]
     scoring = SamplingParams(max_tokens=1, prompt_logprobs=3, n=2)
-    scored_prompt = [*prompt, *tokens(generated)]
+    scored_prompt = [*prompt, *text(generated)]
     outputs = run(engine, [scored_prompt, prompts[0]], scoring)
-    scores = outputs[0, 0][0].prompt_logprobs
+    scores = outputs["0", 0][0].prompt_logprobs
     assert scores[0] is None
     assert len(scores) == len(scored_prompt)
     assert [score.token_id for score in scores[1:] if score] == scored_prompt[1:]
@@ -158,8 +122,8 @@ def test_prompt_log_probabilities_equal_those_of_generation(
         assert score is not None
         assert score.logprob == pytest.approx(expected.logprob, abs=1e-3)
         assert list(score.top_token_ids) == list(expected.top_token_ids)
-    assert list(outputs[1, 0][0].prompt_logprobs) == [None]
-    assert not outputs[0, 1][0].prompt_logprobs
+    assert list(outputs["1", 0][0].prompt_logprobs) == [None]
+    assert not outputs["0", 1][0].prompt_logprobs
 
 
 @pytest.mark.slow

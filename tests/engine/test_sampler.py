@@ -30,7 +30,7 @@ def test_samples_and_requests_draw_apart_and_always_alike() -> None:
 
 
 @pytest.mark.parametrize("num_top", [0, 1, 5, 20, 999, 1000, ALL_LOGPROBS])
-def test_equals_a_full_log_softmax(num_top: int) -> None:
+def test_token_logprobs_equal_a_full_log_softmax(num_top: int) -> None:
     rng = np.random.default_rng(num_top + 1)
     logits = (rng.standard_normal(1000) * 4).astype(np.float32)
     exact = logits.astype(np.float64)
@@ -103,7 +103,7 @@ def test_processors_apply_biases_bans_min_tokens_and_penalties(
     assert process(params, generated, [1, 1, -1, 2, 0]).tolist() == expected
 
 
-def test_an_ordinary_request_has_none() -> None:
+def test_ordinary_request_has_no_logits_processors() -> None:
     params = SamplingParams(temperature=0.3, top_k=5, top_p=0.5, eos_token_ids=frozenset({1}))
     assert logits_processors(params, array("q", PROMPT)) == ()
 
@@ -198,7 +198,7 @@ def test_a_row_is_drawn_from_in_a_crowd_as_alone(
         assert sample(prepare(crowd_logits()), crowd(), sampler) == expected
 
 
-def test_several_threads_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batch_is_drawn_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler_module, "_THREAD_BYTES", 1)
     sampler = Sampler(2)
     threads = []
@@ -252,19 +252,14 @@ def test_rows_that_depend_on_the_token_before_are_left_to_be_drawn_next() -> Non
     assert (logits == crowd_logits()[:3]).all()
 
 
-def test_settings_may_be_whole_numbers() -> None:
+def test_whole_number_settings_draw_as_floats() -> None:
     whole = sequence_of({"temperature": 1, "top_p": 1, "min_p": 0}, 5)
     assert sample(crowd_logits()[:1], [whole]) == sample(crowd_logits()[:1], [sequence_of({}, 5)])
 
 
-def test_groups_draw_in_their_own_way() -> None:
-    beam = Sequence(
-        0,
-        GenerationRequest("r", [1], SamplingParams()),
-        0,
-        token_limit=9,
-        group=SequenceGroup(2),
-    )
+def test_sampler_draws_nothing_for_beam_groups() -> None:
+    beam = sequence_of({})
+    beam.group = SequenceGroup(2)
     assert sample(crowd_logits()[:2], [beam, sequence_of({"temperature": 0})])[0] is None
 
 

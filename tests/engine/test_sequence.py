@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fastovms.engine.sequence import Drawing, Sequence
-from fastovms.params import FinishReason, GenerationRequest, SamplingParams
+from fastovms.params import FinishReason, GenerationRequest, RepetitionDetection, SamplingParams
 
 
 class Grammar:
@@ -22,11 +22,12 @@ class Grammar:
         return []
 
 
-def sequence(*, limit: int = 9, index: int = 0, grammar: Grammar | None = None, **params: Any):
+def sequence(
+    *, limit: int = 9, index: int = 0, grammar: Grammar | None = None, **params: Any
+) -> Sequence:
     asked = SamplingParams(eos_token_ids=frozenset({0}), stop_token_ids=frozenset({1}), **params)
     request = GenerationRequest("r", [5, 6], asked)
-    penalty = Grammar()
-    return Sequence(0, request, index, token_limit=limit, drawing=Drawing(0, (penalty,), grammar))
+    return Sequence(0, request, index, token_limit=limit, drawing=Drawing(0, (Grammar(),), grammar))
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,33 @@ def test_fork_shares_no_mutable_state_with_the_original() -> None:
     assert len(child.processors) == len(original.processors) == 2
     assert not set(map(id, child.processors)) & set(map(id, original.processors))
     assert child.processors[-1] is child.grammar is not original.grammar
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text", "length"),
+    [
+        ((1, 1, 3), b"abccc", 5),
+        ((1, 1, 4), b"abcccd", None),
+        ((3, 1, 2), b"xabcabc", 7),
+        ((2, 1, 2), b"xabcabc", None),
+        ((3, 2, 3), b"aaaaaaa", 6),
+        ((5, 2, 3), b"ababab", 6),
+        ((5, 5, 2), b"abcdeabcde", 10),
+        ((1000, 1, 2), b"abcdefg", None),
+    ],
+)
+def test_a_sample_that_repeats_itself_ends_as_in_vllm(
+    numbers: tuple[int, int, int], text: bytes, length: int | None
+) -> None:
+    params = SamplingParams(repetition_detection=RepetitionDetection(*numbers))
+    # The prompt does not count.
+    made = Sequence(1, GenerationRequest("r", list(text), params), 0, token_limit=10_000)
+    ended = [n for n, token in enumerate(text, 1) if made.append(token)]
+    assert ended[:1] == ([] if length is None else [length])
+
+
+def test_other_ends_come_before_repetition_which_min_tokens_delay() -> None:
+    made = sequence(repetition_detection=RepetitionDetection(1, 1, 2), min_tokens=3)
+    assert [made.append(5), made.append(5)] == [None, None]
+    assert made.append(5) is FinishReason.REPETITION
+    assert [made.append(1), made.append(1)] == [FinishReason.STOP] * 2

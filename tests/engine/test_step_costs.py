@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
-from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.sequence import Sequence
 from fastovms.engine.step_costs import (
@@ -25,33 +24,46 @@ from fastovms.engine.step_costs import (
 )
 from fastovms.params import GenerationRequest, SamplingParams
 from fastovms.parts.drafts.drafting import draft_lengths
-from tests.engine.engines import full_engine
+from tests.engine.engines import full_engine, greedy
 from tests.engine.fake_model import FakeModel
+
+
+def learn(
+    costs: StepCosts, num_decodes: int, seconds: float, *, num_drafts: int = 0, **prefills: float
+) -> None:
+    """Learns of a step, which may have drafts, and tokens of prompts."""
+    known = {"num_prefill_tokens": 0, **prefills, "seconds": seconds}
+    costs.learn(num_decodes=num_decodes, num_rows=num_decodes + num_drafts, **known)
+
 
 # What work of a size costs, by noisy measurements of some sizes.
 
 
-def curve(*samples: tuple[int, float], starts_at_zero: bool = True) -> CostCurve:
-    """A curve that has learned each sample twice: the first of a size is provisional."""
-    made = CostCurve(starts_at_zero=starts_at_zero)
-    for size, seconds in samples:
-        made.learn(size, seconds)
-        made.learn(size, seconds)
-    return made
+TWO = ((10, 2.0), (10, 2.0), (20, 5.0), (20, 5.0))
+"""Each twice: the first of a size is provisional."""
 
 
 @pytest.mark.parametrize(
-    ("size", "seconds"), [(5, 1.0), (10, 2.0), (15, 3.5), (20, 5.0), (100, 245.0), (120, 305.0)]
+    ("samples", "size", "seconds"),
+    [
+        ((), 4, None),
+        (TWO, 5, 1.0),
+        (TWO, 15, 3.5),
+        (TWO, 20, 5.0),
+        (TWO, 120, 305.0),  # three seconds for each further one
+        ((*TWO, (14, 90.0)), 15, 3.5),  # measured once beside others
+        (((8, 2.0),) * 3 + ((8, 50.0), (8, 2.0)), 8, 2.0),  # an outlier
+        (((8, 2.0),) * 5 + ((8, 3.0),) * 20, 8, 3.0),  # the past is forgotten
+    ],
+    ids=["unknown", "below", "between", "at", "beyond", "once", "outlier", "past"],
 )
-def test_between_known_sizes_it_interpolates_and_beyond_them_goes_on(
-    size: int, seconds: float
+def test_cost_curve_estimates_a_size_from_repeated_measurements(
+    samples: tuple[tuple[int, float], ...], size: int, seconds: float | None
 ) -> None:
-    assert curve((10, 2.0), (20, 5.0)).seconds(size, beyond=3.0) == pytest.approx(seconds)
-
-
-def test_cost_curve_is_unknown_at_first_and_flat_below_its_samples() -> None:
-    assert CostCurve(starts_at_zero=True).seconds(4) is None
-    assert curve((8, 3.0), starts_at_zero=False).seconds(1) == 3.0
+    made = CostCurve(starts_at_zero=True)
+    for sample in samples:
+        made.learn(*sample)
+    assert made.seconds(size, beyond=3.0) == pytest.approx(seconds)
 
 
 def test_cost_not_measured_for_long_is_forgotten() -> None:
@@ -66,30 +78,13 @@ def test_cost_not_measured_for_long_is_forgotten() -> None:
     assert made.seconds(100, beyond=0.5) == 48.0
 
 
-def test_a_size_that_was_measured_once_does_not_count_beside_others() -> None:
-    made = curve((10, 2.0), (20, 4.0))
-    made.learn(14, 50.0)
-    assert made.seconds(15) == 3.0
-
-
 def test_the_first_of_a_size_counts_until_there_is_another() -> None:
-    made = CostCurve(starts_at_zero=True)
+    made = CostCurve(starts_at_zero=False)
     made.learn(8, 90.0)
-    assert made.knows(9)
-    assert not made.knows(10)
+    assert (made.knows(9), made.knows(10)) == (True, False)
     assert made.seconds(8) == 90.0
     made.learn(8, 2.0)
-    assert made.seconds(8) == 2.0
-
-
-def test_outliers_do_not_count_and_the_past_is_forgotten() -> None:
-    made = CostCurve(starts_at_zero=True)
-    for seconds in [2.0, 2.0, 2.0, 50.0, 2.0]:
-        made.learn(8, seconds)
-    assert made.seconds(8) == 2.0
-    for _ in range(20):
-        made.learn(8, 3.0)
-    assert made.seconds(8) == 3.0
+    assert made.seconds(8) == made.seconds(1) == 2.0, "and below there is nothing else"
 
 
 def test_sizes_are_few_and_estimates_near_a_line_of_noisy_measurements() -> None:
@@ -110,13 +105,6 @@ def seconds_of(num_tokens: int, context: float, growth: float = 1 / 2000) -> flo
     return num_tokens * 0.0004 * (1 + context * growth)
 
 
-def test_prefill_costs_are_unknown_before_any_measurement() -> None:
-    costs = PrefillCosts()
-    assert costs.seconds(10, 0) is None
-    assert costs.token_seconds is None
-    assert costs.num_tokens_within(0.0, 0, 256) == 256
-
-
 @pytest.mark.parametrize("growth", [0.0, 1 / 5000, 1 / 1000])
 def test_noisy_pieces_of_prompts_teach_lengths_and_contexts(growth: float) -> None:
     rng = random.Random(0)
@@ -135,7 +123,7 @@ def test_noisy_pieces_of_prompts_teach_lengths_and_contexts(growth: float) -> No
             assert costs.seconds(num_tokens, context) == expected
 
 
-def test_how_many_tokens_fit() -> None:
+def test_prefill_costs_tell_how_many_tokens_fit() -> None:
     costs = PrefillCosts()
     for start in (0, 100, 200, 1000, 1100, 1200):
         costs.learn(100, start + 50, seconds_of(100, start + 50))
@@ -144,16 +132,6 @@ def test_how_many_tokens_fit() -> None:
         assert seconds_of(most, start + most / 2) == pytest.approx(0.03, rel=0.05)
     assert costs.num_tokens_within(1.0, 0, 256) == 256
     assert costs.num_tokens_within(0.0, 0, 256) == 0
-
-
-def test_short_pieces_do_not_raise_the_cost_of_long_contexts() -> None:
-    """What every step costs that has any makes them dear."""
-    costs = PrefillCosts()
-    costs.learn(100, 50, 0.04)
-    costs.learn(100, 50, 0.04)
-    for _ in range(20):
-        costs.learn(3, 2000, 0.01)
-    assert costs.seconds(100, 4000) == pytest.approx(0.04)
 
 
 # What drafts are estimated to cost after something that was no fault of theirs has made steps
@@ -194,25 +172,16 @@ class Simulation:
         odds: tuple[float, float],
         *,
         change_seconds: float = 0.0,
-        slow_drafts: Collection[int] = (),
         first_row_seconds: float = 0.0,
     ) -> None:
         self._costs = StepCosts()
         self._odds = odds
         self._change_seconds = change_seconds
-        self._slow_drafts = slow_drafts
         self._first_row_seconds = first_row_seconds
         self._rng = np.random.default_rng(0)
-        self._num_drafts = 0
         self._last = 0
         for _ in range(4):
-            self._costs.learn(
-                num_decodes=0,
-                num_rows=0,
-                num_prefill_tokens=256,
-                prefill_context=128,
-                seconds=256 * ROW,
-            )
+            learn(self._costs, 0, 256 * ROW, num_prefill_tokens=256, prefill_context=128)
 
     def run(self, phase: Phase) -> Result:
         num_drafted, num_tokens, seconds = 0, 0.0, 0.0
@@ -235,10 +204,7 @@ class Simulation:
         seconds += self._change_seconds * (count != self._last)
         seconds *= phase.slowdown
         self._last = count
-        if count:
-            self._num_drafts += 1
-            seconds += 0.2 * (self._num_drafts in self._slow_drafts)
-        self._costs.learn(num_decodes=1, num_rows=1 + count, num_prefill_tokens=0, seconds=seconds)
+        learn(self._costs, 1, seconds, num_drafts=count)
         return gain, seconds
 
 
@@ -269,20 +235,6 @@ def test_as_much_is_drafted_after_a_disturbance_as_before(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("odds", [GOOD, MIDDLING], ids=["good", "middling"])
-@pytest.mark.parametrize("slow_drafts", [(1, 2), (2, 3), range(1, 8)], ids=str)
-def test_slow_drafts_at_the_start_are_not_held_against_those_that_follow(
-    odds: tuple[float, float], slow_drafts: Collection[int]
-) -> None:
-    undisturbed = Simulation(odds).run(Phase(QUIET))
-    simulation = Simulation(odds, slow_drafts=slow_drafts)
-    simulation.run(Phase(RECOVERY))
-    result = simulation.run(Phase(QUIET))
-    assert result.share == pytest.approx(undisturbed.share, abs=0.05)
-    assert result.speed > 0.99 * undisturbed.speed
-
-
-@pytest.mark.slow
 def test_while_all_steps_draft_few_are_spared_to_measure_those_without() -> None:
     chances, costs = [np.array([0.9, 0.8])], StepCosts()
     num_plain = 0
@@ -290,14 +242,9 @@ def test_while_all_steps_draft_few_are_spared_to_measure_those_without() -> None
         (count,) = draft_lengths(chances, costs, num_sequences=1, num_rows=1)
         num_plain += count == 0
         is_slow = 2000 <= step < 4000
-        costs.learn(
-            num_decodes=1,
-            num_rows=1 + count,
-            num_prefill_tokens=0,
-            seconds=(0.020 + 0.001 * count) * (1 + is_slow),
-        )
+        learn(costs, 1, (0.020 + 0.001 * count) * (1 + is_slow), num_drafts=count)
         if step == 0:
-            costs.learn(num_decodes=0, num_rows=0, num_prefill_tokens=256, seconds=0.3)
+            learn(costs, 0, 0.3, num_prefill_tokens=256)
         if step in (1999, 3999, 9999):
             plain = costs.decode_seconds(1, 1)
             assert plain == pytest.approx(0.020 * (1 + is_slow))
@@ -337,15 +284,6 @@ def test_draft_pauses_double_up_to_a_limit_until_drafts_pay() -> None:
     assert costs.is_trial_due(now + 64)
 
 
-def test_measurement_between_refusals_restarts_the_pause() -> None:
-    costs = DraftCosts()
-    costs.learn(4, 1.0, 0)
-    for now in range(0, 600, 60):
-        costs.learn(4, 1.0, now)
-        costs.refuse(now + 1)
-        assert costs.seconds(4, 0.01, now + 60) == 1.0
-
-
 def test_a_length_that_was_slow_is_forgotten_while_others_are_drafted() -> None:
     costs = DraftCosts()
     for _ in range(4):
@@ -372,11 +310,13 @@ class Machine:
     def run(self, num_decodes: int, num_drafts: int = 0, num_prefill_tokens: int = 0) -> None:
         shape = (num_decodes, num_decodes + num_drafts, num_prefill_tokens)
         seconds = 10 + num_decodes / 2 + num_drafts / 10 + num_prefill_tokens / 4
-        self.costs.learn(
-            num_decodes=num_decodes,
-            num_rows=num_decodes + num_drafts,
+        seconds += CHANGE * (shape != self._shape)
+        learn(
+            self.costs,
+            num_decodes,
+            seconds,
+            num_drafts=num_drafts,
             num_prefill_tokens=num_prefill_tokens,
-            seconds=seconds + CHANGE * (shape != self._shape),
         )
         self._shape = shape
 
@@ -401,16 +341,7 @@ def test_step_costs_are_unknown_before_any_measurement() -> None:
     assert machine.costs.decode_seconds(1, 4) is None, "nothing tells what further rows cost"
 
 
-@pytest.mark.parametrize(("num_sequences", "seconds"), [(1, 10.5), (2, 11.0), (6, 13.0), (8, 14.0)])
-def test_decodes_without_drafts(machine: Machine, num_sequences: int, seconds: float) -> None:
-    assert machine.costs.decode_seconds(num_sequences, num_sequences) == pytest.approx(seconds)
-
-
-def test_a_change_of_shape_is_learned_apart(machine: Machine) -> None:
-    assert machine.costs.shape_change_seconds == pytest.approx(CHANGE)
-
-
-def test_rows_of_drafts(machine: Machine) -> None:
+def test_step_costs_learn_rows_of_drafts(machine: Machine) -> None:
     for num_drafts in (4, 0, 8, 0, 4, 0, 8, 0):
         machine.run(1, num_drafts)
     costs = machine.costs
@@ -432,18 +363,6 @@ def test_cost_of_rows_is_estimated_from_prompts_without_drafts(machine: Machine)
     assert estimate == pytest.approx(12 + 4 * (16 + CHANGE) / 64)
 
 
-def test_cost_of_a_prompt_alone_leaves_out_the_weights(machine: Machine) -> None:
-    for _ in range(3):
-        machine.run(0, 0, 64)
-    assert machine.costs.prefills.seconds(64, 0) == pytest.approx(64 / 4 - 0.5)
-
-
-def test_drafted_steps_before_a_plain_step_leave_costs_unknown() -> None:
-    machine = Machine()
-    machine.run(1, 4)
-    assert machine.costs.decode_seconds(1, 5) is None
-
-
 def test_a_first_measurement_that_is_far_too_slow_does_not_prevent_a_second(
     machine: Machine,
 ) -> None:
@@ -451,7 +370,7 @@ def test_a_first_measurement_that_is_far_too_slow_does_not_prevent_a_second(
         machine.run(1, num_prefill_tokens=32)
     costs = machine.costs
     as_prompt = costs.decode_seconds(4, 9)
-    costs.learn(num_decodes=4, num_rows=9, num_prefill_tokens=0, seconds=500.0)
+    learn(costs, 4, 500.0, num_drafts=5)
     assert costs.decode_seconds(4, 9) == as_prompt
     machine.run(4, 5)
     machine.run(4, 5)
@@ -484,12 +403,7 @@ class TimedModel(FakeModel):
 def pacing_after(*steps: tuple[int, int, float]) -> PrefillPacing:
     costs = StepCosts()
     for num_decodes, num_prefill_tokens, seconds in steps:
-        costs.learn(
-            num_decodes=num_decodes,
-            num_rows=num_decodes,
-            num_prefill_tokens=num_prefill_tokens,
-            seconds=seconds,
-        )
+        learn(costs, num_decodes, seconds, num_prefill_tokens=num_prefill_tokens)
     return PrefillPacing(costs)
 
 
@@ -504,31 +418,6 @@ def prompt(length: int = 1600, start: int = 0) -> Sequence:
     return made
 
 
-@pytest.mark.parametrize(
-    ("steps", "expected"),
-    [
-        ([], BUDGET),
-        ([(0, 100, 1.0)], BUDGET),
-        ([(4, 0, 1.0)], BUDGET),
-        ([(0, 100, 2.0), (4, 0, 1.0)], 44),
-        ([(0, 100, 2.0), (4, 0, 1.0), (4, 100, 1.5), (4, 100, 1.5)], 188),  # 192 in all
-        ([(0, 100, 2.0), *[(4, 0, 1.0)] * 3, (4, 0, 90.0), (4, 0, 1.0)], 44),  # an outlier
-        ([(4, 0, 0.0), (4, 8, 0.0)], BUDGET),
-        ([(4, 8, 1.0)], BUDGET),  # nothing to compare it with
-    ],
-)
-def test_prompt_beside_streams_gets_a_bounded_part_of_a_step(
-    steps: list[tuple[int, int, float]], expected: int
-) -> None:
-    assert pacing_after(*steps).max_prefill_tokens(4, 4, prompt(), BUDGET) == expected
-
-
-def test_quick_steps_may_take_45_ms() -> None:
-    """Steps of 1 ms may take 45, and then have a multiple of 16 tokens in all."""
-    quick = pacing_after(*[(4, 0, 0.001)] * 3, *[(4, 100, 0.081)] * 3)
-    assert quick.max_prefill_tokens(4, 4, prompt(), BUDGET) == 44
-
-
 def test_prompt_of_less_than_a_second_is_not_split() -> None:
     """A second of a prompt's tokens, those left out that are cached."""
     pacing = pacing_after(*[(4, 0, 0.001)] * 3, *[(4, 100, 0.101)] * 3)
@@ -539,28 +428,6 @@ def test_prompt_of_less_than_a_second_is_not_split() -> None:
     assert pacing.max_prefill_tokens(4, 4, cached, BUDGET) == BUDGET
 
 
-def test_cost_of_attention_to_a_long_context_is_learned() -> None:
-    costs = StepCosts()
-
-    def run(num_prefill_tokens: int, start: int = 0) -> None:
-        context = start + num_prefill_tokens / 2
-        costs.learn(
-            num_decodes=4,
-            num_rows=4,
-            num_prefill_tokens=num_prefill_tokens,
-            prefill_context=context,
-            seconds=1 + num_prefill_tokens / 100 * (1 + context / 2000),
-        )
-
-    run(0)
-    run(0)
-    for start in range(0, 1600, 100):
-        run(100, start)
-    for start in (0, 1000, 3000):
-        most = PrefillPacing(costs).max_prefill_tokens(4, 4, prompt(4000, start), 1000)
-        assert most == pytest.approx(100 / (1 + (start + most / 2) / 2000), abs=17)
-
-
 def run_streams(
     num_streams: int,
     num_late: int,
@@ -569,7 +436,7 @@ def run_streams(
     base: float = BASE,
     token_seconds: float = TOKEN,
     late_priority: int = 0,
-) -> tuple[TimedModel, Engine]:
+) -> TimedModel:
     """Streams that decode, and then prompts that come while they do, until those are computed."""
     model = TimedModel()
     model.base, model.token_seconds = base, token_seconds
@@ -581,25 +448,24 @@ def run_streams(
         max_model_len=2048,
         clock=lambda: model.now,
     )
-    params = SamplingParams(temperature=0, max_tokens=400)
     for i in range(num_streams):
-        engine.add(GenerationRequest(f"stream {i}", [i, 2, 3], params))
+        engine.add(greedy(f"stream {i}", [i, 2, 3], max_tokens=400))
     for _ in range(20):
         engine.step()
     del model.num_tokens_per_step[:]
     for i in range(num_late):
-        prompt = [i] * late_length
-        engine.add(GenerationRequest(f"late {i}", prompt, params, priority=late_priority))
+        late = greedy(f"late {i}", [i] * late_length, max_tokens=400)
+        engine.add(replace(late, priority=late_priority))
     while engine.scheduler.waiting or any(
         sequence.num_uncomputed_tokens > 1 for sequence in engine.scheduler.running
     ):
         engine.step()
-    return model, engine
+    return model
 
 
 @pytest.mark.parametrize("num_streams", [1, 4, 16])
 def test_a_long_prompt_at_most_doubles_the_steps_of_those_who_decode(num_streams: int) -> None:
-    model, _ = run_streams(num_streams, 1, 1500)
+    model = run_streams(num_streams, 1, 1500)
     undisturbed = BASE + TOKEN * num_streams
     first, *further = model.step_seconds
     assert max(further) <= 2.05 * undisturbed
@@ -610,7 +476,7 @@ def test_a_long_prompt_at_most_doubles_the_steps_of_those_who_decode(num_streams
 @pytest.mark.parametrize("num_streams", [1, 8])
 def test_steps_that_no_reader_sees_are_filled(num_streams: int) -> None:
     """Though they take ten times as long as without the prompt."""
-    model, _ = run_streams(num_streams, 1, 1900, base=0.003, token_seconds=0.0006)
+    model = run_streams(num_streams, 1, 1900, base=0.003, token_seconds=0.0006)
     whole = model.step_seconds[1:-1]
     assert max(whole) <= 1.05 * UNSEEN_SECONDS
     assert min(whole) >= 0.7 * UNSEEN_SECONDS
@@ -618,7 +484,7 @@ def test_steps_that_no_reader_sees_are_filled(num_streams: int) -> None:
 
 def test_prompts_that_wait_for_each_other_get_the_whole_budget() -> None:
     """Until the last of them is alone: then those who decode count."""
-    model, _ = run_streams(8, 4, 900)
+    model = run_streams(8, 4, 900)
     undisturbed = BASE + TOKEN * 12
     num_crowded = 3 * 900 // 248
     assert model.num_tokens_per_step[:num_crowded] == [256] * num_crowded
@@ -628,21 +494,21 @@ def test_prompts_that_wait_for_each_other_get_the_whole_budget() -> None:
 
 @pytest.mark.slow
 def test_a_crowd_of_lower_priority_waits_for_those_who_decode() -> None:
-    model, _ = run_streams(8, 4, 900, late_priority=1)
+    model = run_streams(8, 4, 900, late_priority=1)
     undisturbed = BASE + TOKEN * 12
     assert max(model.step_seconds[1:]) <= 2.05 * undisturbed
 
 
 def test_short_prompts_are_not_held_back() -> None:
     """Each holds up those who decode once: taking it in small pieces would cost everybody steps."""
-    model, _ = run_streams(8, 1, 240)
+    model = run_streams(8, 1, 240)
     assert model.num_tokens_per_step[0] == 8 + 240
 
 
 def test_a_long_prompt_advances_however_dear_its_tokens_are() -> None:
     """In pieces that are worth a step, though decodes take more than twice as long meanwhile."""
     num_streams = 4
-    model, _ = run_streams(num_streams, 1, 600, token_seconds=BASE)
+    model = run_streams(num_streams, 1, 600, token_seconds=BASE)
     *whole, last = model.num_tokens_per_step
     assert set(whole[1:]) == {num_streams + MIN_PREFILL_TOKENS}
     assert last <= num_streams + MIN_PREFILL_TOKENS

@@ -100,7 +100,7 @@ def suffix_index_guess(
         ([5, 5, 5, 5], 8, 5, [5, 5, 5, 5, 5]),  # goes round
     ],
 )
-def test_guesses_what_followed(
+def test_suffix_index_guesses_what_followed(
     token_ids: list[int], max_match: int, count: int, expected: list[int]
 ) -> None:
     index = SuffixIndex(100)

@@ -34,28 +34,12 @@ def test_ends_are_found_by_their_names_too() -> None:
     assert config["sliding_window"] is None
 
 
-def test_special_tokens_have_names() -> None:
+def test_special_tokens_are_named_in_the_config() -> None:
     fields = TokenizerFields(byte_pairs())
     ids = named_ids(fields)
     named = json.loads(files()["tokenizer_config.json"])
     assert named == {f"{name}_token": fields.tokens[ids[name]] for name in ids}
     assert named["bos_token"] in SPECIAL
-
-
-@pytest.mark.parametrize(
-    ("metadata", "name", "content"),
-    [
-        ({"tokenizer.chat_template": "t"}, "chat_template.jinja", "t"),
-        (
-            {"tokenizer.chat_template.x": "t"},
-            "additional_chat_templates/x.jinja",
-            "t",
-        ),
-    ],
-)
-def test_files_that_some_have(metadata: dict[str, Any], name: str, content: str) -> None:
-    assert files(**metadata)[name] == content
-    assert name not in files()
 
 
 @pytest.mark.parametrize(

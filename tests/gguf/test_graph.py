@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from openvino import opset13
 
 from bench.common.numpy_decoder import NumpyDecoder
-from fastovms.engine.model.paging import applies_sliding_window, read_paged_graph
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.graph import (
     Rotation,
@@ -147,14 +146,6 @@ def test_log_probabilities_agree_with_a_numpy_decoder(name: str, tmp_path: Path)
         assert np.abs(session.log_probabilities(text[:length]) - expected).max() < 1e-3
     if "longrope" not in name:  # where the later part would decide about the earlier one
         assert np.abs(session.log_probabilities(text[:13], text[13:]) - expected).max() < 1e-3
-
-
-@pytest.mark.parametrize("name", ["mistral", "gemma3", "phi3", "llama"])
-def test_paged_attention_sees_the_windows(name: str, tmp_path: Path) -> None:
-    write_model(tmp_path / "m.gguf", VARIANTS[name])
-    ov.save_model(build(tmp_path / "m.gguf"), tmp_path / "openvino_model.xml")
-    paged = read_paged_graph(ov.Core(), tmp_path).model
-    assert applies_sliding_window(paged) == (name != "llama")
 
 
 # Tensors of a file as constants of a graph.

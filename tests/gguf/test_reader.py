@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 from fastovms.errors import ConfigurationError
 from fastovms.gguf import reader
 from fastovms.gguf.reader import (
-    ARCHITECTURES,
     TENSOR_TYPES,
     TYPE_NAMES,
     Hyperparameters,
     TensorType,
-    find_architecture,
     read_gguf,
     read_hyperparameters,
 )
@@ -44,13 +42,13 @@ def values(kind: TensorType, blocks: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("number", TENSOR_TYPES)
-def test_names_and_sizes(number: int) -> None:
+def test_tensor_types_have_the_sizes_of_the_gguf_package(number: int) -> None:
     kind = TENSOR_TYPES[number]
     assert Type(number).name == kind.name
     assert gguf.GGML_QUANT_SIZES[Type(number)] == (kind.block_size, kind.block_bytes)
 
 
-def test_every_type_has_a_name() -> None:
+def test_every_tensor_type_has_a_name() -> None:
     for kind in Type:
         assert TYPE_NAMES.get(kind) == kind.name or kind in TENSOR_TYPES or kind > max(TYPE_NAMES)
 
@@ -107,7 +105,7 @@ def test_metadata_is_read_by_type(tmp_path: Path) -> None:
     assert file.tensors == {}
 
 
-def test_tensors_are_found(tmp_path: Path) -> None:
+def test_tensors_are_read_with_shape_type_and_rows(tmp_path: Path) -> None:
     write_model(tmp_path / "m.gguf", TinyModel(types=(Type.Q4_0, Type.F16)))
     file = read_gguf(tmp_path / "m.gguf")
     for expected in gguf.GGUFReader(tmp_path / "m.gguf").tensors:
@@ -217,25 +215,6 @@ def test_no_head_crashes_the_reader(tmp_path_factory: pytest.TempPathFactory, da
 # Architectures that are built, and why others are not.
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_supported_architectures_are_found(name: str) -> None:
-    assert find_architecture(name) is ARCHITECTURES[name]
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (None, "general.architecture is missing"),
-        (5, "general.architecture is missing"),
-        ("gemma2", "architecture gemma2 is not supported: its attention has a soft cap"),
-        ("mamba", "architecture mamba is not supported; supported are llama, qwen2"),
-    ],
-)
-def test_others_are_refused_with_the_reason(name: object, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        find_architecture(name)
-
-
 # What is read of a decoder's settings, and which are refused.
 
 
@@ -260,7 +239,7 @@ def read(architecture: str = "llama", /, **settings: Any) -> Hyperparameters:
     return read_hyperparameters({name: each for name, each in metadata.items() if each is not None})
 
 
-def test_sizes_and_defaults() -> None:
+def test_hyperparameters_have_defaults() -> None:
     parameters = read(attention__head_count_kv=None)
     assert (parameters.head_size, parameters.num_kv_heads) == (16, 4)
     assert parameters.score_scale == 0.25
@@ -271,39 +250,25 @@ def test_sizes_and_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "settings", "windowed"),
+    ("architecture", "window", "pattern", "num_layers", "windowed"),
     [
-        ("llama", {}, "0000"),
-        ("llama", {"attention__sliding_window": 0}, "0000"),
-        ("llama", {"attention__sliding_window": 8}, "1111"),
-        ("llama", {"attention__sliding_window": 512}, "0000"),
-        ("phi3", {"attention__sliding_window": 8}, "1111"),
-        ("gemma3", {"attention__sliding_window": 8}, "1111"),
-        ("gemma3", {"attention__sliding_window": 8, "block_count": 8}, "11111011"),
-        (
-            "gemma3",
-            {"attention__sliding_window": 8, "attention__sliding_window_pattern": 3},
-            "1101",
-        ),
-        (
-            "gemma3",
-            {"attention__sliding_window": 8, "attention__sliding_window_pattern": 1},
-            "0000",
-        ),
-        (
-            "gemma3",
-            {
-                "attention__sliding_window": 8,
-                "attention__sliding_window_pattern": [True, False, False, True],
-            },
-            "1001",
-        ),
+        ("llama", None, None, 4, "0000"),
+        ("llama", 0, None, 4, "0000"),
+        ("llama", 8, None, 4, "1111"),
+        ("llama", 512, None, 4, "0000"),
+        ("phi3", 8, None, 4, "1111"),
+        ("gemma3", 8, None, 4, "1111"),
+        ("gemma3", 8, None, 8, "11111011"),
+        ("gemma3", 8, 3, 4, "1101"),
+        ("gemma3", 8, 1, 4, "0000"),
+        ("gemma3", 8, [True, False, False, True], 4, "1001"),
     ],
 )
 def test_sliding_window_applies_to_layers_of_the_architecture(
-    architecture: str, settings: dict[str, Any], windowed: str
+    architecture: str, window: int | None, pattern: object, num_layers: int, windowed: str
 ) -> None:
-    layers = read(architecture, **settings).windowed_layers
+    settings = {"attention__sliding_window": window, "attention__sliding_window_pattern": pattern}
+    layers = read(architecture, block_count=num_layers, **settings).windowed_layers
     assert "".join(str(int(has_window)) for has_window in layers) == windowed
 
 
@@ -357,14 +322,12 @@ def test_unsupported_metadata_is_refused_by_name(
     ("metadata", "message"),
     [
         ({}, "general.architecture is missing"),
-        (
-            {"general.architecture": "llama", "general.type": "adapter"},
-            "general.type must be model",
-        ),
+        ({"general.architecture": 5}, "general.architecture is missing"),
+        ({"general.architecture": "llama", "general.type": "adapter"}, "type must be model"),
         ({"general.architecture": "llama", "split.count": 3}, "one of 3 parts"),
     ],
 )
-def test_files_that_are_no_whole_models(metadata: dict[str, Any], message: str) -> None:
+def test_file_that_is_no_whole_model_is_refused(metadata: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         read_hyperparameters(metadata)
 

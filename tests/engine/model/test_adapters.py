@@ -19,8 +19,7 @@ from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
-from fastovms.engine.model.paging import read_paged_graph
-from fastovms.params import Adapter, BeamSearch, GenerationRequest, SamplingParams
+from fastovms.params import Adapter, BeamSearch, GenerationRequest
 from fastovms.parts.adapters.files import read_adapter
 from fastovms.parts.adapters.graph import (
     AdapterStack,
@@ -33,12 +32,11 @@ from fastovms.parts.drafts.draft_model import DraftModel
 from tests.adapters import (
     ALL_MODULES,
     SOME_MODULES,
-    module_sizes,
     random_tensors,
     write_adapter,
-    write_merged,
 )
-from tests.engine.engines import full_engine
+from tests.engine import engines
+from tests.engine.engines import full_engine, greedy, texts
 
 ARCHITECTURES = Path(__file__).parents[2] / "models" / "architectures"
 SHAPE = replace(SHAPES["tiny"], weight_format="fp32")
@@ -100,15 +98,10 @@ def adapter(number: int) -> Adapter | None:
     return Adapter(f"a{number}", "", number.to_bytes(32, "big"), number, 0)
 
 
-def request(name: str, number: int, length: int, **params: object) -> GenerationRequest:
+def request(name: str, number: int, length: int, **params: Any) -> GenerationRequest:
     prompt = np.random.default_rng(length).integers(3, 60, length).tolist()
-    known: dict[str, object] = {"temperature": 0.0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
-    return GenerationRequest(
-        name,
-        prompt,
-        SamplingParams(**{**known, **params}),  # type: ignore[arg-type]
-        adapter=adapter(number),
-    )
+    asked = greedy(name, prompt, **{"max_tokens": NUM_TOKENS, "ignore_eos": True, **params})
+    return replace(asked, adapter=adapter(number))
 
 
 def new_engine(model: PagedModel, draft: PagedModel | None = None) -> Engine:
@@ -137,58 +130,11 @@ def new_engine(model: PagedModel, draft: PagedModel | None = None) -> Engine:
 def run(
     model: PagedModel, requests: list[GenerationRequest], engine: Engine | None = None
 ) -> dict[str, list[int]]:
-    engine = engine or new_engine(model)
-    for one in requests:
-        engine.add(one)
-    tokens: dict[str, list[int]] = {one.request_id: [] for one in requests}
-    while engine.has_work:
-        for request_id, output in engine.step():
-            tokens[request_id] += output.token_ids
-        engine.check()
-    return tokens
-
-
-def test_modules_are_found_by_their_names(model_dir: Path) -> None:
-    assert module_shapes(load(model_dir).graph.model) == {
-        f"model.layers.{layer}.{name}": sizes
-        for layer in range(SHAPE.num_hidden_layers)
-        for name, sizes in module_sizes(SHAPE).items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("architecture", "module"),
-    [
-        ("bloom-ALiBi", "transformer.h.1.self_attention.query_key_value"),
-        ("gemma3", "model.layers.1.mlp.gate_proj"),
-        ("gpt_neo-window", "transformer.h.1.attn.attention.out_proj"),
-        ("lfm2", "model.layers.0.conv.in_proj"),
-        ("llama4-attention-chunks", "model.layers.1.self_attn.o_proj"),
-        ("mistral-window", "model.layers.1.mlp.down_proj"),
-        ("phi3-longrope", "model.layers.1.mlp.gate_up_proj"),
-        ("qwen3", "model.layers.0.self_attn.k_proj"),
-    ],
-)
-def test_modules_of_exported_models(architecture: str, module: str) -> None:
-    graph = read_paged_graph(ov.Core(), ARCHITECTURES / architecture)
-    shapes = module_shapes(graph.model)
-    assert module in shapes
-    assert not any("lm_head" in name for name in shapes)
-
-
-@pytest.mark.nightly(but=("[2]",))
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_an_adapter_is_as_exact_as_merged_weights(
-    model_dir: Path, adapted: PagedModel, tmp_path: Path, number: int
-) -> None:
-    merged = load(
-        write_merged(model_dir, tmp_path, tensors_of(number), scale=ALPHA / rank_of(number))
-    )
-    lengths = (3, 40, 100)
-    found = run(adapted, [request(str(length), number, length) for length in lengths])
-    assert found == run(merged, [request(str(length), 0, length) for length in lengths])
-    plain = run(adapted, [request(str(length), 0, length) for length in lengths])
-    assert all(found[name] != plain[name] for name in plain)
+    """Returns the tokens of all requests; of a search, those of all samples one after another."""
+    found: dict[str, list[int]] = {}
+    for (name, _), said in texts(engine or new_engine(model), *requests).items():
+        found.setdefault(name, []).extend(said)
+    return found
 
 
 def merged_graph(model_dir: Path, directory: Path, weights: Mapping[str, LowRank]) -> Path:
@@ -211,7 +157,9 @@ def merged_graph(model_dir: Path, directory: Path, weights: Mapping[str, LowRank
 
 @pytest.mark.nightly(but=("gemma3",))
 @pytest.mark.parametrize("architecture", ["lfm2", "phi3-longrope", "gemma3"])
-def test_exported_models_are_as_exact(tmp_path: Path, architecture: str) -> None:
+def test_adapters_of_exported_models_are_as_exact_as_merged_weights(
+    tmp_path: Path, architecture: str
+) -> None:
     """A hybrid model, one whose positions depend on the text's length, and one with windows."""
     path = ARCHITECTURES / architecture
     model = load(path)
@@ -250,33 +198,34 @@ def with_peft() -> PagedModel:
 def test_texts_are_those_of_peft(with_peft: PagedModel) -> None:
     """All adapters, the base and all prompts in one batch."""
     sources = [None, *sorted(PEFT.iterdir())]
-    texts = {
-        (number, index): text
+    expected = {
+        f"{number} {index}": text
         for number, source in enumerate(sources)
         for index, text in enumerate(references_of(source))
     }
-    assert len(texts) == 20
+    assert len(expected) == 20
     with_peft.allocate_cache(256)
     engine = full_engine(with_peft, CONFIG, num_blocks=256, max_model_len=256)
-    for (number, index), text in texts.items():
-        params = SamplingParams(
-            temperature=0, max_tokens=len(text["token_ids"]), ignore_eos=True, logprobs=0
+    asked = [
+        replace(
+            greedy(
+                name,
+                text["prompt"],
+                max_tokens=len(text["token_ids"]),
+                ignore_eos=True,
+                logprobs=0,
+            ),
+            adapter=adapter(int(name[0])),
         )
-        name = f"{number} {index}"
-        engine.add(GenerationRequest(name, text["prompt"], params, adapter=adapter(number)))
-    token_ids: dict[str, list[int]] = {}
-    logprobs: dict[str, list[float]] = {}
-    while engine.has_work:
-        for name, output in engine.step():
-            token_ids.setdefault(name, []).extend(output.token_ids)
-            logprobs.setdefault(name, []).extend(one.logprob for one in output.logprobs)
-    for (number, index), text in texts.items():
-        name = f"{number} {index}"
-        assert token_ids[name] == text["token_ids"]
-        assert logprobs[name] == pytest.approx(text["logprobs"], abs=1e-4)
-    plain = [texts[0, index]["token_ids"] for index in range(5)]
+        for name, text in expected.items()
+    ]
+    for (name, _), outputs in engines.run(engine, *asked).items():
+        assert engines.text(outputs) == expected[name]["token_ids"]
+        logprobs = [one.logprob for output in outputs for one in output.logprobs]
+        assert logprobs == pytest.approx(expected[name]["logprobs"], abs=1e-4)
+    plain = [expected[f"0 {index}"]["token_ids"] for index in range(5)]
     for number in (1, 2, 3):
-        assert [texts[number, index]["token_ids"] for index in range(5)] != plain
+        assert [expected[f"{number} {index}"]["token_ids"] for index in range(5)] != plain
 
 
 def references_of(directory: Path | None) -> list[dict[str, Any]]:
@@ -297,7 +246,9 @@ SETTINGS: dict[str, dict[str, object]] = {
 
 @pytest.mark.nightly(but=("drafts",))
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
-def test_a_crowd_changes_no_text(adapted: PagedModel, settings: dict[str, object]) -> None:
+def test_crowd_of_adapters_changes_no_text(
+    adapted: PagedModel, settings: dict[str, object]
+) -> None:
     """Eight adapters and the base, sixteen streams."""
     requests = [
         request(str(place), place % (NUM_ADAPTERS + 1), 5 + 7 * (place % 5), **settings)
@@ -343,29 +294,18 @@ def test_drafts_come_from_texts_of_the_same_adapter(adapted: PagedModel) -> None
 
 
 def test_cached_prefixes_are_an_adapters_own(adapted: PagedModel) -> None:
-    first, second = request("first", 1, 100), request("second", 3, 100)
-    expected = run(adapted, [first]) | run(adapted, [second])
+    asked = {1: request("first", 1, 100), 3: request("second", 3, 100)}
+    expected = {number: run(adapted, [one])[one.request_id] for number, one in asked.items()}
     engine = new_engine(adapted)
-    found: dict[str, list[int]] = {}
-    cached: dict[str, int] = {}
-    for name, one in {"a": first, "b": second, "c": first, "d": second}.items():
-        engine.add(replace(one, request_id=name))
-        while engine.has_work:
-            for _, output in engine.step():
-                found.setdefault(name, []).extend(output.token_ids)
-                cached[name] = output.num_cached_tokens
-    assert found["a"] == found["c"] == expected["first"]
-    assert found["b"] == found["d"] == expected["second"]
-    assert cached["a"] == cached["b"] == 0
-    assert cached["c"] == cached["d"] > 0
+    cached = []
+    for number in (1, 3, 1, 3):
+        [outputs] = engines.run(engine, asked[number]).values()
+        assert engines.text(outputs) == expected[number]
+        cached.append(outputs[-1].num_cached_tokens)
+    assert cached[0] == cached[1] == 0 < cached[2] == cached[3]
 
 
-def test_the_model_without_adapters_is_unchanged(model_dir: Path, adapted: PagedModel) -> None:
-    requests = [request(str(length), 0, length) for length in (3, 40)]
-    assert run(adapted, requests) == run(load(model_dir), requests)
-
-
-def test_adapters_come_and_go(
+def test_adapters_are_added_and_removed_in_any_order(
     model_dir: Path, adapted: PagedModel, weights: Mapping[int, Mapping[str, LowRank]]
 ) -> None:
     model = load(model_dir)
@@ -386,18 +326,3 @@ def test_adapters_come_and_go(
         for member in members:
             assert run(model, [asked[member]]) == expected[member]
     assert [member.number for member in stack.members] == [3]
-
-
-def test_a_later_adapter_may_change_more_matrices(
-    weights: Mapping[int, Mapping[str, LowRank]],
-) -> None:
-    stack = AdapterStack({}).with_adapter(2, weights[2])
-    assert len(stack.shapes) == len(weights[2])
-    larger = stack.with_adapter(1, weights[1])
-    assert larger.shapes.keys() == weights[1].keys() | weights[2].keys()
-    check_stack([1, 2], larger)
-    for index, name in enumerate(larger.shapes):
-        for number, member in zip((2, 1), larger.members, strict=True):
-            rows = larger.down[index][member.first : member.end]
-            pair = weights[number].get(name)
-            assert not rows.any() if pair is None else (rows[: len(pair.down)] == pair.down).all()

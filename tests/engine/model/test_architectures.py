@@ -19,10 +19,9 @@ from fastovms.engine.engine import Engine
 from fastovms.engine.model.compilation import ExportedModel
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.paging import applies_sliding_window
-from fastovms.params import GenerationRequest, SamplingParams
 from fastovms.parts.comparison.graph_comparison import largest_difference
 from fastovms.parts.drafts.draft_model import DraftModel
-from tests.engine.engines import full_engine
+from tests.engine.engines import full_engine, greedy, run, text
 
 MODELS = Path(__file__).parents[2] / "models" / "architectures"
 NAMES = sorted(path.name for path in MODELS.iterdir())
@@ -130,19 +129,20 @@ def test_texts_are_those_of_transformers(files: ExportedModel, model: PagedModel
 def generate(
     engine: Engine, expected: list[dict[str, Any]], num_drafted: int | None
 ) -> list[Generated]:
-    results = [Generated([], []) for _ in expected]
-    for number, reference in enumerate(expected):
-        params = SamplingParams(
-            temperature=0,
-            max_tokens=len(reference["token_ids"]),
+    asked = [
+        greedy(
+            str(number),
+            array("q", one["prompt"]),
+            max_tokens=len(one["token_ids"]),
             ignore_eos=True,
             logprobs=0,
             num_assistant_tokens=num_drafted,
         )
-        engine.add(GenerationRequest(str(number), array("q", reference["prompt"]), params))
-    while engine.has_work:
-        for request_id, output in engine.step():
-            results[int(request_id)].token_ids.extend(output.token_ids)
-            results[int(request_id)].logprobs.extend(one.logprob for one in output.logprobs)
-        engine.check()
-    return results
+        for number, one in enumerate(expected)
+    ]
+    outputs = run(engine, *asked)
+    of_each = [outputs[str(number), 0] for number in range(len(expected))]
+    return [
+        Generated(text(of), [one.logprob for output in of for one in output.logprobs])
+        for of in of_each
+    ]

@@ -23,7 +23,6 @@ from fastovms.engine.model.attention_masks import (
 )
 from fastovms.engine.model.paging import read_paged_graph, read_transformed
 from fastovms.server_config import DEMO_MODEL
-from tests.paths import TINY_VLM
 
 
 def with_mask(change: Callable[[ov.Node, ov.Node], ov.Node]) -> ov.Model:
@@ -62,37 +61,6 @@ def test_masks_of_another_form_leave_hardly_any_text(
     assert of_genai.num_tokens <= exact.num_tokens
 
 
-def causal(num_keys: int, window: int | None = None, slope: float = 0.0) -> np.ndarray:
-    """The mask of a query that sees the last keys, with a bias that grows towards its own."""
-    mask = np.full((1, 1, 1, num_keys), -65504, np.float32)
-    first = 0 if window is None else max(0, num_keys - window)
-    mask[..., first:] = slope * np.arange(first - num_keys + 1, 1)
-    return mask
-
-
-@pytest.mark.parametrize(
-    ("window", "slope", "expected"),
-    [
-        (None, 0.0, LayerAttention()),
-        (8, 0.0, LayerAttention(window=8)),
-        (None, 0.5, LayerAttention(slopes=(0.5,))),
-        (8, 0.5, LayerAttention(window=8, slopes=(0.5,))),
-    ],
-)
-def test_attention_is_read_from_rows_of_the_mask(
-    window: int | None, slope: float, expected: LayerAttention
-) -> None:
-    found = _describe(lambda layer, position: causal(position + 1, window, slope)[0, 0], 2, 100)
-    assert found == ModelAttention((expected, expected))
-
-
-def test_chunks_are_no_window_and_hold_up_to_the_first_border() -> None:
-    def chunked(layer: int, position: int) -> np.ndarray:
-        return causal(position + 1, position % 16 + 1)[0, 0]
-
-    assert _describe(chunked, 1, 100) == ModelAttention((LayerAttention(),), max_len=16)
-
-
 def test_mask_that_depends_on_another_input_is_unknown() -> None:
     model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
     other = ops.parameter([1], np.float32, name="other")
@@ -104,25 +72,6 @@ def test_mask_that_depends_on_another_input_is_unknown() -> None:
     model.add_parameters([other])
     with pytest.raises(UnknownMask):
         attentions_of(model, 100)
-
-
-def test_model_without_masks_has_full_attention_and_no_length_limit() -> None:
-    model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
-    found = attentions_of(model, 100)
-    assert set(found.layers) == {LayerAttention()}
-    assert found.max_len is None
-
-
-def test_the_language_part_of_a_model_of_images_has_masks(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    graph = TINY_VLM / "openvino_language_model.xml"
-    assert read_transformed(ov.Core(), graph, 160).max_exact_len is None
-    assert "cannot be read" not in caplog.text
-    assert attentions_of(ov.Core().read_model(graph), 160).layers == (
-        LayerAttention(),
-        LayerAttention(),
-    )
 
 
 def test_biases_that_are_rounded_are_taken_up_to_where_they_bend() -> None:

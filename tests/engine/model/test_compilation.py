@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock, patch
 
 import numpy as np
@@ -17,187 +20,127 @@ from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.errors import ConfigurationError
 
 LARGE = 2 * EXACT_WEIGHTS_SIZE
-_GROUP = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+HINT, GROUP = "INFERENCE_PRECISION_HINT", "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 TWO = "bf16 and f32, u8 cache"
+ONE_AT_A_TIME = ["bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"]
+BF16 = {"precision": ov.Type.bf16}
 
 
+@dataclass(frozen=True)
 class FakeCore:
-    def __init__(self, precision: ov.Type) -> None:
-        self._precision = precision
+    precision: ov.Type
 
     def get_property(self, device: str, name: str) -> ov.Type:
         assert (device, name) == ("CPU", "INFERENCE_PRECISION_HINT")
-        return self._precision
+        return self.precision
 
 
-def names(
-    precision: str = "f32",
+def choices(
+    precision: ov.Type = ov.Type.f32,
     *,
     device: str = "CPU",
-    properties: dict[str, str] | None = None,
-    exact: bool = False,
-    weights_size: int = LARGE,
-    group_size: int = 128,
-    available: int = 100 * LARGE,
-    has_states: bool = False,
+    properties: Mapping[str, object] | None = None,
     amx: bool = True,
-) -> list[str]:
-    core = FakeCore({"f32": ov.Type.f32, "bf16": ov.Type.bf16}[precision])
-    with patch.object(compilation, "has_amx", lambda: amx):
-        choices = possible_precisions(
-            core,  # type: ignore[arg-type]
-            device,
-            properties or {},
-            exact=exact,
-            weights_size=weights_size,
-            group_size=group_size,
-            available=available,
-            has_states=has_states,
-        )
-    return [choice.name for choice in choices]
+    vnni: bool = False,
+    **options: Any,
+) -> list[Precisions]:
+    """Returns what is tried on a machine."""
+    known = {"exact": False, "weights_size": LARGE, "group_size": 128, "available": 100 * LARGE}
+    core: Any = FakeCore(precision)
+    with (
+        patch.object(compilation, "has_amx", lambda: amx),
+        patch.object(compilation, "has_vnni", lambda: vnni),
+    ):
+        return possible_precisions(core, device, properties or {}, **{**known, **options})
+
+
+def variants(*given: Any, **options: Any) -> list[Mapping[str, object]]:
+    """Returns the properties of all that is compiled of `choices`."""
+    found = [each for choice in choices(*given, **options) for each in (choice.large, choice.small)]
+    return [each for each in found if each]
 
 
 @pytest.mark.parametrize(
     ("machine", "expected"),
     [
         ({}, ["f16 cache", "u8 cache"]),
+        (BF16, [TWO, "bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"]),
+        ({**BF16, "available": 3 * LARGE}, ONE_AT_A_TIME),
+        ({**BF16, "has_states": True}, ONE_AT_A_TIME),
+        ({**BF16, "amx": False}, ["bf16, u8 cache", "bf16, f16 cache", "f32, f16 cache", TWO]),
         (
-            {"precision": "bf16"},
-            [TWO, "bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"],
-        ),
-        (
-            {"precision": "bf16", "available": 3 * LARGE},
-            ["bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"],
-        ),
-        (
-            {"precision": "bf16", "has_states": True},
-            ["bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"],
-        ),
-        (
-            {"precision": "bf16", "amx": False},
-            ["bf16, u8 cache", "bf16, f16 cache", "f32, f16 cache", TWO],
-        ),
-        (
-            {"precision": "bf16", "amx": False, "available": 3 * LARGE},
+            {**BF16, "amx": False, "available": 3 * LARGE},
             ["bf16, u8 cache", "bf16, f16 cache", "f32, f16 cache"],
         ),
         ({"device": "GPU"}, ["f16 cache", "u8 cache"]),
         ({"properties": {"KV_CACHE_PRECISION": "u4"}}, ["u4 cache"]),
         (
-            {"precision": "bf16", "properties": {"KV_CACHE_PRECISION": "f16"}},
+            {**BF16, "properties": {"KV_CACHE_PRECISION": "f16"}},
             ["bf16 and f32, f16 cache", "bf16, f16 cache", "f32, f16 cache"],
         ),
-        (
-            {"precision": "bf16", "properties": {"INFERENCE_PRECISION_HINT": "f32"}},
-            ["f16 cache", "u8 cache"],
-        ),
-        (
-            {"weights_size": EXACT_WEIGHTS_SIZE},
-            ["f32, f32 cache"],
-        ),
-        (
-            {"precision": "bf16", "exact": True},
-            ["exact, f32 cache"],
-        ),
-        (
-            {"exact": True, "properties": {"INFERENCE_PRECISION_HINT": "bf16"}},
-            ["f32 cache"],
-        ),
-        (
-            {"weights_size": 1, "properties": {"INFERENCE_PRECISION_HINT": "bf16"}},
-            ["f16 cache", "u8 cache"],
-        ),
+        ({**BF16, "properties": {HINT: "f32"}}, ["f16 cache", "u8 cache"]),
+        ({"weights_size": EXACT_WEIGHTS_SIZE}, ["f32, f32 cache"]),
+        ({**BF16, "exact": True}, ["exact, f32 cache"]),
+        ({"exact": True, "properties": {HINT: "bf16"}}, ["f32 cache"]),
+        ({"weights_size": 1, "properties": {HINT: "bf16"}}, ["f16 cache", "u8 cache"]),
         ({"weights_size": 1, "properties": {"KV_CACHE_PRECISION": "bf16"}}, ["bf16 cache"]),
-        ({"precision": "bf16", "properties": {"KV_CACHE_PRECISION": "bf16"}}, ["bf16 cache"]),
+        ({**BF16, "properties": {"KV_CACHE_PRECISION": "bf16"}}, ["bf16 cache"]),
     ],
     ids=str,
 )
 def test_precisions_that_are_tried_depend_on_the_machine(
-    machine: dict[str, object], expected: list[str]
+    machine: dict[str, Any], expected: list[str]
 ) -> None:
-    assert names(**machine) == expected  # type: ignore[arg-type]
+    assert [choice.name for choice in choices(**machine)] == expected
 
 
-@pytest.mark.parametrize(
-    ("exact", "properties"), [(True, {}), (False, {"INFERENCE_PRECISION_HINT": "f32"})]
-)
+@pytest.mark.parametrize(("exact", "properties"), [(True, {}), (False, {HINT: "f32"})])
 def test_f32_takes_no_cache_of_bf16(exact: bool, properties: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match=r"KV cache cannot be bf16 .* in f32"):
-        names(exact=exact, properties={"KV_CACHE_PRECISION": "bf16", **properties})
+        choices(exact=exact, properties={"KV_CACHE_PRECISION": "bf16", **properties})
 
 
 @pytest.mark.parametrize(
     ("properties", "named"),
     [
-        ({"INFERENCE_PRECISION_HINT": "bf16"}, "INFERENCE_PRECISION_HINT bf16"),
-        (
-            {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32},
-            "GROUP_SIZE 32",
-        ),
+        ({HINT: "bf16"}, "INFERENCE_PRECISION_HINT bf16"),
+        ({HINT: "f32", GROUP: 32}, "GROUP_SIZE 32"),
         ({"KV_CACHE_PRECISION": "u8"}, "KV_CACHE_PRECISION u8"),
         ({"KV_CACHE_PRECISION": "u4"}, "KV_CACHE_PRECISION u4"),
+        ({}, None),
+        ({HINT: "f32", GROUP: 0}, None),
+        ({"KV_CACHE_PRECISION": "f16", "INFERENCE_NUM_THREADS": 2}, None),
     ],
+    ids=str,
 )
-def test_property_that_is_not_exact_is_refused_with_precision_exact(
-    properties: dict[str, object], named: str
+def test_only_exact_properties_are_accepted_with_precision_exact(
+    properties: dict[str, object], named: str | None
 ) -> None:
-    with pytest.raises(
-        ConfigurationError, match=f"--precision exact .* plugin_config .*{named}, only"
-    ):
+    if named is None:
+        check_exact(properties)
+        return
+    match = f"--precision exact .* plugin_config .*{named}, only"
+    with pytest.raises(ConfigurationError, match=match):
         check_exact(properties)
 
 
-@pytest.mark.parametrize(
-    "properties",
-    [
-        {},
-        {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0},
-        {"KV_CACHE_PRECISION": "f16", "INFERENCE_NUM_THREADS": 2},
-    ],
-)
-def test_exact_property_is_accepted_with_precision_exact(properties: dict[str, object]) -> None:
-    check_exact(properties)
-
-
 def test_properties_of_the_operator_override() -> None:
-    properties = {"INFERENCE_PRECISION_HINT": "bf16", "PERFORMANCE_HINT": "THROUGHPUT"}
-    (first, *_) = possible_precisions(
-        FakeCore(ov.Type.f32),  # type: ignore[arg-type]
-        "CPU",
-        properties,
-        exact=True,
-        weights_size=0,
-        group_size=128,
-        available=0,
-    )
+    properties = {HINT: "bf16", "PERFORMANCE_HINT": "THROUGHPUT"}
+    (first, *_) = choices(properties=properties, exact=True, weights_size=0, available=0)
     assert {**first.large, **properties} == first.large
-    assert first.large["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == "0"
+    assert first.large[GROUP] == "0"
 
 
 @pytest.mark.parametrize("machine", [ov.Type.f32, ov.Type.bf16])
 @pytest.mark.parametrize(
     ("vnni", "given", "expected"),
-    [(True, {}, "32"), (False, {}, "0"), (True, {_GROUP: 64}, 64), (False, {_GROUP: 64}, 64)],
+    [(True, {}, "32"), (False, {}, "0"), (True, {GROUP: 64}, 64), (False, {GROUP: 64}, 64)],
 )
 def test_activations_share_scales_in_groups_that_fit_the_weights_where_that_is_faster(
-    monkeypatch: pytest.MonkeyPatch,
-    machine: ov.Type,
-    vnni: bool,
-    given: dict[str, object],
-    expected: object,
+    machine: ov.Type, vnni: bool, given: dict[str, object], expected: object
 ) -> None:
-    monkeypatch.setattr(compilation, "has_vnni", lambda: vnni)
-    choices = possible_precisions(
-        FakeCore(machine),  # type: ignore[arg-type]
-        "CPU",
-        given,
-        exact=False,
-        weights_size=LARGE,
-        group_size=32,
-        available=100 * LARGE,
-    )
-    variants = [each for choice in choices for each in (choice.large, choice.small) if each]
-    assert {each[_GROUP] for each in variants} == {expected}
+    found = variants(machine, properties=given, vnni=vnni, group_size=32)
+    assert {each[GROUP] for each in found} == {expected}
 
 
 @pytest.mark.parametrize("machine", [ov.Type.f32, ov.Type.bf16])
@@ -213,52 +156,30 @@ def test_activations_share_scales_in_groups_that_fit_the_weights_where_that_is_f
 def test_prepared_kernels_are_bounded(
     machine: ov.Type, exact: bool, device: str, given: dict[str, object], expected: object
 ) -> None:
-    choices = possible_precisions(
-        FakeCore(machine),  # type: ignore[arg-type]
-        device,
-        given,
-        exact=exact,
-        weights_size=LARGE,
-        group_size=128,
-        available=100 * LARGE,
-    )
-    variants = [each for choice in choices for each in (choice.large, choice.small) if each]
-    assert variants
-    assert {each.get("CPU_RUNTIME_CACHE_CAPACITY") for each in variants} == {expected}
+    found = variants(machine, device=device, properties=given, exact=exact)
+    assert {each.get("CPU_RUNTIME_CACHE_CAPACITY") for each in found} == {expected}
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"), [("fpu avx512_bf16 amx_bf16 amx_tile", True), ("fpu avx512_bf16", False)]
+    ("flags", "has_amx", "has_vnni"),
+    [
+        ("fpu avx512_bf16 amx_bf16 amx_tile", True, False),
+        ("fpu avx512_bf16 avx2 avx512f vaes", False, False),
+        ("avx2 avx_vnni", False, True),
+        ("avx512f avx512_vnni", False, True),
+    ],
 )
-def test_amx_is_found_among_the_flags(tmp_path: Path, flags: str, expected: bool) -> None:
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
-    assert compilation.has_amx(tmp_path / "cpuinfo") is expected
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [("avx2 avx_vnni", True), ("avx512f avx512_vnni", True), ("avx2 avx512f vaes", False)],
-)
-def test_vnni_is_found_among_the_flags(tmp_path: Path, flags: str, expected: bool) -> None:
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
-    assert compilation.has_vnni(tmp_path / "cpuinfo") is expected
+def test_amx_and_vnni_are_found_among_the_flags(
+    tmp_path: Path, flags: str, has_amx: bool, has_vnni: bool
+) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    assert (compilation.has_amx(path), compilation.has_vnni(path)) == (has_amx, has_vnni)
 
 
 @pytest.mark.parametrize(("amx", "expected"), [(True, 0), (False, compilation.MAX_SMALL_CHUNK)])
-def test_without_amx_steps_of_short_chunks_are_small(
-    monkeypatch: pytest.MonkeyPatch, amx: bool, expected: int
-) -> None:
-    monkeypatch.setattr(compilation, "has_amx", lambda: amx)
-    choices = possible_precisions(
-        FakeCore(ov.Type.bf16),  # type: ignore[arg-type]
-        "CPU",
-        {},
-        exact=False,
-        weights_size=LARGE,
-        group_size=128,
-        available=100 * LARGE,
-    )
-    (two,) = (choice for choice in choices if choice.small is not None)
+def test_without_amx_steps_of_short_chunks_are_small(amx: bool, expected: int) -> None:
+    [two] = [choice for choice in choices(ov.Type.bf16, amx=amx) if choice.small is not None]
     assert two.max_small_chunk == expected
 
 

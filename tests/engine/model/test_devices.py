@@ -57,33 +57,29 @@ def test_available_memory_is_bounded_by_the_cgroup_limit(
 
 
 @pytest.mark.parametrize(
-    ("cache_size", "available", "expected"),
+    ("cache_size", "available", "extra", "expected"),
     [
-        (1, 2 * GIB, 1024),
-        (0.5, 2 * GIB, 512),
-        (4, 2 * GIB, 2048),  # no more than is free
-        (0, 2 * GIB, 1024),  # half of what is free
-        (0, 100 * GIB, 5000),  # no more than can be used
-        (0.0001, GIB, 0),
-        (1e300, 100 * GIB, 5000),
+        (1, 2 * GIB, 0, 1024),
+        (0.5, 2 * GIB, 0, 512),
+        (4, 2 * GIB, 0, 2048),  # no more than is free
+        (0, 2 * GIB, 0, 1024),  # half of what is free
+        (0, 100 * GIB, 0, 5000),  # no more than can be used
+        (0.0001, GIB, 0, 0),
+        (1e300, 100 * GIB, 0, 5000),
+        (1, GIB, GIB // 4, 768),
     ],
 )
-def test_num_cache_blocks(cache_size: float, available: int, expected: int) -> None:
+def test_cache_has_the_blocks_that_are_asked_for_free_and_of_use(
+    cache_size: float, available: int, extra: int, expected: int
+) -> None:
     blocks = num_cache_blocks(
-        cache_size, bytes_per_block=GIB // 1024, max_useful_blocks=5000, available=available
+        cache_size,
+        bytes_per_block=GIB // 1024,
+        extra_bytes=extra,
+        max_useful_blocks=5000,
+        available=available,
     )
     assert blocks == expected
-
-
-def test_extra_bytes_reduce_the_number_of_cache_blocks() -> None:
-    blocks = num_cache_blocks(
-        1,
-        bytes_per_block=GIB // 1024,
-        extra_bytes=GIB // 4,
-        max_useful_blocks=5000,
-        available=GIB,
-    )
-    assert blocks == 768
 
 
 @pytest.mark.parametrize(
@@ -97,7 +93,9 @@ def test_extra_bytes_reduce_the_number_of_cache_blocks() -> None:
         ([27.0, 9.0, 0.0], [13.5, 4.5, 0]),  # together nine tenths of what is free
     ],
 )
-def test_caches_share_what_is_free(cache_sizes: list[float], expected: list[float]) -> None:
+def test_caches_of_several_models_share_free_memory(
+    cache_sizes: list[float], expected: list[float]
+) -> None:
     shares = share_memory(cache_sizes, 8 * GIB, 20 * GIB)
     assert [share / GIB for share in shares] == expected
 
@@ -195,12 +193,13 @@ def test_properties_of_a_device_are_read() -> None:
         ("CPU", ["CPU"], "CPU"),
         ("cpu", ["CPU"], "CPU"),
         ("AUTO", ["CPU", "GPU"], "GPU"),
-        ("GPU", ["CPU", "GPU"], "GPU"),
         ("gpu.1", ["CPU", "GPU.0", "GPU.1"], "GPU.1"),
         ("GPU", ["CPU", "GPU.0", "GPU.1"], "GPU"),
     ],
 )
-def test_a_device_is_found(name: str, available: Sequence[str], expected: str) -> None:
+def test_device_is_found_by_its_name_in_any_case(
+    name: str, available: Sequence[str], expected: str
+) -> None:
     assert find_device(FakeCore(*available), name) == expected  # type: ignore[arg-type]
 
 
@@ -243,7 +242,7 @@ def test_an_npu_is_for_those_who_can_use_it() -> None:
         ("GPU.1", "Type.INTEGRATED", 500 * MIB),
     ],
 )
-def test_memory_is_that_of_the_device(
+def test_device_memory_is_that_of_the_device(
     monkeypatch: pytest.MonkeyPatch, device: str, kind: str, expected: int
 ) -> None:
     monkeypatch.setattr(devices, "available_memory", lambda: 500 * MIB)

@@ -26,7 +26,7 @@ from fastovms.parts.comparison.graph_comparison import PROPERTIES
 from fastovms.parts.decode_kernels.few_rows import compile_few_rows
 from fastovms.parts.drafts.draft_head import DraftHead
 from fastovms.parts.drafts.head_graph import is_draft_head, other_head, read_draft_head
-from tests.engine.test_reference import EXACT
+from tests.engine.reference import EXACT
 
 Floats = NDArray[np.float32]
 

@@ -111,7 +111,7 @@ def is_product(node: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", TINY_SHAPES)
-def test_all_layers_of_every_shape(tiny_models: dict[str, Path], name: str) -> None:
+def test_projections_of_all_layers_are_fused(tiny_models: dict[str, Path], name: str) -> None:
     model = read_paged_graph(ov.Core(), tiny_models[name]).model
     before = num_projections(model)
     num_layers = SHAPES[name].num_hidden_layers
@@ -188,7 +188,7 @@ def logits(model_dir: Path) -> list[NDArray[np.float32]]:
 
 
 @pytest.mark.parametrize("name", TINY_SHAPES)
-def test_logits_are_the_same(
+def test_fused_projections_compute_the_same_logits(
     tiny_models: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fused: list[int] = []

@@ -10,7 +10,7 @@ def names(nodes) -> list[str]:
     return sorted(node.get_type_name() for node in nodes)
 
 
-def test_each_node_is_met_once():
+def test_graph_walk_meets_each_node_once():
     x = opset13.parameter([1], np.float32)
     double = opset13.add(x, x)
     both = opset13.multiply(double, opset13.relu(double))
@@ -18,7 +18,7 @@ def test_each_node_is_met_once():
     assert names(inputs_of(both)) == ["Add", "Relu"]
 
 
-def test_it_goes_where_it_is_led_and_no_further():
+def test_graph_walk_follows_only_what_its_step_returns():
     x = opset13.parameter([1], np.float32)
     end = opset13.relu(opset13.exp(x))
     led = reached([end], lambda node: [] if node.get_type_name() == "Exp" else inputs_of(node))
@@ -27,7 +27,3 @@ def test_it_goes_where_it_is_led_and_no_further():
         [x], lambda node: [t.get_node() for t in node.output(0).get_target_inputs()]
     )
     assert names(consumers) == ["Exp", "Parameter", "Relu"]
-
-
-def targets(node) -> set:
-    return node.output(0).get_target_inputs()

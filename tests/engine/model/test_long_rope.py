@@ -33,16 +33,6 @@ def scaled(limit: int, *, more: ov.Node | None = None) -> ov.Model:
     return ov.Model([ops.result(angles)], [positions], "model")
 
 
-def test_each_token_has_the_factors_of_its_sequence() -> None:
-    model = scaled(limit=10)
-    assert scale_by_sequence(model) == LongRope(switch_len=10)
-    compiled = ov.Core().compile_model(model, "CPU")
-    positions = np.array([3, 12, 2])
-    found = compiled({"position_ids": positions, TOKEN_SEQUENCE_LENS: np.array([10, 13, 11])})[0]
-    factors = np.concatenate([SHORT, LONG, LONG])
-    np.testing.assert_allclose(found, positions[:, None] * factors)
-
-
 @pytest.mark.parametrize("limit", [0, 2**31])
 def test_factors_that_never_change_leave_the_model_as_it_is(limit: int) -> None:
     model = scaled(limit)
@@ -50,7 +40,7 @@ def test_factors_that_never_change_leave_the_model_as_it_is(limit: int) -> None:
     assert len(model.inputs) == 1
 
 
-def test_of_more_than_two_kinds_of_factors_only_the_first_is_served() -> None:
+def test_only_the_first_of_several_rope_factors_is_served() -> None:
     model = scaled(limit=10, more=ops.constant(np.float32([[5, 6]])))
     assert scale_by_sequence(model) == LongRope(max_len=10)
 

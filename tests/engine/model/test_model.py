@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -26,7 +27,8 @@ from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
 from tests.engine.bf16 import as_bf16, bf16_bits
 from tests.engine.conftest import TINY_SHAPES
-from tests.engine.engines import full_engine
+from tests.engine.engines import Outputs, fake_engine
+from tests.engine.engines import run as run_all
 from tests.engine.fake_model import FakeModel
 
 
@@ -36,13 +38,8 @@ def test_bfloat16_is_widened_exactly() -> None:
     np.testing.assert_array_equal(as_float32(bf16_bits(logits)), logits)
 
 
-def test_float32_stays_the_same_array() -> None:
-    logits = np.ones((2, 3), np.float32)
-    assert np.shares_memory(as_float32(logits), logits)
-
-
 @pytest.mark.parametrize("prepare", [np.ascontiguousarray, bf16_bits])
-def test_a_copy_is_float32(prepare: object) -> None:
+def test_copied_logits_are_float32(prepare: object) -> None:
     logits = np.array([1.5, -2, np.inf, -0.0], np.float32)
     copy = np.empty_like(logits)
     copy_float32(prepare(logits), copy)  # type: ignore[operator]
@@ -65,7 +62,7 @@ class Bf16Model(NoisyModel):
         return bf16_bits(super().infer(inputs))
 
 
-SETTINGS: dict[str, dict[str, object]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "greedy with log probabilities": {"temperature": 0.0, "logprobs": 4, "prompt_logprobs": 2},
     "greedy with a penalty": {"temperature": 0.0, "repetition_penalty": 1.4, "logprobs": 1},
@@ -76,19 +73,13 @@ SETTINGS: dict[str, dict[str, object]] = {
 }
 
 
-def outputs(model: FakeModel) -> dict[tuple[str, int], list[object]]:
-    model.allocate_cache(400)
-    engine = full_engine(
-        model, EngineConfig(), num_blocks=400, max_model_len=200, clock=lambda: 0.0
-    )  # where steps take no time the same tokens come at once
-    for name, settings in SETTINGS.items():
-        params = SamplingParams(max_tokens=12, **settings)  # type: ignore[arg-type]
-        engine.add(GenerationRequest(name, list(range(1, 30)), params))
-    texts: dict[tuple[str, int], list[object]] = {}
-    while engine.has_work:
-        for request_id, output in engine.step():
-            texts.setdefault((request_id, output.index), []).append(output)
-    return texts
+def outputs(model: FakeModel) -> Outputs:
+    engine = fake_engine(model, num_blocks=400, max_model_len=200)
+    asked = [
+        GenerationRequest(name, list(range(1, 30)), SamplingParams(max_tokens=12, **settings))
+        for name, settings in SETTINGS.items()
+    ]
+    return run_all(engine, *asked)
 
 
 def test_outputs_of_bf16_logits_equal_those_of_f32_logits() -> None:
@@ -151,11 +142,6 @@ def test_single_row_sequences_are_doubled(inputs: StepInputs, expected: dict[str
         array_of_it = getattr(doubled, name)
         assert array_of_it.tolist() == value, name
         assert array_of_it.dtype == getattr(inputs, name).dtype
-
-
-def test_inputs_without_single_rows_are_returned_unchanged() -> None:
-    inputs = inputs_of((0, 3), (2, 4), sampled=[2, 4])
-    assert without_single_rows(inputs, block_size=BLOCK_SIZE, spare_block=SPARE) is inputs
 
 
 def test_a_double_leaves_what_others_keep_in_the_cache_alone(

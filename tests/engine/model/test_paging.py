@@ -30,7 +30,6 @@ from fastovms.engine.model.paging import (
     MAX_WEIGHTS_SIZE,
     TransformedGraph,
     activation_group_size,
-    applies_sliding_window,
     fix_shapes,
     int4_group_size,
     read_paged_graph,
@@ -62,9 +61,9 @@ def counting(start: int | None = None) -> ov.Model:
     """Repeats positions for each of a batch of texts of one token: those from the end of what is
     cached, or from a certain one."""
     positions = ops.parameter([-1], np.int64, name="position_ids")
-    positions.output(0).set_names({"position_ids"})
     longest = ops.parameter([], np.int64, name="max_context_len")
-    longest.output(0).set_names({"max_context_len"})
+    for node in (positions, longest):
+        node.output(0).set_names({node.get_friendly_name()})
     first = ops.subtract(longest, np.int64(1)) if start is None else ops.constant(np.int64(start))
     counted = ops.range(first, longest, np.int64(1), "i64")
     row = ops.reshape(counted, np.array([1, 1, -1]), False)
@@ -79,7 +78,7 @@ def computed(model: ov.Model) -> list[list[list[int]]]:
     return found
 
 
-def test_each_token_has_its_own_position() -> None:
+def test_counted_positions_become_those_of_each_token() -> None:
     model = counting()
     assert computed(model) == [[[9]] * 3] * 3
     use_own_positions(model)
@@ -118,36 +117,52 @@ def test_inputs_have_the_names_that_steps_have(name: str, has_states: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("types", "expected"),
+    ("types", "of_activations", "of_int4"),
     [
-        ((Type.Q8_0,), 32),
-        ((Type.Q4_0,), 32),
-        ((Type.Q6_K,), 16),
-        ((Type.Q4_1,), 0),  # zero points that are no integers
-        ((Type.Q4_K, Type.Q4_K, Type.Q6_K), 16),
-        ((Type.Q4_0, Type.Q4_0, Type.Q4_0, Type.Q6_K), 32),
-        ((Type.F16,), 0),
+        ((Type.Q8_0,), 32, None),  # groups of 32, of 8 bits
+        ((Type.Q4_0,), 32, 32),
+        ((Type.Q4_0, Type.Q8_0, Type.Q8_0), 32, 32),
+        ((Type.Q6_K,), 16, None),
+        ((Type.Q4_1,), 0, None),  # zero points that are no integers
+        ((Type.Q4_K, Type.Q4_K, Type.Q6_K), 16, None),
+        ((Type.Q4_0, Type.Q4_0, Type.Q4_0, Type.Q6_K), 32, 32),
+        ((Type.F16,), 0, None),
     ],
 )
-def test_of_gguf_files(types: tuple[Type, ...], expected: int, tmp_path: Path) -> None:
+def test_group_sizes_follow_the_types_of_a_gguf_file(
+    types: tuple[Type, ...], of_activations: int, of_int4: int | None, tmp_path: Path
+) -> None:
     write_model(tmp_path / "model.gguf", TinyModel(types=types))
     directory = tmp_path / "model"
     directory.mkdir()
     convert(tmp_path / "model.gguf", directory)
     model = ov.Core().read_model(directory / "openvino_model.xml")
-    assert activation_group_size(model) == expected
-    # Paging changes nothing about it.
-    assert activation_group_size(ExportedModel(directory).graph.model) == expected
+    assert activation_group_size(model) == of_activations
+    files = ExportedModel(directory)
+    assert activation_group_size(files.graph.model) == of_activations, "paging changes nothing"
+    assert files.int4_group_size == of_int4
 
 
 @pytest.mark.parametrize(
-    ("weight_format", "expected"), [("int8", 128), ("int4", 32), ("fp16", 0), ("fp32", 0)]
+    ("weight_format", "of_activations", "of_int4"),
+    [
+        ("int8", 128, None),
+        ("int4", 32, 32),
+        ("int4-sym-64", None, 64),
+        ("int4-sym-channel", None, 128),
+        ("fp16", 0, None),
+        ("fp32", 0, None),
+    ],
 )
-def test_activation_group_size_depends_on_the_weight_format(
-    weight_format: str, expected: int
+def test_group_sizes_follow_the_weight_format(
+    weight_format: str, of_activations: int | None, of_int4: int | None
 ) -> None:
-    shape = replace(SHAPES["tiny"], weight_format=weight_format)
-    assert activation_group_size(LlamaGraph(shape, 300, seed=0).build()) == expected
+    shape = replace(
+        SHAPES["tiny"], intermediate_size=128, num_hidden_layers=1, weight_format=weight_format
+    )
+    model = LlamaGraph(shape, 300, seed=0).build()
+    assert of_activations in (None, activation_group_size(model))
+    assert int4_group_size(model) == of_int4
 
 
 def in_groups(size: int) -> ov.Node:
@@ -205,36 +220,6 @@ def test_last_matrix_alone_is_not_multiplied_as_integers(
         assert activation_group_size(ov.Model([output], [token_ids], "model")) == expected
 
 
-@pytest.mark.parametrize(
-    ("weight_format", "expected"),
-    [("int8", None), ("int4", 32), ("int4-sym-64", 64), ("int4-sym-channel", 128), ("fp16", None)],
-)
-def test_groups_of_int4_weights_are_found(weight_format: str, expected: int | None) -> None:
-    shape = replace(
-        SHAPES["tiny"], intermediate_size=128, num_hidden_layers=1, weight_format=weight_format
-    )
-    assert int4_group_size(LlamaGraph(shape, 300, seed=0).build()) == expected
-
-
-@pytest.mark.parametrize(
-    ("types", "expected"),
-    [
-        ((Type.Q8_0,), None),  # groups of 32, of 8 bits
-        ((Type.Q4_0,), 32),
-        ((Type.Q4_0, Type.Q8_0, Type.Q8_0), 32),
-        ((Type.Q4_1,), None),
-    ],
-)
-def test_groups_of_gguf_files(
-    types: tuple[Type, ...], expected: int | None, tmp_path: Path
-) -> None:
-    write_model(tmp_path / "model.gguf", TinyModel(types=types))
-    directory = tmp_path / "model"
-    directory.mkdir()
-    convert(tmp_path / "model.gguf", directory)
-    assert ExportedModel(directory).int4_group_size == expected
-
-
 # A variant of the model for steps of one row computes what the other one computes.
 
 
@@ -265,7 +250,9 @@ def test_a_step_of_one_row_has_one_token_whose_logits_are_wanted(
 
 @pytest.mark.parametrize("name", TINY_SHAPES)
 @pytest.mark.parametrize("cache", ["f32", "u8"])
-def test_logits_are_those_without_it(tiny_models: dict[str, Path], name: str, cache: str) -> None:
+def test_single_rows_have_the_logits_of_the_plain_graph(
+    tiny_models: dict[str, Path], name: str, cache: str
+) -> None:
     files = ExportedModel(tiny_models[name], properties={"KV_CACHE_PRECISION": cache})
     plain = replace(files.choices[0], has_single_rows=False)
     expected = _decoded(files.compile([plain])[1])
@@ -274,7 +261,7 @@ def test_logits_are_those_without_it(tiny_models: dict[str, Path], name: str, ca
     assert np.abs(_decoded(model) - expected).max() < 1e-4 * np.abs(expected).max()
 
 
-def test_it_may_be_compiled_while_the_model_runs(tiny_models: dict[str, Path]) -> None:
+def test_single_rows_are_compiled_while_the_model_runs(tiny_models: dict[str, Path]) -> None:
     files = ExportedModel(tiny_models["tiny"])
     choice = replace(files.choices[0], has_single_rows=True)
     expected = _decoded(files.compile([choice])[1])
@@ -446,13 +433,6 @@ def test_a_head_is_found_below_what_follows_it(follow: str, tmp_path: Path) -> N
     ov.save_model(model, tmp_path / "openvino_model.xml")
     paged = read_paged_graph(ov.Core(), tmp_path).model
     assert SAMPLED_TOKEN_INDICES in {port.get_any_name() for port in paged.inputs}
-
-
-@pytest.mark.parametrize(("window", "expected"), [(None, False), (40, True)])
-def test_a_sliding_window_is_recognised(window: int | None, expected: bool, tmp_path: Path) -> None:
-    shape = replace(SHAPES["tiny"], sliding_window=window)
-    ov.save_model(LlamaGraph(shape, 300, seed=0).build(), tmp_path / "openvino_model.xml")
-    assert applies_sliding_window(read_paged_graph(ov.Core(), tmp_path).model) is expected
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +15,8 @@ from fastovms.engine.model import kv_cache
 from fastovms.engine.model import model as model_module
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
-from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
-from tests.engine.engines import full_engine
+from fastovms.params import BeamSearch, GenerationRequest
+from tests.engine.engines import Texts, full_engine, greedy, texts
 from tests.engine.stored_engine import request, stored_engine
 
 LFM2 = Path(__file__).parents[2] / "models" / "architectures" / "lfm2"
@@ -57,39 +57,28 @@ def test_crowds_preemption_chunks_drafts_and_the_prefix_cache(model: PagedModel)
 
 
 def generate(
-    model: PagedModel, num_blocks: int, params: SamplingParams, num_requests: int = 1
-) -> tuple[Engine, dict[tuple[str, int], list[int]]]:
+    model: PagedModel, num_blocks: int, num_requests: int = 1, **params: Any
+) -> tuple[Engine, Texts]:
     engine = full_engine(model, PLAIN, num_blocks=num_blocks, max_model_len=num_blocks * 32)
     prompts = [one.prompt_token_ids[:75] for one in requests() if len(one.prompt_token_ids) >= 75]
-    for number, prompt in enumerate(prompts[:num_requests]):
-        engine.add(GenerationRequest(str(number), array("q", prompt), params))
-    texts: dict[tuple[str, int], list[int]] = {}
-    while engine.has_work:
-        for request_id, output in engine.step():
-            texts.setdefault((request_id, output.index), []).extend(output.token_ids)
-        engine.check()
-    return engine, texts
+    asked = [
+        greedy(str(number), prompt, ignore_eos=True, **params)
+        for number, prompt in enumerate(prompts[:num_requests])
+    ]
+    return engine, texts(engine, *asked)
 
 
 def test_samples_fork_the_state_of_their_prompt(model: PagedModel) -> None:
-    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    _, alone = generate(model, 100, params)
-    _, samples = generate(model, 100, replace(params, n=4))
+    _, alone = generate(model, 100, max_tokens=NUM_TOKENS)
+    _, samples = generate(model, 100, max_tokens=NUM_TOKENS, n=4)
     assert len(samples) == 4
     assert all(text == alone["0", 0] for text in samples.values())
 
 
 def test_beams_fork_their_states_and_lose_them_when_they_are_preempted(model: PagedModel) -> None:
-    params = SamplingParams(
-        temperature=0,
-        max_tokens=40,
-        n=3,
-        ignore_eos=True,
-        beam_search=BeamSearch(num_beams=3),
-    )
-    _, expected = generate(model, 100, params, num_requests=3)
-    num_blocks = {32: 14, 96: 6}[model.block_size]
-    engine, found = generate(model, num_blocks, params, num_requests=3)
+    params: dict[str, Any] = {"max_tokens": 40, "n": 3, "beam_search": BeamSearch(num_beams=3)}
+    _, expected = generate(model, 100, 3, **params)
+    engine, found = generate(model, {32: 14, 96: 6}[model.block_size], 3, **params)
     assert engine.counters.num_preemptions
     assert found == expected
 

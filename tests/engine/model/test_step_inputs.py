@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from array import array
 
-import numpy as np
 import pytest
 
 from fastovms.engine.model.step_inputs import StepLayout
-
-
-def test_adapters_are_those_of_the_sequences() -> None:
-    layout = StepLayout(4)
-    for number in (0, 3, 0, 1):
-        layout.add(array("q", [10, 11]), 0, 2, array("i", [7]), adapter=number)
-    assert layout.finish(array("q")).adapters.tolist() == [0, 3, 0, 1]
 
 
 def test_sequences_are_laid_out_one_after_another() -> None:
@@ -70,31 +62,10 @@ def test_ends_of_prompts_are_laid_out_as_a_step() -> None:
         ([(3, 6)], [0, 1, 2]),  # drafts
     ],
 )
-def test_steps_without_ends_of_prompts(tokens: list[tuple[int, int]], sampled: list[int]) -> None:
+def test_steps_without_ends_of_prompts_have_no_prompt_ends(
+    tokens: list[tuple[int, int]], sampled: list[int]
+) -> None:
     layout = StepLayout(4)
     for start, end in tokens:
         layout.add(array("q", range(10)), start, end, array("i", [1, 2]))
     assert layout.finish(array("q", sampled)).prompt_ends() is None
-
-
-def test_types_are_those_of_the_models_inputs() -> None:
-    layout = StepLayout(4)
-    layout.add(array("q", [1]), 0, 1, array("i", [0]))
-    inputs = layout.finish(array("q"))
-    wide = {"input_ids", "position_ids", "sampled_token_indices", "sequence_lens"}
-    types = dict.fromkeys(wide, np.int64) | {"hidden_states": np.float32}
-    for name, value in inputs._asdict().items():
-        assert value.dtype == types.get(name, np.int32), name
-    assert inputs.sampled_token_indices.shape == (0,)
-
-
-def test_block_indices_are_converted_to_pages() -> None:
-    layout = StepLayout(8)
-    layout.add(array("q", range(10)), 0, 10, array("i", [5, 2]))
-    layout.add(array("q", [1]), 0, 1, array("i", [0]))
-    inputs = layout.finish(array("q"))
-    assert inputs.in_pages(1) is inputs
-    pages = inputs.in_pages(3)
-    assert pages.block_indices.tolist() == [15, 16, 17, 6, 7, 8, 0, 1, 2]
-    assert pages.block_indices_begins.tolist() == [0, 6, 9]
-    assert {pages.block_indices.dtype, pages.block_indices_begins.dtype} == {np.dtype(np.int32)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -21,10 +19,6 @@ class Processes:
     def start(self) -> ChildProcess:
         self.started.append(ChildProcess("fastovms.parts.media.image_decoder"))
         return self.started[-1]
-
-    def kill(self, number: signal.Signals) -> None:
-        for process in self.started:
-            os.kill(process._process.pid, number)
 
 
 @pytest.fixture(scope="module")

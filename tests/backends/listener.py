@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from fastovms.backend import GenerationBackend
-from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.params import GenerationOutput, ModelInfo
+from tests.engine.fake_model import VOCAB_SIZE
+
+FAKE = ModelInfo("fake", 0, 4096, VOCAB_SIZE, frozenset())
+"""Of a fake model."""
 
 
 class Listener:
@@ -28,20 +33,15 @@ class Listener:
         return [t for o in self.outputs if o.index == index for t in o.token_ids]
 
 
-def request(request_id: str, prompt: list[int], **params: object) -> GenerationRequest:
-    return GenerationRequest(
-        request_id,
-        prompt,
-        SamplingParams(**{"temperature": 0, **params}),  # type: ignore[arg-type]
-    )
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what other threads make true; a time-out fails the test."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 async def idle(backend: GenerationBackend) -> None:
-    """Returns once nothing runs and every block is free; a time-out fails the test."""
-    async with asyncio.timeout(60):
-        while True:
-            stats = backend.stats()
-            if not stats.num_running and not stats.num_waiting:
-                assert stats.num_free_blocks == stats.num_blocks
-                return
-            await asyncio.sleep(0.001)
+    """Returns once nothing runs and every block is free."""
+    await until(lambda: not (backend.stats().num_running or backend.stats().num_waiting))
+    stats = backend.stats()
+    assert stats.num_free_blocks == stats.num_blocks

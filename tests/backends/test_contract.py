@@ -19,18 +19,12 @@ from fastovms.backends.paged.backend import BackendParts, PagedBackend
 from fastovms.config import EngineConfig
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded, RequestError
-from fastovms.params import BeamSearch, FinishReason, GenerationOutput, ModelInfo
+from fastovms.params import BeamSearch, FinishReason, GenerationOutput
 from tests.backends.genai.fake_pipeline import FakePipeline, genai_backend
-from tests.backends.listener import Listener, idle, request
-from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
+from tests.backends.listener import FAKE, Listener, idle
+from tests.engine.engines import greedy as request
+from tests.engine.fake_model import FakeModel, continue_greedily
 
-MODEL = ModelInfo(
-    name="fake",
-    created=0,
-    max_model_len=4096,
-    vocab_size=VOCAB_SIZE,
-    eos_token_ids=frozenset(),
-)
 CONFIG = EngineConfig(cache_size=0.002, max_num_queued_requests=4, max_num_seqs=3)
 
 BeforeStep = Callable[[int], None]
@@ -66,13 +60,13 @@ def make_paged(
 ) -> GenerationBackend:
     model = WatchedModel(before_step)
     parts = BackendParts(engine_extensions(model, CONFIG), clock=clock)
-    return PagedBackend.from_model(model, MODEL, CONFIG, parts)
+    return PagedBackend.from_model(model, FAKE, CONFIG, parts)
 
 
 def make_genai(
     before_step: BeforeStep, clock: Callable[[], float] = time.perf_counter
 ) -> GenerationBackend:
-    return genai_backend(MODEL, CONFIG, FakePipeline(before_step), clock)
+    return genai_backend(FAKE, CONFIG, FakePipeline(before_step), clock)
 
 
 @pytest.fixture(params=[make_paged, make_genai], ids=["paged", "genai"])
@@ -93,6 +87,7 @@ async def test_requests_run_side_by_side(backend: GenerationBackend) -> None:
     listeners = [Listener(2) for _ in range(2)]
     for i, listener in enumerate(listeners):
         backend.submit(request(str(i), [i, 2, 3], max_tokens=50, n=2), listener)
+        assert not listener.outputs, "none comes before `submit` returns"
     await asyncio.gather(*(listener.done.wait() for listener in listeners))
     for i, listener in enumerate(listeners):
         assert listener.text(0) == listener.text(1) == continue_greedily([i, 2, 3], 50)
@@ -100,13 +95,6 @@ async def test_requests_run_side_by_side(backend: GenerationBackend) -> None:
     stats = backend.stats()
     assert stats.counters.num_generated_tokens == 200
     assert stats.counters.num_prompt_tokens == 6
-
-
-async def test_outputs_never_come_before_submit_returns(backend: GenerationBackend) -> None:
-    listener = Listener()
-    backend.submit(request("r", [1], max_tokens=1), listener)
-    assert not listener.outputs
-    await listener.done.wait()
 
 
 async def test_beams_come_whole_or_are_refused_at_once(backend: GenerationBackend) -> None:
@@ -232,8 +220,12 @@ async def test_close_ends_what_runs(make: Make) -> None:
     await backend.close()
 
 
-async def test_a_step_that_hangs_does_not_keep_close_from_returning(
-    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_declared_dead", [False, True])
+async def test_a_step_that_hangs_ends_with_close_or_where_it_is_declared_dead(
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_declared_dead: bool,
 ) -> None:
     entered, released = threading.Event(), threading.Event()
 
@@ -248,27 +240,14 @@ async def test_a_step_that_hangs_does_not_keep_close_from_returning(
     listener = Listener()
     backend.submit(request("r", [1]), listener)
     await asyncio.to_thread(entered.wait)
+    if is_declared_dead:
+        backend.fail("no step has ended for 60 s")
+        assert [o.error for o in listener.outputs] == ["no step has ended for 60 s"]
+        with pytest.raises(EngineFailed, match="no step has ended"):
+            backend.submit(request("late", [1]), Listener())
+        released.set()
     await backend.close()
     released.set()
-    assert listener.outputs[-1].finish_reason is FinishReason.ABORT
-    assert "a step still runs" in caplog.text
-
-
-async def test_one_that_is_declared_dead_ends_every_request(make: Make) -> None:
-    entered, released = threading.Event(), threading.Event()
-
-    def hang(num_steps: int) -> None:
-        entered.set()
-        wait(released)
-
-    backend = make(hang)
-    backend.start()
-    listener = Listener()
-    backend.submit(request("r", [1]), listener)
-    await asyncio.to_thread(entered.wait)
-    backend.fail("no step has ended for 60 s")
-    assert [o.error for o in listener.outputs] == ["no step has ended for 60 s"]
-    with pytest.raises(EngineFailed, match="no step has ended"):
-        backend.submit(request("late", [1]), Listener())
-    released.set()
-    await backend.close()
+    if not is_declared_dead:
+        assert listener.outputs[-1].finish_reason is FinishReason.ABORT
+        assert "a step still runs" in caplog.text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import shutil
 import threading
 
@@ -17,6 +16,7 @@ from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed
 from fastovms.params import Task
 from fastovms.parts.embeddings.encoder import EncoderInfo, EncoderText
 from fastovms.parts.embeddings.encoder_backend import (
+    QueuedText,
     SliceCosts,
     TextQueue,
     ThreadedEncoder,
@@ -28,68 +28,53 @@ from tests.encoder_models import encoder_dir
 from tests.fakes import model_info
 
 
-def test_a_slice_has_what_fits():
+def test_slice_has_the_segments_that_fit():
     costs = SliceCosts(4)
     assert costs.end(0, 100, 1.0) == 1  # nothing is known
     assert costs.max_tokens(1.0, 50) == 50
     for segment in range(4):
         costs.note(segment, 100, 0.2)
-    assert costs.end(0, 100, 1.0) == 4
-    assert costs.end(0, 100, 0.41) == 2
-    assert costs.end(0, 100, 0.29) == 1
-    assert costs.end(0, 100, 0.31) == 2  # nearer to it than one
-    assert costs.end(0, 200, 0.41) == 1
-    assert costs.end(2, 50, 0.01) == 3
-    assert costs.max_tokens(0.1, 1000) == 50
-    assert costs.max_tokens(0.1, 20) == 20
-    assert costs.max_tokens(1e-9, 20) == 1
+    ends = {(0, 100, 1.0): 4, (0, 100, 0.41): 2, (0, 100, 0.29): 1, (0, 100, 0.31): 2}
+    ends |= {(0, 200, 0.41): 1, (2, 50, 0.01): 3}
+    assert {given: costs.end(*given) for given in ends} == ends
+    most = {(0.1, 1000): 50, (0.1, 20): 20, (1e-9, 20): 1}
+    assert {given: costs.max_tokens(*given) for given in most} == most
 
 
-def test_the_newest_counts_a_little():
-    costs = SliceCosts(1)
-    costs.note(0, 1, 1.0)
-    costs.note(0, 1, 2.0)
-    assert costs.max_tokens(1.3, 100) == 1
-    assert costs.max_tokens(2.6, 100) == 2
-
-
-def lengths(batch):
-    return [text.length for text in batch]
+def batches_of(queue: TextQueue, max_tokens: int) -> list[list[QueuedText]]:
+    found = []
+    while batch := queue.next_batch(max_tokens):
+        queue.check()
+        found.append(batch)
+    return found
 
 
 def test_a_batch_has_about_equal_lengths():
     queue = TextQueue()
     queue.add("a", "job", [100, 20, 95, 90, 30, 84])
-    assert lengths(queue.next_batch(1000)) == [100, 95, 90]
-    assert lengths(queue.next_batch(1000)) == [84]
-    assert lengths(queue.next_batch(1000)) == [30]
-    assert lengths(queue.next_batch(1000)) == [20]
-    assert queue.next_batch(1000) == []
+    found = [[text.length for text in batch] for batch in batches_of(queue, 1000)]
+    assert found == [[100, 95, 90], [84], [30], [20]]
 
 
 @pytest.mark.parametrize(
     ("max_tokens", "num"), [(1, 1), (31, 1), (32, 2), (63, 2), (64, 4), (1000, 6)]
 )
-def test_tokens_bound_a_batch(max_tokens, num):
+def test_batch_is_bounded_by_its_tokens(max_tokens, num):
     queue = TextQueue()
     queue.add("a", "job", [10] * 6)
     assert len(queue.next_batch(max_tokens)) == num
 
 
-def test_clients_take_turns():
+def test_clients_take_turns_also_within_a_batch():
     queue = TextQueue()
     queue.add("a", "long", [10] * 4)
     queue.add("b", "short", [500] * 2)
-    served = [queue.next_batch(10)[0].job for _ in range(6)]
+    served = [text.job for [text] in batches_of(queue, 10)]
     assert served == ["long", "short", "long", "short", "long", "long"]
-
-
-def test_texts_of_several_clients_are_computed_together():
-    queue = TextQueue()
     for client in "abc":
         queue.add(client, client, [12, 11])
-    assert [text.job for text in queue.next_batch(64)] == ["a", "a", "b", "b"]
-    assert [text.job for text in queue.next_batch(64)] == ["c", "c"]
+    served = [[text.job for text in batch] for batch in batches_of(queue, 64)]
+    assert served == [["a", "a", "b", "b"], ["c", "c"]]
 
 
 def test_discarded_texts_are_not_computed():
@@ -102,24 +87,7 @@ def test_discarded_texts_are_not_computed():
     assert queue.num_texts == 0
 
 
-def test_each_text_comes_once():
-    rng = random.Random(1)
-    queue = TextQueue()
-    expected = set()
-    for job in range(20):
-        sizes = [rng.randint(1, 300) for _ in range(rng.randint(1, 30))]
-        queue.add(str(job % 4), job, sizes)
-        expected |= {(job, position, size) for position, size in enumerate(sizes)}
-    found = []
-    while batch := queue.next_batch(512):
-        assert len(batch) == 1 or len(batch) * max(lengths(batch)) <= 512
-        found += batch
-        queue.check()
-    assert len(found) == len(expected)
-    assert {tuple(text) for text in found} == expected
-
-
-def test_priorities_before_turns() -> None:
+def test_lower_priority_texts_wait_for_all_others() -> None:
     queue: TextQueue[str] = TextQueue()
     queue.add("batch", "late", [10, 10], 9)
     queue.add("a", "first", [10])
@@ -153,6 +121,9 @@ class StoppingModel:
         self.batches: list[list[EncoderText]] = []
         self.error: Exception | None = None
 
+    def go_on(self) -> None:
+        self.passes.release(100)
+
     def batch(self, texts):
         self.batches.append(texts)
         return self
@@ -180,13 +151,21 @@ def text(*token_ids: int) -> EncoderText:
 
 @pytest.fixture
 async def made():
-    model = StoppingModel()
-    backend = ThreadedEncoder(model, model_info(), max_batch_tokens=4, max_num_queued=3)
-    backend.start()
+    model, backend = await start()
     yield model, backend
-    for _ in range(100):
-        model.passes.release()
+    model.go_on()
     await backend.close()
+
+
+async def start(max_batch_tokens: int = 4, max_num_queued: int = 3):
+    model = StoppingModel()
+    backend = ThreadedEncoder(
+        model, model_info(), max_batch_tokens=max_batch_tokens, max_num_queued=max_num_queued
+    )
+    with pytest.raises(BackendUnavailable):
+        await backend.encode([text(1)], "a")
+    backend.start()
+    return model, backend
 
 
 async def begun(model: StoppingModel) -> None:
@@ -195,8 +174,7 @@ async def begun(model: StoppingModel) -> None:
 
 async def test_rows_are_in_the_order_of_the_texts(made):
     model, backend = made
-    for _ in range(100):
-        model.passes.release()
+    model.go_on()
     texts = [text(*[1] * n) for n in (3, 1, 2, 1, 4)]
     rows = (await backend.encode(texts, "me")).rows
     assert rows.tolist() == [[3], [1], [2], [1], [4]]
@@ -211,11 +189,8 @@ async def test_rows_are_in_the_order_of_the_texts(made):
 
 
 async def test_encoder_counts_batches_and_tokens():
-    model = StoppingModel()
-    backend = ThreadedEncoder(model, model_info(), max_batch_tokens=64, max_num_queued=3)
-    backend.start()
-    for _ in range(100):
-        model.passes.release()
+    model, backend = await start(max_batch_tokens=64)
+    model.go_on()
     await backend.encode([text(1), text(2, 2), text(3)], "me")
     counted = backend.stats().encoder
     await backend.close()
@@ -233,32 +208,15 @@ async def test_how_long_texts_wait_and_are_computed(made):
     second = asyncio.ensure_future(backend.encode([text(2)], "a", 1))
     await asyncio.sleep(0)
     await asyncio.sleep(0.05)
-    for _ in range(4):
-        model.passes.release()
+    model.passes.release(4)
     earlier, later = await first, await second
     assert earlier.compute_time >= 0.05
     assert later.queue_time >= 0.05
     assert earlier.queue_time >= 0 <= later.compute_time
 
 
-async def test_encoder_backend_what_is_given_up_is_not_computed(made):
-    model, backend = made
-    long = asyncio.ensure_future(backend.encode([text(1, 1, 1, 1)] * 5, "a"))
-    await begun(model)
-    assert backend.stats().num_waiting == 4
-    long.cancel()
-    await asyncio.wait([long])
-    for _ in range(100):
-        model.passes.release()
-    assert (await backend.encode([text(5)], "b")).rows.tolist() == [[5]]
-    assert len(model.batches) == 2
-    assert backend.stats().num_waiting == 0
-
-
 async def test_texts_that_are_given_up_leave_the_queue():
-    model = StoppingModel()
-    backend = ThreadedEncoder(model, model_info(), max_batch_tokens=4, max_num_queued=9)
-    backend.start()
+    model, backend = await start(max_num_queued=9)
 
     def send(client: str) -> asyncio.Future:
         return asyncio.ensure_future(backend.encode([text(1)] * 2, client))
@@ -279,14 +237,13 @@ async def test_texts_that_are_given_up_leave_the_queue():
     for _ in range(2):
         await end_segment()
     num_left = backend._texts.num_texts
-    for _ in range(100):
-        model.passes.release()
+    model.go_on()
     await asyncio.gather(first, *others)
     await backend.close()
     assert num_left <= 4  # of the first and the others
 
 
-async def test_the_queue_is_bounded(made):
+async def test_encoder_queue_is_bounded_per_client(made):
     _, backend = made
     waiting = [asyncio.ensure_future(backend.encode([text(1)], "a")) for _ in range(3)]
     await asyncio.sleep(0)
@@ -302,14 +259,11 @@ async def test_the_queue_is_bounded(made):
 
 
 async def test_values_that_are_not_numbers_fail_their_request_alone():
-    model = StoppingModel()
-    backend = ThreadedEncoder(model, model_info(), max_batch_tokens=64, max_num_queued=3)
-    backend.start()
+    model, backend = await start(max_batch_tokens=64)
     given = ([text(1)], [text(2), text(13)], [text(3)])
     encoding = [asyncio.ensure_future(backend.encode(texts, "me")) for texts in given]
     await asyncio.sleep(0)
-    for _ in range(100):
-        model.passes.release()
+    model.go_on()
     first, broken, other = await asyncio.gather(*encoding, return_exceptions=True)
     await backend.close()
     assert (first.rows.tolist(), other.rows.tolist()) == ([[1]], [[3]])
@@ -319,7 +273,7 @@ async def test_values_that_are_not_numbers_fail_their_request_alone():
     assert backend.failure is None
 
 
-async def test_a_failure_ends_all(made, caplog):
+async def test_failed_encoder_ends_all_requests(made, caplog):
     model, backend = made
     model.error = RuntimeError("no")
     model.passes.release()
@@ -334,21 +288,12 @@ async def test_close_fails_waiting_and_later_encodings(made):
     model, backend = made
     waiting = asyncio.ensure_future(backend.encode([text(1)], "a"))
     await begun(model)
-    for _ in range(4):
-        model.passes.release()
+    model.passes.release(4)
     await backend.close()
     with pytest.raises(BackendUnavailable):
         await waiting
     with pytest.raises(BackendUnavailable):
         await backend.encode([text(1)], "a")
-
-
-async def test_before_the_start():
-    model = StoppingModel()
-    backend = ThreadedEncoder(model, model_info(), max_batch_tokens=4, max_num_queued=3)
-    with pytest.raises(BackendUnavailable):
-        await backend.encode([text(1)], "a")
-    await backend.close()
 
 
 # What is loaded makes what the pipelines of openvino_genai make of the same texts.

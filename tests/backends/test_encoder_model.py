@@ -38,7 +38,7 @@ def test_no_row_is_longer_than_the_model_has_positions():
     assert padded_length(1, 100, 90) == 100  # the text itself is
 
 
-def test_little_is_padding():
+def test_padded_lengths_are_few_and_add_little():
     lengths = range(64, 1024)
     assert all(padded_length(1, length) <= length * 1.13 for length in lengths)
     assert len({padded_length(1, length) for length in lengths}) < 40
@@ -82,7 +82,7 @@ EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
 @pytest.mark.parametrize(("max_segments", "num"), [(1, 1), (2, 2), (4, 4)])
 def test_segments_compute_what_the_whole_does(max_segments, num):
     core = ov.Core()
-    path = encoder_dir() / "openvino_model.xml"
+    path = encoder_dir() / GRAPH
     rng = np.random.default_rng(0)
     inputs = {
         "input_ids": rng.integers(4, 200, (2, 7)),
@@ -100,31 +100,14 @@ def test_segments_compute_what_the_whole_does(max_segments, num):
     np.testing.assert_allclose(carried, whole, atol=1e-5)
 
 
-def test_graph_that_cannot_be_split_stays_whole():
-    ops = ov.opset13
-    ids = ops.parameter([-1, 4], np.float32, name="a")
-    model = ov.Model([ops.result(ops.relu(ids))], [ids], "no weights")
-    assert len(cut(model, 8)) == 1
-
-
-ENCODER_GRAPH_EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 GRAPH = "openvino_model.xml"
-IDS, ENCODER_GRAPH_MASK = (
-    np.array([[5, 6, 7, 8], [9, 10, 0, 0]]),
-    np.array([[1, 1, 1, 1], [1, 1, 0, 0]]),
-)
-
-
-def no_vocabulary():
-    raise AssertionError("nobody needs it")
 
 
 @pytest.mark.parametrize(
     ("num_labels", "task", "width"), [(0, Task.EMBEDDINGS, 32), (1, Task.RERANK, 1)]
 )
 def test_encoder_graph_has_task_width_and_inputs(num_labels, task, width):
-    path = encoder_dir(num_labels) / GRAPH
-    graph = read_encoder(path, task, Pooling.CLS, no_vocabulary)
+    graph = read_encoder(encoder_dir(num_labels) / GRAPH, task, Pooling.CLS, None)
     assert graph.info == EncoderInfo(task, width)
     assert graph.vocab_size == 256
     inputs = {value.get_any_name() for value in graph.model.inputs}
@@ -137,15 +120,15 @@ def test_a_decoder_scores_by_the_logits_of_two_tokens():
     path = DEMO_MODEL / GRAPH
     graph = read_encoder(path, Task.RERANK, None, lambda: {b"no": 11, b"yes": 12})
     assert graph.info == EncoderInfo(Task.RERANK, 2, joins_pairs=True)
-    positions = np.arange(4)[None].repeat(2, 0)
     inputs = {
-        "input_ids": IDS,
-        "attention_mask": ENCODER_GRAPH_MASK,
-        "position_ids": positions,
+        "input_ids": np.array([[5, 6, 7, 8], [9, 10, 0, 0]]),
+        "attention_mask": MASK,
+        "position_ids": np.arange(4)[None].repeat(2, 0),
         "beam_idx": np.arange(2, dtype=np.int32),
     }
-    found = core.compile_model(graph.model, "CPU", ENCODER_GRAPH_EXACT)(inputs)[0]
-    request = core.compile_model(path, "CPU", ENCODER_GRAPH_EXACT).create_infer_request()
+    exact = {**EXACT, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+    found = core.compile_model(graph.model, "CPU", exact)(inputs)[0]
+    request = core.compile_model(path, "CPU", exact).create_infer_request()
     logits = request.infer(inputs)["logits"]
     expected = [logits[0, 3, 11:13], logits[1, 1, 11:13]]
     np.testing.assert_allclose(found, expected, atol=1e-3)
@@ -186,7 +169,7 @@ def test_texts_of_one_batch_do_not_change_each_other():
     np.testing.assert_allclose(rows(texts), alone, atol=1e-5)
 
 
-def test_types_and_padding():
+def test_encoder_batch_has_token_types_and_padding():
     model = load(pad_token_id=7, max_length=3)
     pair = EncoderText(np.array([5, 6]), np.array([0, 1]))
     batch = model.batch([pair, EncoderText(np.array([5, 6, 8]))])
@@ -196,6 +179,6 @@ def test_types_and_padding():
     assert batch.num_tokens == 6
 
 
-def test_a_device_that_cannot():
+def test_encoder_on_an_unusable_device_is_a_configuration_error():
     with pytest.raises(ConfigurationError, match="CPU cannot run the model"):
         load(properties={"NO_SUCH_PROPERTY": 1})

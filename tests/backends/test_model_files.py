@@ -26,13 +26,13 @@ from fastovms.backends.model_files import (
     log_gaps,
     read_model_info,
 )
-from fastovms.backends.model_task import REQUIRED_FILES, VISION_FILES
+from fastovms.backends.model_task import REQUIRED_FILES, VISION_FILES, check_files
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo, SamplingDefaults, WeightCount
 from fastovms.parts.embeddings.served import read_info
 from fastovms.parts.grammars.trials import load_grammar_compiler
 from fastovms.system.disk import DiskCache
-from tests.backends.paged.test_backend import MODEL
+from tests.backends.listener import FAKE
 from tests.fakes import model_info
 from tests.paths import TINY_VLM
 
@@ -48,7 +48,7 @@ def model(tmp_path: Path) -> Path:
     return directory
 
 
-def test_a_copy_is_the_same_model(model: Path, tmp_path: Path) -> None:
+def test_copied_model_has_the_same_fingerprint(model: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(model, copy)
     (copy / "README.md").write_text("a copy")
@@ -56,23 +56,14 @@ def test_a_copy_is_the_same_model(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "openvino_model.bin"])
-def test_other_files_are_another_model(model: Path, name: str) -> None:
+def test_changed_files_have_another_fingerprint(model: Path, name: str) -> None:
     before = fingerprint_of(model)
     data = (model / name).read_bytes()
-    (model / name).write_bytes(data.translate(bytes([*range(1, 256), 0])))
-    assert fingerprint_of(model) != before
-    (model / name).write_bytes(data + b"\0")
-    assert fingerprint_of(model) != before
+    for other in (data.translate(bytes([*range(1, 256), 0])), data + b"\0", data[:-1] + b"\0"):
+        (model / name).write_bytes(other)
+        assert fingerprint_of(model) != before
     (model / name).write_bytes(data)
     assert fingerprint_of(model) == before
-
-
-def test_the_end_of_large_weights_counts(model: Path) -> None:
-    before = fingerprint_of(model)
-    with (model / "openvino_model.bin").open("r+b") as file:
-        file.seek(-1, 2)
-        file.write(b"\0")
-    assert fingerprint_of(model) != before
 
 
 # What a model's weights are, by its graphs.
@@ -85,7 +76,8 @@ def graph(*constants: tuple[str, str, int]) -> str:
     return "".join(CONSTANT.format(*constant) for constant in constants)
 
 
-def test_shared_constants_and_scales(tmp_path: Path) -> None:
+def test_weights_are_counted_once_without_scales_in_all_graphs(tmp_path: Path) -> None:
+    assert count_weights(tmp_path) is None
     embedding = ("u8", "100, 8", 0)
     (tmp_path / "openvino_model.xml").write_text(
         graph(
@@ -101,17 +93,9 @@ def test_shared_constants_and_scales(tmp_path: Path) -> None:
     )
     (tmp_path / "openvino_tokenizer.xml").write_text(graph(("u8", "99999", 0)))
     assert count_weights(tmp_path) == WeightCount(800 + 10 * 4 * 256 + 8, "u4")
-
-
-def test_all_graphs_of_a_model_count() -> None:
-    found = count_weights(TINY_VLM)
-    assert found is not None
-    assert found.num_parameters > 250_000
-    assert found.element_type in ("i8", "u8")
-
-
-def test_a_directory_without_graphs(tmp_path: Path) -> None:
-    assert count_weights(tmp_path) is None
+    vision = count_weights(TINY_VLM)
+    assert vision is not None
+    assert vision.num_parameters > 250_000
 
 
 # What shortens a model's context, and who is told why.
@@ -151,7 +135,7 @@ def test_small_cache_is_logged_and_named_in_errors(caplog: pytest.LogCaptureFixt
 def test_vocabulary_size_follows_the_weights(
     width: int | None, vocab_size: int, eos_token_ids: set[int]
 ) -> None:
-    model = fit_vocabulary(replace(MODEL, eos_token_ids=frozenset({5, 99})), width)
+    model = fit_vocabulary(replace(FAKE, eos_token_ids=frozenset({5, 99})), width)
     assert (model.vocab_size, set(model.eos_token_ids)) == (vocab_size, eos_token_ids)
 
 
@@ -161,7 +145,7 @@ def test_without_a_good_tokenizer_json_there_are_no_grammars(
 ) -> None:
     if text is not None:
         (tmp_path / "tokenizer.json").write_text(text)
-    assert load_grammar_compiler(tmp_path, MODEL) is None
+    assert load_grammar_compiler(tmp_path, FAKE) is None
     assert "structured outputs are not available" in caplog.text
 
 
@@ -257,13 +241,6 @@ def test_a_large_difference_is_refused_at_every_start(
     assert difference.count == 1
 
 
-def test_without_a_cache_it_is_found_each_time(files: tuple[Path, ...]) -> None:
-    difference = Difference(0.0)
-    for _ in range(2):
-        check_graph(comparison(files, difference), DiskCache(None))
-    assert difference.count == 2
-
-
 @pytest.mark.parametrize("content", ["", "{", "[]", '"0"', "null"])
 def test_broken_cached_result_is_measured_again(
     files: tuple[Path, ...], tmp_path: Path, content: str
@@ -277,12 +254,35 @@ def test_broken_cached_result_is_measured_again(
     assert difference.count == 2
 
 
-def test_a_model_that_cannot_be_computed_is_refused(files: tuple[Path, ...]) -> None:
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (
+            RuntimeError("Exception from a.cpp:3:\nno such kernel"),
+            r"computed with .*: no such kernel",
+        ),
+        (NotComparable("it has an input of another kind"), None),
+    ],
+)
+def test_graph_that_cannot_be_compared_is_refused_or_served_with_a_warning(
+    files: tuple[Path, ...],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    refusal: str | None,
+) -> None:
     def difference() -> float:
-        raise RuntimeError("Exception from a.cpp:3:\nno such kernel")
+        raise error
 
-    with pytest.raises(UnsupportedModel, match=r"computed with .*transformation: no such kernel"):
-        check_graph(comparison(files, difference), DiskCache(None))
+    cache = DiskCache(tmp_path / "cache")
+    if refusal is not None:
+        with pytest.raises(UnsupportedModel, match=refusal):
+            check_graph(comparison(files, difference), cache)
+        return
+    check_graph(comparison(files, difference), cache)
+    assert "is computed as exported is skipped: it has an input" in caplog.text
+    with pytest.raises(UnsupportedModel):
+        check_graph(comparison(files, Difference(1.0)), cache)
 
 
 def test_comparison_without_memory_is_skipped_and_logged(
@@ -297,21 +297,8 @@ def test_comparison_without_memory_is_skipped_and_logged(
     assert difference.count == 1
 
 
-def test_model_that_cannot_be_compared_is_served_with_a_warning(
-    files: tuple[Path, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def difference() -> float:
-        raise NotComparable("it has an input of another kind")
-
-    cache = DiskCache(tmp_path / "cache")
-    check_graph(comparison(files, difference), cache)
-    assert "is computed as exported is skipped: it has an input" in caplog.text
-    with pytest.raises(UnsupportedModel):
-        check_graph(comparison(files, Difference(1.0)), cache)
-
-
 @pytest.mark.parametrize("change", [{"kind": "pipeline"}, {"version": "2"}])
-def test_answers_of_others_do_not_count(
+def test_comparison_of_another_kind_or_version_is_not_reused(
     files: tuple[Path, ...], tmp_path: Path, change: dict[str, str]
 ) -> None:
     cache = DiskCache(tmp_path / "cache")
@@ -320,16 +307,13 @@ def test_answers_of_others_do_not_count(
         check_graph(comparison(files, Difference(1.0), **change), cache)
 
 
-IR = '<net name="a" version="11"></net>'
-
-
-def write(directory, config: dict, tokenizer: dict | None = None) -> None:
-    for name in ("openvino_model.xml", "openvino_tokenizer.xml"):
-        (directory / name).write_text(IR)
-    (directory / "openvino_model.bin").write_bytes(b"")
-    (directory / "config.json").write_text(json.dumps(config))
-    if tokenizer is not None:
-        (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+def write(directory: Path, config: object, **more: object) -> None:
+    """Writes a model without weights, and further JSON files by their names without the suffix."""
+    for name in REQUIRED_FILES:
+        (directory / name).write_text('<?xml version="1.0"?>\n<net name="x" version="11">')
+    for name, content in {"config": config, **more}.items():
+        if content is not None:
+            (directory / f"{name}.json").write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize(
@@ -345,7 +329,7 @@ def write(directory, config: dict, tokenizer: dict | None = None) -> None:
     ],
 )
 def test_encoder_length_is_read_from_config_and_tokenizer(tmp_path, config, tokenizer, length):
-    write(tmp_path, {"vocab_size": 100, **config}, tokenizer)
+    write(tmp_path, {"vocab_size": 100, **config}, tokenizer_config=tokenizer)
     info = read_info(tmp_path, name="a")
     assert (info.name, info.vocab_size, info.max_model_len) == ("a", 100, length)
 
@@ -365,16 +349,8 @@ CONFIG = {"vocab_size": 100, "max_position_embeddings": 2048, "eos_token_id": 2}
 def model_dir(tmp_path: Path) -> Path:
     directory = tmp_path / "my-model"
     directory.mkdir()
-    for name in REQUIRED_FILES:
-        (directory / name).write_text('<?xml version="1.0"?>\n<net name="x" version="11">')
-    (directory / "config.json").write_text(json.dumps(CONFIG))
+    write(directory, CONFIG)
     return directory
-
-
-def model_info_write(model_dir: Path, config: dict, generation: dict | None = None) -> None:
-    (model_dir / "config.json").write_text(json.dumps(config))
-    if generation is not None:
-        (model_dir / "generation_config.json").write_text(json.dumps(generation))
 
 
 def test_model_info_is_read_from_the_files(model_dir):
@@ -385,11 +361,6 @@ def test_model_info_is_read_from_the_files(model_dir):
     assert info.config == CONFIG
     assert info.created == int((model_dir / "openvino_model.bin").stat().st_mtime)
     assert read_model_info(model_dir, name="other").name == "other"
-
-
-def test_a_relative_directory_has_its_own_name(model_dir, monkeypatch):
-    monkeypatch.chdir(model_dir)
-    assert read_model_info(Path(".")).name == "my-model"
 
 
 @pytest.mark.parametrize(
@@ -410,7 +381,7 @@ def test_a_relative_directory_has_its_own_name(model_dir, monkeypatch):
     ],
 )
 def test_context_length_comes_from_the_first_usable_config_field(model_dir, config, expected):
-    model_info_write(model_dir, {"vocab_size": 100, "eos_token_id": 2, **config})
+    write(model_dir, {"vocab_size": 100, "eos_token_id": 2, **config})
     assert read_model_info(model_dir).max_model_len == expected
 
 
@@ -426,30 +397,16 @@ def test_context_length_comes_from_the_first_usable_config_field(model_dir, conf
         ({}, {}, set()),
     ],
 )
-def test_end_of_text_tokens(model_dir, config, generation, expected):
-    model_info_write(model_dir, {"vocab_size": 100, "n_ctx": 10, **config}, generation)
+def test_end_tokens_are_those_of_all_configs(model_dir, config, generation, expected):
+    write(model_dir, {"vocab_size": 100, "n_ctx": 10, **config}, generation_config=generation)
     assert read_model_info(model_dir).eos_token_ids == expected
 
 
 def test_sampling_defaults_come_from_generation_config(model_dir):
-    generation = {
-        "do_sample": False,
-        "temperature": 0.7,
-        "top_p": 1,
-        "top_k": 20,
-        "min_p": 0.05,
-        "max_new_tokens": 512,
-        "repetition_penalty": 1.1,
-    }
-    model_info_write(model_dir, CONFIG, generation)
-    assert read_model_info(model_dir).defaults == SamplingDefaults(
-        temperature=0.7,
-        top_p=1,
-        top_k=20,
-        min_p=0.05,
-        max_new_tokens=512,
-        repetition_penalty=1.1,
-    )
+    told = {"temperature": 0.7, "top_p": 1, "top_k": 20, "min_p": 0.05, "max_new_tokens": 512}
+    told["repetition_penalty"] = 1.1
+    write(model_dir, CONFIG, generation_config={"do_sample": False, **told})
+    assert read_model_info(model_dir).defaults == SamplingDefaults(**told)
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
@@ -462,7 +419,7 @@ def test_invalid_json_file_is_a_configuration_error(model_dir, name, content):
 
 @pytest.mark.parametrize("vocab_size", [None, "many", 1.5, True, 0])
 def test_invalid_vocab_size_is_a_configuration_error(model_dir, vocab_size):
-    model_info_write(model_dir, {**CONFIG, "vocab_size": vocab_size})
+    write(model_dir, {**CONFIG, "vocab_size": vocab_size})
     with pytest.raises(ConfigurationError, match="vocab_size"):
         read_model_info(model_dir)
 
@@ -488,13 +445,13 @@ def test_invalid_vocab_size_is_a_configuration_error(model_dir, vocab_size):
         ("max_new_tokens", 0),
     ],
 )
-def test_wrong_generation_config(model_dir, name, value):
-    model_info_write(model_dir, CONFIG, {name: value})
+def test_wrong_generation_config_is_refused_by_name(model_dir, name, value):
+    write(model_dir, CONFIG, generation_config={name: value})
     with pytest.raises(ConfigurationError, match=rf"generation_config\.json: {name} must"):
         read_model_info(model_dir)
 
 
-def test_a_vision_model(tmp_path):
+def test_vision_model_info_is_read_and_its_files_are_required(tmp_path):
     directory = tmp_path / "vision"
     directory.mkdir()
     for name in VISION_FILES:
@@ -506,3 +463,49 @@ def test_a_vision_model(tmp_path):
     (directory / "openvino_text_embeddings_model.xml").unlink()
     with pytest.raises(ConfigurationError, match=r"has no openvino_text_embeddings_model\.xml"):
         read_model_info(directory)
+
+
+# Which directories are models.
+
+
+@pytest.mark.parametrize("missing", REQUIRED_FILES)
+def test_missing_required_file_is_named(model_dir, missing):
+    (model_dir / missing).unlink()
+    with pytest.raises(ConfigurationError, match=f"has no {missing}$"):
+        check_files(model_dir)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("nowhere", r"nowhere does not exist$"),
+        ("config.json", r"config\.json is neither a directory of a model nor a GGUF file$"),
+    ],
+)
+def test_path_other_than_a_model_directory_is_refused(model_dir, path, reason):
+    with pytest.raises(ConfigurationError, match=reason):
+        check_files(model_dir / path)
+
+
+@pytest.mark.parametrize("name", [name for name in REQUIRED_FILES if name.endswith(".xml")])
+@pytest.mark.parametrize("content", [b"", b"<net/>", b"version https://git-lfs", b"\xff" * 5000])
+def test_file_that_is_no_graph_is_named(model_dir, name, content):
+    (model_dir / name).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=rf"{name} is not an OpenVINO model$"):
+        check_files(model_dir)
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("openvino_encoder_model.xml", "it is an encoder-decoder model"),
+        ("adapter_config.json", r"it is an adapter \(LoRA\)"),
+        ("model-00001-of-00002.safetensors", "it is a PyTorch model; export it"),
+        ("model.onnx", "it is an ONNX model"),
+    ],
+)
+def test_a_directory_of_another_kind_is_named(model_dir, file, reason):
+    (model_dir / "openvino_model.xml").unlink()
+    (model_dir / file).write_text("")
+    with pytest.raises(ConfigurationError, match=reason):
+        check_files(model_dir)

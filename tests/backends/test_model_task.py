@@ -8,8 +8,6 @@ import pytest
 
 from fastovms.backends.model_task import (
     find_task,
-    first_integer,
-    is_integer,
     read_json,
     read_optional,
 )
@@ -30,12 +28,6 @@ def test_invalid_json_raises_or_reads_as_none_when_optional(tmp_path, content, w
     with pytest.raises(ConfigurationError, match=words):
         read_json(path)
     assert read_optional(path) == ([1] if content == "[1]" else None)
-
-
-def test_first_integer_prefers_earlier_names_and_skips_booleans():
-    assert first_integer([{"a": True}, {"a": 5, "b": 6}], ("b", "a")) == 6
-    assert first_integer([{}], ("a",)) is None
-    assert [is_integer(value) for value in (1, True, 1.0, "1")] == [True, False, False, False]
 
 
 STATES = b'<net name="a" version="11"><port id="2" names="last_hidden_state,12"/></net>'
@@ -71,7 +63,7 @@ def test_task_follows_graph_architecture_and_setting(make, graph, architecture, 
     assert find_task(make(graph, architecture), wanted) is task
 
 
-def test_of_a_model_that_generates():
+def test_task_of_the_demo_model_is_text_generation():
     assert find_task(DEMO_MODEL) is Task.TEXT_GENERATION
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fastovms.backends import processes
-from fastovms.backends.processes import ChildProcess, fate, receive, send
+from fastovms.backends.processes import ChildProcess, receive, send
 
 # Limits that processes set themselves.
 
@@ -42,7 +42,9 @@ print(*resource.getrlimit(resource.RLIMIT_CPU))
         ((40, 40), 50, (40, 40)),
     ],
 )
-def test_the_hard_limit_stays(before: tuple[int, int], value: int, after: tuple[int, int]) -> None:
+def test_soft_limit_is_set_within_the_hard_limit(
+    before: tuple[int, int], value: int, after: tuple[int, int]
+) -> None:
     command = [sys.executable, "-c", CHILD, *map(str, (*before, value))]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert tuple(map(int, result.stdout.split())) == after
@@ -92,7 +94,7 @@ def test_child_receives_messages_and_ends_with_its_fate(start, end: str, fate: s
     assert child.wait() == fate
 
 
-def test_one_that_does_not_end_is_killed(start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_that_does_not_end_is_killed(start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_END_TIMEOUT", 0.1)
     child = start("signal.pause()")
     send(child.connection, 0)
@@ -123,14 +125,6 @@ def test_stopped_child_is_killed_with_its_thread_if_asked(start, dies: bool) -> 
         time.sleep(0.1)
         assert child._process.poll() is None
     child.end()
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [(0, "has ended with code 0"), (-signal.SIGSEGV, "was ended by SIGSEGV")],
-)
-def test_fate_names_the_exit_code_or_signal(code: int, words: str) -> None:
-    assert fate(code) == words
 
 
 @pytest.mark.parametrize("message", [None, "text", [np.zeros((2, 3)), np.ones(0)], b"x" * 10**5])

@@ -117,7 +117,7 @@ def test_end_tokens_are_found_where_files_or_fields_are_missing(
 
 
 @pytest.mark.parametrize("has_json", [True, False])
-def test_special_tokens_of_the_graph(model: Path, has_json: bool) -> None:
+def test_special_tokens_are_read_from_the_graph(model: Path, has_json: bool) -> None:
     for change in (TEXTS, graph("bos_token_id", "1")):
         change(model)
     if not has_json:
@@ -129,7 +129,7 @@ def test_special_tokens_of_the_graph(model: Path, has_json: bool) -> None:
     assert found["pad_token"] == tokenizer.get_pad_token()
 
 
-def test_a_template_in_the_graph(model: Path) -> None:
+def test_chat_template_is_read_from_the_graph(model: Path) -> None:
     (model / "chat_template.jinja").unlink()
     silent("tokenizer_config.json", "chat_template")(model)
     found = find_templates(model)[DEFAULT]

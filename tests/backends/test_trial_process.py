@@ -58,7 +58,7 @@ numbers = count(1)
         ("SIGALRM", Verdict(SLOW, is_slow=True, is_certain=False)),
     ],
 )
-def test_only_what_repeats_is_certain(
+def test_verdict_is_certain_only_for_signals_that_repeat(
     process: Connection[Any, Any], name: str, expected: Verdict
 ) -> None:
     number = next(numbers)

@@ -29,7 +29,7 @@ from fastovms.parts.genai.messages import EncodingImages
 from fastovms.parts.grammars.trials import Trial, Verdict
 from fastovms.server_config import DEMO_MODEL
 from tests.backends.genai.fake_pipeline import ThreadPeer
-from tests.backends.listener import Listener
+from tests.backends.listener import Listener, until
 from tests.backends.test_grammar_trials import FakeProcess
 from tests.fakes import model_info
 from tests.paths import TINY_VLM
@@ -50,17 +50,6 @@ def test_check_whose_process_crashes_fails(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(pipeline_check, "_PROCESS", "this")
     with pytest.raises(RuntimeError, match="the process of the check has ended with code 1"):
         difference(DEMO_MODEL)
-
-
-def test_an_answer_holds_for_the_files_that_it_was_found_with() -> None:
-    language = pipeline_comparison(DEMO_MODEL, read_model_info(DEMO_MODEL))
-    assert {path.name for path in language.files} == {"openvino_model.xml", "openvino_model.bin"}
-    vision = pipeline_comparison(TINY_VLM, read_model_info(TINY_VLM))
-    assert {path.stem for path in vision.files} == {
-        "openvino_language_model",
-        "openvino_text_embeddings_model",
-    }
-    assert all(path.is_file() for path in vision.files)
 
 
 # Grammars for the pipeline are tried with its compiler, too.
@@ -116,7 +105,7 @@ async def test_a_refusal_names_the_field(ours: Compiler | None) -> None:
     grammars.close()
 
 
-async def test_one_that_crashes_the_pipelines_compiler_costs_only_itself() -> None:
+async def test_grammar_that_crashes_the_pipeline_compiler_is_refused_alone() -> None:
     pipeline = Compiler(lambda source: str(1 // 0) if source == "bad" else "")
     grammars = guard_pipeline(None, start_pipeline=pipeline)
     with pytest.raises(InvalidField, match="too much for the compiler"):
@@ -147,14 +136,6 @@ class ScriptedPeer(ThreadPeer):
 
     def kill(self) -> None:
         pass
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.001)
 
 
 async def test_an_image_counts_until_the_pipeline_has_taken_it():

@@ -86,12 +86,6 @@ def test_requests_run_one_after_another() -> None:
     }
 
 
-def test_an_end_token_at_the_limit_is_no_text() -> None:
-    engine = engine_of(FakePipeline([11, 2]))
-    engine.add(request("a", max_tokens=2))
-    assert run(engine) == {"a": ([11], FinishReason.STOP, None)}
-
-
 def test_an_aborted_request_leaves_the_device() -> None:
     fake = FakePipeline([11] * 1000)
     fake.may_write = threading.Semaphore(3)
@@ -118,7 +112,7 @@ def test_a_prompt_that_is_too_long_is_refused() -> None:
     assert "the prompt has 5 tokens, and the NPU takes 4" in refusal.message
 
 
-def test_a_failure_ends_the_engine() -> None:
+def test_failure_of_the_npu_pipeline_ends_the_engine() -> None:
     engine = engine_of(FakePipeline([11], RuntimeError("the driver is gone")))
     engine.add(request("a"))
     with pytest.raises(RuntimeError, match="the driver is gone"):
@@ -133,17 +127,19 @@ def test_a_failure_ends_the_engine() -> None:
         ({"MAX_PROMPT_LEN": 512, "MIN_RESPONSE_LEN": 256}, (512, 256)),
     ],
 )
-def test_lengths_are_the_operators(properties: dict[str, Any], expected: tuple[int, int]) -> None:
+def test_static_lengths_are_the_operators(
+    properties: dict[str, Any], expected: tuple[int, int]
+) -> None:
     assert StaticLengths.of(EngineConfig(plugin_config=properties)) == expected
 
 
 @pytest.mark.parametrize("value", [0, -1, "512", True, 1.5])
-def test_wrong_lengths_are_named(value: object) -> None:
+def test_wrong_static_lengths_are_named(value: object) -> None:
     with pytest.raises(ConfigurationError, match="MAX_PROMPT_LEN must be an integer of at least 1"):
         StaticLengths.of(EngineConfig(plugin_config={"MAX_PROMPT_LEN": value}))
 
 
-def test_drafts_are_refused() -> None:
+def test_drafts_on_the_npu_are_refused() -> None:
     config = EngineConfig(device="NPU", enable_prompt_lookup=True)
     with pytest.raises(ConfigurationError, match="cannot be used on NPU"):
         load_one_request_pipeline(DEMO_MODEL, config, "NPU")
@@ -167,7 +163,7 @@ def test_the_context_is_exactly_as_long_as_the_model_is_compiled_for(
     assert capacity.num_tokens == 77
 
 
-def test_a_real_pipeline_of_the_cpu() -> None:
+def test_one_request_pipeline_generates_the_text_of_llm_pipeline() -> None:
     """The same class of OpenVINO GenAI as on an NPU, with the same model as the other pipeline."""
     config = genai.GenerationConfig()
     config.max_new_tokens = 12

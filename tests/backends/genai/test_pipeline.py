@@ -20,7 +20,7 @@ from fastovms.parts.genai.pipeline import (
 from fastovms.parts.genai.support import has_prefix_cache, token_budget
 from tests.backends.genai.fake_pipeline import FakePipeline
 from tests.backends.genai.test_worker import engine_over, finish, model, with_images
-from tests.backends.listener import request
+from tests.engine.engines import greedy as request
 
 # Prompts as the pipeline takes them.
 
@@ -135,7 +135,7 @@ def test_room_takes_a_need_when_empty_or_within_limits(running, need, has_room):
     assert admission(**LOOKUP).room(running).has(need) is has_room
 
 
-def test_room_is_taken():
+def test_taken_room_is_not_free():
     room = admission().room([PipelineNeed(6)])
     room.take(PipelineNeed(2))
     assert not room.has(PipelineNeed(1))

@@ -246,7 +246,7 @@ def test_untranslatable_grammar_is_refused(tree, message):
         (GrammarKind.STRUCTURAL_TAG, '{"type": "any_text"}', {"type": "any_text"}),
     ],
 )
-def test_answers_in_a_tree(kind, source, expected):
+def test_answer_in_a_tree_is_translated_by_kind(kind, source, expected):
     grammar = Grammar(kind, source, tree=in_order("x", Answer()))
     assert translated(grammar) == sequence(const("x"), expected)
 
@@ -265,7 +265,9 @@ TOOLS = [
 
 
 @pytest.mark.parametrize("name", TOOL_FORMATS)
-def test_calls_of_every_format(name):
+def test_calls_of_every_format_are_translated_and_compiled(
+    name: str, pipeline: genai.ContinuousBatchingPipeline
+) -> None:
     thoughts = REASONING_FORMATS.get(name, REASONING_FORMATS["qwen3"])
     if isinstance(TOOL_FORMATS[name].parse, HeadedMessages):
         assert thoughts.parse == TOOL_FORMATS[name].parse
@@ -274,10 +276,19 @@ def test_calls_of_every_format(name):
             choice = CallChoice(TOOLS, required=required, parallel=parallel, strict=parallel)
             for reasoning, prompt in ((None, ""), (thoughts, ""), (thoughts, thoughts.begin)):
                 structural_tag(call_grammar(TOOL_FORMATS[name], reasoning, choice, prompt=prompt))
+    config = genai.GenerationConfig()
+    config.apply_chat_template = False
+    config.max_new_tokens = 1
+    grammar = call_grammar(TOOL_FORMATS[name], thoughts, CallChoice(TOOLS), prompt="")
+    config.structured_output_config = structured_output(grammar)
+    handle = pipeline.add_request(0, "a", config)  # without which the request is dropped
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+    del handle
 
 
 @pytest.mark.parametrize("name", REASONING_FORMATS)
-def test_answers_after_reasoning_of_every_format(name):
+def test_answers_after_reasoning_of_every_format_are_translated(name):
     answer = Grammar(GrammarKind.JSON_OBJECT, "")
     calls = (TOOL_FORMATS["hermes3"], CallChoice(TOOLS))
     for prompt in ("", "<think>"):
@@ -289,22 +300,6 @@ def test_answers_after_reasoning_of_every_format(name):
 @pytest.fixture(scope="module")
 def pipeline() -> genai.ContinuousBatchingPipeline:
     return genai.ContinuousBatchingPipeline(DEMO_MODEL, genai.SchedulerConfig(), "CPU")
-
-
-@pytest.mark.parametrize("name", TOOL_FORMATS)
-def test_the_compiler_takes_calls_that_the_model_chooses(
-    name: str, pipeline: genai.ContinuousBatchingPipeline
-) -> None:
-    thoughts = REASONING_FORMATS.get(name, REASONING_FORMATS["qwen3"])
-    grammar = call_grammar(TOOL_FORMATS[name], thoughts, CallChoice(TOOLS), prompt="")
-    config = genai.GenerationConfig()
-    config.apply_chat_template = False
-    config.max_new_tokens = 1
-    config.structured_output_config = structured_output(grammar)
-    handle = pipeline.add_request(0, "a", config)
-    while pipeline.has_non_finished_requests():
-        pipeline.step()
-    del handle
 
 
 # What the pipeline cannot do, and how what it can do is said to it.
@@ -322,10 +317,6 @@ UNLIMITED = 2**64 - 1
     [
         ("logprobs", {"logprobs": 2}),
         ("logprobs", {"logprobs": ALL_LOGPROBS}),
-        ("prompt_logprobs", {"prompt_logprobs": 0}),
-        ("logit_bias", {"logit_bias": ((1, 2.0),)}),
-        ("allowed_token_ids", {"allowed_token_ids": (1,)}),
-        ("bad_words", {"bad_words_token_ids": ((1,),)}),
         ("ignore_eos", {"ignore_eos": True, "beam_search": BeamSearch(2)}),
         ("frequency_penalty", {"frequency_penalty": 0.1, "beam_search": BeamSearch(2)}),
         ("presence_penalty", {"presence_penalty": 0.1, "beam_search": BeamSearch(2)}),
@@ -365,7 +356,7 @@ def test_beams_must_fit_and_do_without_drafts():
             check_supported(SamplingParams(beam_search=BeamSearch(2)), assistance, 8)
 
 
-def test_grammars_of_our_own_making():
+def test_untranslatable_own_grammar_names_the_field():
     check_grammar(REGEX)
     for grammar in (
         Grammar(GrammarKind.CALLS, "", "tools", TextBefore("<t>", Regex("a", also=("b",)))),
@@ -397,9 +388,9 @@ def test_assistance_is_what_the_pipeline_was_loaded_with():
     assert Assistance.of(EngineConfig(draft_model=Path("d"))) == DRAFT
 
 
-def config_of(assistance: Assistance = NONE, **fields: object) -> genai.GenerationConfig:
+def config_of(assistance: Assistance = NONE, **fields: Any) -> genai.GenerationConfig:
     config = generation_config(
-        SamplingParams(**fields),  # type: ignore[arg-type]
+        SamplingParams(**fields),
         index=2,
         seed=40,
         max_length=100,
@@ -426,7 +417,7 @@ VALUES: Final[dict[str, object]] = {
         for name, row in rows_of(SamplingFields).items()
         if row.field.is_param
     },
-    "max_tokens": 3, "temperature": 0.3, "top_p": 0.5, "n": 2,
+    "max_tokens": 3, "temperature": 0.3, "top_p": 0.5, "min_p": 0.1, "n": 2,
     "ignore_eos": True, "eos_token_ids": frozenset({3}), "stop_token_ids": frozenset({4}),
     "min_tokens": 2,
     "logit_bias": ((1, 2.0),), "allowed_token_ids": (1,), "bad_words_token_ids": ((1,),),
@@ -439,19 +430,10 @@ VALUES: Final[dict[str, object]] = {
 }  # fmt: skip
 """A value of each field that asks for something."""
 
-DRAFT_MODEL: Final = frozenset({"assistant_confidence_threshold"})
-
 
 def config_members(assistance: Assistance, **given: object) -> dict[str, object]:
     """What the pipeline is told."""
-    config = generation_config(
-        SamplingParams(**{**WHERE, **given}),  # type: ignore[arg-type]
-        index=0,
-        seed=1,
-        max_length=100,
-        max_new_tokens=7,
-        assistance=assistance,
-    )
+    config = config_of(assistance, **{**WHERE, **given})
     names = [name for name in dir(genai.GenerationConfig) if not name.startswith("_")]
     members = {name: getattr(config, name) for name in names}
     return {name: str(value) for name, value in members.items() if not callable(value)}
@@ -469,11 +451,8 @@ def test_no_field_is_forgotten(kind: type, decisions: dict[str, object]) -> None
     "name", [name for name, d in SAMPLING_FIELDS.items() if d.handling is Handling.CONFIG]
 )
 def test_forwarded_field_changes_the_generation_config(name: str) -> None:
-    is_draft = name in DRAFT_MODEL
-    assistance = Assistance(prompt_lookup=not is_draft, draft_model=is_draft)
-    given = {name: VALUES[name]}
-    assert config_members(assistance) == config_members(assistance)
-    assert config_members(assistance, **given) != config_members(assistance)
+    assistance = DRAFT if name == "assistant_confidence_threshold" else LOOKUP
+    assert config_members(assistance, **{name: VALUES[name]}) != config_members(assistance)
 
 
 @pytest.mark.parametrize(

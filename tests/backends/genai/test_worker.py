@@ -25,7 +25,7 @@ from fastovms.parts.genai.pipeline import CacheCapacity
 from fastovms.parts.genai.worker import PipelineEngine
 from tests.backends.genai import fake_pipeline
 from tests.backends.genai.fake_pipeline import NUM_IMAGE_TOKENS, FakeHandle, FakePipeline, Status
-from tests.backends.listener import request
+from tests.engine.engines import greedy as request
 from tests.engine.fake_model import continue_greedily
 
 # The pipeline's requests and what becomes of them, over a fake pipeline.
@@ -39,14 +39,24 @@ def model(*, takes_images: bool = False, max_model_len: int = 64) -> ModelInfo:
 
 
 def engine_over(
-    pipeline: FakePipeline, info: ModelInfo | None = None, **config: object
+    pipeline: FakePipeline,
+    info: ModelInfo | None = None,
+    *,
+    num_blocks: int = 10,
+    parts: dict[str, Any] | None = None,
+    **config: Any,
 ) -> PipelineEngine:
+    """
+    Args:
+        parts: further arguments of `PipelineEngine`.
+    """
     return PipelineEngine(
         pipeline,
         info or model(),
-        EngineConfig(**config),  # type: ignore[arg-type]
-        CacheCapacity(num_blocks=10, block_size=32),
+        EngineConfig(**config),
+        CacheCapacity(num_blocks=num_blocks, block_size=32),
         new_seed=lambda: 11,
+        **(parts or {}),
     )
 
 
@@ -87,22 +97,13 @@ def test_end_of_text_token_is_counted_but_not_sent():
     assert outputs["t"][-1].finish_reason is FinishReason.LENGTH
 
 
-def test_every_sample_draws_with_a_seed_of_its_own():
-    pipeline = FakePipeline()
-    engine = engine_over(pipeline)
-    engine.add(request("r", [1], n=3, seed=5, temperature=0.5, max_tokens=2))
-    engine.add(request("s", [1], temperature=0.5, max_tokens=2))
-    finish(engine)
-    assert [added[-1].rng_seed for added in pipeline.added] == [5, 6, 7, 11]
-
-
-def test_the_context_ends_a_sample():
+def test_sample_ends_at_the_context_length():
     engine = engine_over(FakePipeline(), model(max_model_len=16))
     engine.add(request("r", [1, 2, 3]))
     engine.add(request("s", [1, 2, 3], max_tokens=100))
-    outputs = finish(engine)
-    assert [len(tokens(outputs[i])) for i in "rs"] == [13, 13]
-    assert outputs["r"][-1].finish_reason is FinishReason.LENGTH
+    for outputs in finish(engine).values():
+        assert len(tokens(outputs)) == 13
+        assert outputs[-1].finish_reason is FinishReason.LENGTH
 
 
 def test_the_best_beams_in_order_and_no_more_than_are_wanted():
@@ -144,7 +145,7 @@ def test_beam_search_ends_when_all_samples_are_aborted():
     assert not engine.has_work
 
 
-def test_priorities_and_the_order_of_arrival():
+def test_requests_are_admitted_by_priority_then_arrival():
     engine = engine_over(FakePipeline(), max_num_seqs=1)
     for request_id, priority in (("a", 0), ("b", 0), ("c", -10), ("d", 10)):
         params = SamplingParams(temperature=0, max_tokens=1)
@@ -191,14 +192,8 @@ class SlowPipeline(FakePipeline):
 def test_images_take_half_of_the_time_of_running_streams(max_tokens, expected):
     pipeline = SlowPipeline()
     freed: list[float] = []
-    engine = PipelineEngine(
-        pipeline,
-        model(takes_images=True),
-        EngineConfig(),
-        CacheCapacity(num_blocks=40, block_size=32),
-        free_memory=lambda: freed.append(pipeline.now),
-        clock=lambda: pipeline.now,
-    )
+    parts = {"free_memory": lambda: freed.append(pipeline.now), "clock": lambda: pipeline.now}
+    engine = engine_over(pipeline, model(takes_images=True), num_blocks=40, parts=parts)
     for request_id in "ab":
         engine.add(with_images(request_id, "<ov_genai_image_0>", max_tokens=max_tokens))
     engine.add(with_images("c", "text", 0, max_tokens=max_tokens))
@@ -215,14 +210,8 @@ def test_images_take_half_of_the_time_of_running_streams(max_tokens, expected):
 def test_the_memory_of_large_images_is_given_back_when_no_more_wait(side, is_large, refused):
     pipeline = FakePipeline()
     freed: list[int] = []
-    engine = PipelineEngine(
-        pipeline,
-        model(takes_images=True),
-        EngineConfig(),
-        CacheCapacity(num_blocks=4000, block_size=32),
-        free_memory=lambda: freed.append(len(pipeline.added)),
-        clock=lambda: 0.0,
-    )
+    parts = {"free_memory": lambda: freed.append(len(pipeline.added)), "clock": lambda: 0.0}
+    engine = engine_over(pipeline, model(takes_images=True), num_blocks=4000, parts=parts)
     image = np.zeros((side, side, 3), np.uint8)
     for request_id in "ab":
         prompt = TextPrompt("a", [image], "messages", ["part"])
@@ -242,12 +231,7 @@ def test_the_memory_of_large_images_is_given_back_when_no_more_wait(side, is_lar
 def test_images_are_dropped_once_all_samples_have_begun():
     image = IMAGE.copy()
     gone = weakref.ref(image)
-    engine = PipelineEngine(
-        FakePipeline(),
-        model(takes_images=True),
-        EngineConfig(max_num_seqs=2),
-        CacheCapacity(num_blocks=40, block_size=32),
-    )
+    engine = engine_over(FakePipeline(), model(takes_images=True), num_blocks=40, max_num_seqs=2)
     params = SamplingParams(n=3, max_tokens=2)
     engine.add(GenerationRequest("a", [1], params, prompt=TextPrompt("a", [image], "m", ["p"])))
     del image
@@ -259,16 +243,17 @@ def test_images_are_dropped_once_all_samples_have_begun():
     assert len(finish(engine)["b"]) >= 3
 
 
-def test_last_output_counts_image_tokens():
+def test_last_output_counts_image_tokens_and_samples_have_seeds_of_their_own():
     pipeline = FakePipeline()
     engine = engine_over(pipeline, model(takes_images=True))
-    engine.add(with_images("a", "hello", 2, max_tokens=2, n=2, temperature=1.0))
+    engine.add(with_images("a", "hello", 2, max_tokens=2, n=2, temperature=1.0, seed=5))
+    engine.add(request("s", [96, 1], temperature=0.5, max_tokens=2))
     outputs = finish(engine)["a"]
     expected = 1 + len("hello") + 2 * NUM_IMAGE_TOKENS
     told = [output.num_prompt_tokens for output in outputs]
     assert [n for n in told if n] == [expected] * 2
     assert all((o.num_prompt_tokens is None) == (o.finish_reason is None) for o in outputs)
-    assert engine.stats().counters.num_prompt_tokens == expected
+    assert sorted(added[-1].rng_seed for added in pipeline.added) == [5, 6, 11]
     [image, _] = pipeline.added[0][1]
     assert (image.get_shape(), image.get_element_type().to_string()) == ([1, 2, 3, 3], "u8")
 
@@ -314,30 +299,10 @@ def test_a_request_that_the_cache_has_no_room_for_is_an_error():
     assert not engine.has_work
 
 
-def test_stats_follow_the_requests():
-    engine = engine_over(FakePipeline(), max_num_seqs=2)
-    engine.add(request("r", [1, 1], n=2, max_tokens=2))
-    engine.add(request("s", [1, 1, 1], max_tokens=2))
-    assert engine.stats().num_waiting == 3
-    engine.step()
-    stats = engine.stats()
-    assert (stats.num_running, stats.num_waiting, stats.num_free_blocks) == (2, 1, 5)
-    assert engine.admitted == ["r"]
-    finish(engine)
-    stats = engine.stats()
-    assert (stats.num_running, stats.num_waiting, stats.num_free_blocks) == (0, 0, 10)
-    assert (stats.counters.num_prompt_tokens, stats.counters.num_generated_tokens) == (5, 6)
-
-
-def test_long_work_is_announced():
+def test_encoding_of_images_is_announced():
     told = []
-    engine = PipelineEngine(
-        FakePipeline(),
-        model(takes_images=True),
-        EngineConfig(),
-        CacheCapacity(num_blocks=10, block_size=32),
-        on_images=told.append,
-    )
+    parts = {"on_images": told.append}
+    engine = engine_over(FakePipeline(), model(takes_images=True), parts=parts)
     engine.add(with_images("a", "text", 0, max_tokens=1))
     engine.add(with_images("b", "text", 2, max_tokens=1))
     finish(engine)
@@ -348,45 +313,41 @@ def test_long_work_is_announced():
 
 
 @pytest.mark.parametrize(
-    ("error", "refusal"),
+    ("error", "num_images", "refusal"),
     [
         (
             RuntimeError("at here\nAbsolute aspect ratio must be smaller than 200\n\n"),
-            "the model cannot take this request: Absolute aspect ratio must be smaller than 200",
+            None,
+            Refusal("the model cannot take this request: Absolute aspect ratio must be smaller "
+                    "than 200"),
         ),
-        (IndexError("stoul"), "the model cannot take this request: stoul"),
-        (MemoryError("no more"), None),
+        (IndexError("stoul"), None, Refusal("the model cannot take this request: stoul")),
+        (MemoryError("no more"), None, None),
+        (RuntimeError("at here\nno\n"), 0,
+         Refusal("the model cannot take this request: no", "messages")),
+        (RuntimeError("at here\nno\n"), 1,
+         Refusal("part[0]: the model cannot take this image: no", "part[0]")),
+        (RuntimeError("at here\nno\n"), 2,
+         Refusal("the model cannot take this request: no", "messages")),
     ],
-)
-def test_request_that_the_pipeline_refuses_fails_alone(error, refusal):
+)  # fmt: skip
+def test_request_that_the_pipeline_refuses_fails_alone(error, num_images, refusal):
     pipeline = FakePipeline()
     pipeline.refused = error
-    engine = engine_over(pipeline)
-    engine.add(request("bad", [1], max_tokens=3))
-    engine.add(request("good", [1], max_tokens=3))
+    has_images = num_images is not None
+    engine = engine_over(pipeline, model(takes_images=has_images))
+    if has_images:
+        engine.add(with_images("bad", "hello", num_images, max_tokens=3))
+        engine.add(with_images("good", "hello", 0, max_tokens=3))
+    else:
+        engine.add(request("bad", [1], max_tokens=3))
+        engine.add(request("good", [1], max_tokens=3))
     outputs = finish(engine)
-    assert tokens(outputs["good"]) == continue_greedily([1], 3)
+    assert len(tokens(outputs["good"])) == 3
     [output] = outputs["bad"]
     assert output.finish_reason is FinishReason.ERROR
-    assert output.refusal == (refusal and Refusal(refusal))
-    assert output.error == (refusal or "MemoryError: no more")
-
-
-@pytest.mark.parametrize(
-    ("num_images", "refusal"),
-    [
-        (0, Refusal("the model cannot take this request: no", "messages")),
-        (1, Refusal("part[0]: the model cannot take this image: no", "part[0]")),
-        (2, Refusal("the model cannot take this request: no", "messages")),
-    ],
-)
-def test_refusal_of_the_pipeline_names_the_image_or_field(num_images, refusal):
-    pipeline = FakePipeline()
-    pipeline.refused = RuntimeError("at here\nno\n")
-    engine = engine_over(pipeline, model(takes_images=True))
-    engine.add(with_images("bad", "hello", num_images, max_tokens=3))
-    [output] = finish(engine)["bad"]
     assert output.refusal == refusal
+    assert output.error == (refusal.message if refusal else "MemoryError: no more")
 
 
 def test_a_handle_that_ends_without_a_reason_has_stopped():
@@ -399,18 +360,6 @@ def test_a_handle_that_ends_without_a_reason_has_stopped():
     assert (output.token_ids, output.finish_reason) == ([], FinishReason.STOP)
 
 
-def test_log_probabilities_are_of_the_chosen_token():
-    engine = engine_over(FakePipeline())
-    engine.add(request("r", [1], logprobs=1, max_tokens=1))
-    engine.add(request("s", [1], logprobs=0, max_tokens=1))
-    outputs = finish(engine)
-    token = continue_greedily([1], 1)[0]
-    [told] = outputs["r"][0].logprobs
-    assert (told.token_id, told.logprob) == (token, -0.5)
-    assert (list(told.top_token_ids), list(told.top_logprobs)) == ([token], [-0.5])
-    assert outputs["s"][0].logprobs[0].top_token_ids == []
-
-
 @pytest.mark.parametrize(
     ("params", "num_told"),
     [
@@ -419,13 +368,14 @@ def test_log_probabilities_are_of_the_chosen_token():
         ({"stop_token_ids": "end", "n": 2, "beam_search": BeamSearch(2)}, 6),
     ],
 )
-def test_a_stop_token_has_its_log_probability(params, num_told):
+def test_tokens_and_the_stop_token_have_log_probabilities(params, num_told):
     said = continue_greedily([1], 6)
     params = {name: frozenset({said[5]}) if p == "end" else p for name, p in params.items()}
     engine = engine_over(FakePipeline())
-    engine.add(request("r", [1], logprobs=0, **params))
+    engine.add(request("r", [1], logprobs=1, **params))
     told = [entry for output in finish(engine)["r"] for entry in output.logprobs]
     assert [entry.token_id for entry in told] == said[:num_told] * params.get("n", 1)
+    assert (told[0].logprob, list(told[0].top_token_ids)) == (-0.5, said[:1])
 
 
 # What the pipeline's process does without.

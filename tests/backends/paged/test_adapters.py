@@ -17,10 +17,12 @@ from fastovms.backends.paged.backend import PagedBackend
 from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import load_model
 from fastovms.errors import BackendUnavailable, ConfigurationError
-from fastovms.params import Adapter, GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.params import Adapter
 from fastovms.parts.adapters import table as module
 from fastovms.parts.adapters.table import AdapterTable
 from tests.adapters import SOME_MODULES, write_random_adapter
+from tests.backends.listener import Listener
+from tests.engine.engines import greedy as request
 
 SHAPE = replace(SHAPES["tiny"], weight_format="fp32")
 LONG = 1500
@@ -57,35 +59,22 @@ async def backend(model_dir: Path) -> AsyncIterator[PagedBackend]:
     await backend.close()
 
 
-class Text:
-    """The tokens of a request."""
-
-    def __init__(self) -> None:
-        self.token_ids: list[int] = []
-        self.ended = asyncio.Event()
-
-    def add(self, output: GenerationOutput) -> None:
-        self.token_ids += output.token_ids
-        if output.finish_reason is not None:
-            self.ended.set()
-
-
-def submit(backend: PagedBackend, adapter: Adapter | None, max_tokens: int = 20) -> Text:
-    text = Text()
-    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-    name = f"{id(text)}"
-    request = GenerationRequest(name, list(range(30, 50)), params, adapter=adapter)
-    backend.submit(request, text.add)
+def submit(backend: PagedBackend, adapter: Adapter | None, max_tokens: int = 20) -> Listener:
+    text = Listener()
+    asked = request(f"{id(text)}", list(range(30, 50)), max_tokens=max_tokens, ignore_eos=True)
+    backend.submit(replace(asked, adapter=adapter), text)
     return text
 
 
 async def generate(backend: PagedBackend, adapter: Adapter | None) -> list[int]:
     text = submit(backend, adapter)
-    await text.ended.wait()
-    return text.token_ids
+    await text.done.wait()
+    return text.text()
 
 
-async def test_loading_and_unloading(backend: PagedBackend, model_dir: Path) -> None:
+async def test_adapters_load_and_unload_beside_requests(
+    backend: PagedBackend, model_dir: Path
+) -> None:
     table = table_of(backend)
     assert list(table.adapters) == ["some"]
     plain = await generate(backend, None)
@@ -142,10 +131,10 @@ async def test_an_unload_waits_for_requests(backend: PagedBackend, model_dir: Pa
         await table.load("some", model_dir / "some")
     backend.abort(str(id(texts[0])))
     await asyncio.sleep(0.05)
-    assert not unload.done() or texts[1].ended.is_set()
+    assert not unload.done() or texts[1].done.is_set()
     await unload
-    assert texts[1].ended.is_set()
-    assert len(texts[1].token_ids) == LONG
+    assert texts[1].done.is_set()
+    assert len(texts[1].text()) == LONG
     with pytest.raises(KeyError):
         await table.unload("some")
 
@@ -158,10 +147,10 @@ async def test_an_unload_goes_on_without_its_caller(backend: PagedBackend) -> No
     unload.cancel()
     with pytest.raises(asyncio.CancelledError):
         await unload
-    await text.ended.wait()
+    await text.done.wait()
     await asyncio.gather(*table._changes)
     assert not table.num_bytes
-    assert len(text.token_ids) == LONG
+    assert len(text.text()) == LONG
 
 
 async def test_an_unload_that_takes_too_long(
@@ -197,7 +186,7 @@ async def test_refused_load_leaves_the_adapter_table_unchanged(
     assert await generate(backend, table.adapters["some"])
 
 
-async def test_too_little_memory(
+async def test_load_without_memory_is_refused(
     backend: PagedBackend, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "available_memory", lambda: 1000)
@@ -221,7 +210,7 @@ async def test_concurrent_loads_beyond_max_loras_are_refused(
     assert len(table.adapters) == 3
 
 
-async def test_an_engine_that_has_ended(model_dir: Path) -> None:
+async def test_load_on_an_ended_engine_is_unavailable(model_dir: Path) -> None:
     backend = load(model_dir, enable_lora=True)
     table = table_of(backend)
     with pytest.raises(BackendUnavailable):
@@ -233,25 +222,22 @@ async def test_an_engine_that_has_ended(model_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("modules", "message"),
+    ("modules", "max_rank", "message"),
     [
-        (("a1", "a2", "a3", "a4"), "a4 is one too many: --max-loras allows 3"),
-        (("demo",), "the adapter demo cannot be loaded: .* is for another model"),
+        (("a1", "a2", "a3", "a4"), 8, "a4 is one too many: --max-loras allows 3"),
+        (("demo",), 8, "the adapter demo cannot be loaded: .* is for another model"),
+        (("a4",), 3, "rank 4 .* see --max-lora-rank"),
     ],
 )
 def test_bad_adapters_stop_the_start(
-    model_dir: Path, modules: tuple[str, ...], message: str
+    model_dir: Path, modules: tuple[str, ...], max_rank: int, message: str
 ) -> None:
+    given = {name: model_dir / name for name in modules}
     with pytest.raises(ConfigurationError, match=message):
-        load(model_dir, lora_modules={name: model_dir / name for name in modules})
+        load(model_dir, lora_modules=given, max_lora_rank=max_rank)
 
 
-def test_a_rank_that_is_too_high_stops_the_start(model_dir: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"rank 4 .* see --max-lora-rank"):
-        load(model_dir, lora_modules={"a": model_dir / "a4"}, max_lora_rank=3)
-
-
-def test_they_are_for_the_cpu(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapters_are_refused_on_a_gpu(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(model_dir / "model", exact=True)
     monkeypatch.setattr(model, "device", "GPU.0")
     with pytest.raises(ConfigurationError, match=r"served on the CPU only, not on GPU.0"):

@@ -15,11 +15,9 @@ import pytest
 
 from fastovms.app.paged import paging_comparison
 from fastovms.backends.model_files import MAX_DIFFERENCE
-from fastovms.backends.paged import backend as idle_memory
 from fastovms.backends.paged.backend import (
     BackendExtension,
     BackendParts,
-    IdleMemory,
     PagedBackend,
     SharedCores,
     reserve_cache,
@@ -28,15 +26,16 @@ from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import ExportedModel
 from fastovms.engine.model.kv_cache import States
 from fastovms.errors import ConfigurationError, EngineFailed, RequestError
-from fastovms.params import FinishReason, Grammar, GrammarKind, ModelInfo
+from fastovms.params import FinishReason, Grammar, GrammarKind
 from fastovms.server_config import DEMO_MODEL
-from tests.backends.listener import Listener, idle, request
-from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
+from tests.backends.listener import FAKE, Listener, idle
+from tests.engine.engines import greedy as request
+from tests.engine.fake_model import FakeModel, continue_greedily
 
 # The comparison of a paged graph with the exported one.
 
 
-def test_it_is_of_the_files_that_the_graph_was_read_from() -> None:
+def test_paging_comparison_is_of_the_files_of_the_graph() -> None:
     files = ExportedModel(DEMO_MODEL, max_model_len=128)
     comparison = paging_comparison(files)
     assert [path.parent for path in comparison.files] == [DEMO_MODEL] * 2
@@ -54,29 +53,19 @@ def test_turns_and_tuning_share_the_count_of_engines() -> None:
         assert cores.turn.slice_seconds is None
 
 
-INFO = ModelInfo(
-    name="fake", created=0, max_model_len=4096, vocab_size=97, eos_token_ids=frozenset()
-)
+MIB_CACHE = EngineConfig(cache_size=2**20 / 1024**3)
 
 
-def test_it_takes_what_the_operator_gives_or_sequences_can_use() -> None:
-    config = EngineConfig(cache_size=1024 * 1024 / 1024**3)
-    assert reserve_cache(FakeModel(), None, INFO, config, None) == 1024
-    short = replace(INFO, max_model_len=16)
-    config = replace(config, max_num_seqs=10)
-    assert reserve_cache(FakeModel(), None, short, config, None) == 40
-
-
-def test_a_cache_that_holds_no_block_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="no block of 1024 bytes"):
-        reserve_cache(FakeModel(), None, INFO, EngineConfig(cache_size=1e-9), None)
+def test_cache_takes_what_the_operator_gives_or_sequences_can_use() -> None:
+    assert reserve_cache(FakeModel(), None, FAKE, MIB_CACHE, None) == 1024
+    short, few = replace(FAKE, max_model_len=16), replace(MIB_CACHE, max_num_seqs=10)
+    assert reserve_cache(FakeModel(), None, short, few, None) == 40
 
 
 def test_a_cache_larger_than_the_free_memory_takes_what_is_free(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    config = EngineConfig(cache_size=1024 * 1024 / 1024**3)
-    assert reserve_cache(FakeModel(), None, INFO, config, 512 * 1024) == 512
+    assert reserve_cache(FakeModel(), None, FAKE, MIB_CACHE, 512 * 1024) == 512
     assert "--cache-size 0.000976562 GB does not fit" in caplog.text
 
 
@@ -86,65 +75,18 @@ def test_a_limit_of_the_address_space_is_named() -> None:
             raise MemoryError
 
     with pytest.raises(ConfigurationError, match=r"cannot be reserved: .*ulimit -v"):
-        reserve_cache(Limited(), None, INFO, EngineConfig(), 2**30)
-
-
-# Memory is seen to in idle moments, a piece at a time, and what is given back rarely.
-
-
-class BusyModel:
-    def __init__(self, num_pieces: int) -> None:
-        self.num_pieces = num_pieces
-        self.done: list[str] = []
-
-    def commit_ahead(self, num_used_blocks: int) -> bool:
-        if self.num_pieces == 0:
-            return False
-        self.num_pieces -= 1
-        self.done.append(f"commit after {num_used_blocks}")
-        return True
-
-    def forget_files(self) -> None:
-        self.done.append("forget")
-
-
-@pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> BusyModel:
-    model = BusyModel(2)
-    monkeypatch.setattr(idle_memory, "forget_compiler", lambda: model.done.append("compiler"))
-    return model
-
-
-def test_the_cache_comes_first_then_what_was_read(model: BusyModel) -> None:
-    memory = IdleMemory(model)
-    assert [memory.tidy(0) for _ in range(5)] == [True, True, True, False, False]
-    assert model.done == ["commit after 0", "commit after 0", "forget", "compiler"]
-
-
-def test_memory_is_tidied_when_use_has_doubled(model: BusyModel) -> None:
-    model.num_pieces = 0
-    memory = IdleMemory(model)
-    looks = [used for used in range(100) if memory.tidy(used)]
-    assert looks == [0, 1, 2, 4, 8, 16, 32, 64]
-    assert model.done == ["forget", "compiler"] * len(looks)
+        reserve_cache(Limited(), None, FAKE, EngineConfig(), 2**30)
 
 
 # The engine thread seen from the event loop, over the fake model.
 
 
-MODEL = ModelInfo(
-    name="fake",
-    created=0,
-    max_model_len=4096,
-    vocab_size=VOCAB_SIZE,
-    eos_token_ids=frozenset(),
-)
 CONFIG = EngineConfig(cache_size=0.002, max_num_queued_requests=4, max_num_seqs=3)
 
 
 @pytest.fixture
 async def backend() -> AsyncIterator[PagedBackend]:
-    backend = PagedBackend.from_model(FakeModel(), MODEL, CONFIG)
+    backend = PagedBackend.from_model(FakeModel(), FAKE, CONFIG)
     backend.start()
     yield backend
     await backend.close()
@@ -180,36 +122,22 @@ def test_a_cache_is_no_larger_than_its_sequences_can_use(
 ) -> None:
     caplog.set_level(logging.INFO)
     config = replace(CONFIG, **settings)
-    backend = PagedBackend.from_model(FakeModel(), MODEL, config, available=1024**3)
+    backend = PagedBackend.from_model(FakeModel(), FAKE, config, available=1024**3)
     assert backend.engine.blocks.num_blocks == num_blocks
     is_cut = settings["cache_size"] == 1
     assert ("KV cache: 0.00" in caplog.text and "need no more" in caplog.text) == is_cut
 
 
-async def test_how_long_steps_take_is_known(backend: PagedBackend) -> None:
-    assert backend.stats().step_seconds is None
-    listener = Listener()
-    backend.submit(request("r", [1], max_tokens=5), listener)
-    await listener.done.wait()
-    await idle(backend)
-    stats = backend.stats()
-    assert stats.step_seconds is not None
-    assert stats.step_seconds.count == stats.counters.num_steps == 5
-    buckets, total = stats.step_seconds.buckets()
-    assert 0 < stats.longest_step_seconds <= total
-    assert buckets[-1] == ("+Inf", 5)
-
-
 def test_a_cache_without_room_for_a_block_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigurationError, match="raise --cache-size"):
-        PagedBackend.from_model(FakeModel(), MODEL, EngineConfig(cache_size=1e-9))
+    with pytest.raises(ConfigurationError, match=r"no block of 1024 bytes.*raise --cache-size"):
+        PagedBackend.from_model(FakeModel(), FAKE, EngineConfig(cache_size=1e-9))
 
 
 def test_states_are_part_of_the_cache_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     states = States(256 * 1024)
     config = replace(CONFIG, cache_size=(states.extra_bytes + 40 * 1024) / 1024**3)
-    backend = PagedBackend.from_model(FakeModel(states=states), MODEL, config)
+    backend = PagedBackend.from_model(FakeModel(states=states), FAKE, config)
     assert backend.engine.blocks.num_blocks == 40
     assert "states take 0.25 of the" in caplog.text
     assert (
@@ -218,7 +146,7 @@ def test_states_are_part_of_the_cache_and_reported(caplog: pytest.LogCaptureFixt
 
 
 def test_the_context_shrinks_to_the_cache(caplog: pytest.LogCaptureFixture) -> None:
-    backend = PagedBackend.from_model(FakeModel(), MODEL, EngineConfig(cache_size=1e-5))
+    backend = PagedBackend.from_model(FakeModel(), FAKE, EngineConfig(cache_size=1e-5))
     assert backend.model.max_model_len == 40
     assert "context length reduced from 4096 to the 40 tokens" in caplog.text
 
@@ -240,7 +168,7 @@ async def test_an_idle_engine_commits_memory_ahead_until_there_is_work() -> None
 
     model = FakeModel()
     model.commit_ahead = commit_ahead  # type: ignore[method-assign]
-    backend = PagedBackend.from_model(model, MODEL, CONFIG)
+    backend = PagedBackend.from_model(model, FAKE, CONFIG)
     backend.start()
     try:
         listener = Listener()
@@ -261,7 +189,7 @@ async def test_an_idle_engine_commits_memory_ahead_until_there_is_work() -> None
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_backend_is_warm_once_the_engine_is(fails: bool, caplog) -> None:
-    backend, go = PagedBackend.from_model(FakeModel(), MODEL, CONFIG), threading.Event()
+    backend, go = PagedBackend.from_model(FakeModel(), FAKE, CONFIG), threading.Event()
 
     def warm_up() -> None:
         go.wait(60)
@@ -291,7 +219,7 @@ async def test_preparation_begins_when_the_engine_is_warm_and_ends_with_the_back
             steps.put(may_go_on(60.0))
 
     parts = BackendParts(extensions=[Preparation()])
-    backend = PagedBackend.from_model(FakeModel(), MODEL, CONFIG, parts)
+    backend = PagedBackend.from_model(FakeModel(), FAKE, CONFIG, parts)
     backend.start()
     await backend.warmed_up()
     is_open = await asyncio.to_thread(steps.get, timeout=20)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,17 +24,16 @@ from fastovms.engine.engine import Engine
 from fastovms.engine.model.paging import read_paged_graph
 from fastovms.engine.step_costs import StepCosts
 from fastovms.errors import ConfigurationError
-from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams
-from fastovms.parts.drafts.draft_head import DraftHead
+from fastovms.params import Grammar, GrammarKind, SamplingParams
 from fastovms.parts.drafts.draft_model import DraftModel
 from fastovms.parts.drafts.files import (
     DraftFiles,
-    check_draft_files,
     fit_draft_files,
     load_draft_model,
     read_draft_files,
 )
 from fastovms.server_config import DEMO_MODEL
+from tests.engine.engines import greedy, texts
 
 LFM2 = Path(__file__).parents[2] / "models" / "architectures" / "lfm2"
 
@@ -229,23 +227,6 @@ def test_a_model_of_few_layers_has_no_heads(tmp_path: Path, head_dir: Path) -> N
         fit_draft_files(draft, read_paged_graph(ov.Core(), tmp_path), 2048)
 
 
-def test_a_head_is_not_served_as_a_model(head_dir: Path) -> None:
-    with pytest.raises(ConfigurationError, match="inputs that a text has not got: hidden_states"):
-        read_paged_graph(ov.Core(), head_dir)
-
-
-def test_the_attention_masks_of_a_head_are_read(
-    target_dir: Path, head_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    draft = read_draft_files(head_dir, target_dir, read_model_info(target_dir))
-    fit_draft_files(draft, read_paged_graph(ov.Core(), target_dir), 2048)
-    assert caplog.messages == []
-
-
-def test_a_head_needs_no_tokenizer(head_dir: Path) -> None:
-    assert check_draft_files(head_dir) is None
-
-
 # Texts with a head are those without.
 
 
@@ -259,17 +240,9 @@ class Texts:
         self.grammars = backend._grammars
 
     def of(self, prompts: list[list[int]], **params: Any) -> dict[tuple[str, int], list[int]]:
-        params = {"max_tokens": 24, "temperature": 0, **params}
-        for index, prompt in enumerate(prompts):
-            request = GenerationRequest(str(index), prompt, SamplingParams(**params))
-            self.engine.add(request)
-        texts: dict[tuple[str, int], list[int]] = defaultdict(list)
-        while self.engine.has_work:
-            for request_id, output in self.engine.step():
-                assert output.error is None
-                texts[request_id, output.index].extend(output.token_ids)
-            self.engine.check()
-        return texts
+        params = {"max_tokens": 24, **params}
+        asked = [greedy(str(index), prompt, **params) for index, prompt in enumerate(prompts)]
+        return texts(self.engine, *asked)
 
 
 def prompts_of(*lengths: int) -> list[list[int]]:
@@ -298,27 +271,6 @@ def test_a_random_head_changes_no_text(target_dir: Path, head_dir: Path, precisi
     assert counters.num_draft_tokens > 500
     assert counters.num_accepted_tokens < 0.1 * counters.num_draft_tokens
     assert counters.num_prefix_cache_hits > 0
-
-
-@pytest.mark.slow
-def test_a_head_changes_no_text_while_sequences_are_preempted_and_aborted(
-    target_dir: Path, head_dir: Path
-) -> None:
-    cache = EngineConfig(cache_size=0.002, max_num_batched_tokens=64)
-    plain, drafted = (Texts(target_dir, head, cache) for head in (None, head_dir))
-    prompts = prompts_of(*[40] * 12)
-    expected = plain.of(prompts, ignore_eos=True, max_tokens=60)
-    drafted.engine.add(
-        GenerationRequest("aborted", prompts[0], SamplingParams(num_assistant_tokens=3))
-    )
-    drafted.engine.step()
-    drafted.engine.abort("aborted")
-    found = drafted.of(prompts, ignore_eos=True, max_tokens=60, num_assistant_tokens=3)
-    assert found == expected
-    assert drafted.engine.counters.num_preemptions > 0
-    head = drafted.engine.drafter._model
-    assert isinstance(head, DraftHead)
-    assert head.blocks.num_free_blocks == head.blocks.num_blocks
 
 
 # A target whose next token follows from the last one alone, and a head that knows the rule.

@@ -24,7 +24,8 @@ from fastovms.parts.prefix_cache import engine as prefixes
 from fastovms.parts.prefix_cache.directory import BlockDirectory
 from fastovms.parts.prefix_cache.engine import PrefixDirectory, StoredPrefixes, prefix_files
 from fastovms.parts.prefix_cache.stored_prefixes import ModelBlocks, PrefixFiles, Restoration
-from tests.backends.listener import Listener, idle, request
+from tests.backends.listener import FAKE, Listener, idle
+from tests.engine.engines import greedy as request
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
 from tests.engine.stored_engine import request as stored_request
 from tests.engine.stored_engine import stored_engine
@@ -132,9 +133,6 @@ def test_fingerprint_changes_with_cache_traits_weights_and_cpu_flags(
 # The prefix cache on disk seen from the event loop: two backends one after the other.
 
 
-MODEL = ModelInfo(
-    name="fake", created=0, max_model_len=900, vocab_size=VOCAB_SIZE, eos_token_ids=frozenset()
-)
 PROMPT = [i * i % VOCAB_SIZE for i in range(301)]
 
 
@@ -142,7 +140,7 @@ def make_backend(directory: BlockDirectory) -> PagedBackend:
     model = FakeModel()
     stored = StoredPrefixes(model, PrefixFiles(directory, "0-fake", b"fingerprint"))
     parts = BackendParts(extensions=[stored])
-    return PagedBackend.from_model(model, MODEL, EngineConfig(cache_size=0.002), parts)
+    return PagedBackend.from_model(model, FAKE, EngineConfig(cache_size=0.002), parts)
 
 
 async def test_blocks_on_disk_are_read_by_the_next_process(tmp_path: Path) -> None:
@@ -210,8 +208,7 @@ def test_disk_faults_fail_no_request(
         assert texts == {name: continue_greedily(p, 4) for name, p in prompts.items()}
         new = [3, *PROMPT]
         assert engine.ask(stored_request("new", new)) == continue_greedily(new, 4)
-        while engine.prefixes.is_writing:
-            engine.call_next()
+        engine.write_all()
         engine.engine.check()
     assert "nobody has foreseen this" in caplog.text
     assert num_calls

@@ -63,9 +63,11 @@ class Machine:
         assert isinstance(model, NamedModel)
         return model.name, token_budget
 
-    def measure(self, cache: DiskCache, config: EngineConfig = CONFIG) -> TuningReport | None:
+    def measured(self, cache: DiskCache) -> TuningReport:
         del self.compiled[:]
-        return measure_all(Path("model"), config, cache, num_rounds=5, clock=self.clock)
+        report = measure_all(Path("model"), CONFIG, cache, num_rounds=5, clock=self.clock)
+        assert report is not None
+        return report
 
 
 class NamedModel(TimedModel):
@@ -121,8 +123,7 @@ def test_a_start_goes_by_what_was_measured(machine: Machine, cache: DiskCache) -
     assert machine.start(cache) == ("a", None)
     assert machine.is_to_be_measured
     assert machine.compiled == ["a"], "nobody waits for more"
-    report = machine.measure(cache)
-    assert report is not None
+    report = machine.measured(cache)
     assert report.finding == TuningResult("b", 512)
     assert list(report.loads) == list(report.budgets) == list(report.gains) == ["a", "b", "c"]
     assert report.gains["a"] == 1
@@ -131,18 +132,11 @@ def test_a_start_goes_by_what_was_measured(machine: Machine, cache: DiskCache) -
     assert machine.start(cache) == ("b", 512)
     assert not machine.is_to_be_measured
     assert machine.compiled == ["b"]
+    other = EngineConfig(plugin_config={"INFERENCE_NUM_THREADS": 1})
+    assert machine.start(cache, other) == ("a", None), "of which nothing was measured"
     machine.costs["b"] = linear(0.09, 0.0001)
-    report = machine.measure(cache)
-    assert report is not None
-    assert report.finding == TuningResult("a", 512), "a later measurement replaces it"
+    assert machine.measured(cache).finding == TuningResult("a", 512), "which replaces the earlier"
     assert machine.start(cache) == ("a", 512)
-
-
-def test_results_of_another_configuration_are_not_used(machine: Machine, cache: DiskCache) -> None:
-    machine.measure(cache)
-    config = EngineConfig(plugin_config={"INFERENCE_NUM_THREADS": 1})
-    assert machine.start(cache, config) == ("a", None)
-    assert machine.is_to_be_measured
 
 
 @pytest.mark.parametrize("why", ["off", "no cache", "small", "nothing to choose"])
@@ -164,11 +158,10 @@ def test_tuning_is_skipped_without_choice_or_cache(
 
 
 def test_only_two_ways_are_in_memory_at_a_time(machine: Machine, cache: DiskCache) -> None:
-    machine.measure(cache)
+    machine.measured(cache)
     assert machine.most_in_memory == 2
     machine.memory = 3 * EXACT_WEIGHTS_SIZE
-    report = machine.measure(cache)
-    assert report is not None
+    report = machine.measured(cache)
     assert machine.compiled == ["a"], "that memory is others'"
     assert report.finding == TuningResult("a", 512)
 
@@ -188,16 +181,13 @@ def test_weights_are_held_twice_for_a_tenth_of_the_speed(
 ) -> None:
     machine.twice = twice
     machine.costs = {"a": linear(0.02, 0), "b": linear(base, 0)}
-    report = machine.measure(cache)
-    assert report is not None
-    assert report.finding.name == expected
+    assert machine.measured(cache).finding.name == expected
 
 
 def test_refused_variants_are_left_out_of_tuning(machine: Machine, cache: DiskCache) -> None:
     machine.refused = {"a", "b"}
     assert machine.start(cache)[0] == "c"
-    report = machine.measure(cache)
-    assert report is not None
+    report = machine.measured(cache)
     assert list(report.loads) == ["c"]
     assert report.int4_group_size == MachineFiles.int4_group_size
     machine.refused = {"a", "c"}
@@ -228,18 +218,18 @@ def test_busy_machine_gives_no_tuning_report(machine: Machine, cache: DiskCache)
 def test_a_broken_entry_counts_as_none(
     machine: Machine, cache: DiskCache, tmp_path: Path, content: str
 ) -> None:
-    machine.measure(cache)
+    machine.measured(cache)
     (entry,) = tmp_path.iterdir()
     (entry / "choice.json").write_text(content)
     assert machine.start(cache) == ("a", None)
     assert machine.is_to_be_measured
-    machine.measure(cache)
+    machine.measured(cache)
     assert machine.start(cache) == ("b", 512)
 
 
 def test_tuning_of_a_small_model_is_used(machine: Machine, cache: DiskCache) -> None:
     machine.weights_size = EXACT_WEIGHTS_SIZE
-    machine.measure(cache)
+    machine.measured(cache)
     assert machine.start(cache) == ("b", 512)
     assert machine.start(cache, EngineConfig(tune=False)) == ("a", None)
 
@@ -339,18 +329,6 @@ def test_clients_that_wait_for_a_model_and_loads_are_work(
     assert sum(line.startswith(interrupted) for line in caplog.messages) == 1
 
 
-def test_a_measurement_whose_model_leaves_is_named(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    server.tuning.add(FIRST)
-    assert server.next() == "start first"
-    server.tuning.drop(FIRST)
-    while server.tuning.is_measuring:
-        time.sleep(0.001)
-    assert "tuning: result for first: interrupted, as the model leaves" in caplog.text
-
-
 def test_short_rests_start_no_measurement(server: Server) -> None:
     server.engines.begin()
     server.tuning.add(FIRST)
@@ -376,7 +354,10 @@ def test_one_model_after_another_is_measured(server: Server) -> None:
     assert server.next() == "start first"
 
 
-def test_models_that_are_gone_are_not_measured(server: Server) -> None:
+def test_models_that_are_gone_are_not_measured(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     server.tuning.add(FIRST)
     server.tuning.add(SECOND)
     assert server.next() == "start first"
@@ -387,6 +368,7 @@ def test_models_that_are_gone_are_not_measured(server: Server) -> None:
     while server.tuning.is_measuring:
         time.sleep(DELAY)
     assert server.told.empty()
+    assert "tuning: result for first: interrupted, as the model leaves" in caplog.text
 
 
 def test_tuning_process_that_cannot_start_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -25,7 +25,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_process_keeps_what_it_finds(model_dir: Path, tmp_path: Path) -> None:
+def test_tuning_process_stores_its_result(model_dir: Path, tmp_path: Path) -> None:
     process = TuningProcess(Measurement("m", model_dir, EngineConfig(), DiskCache(tmp_path)))
     process.pause()
     process.resume()

@@ -17,11 +17,6 @@ from fastovms.parts.genai.xgrammar.text_rules import (
 from tests.backends.xgrammar.repeating_pipeline import RepeatingPipeline
 
 
-@pytest.fixture(scope="module")
-def pipeline() -> RepeatingPipeline:
-    return RepeatingPipeline()
-
-
 def allows(pipeline: RepeatingPipeline, expression: str, text: str, *more_rules: str) -> bool:
     config = genai.StructuredOutputConfig()
     rules = [f'root ::= "<" {expression} ">"', f"char ::= {CHARACTER}", *more_rules]
@@ -76,13 +71,13 @@ def test_unsupported_pattern_is_refused(pattern: str) -> None:
         ("(a{100})|b{28,}", "(a{100})|b{29,}"),
     ],
 )
-def test_counts_are_bounded(least: str, more: str) -> None:
+def test_pattern_counts_are_bounded(least: str, more: str) -> None:
     matching(least, "char")
     with pytest.raises(CannotWrite, match="counts of more than 128 characters in a pattern"):
         matching(more, "char")
 
 
-def test_any_text_up_to_the_quote(pipeline: RepeatingPipeline) -> None:
+def test_rest_of_string_ends_at_the_quote(pipeline: RepeatingPipeline) -> None:
     for characters, allowed in ((CHARACTERS, False), (NAME_CHARACTERS, True)):
         rule = f"rest ::= {rest_of_string('rest', characters)}"
         for text in (r"a\/", r"\u0061b"):

@@ -24,7 +24,7 @@ from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.encoder_api import PAIR, SEP, ByteTexts
 from tests.simulation.model import HANG_SECONDS, NAN, STALL, STALL_SECONDS, Pace, model_info
-from tests.simulation.world import World, current
+from tests.simulation.world import World, running
 
 ENCODERS: Final = {
     "vectors": EncoderInfo(Task.EMBEDDINGS, 8),
@@ -89,8 +89,7 @@ class SimEncoder(EncoderModel):
         return len(self._outputs)
 
     def compute(self, batch: EncoderBatch, segment: int) -> None:
-        thread = current()
-        assert thread is not None
+        thread = running()
         fault, token_ids = self.fault(), batch.inputs["input_ids"]
         seconds = self._pace.step + self._pace.token * batch.num_tokens
         seconds = seconds / self.num_segments + HANG_SECONDS * (fault == "hang")

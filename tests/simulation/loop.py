@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from tests.simulation.world import Executor, Process, SimThread, current
+from tests.simulation.world import Executor, Process, SimThread, current, running
 
 
 class Numbered:
@@ -35,8 +35,7 @@ class SimLoop(base_events.BaseEventLoop):
 
     def __init__(self, process: Process) -> None:
         super().__init__()
-        thread = current()
-        assert thread is not None
+        thread = running()
         self._process = process
         self._world = process.world
         self._sim_thread: SimThread = thread

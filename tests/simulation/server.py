@@ -81,7 +81,7 @@ from tests.simulation.speech import (
     served_speech,
 )
 from tests.simulation.tls import ListeningSocket, TlsFlow
-from tests.simulation.world import Process, World, changed, current
+from tests.simulation.world import Process, World, changed, current, running
 
 MODELS: Final = ("sim", "other", "third")
 
@@ -631,8 +631,7 @@ def _served(models: Iterable[AnyServed]) -> ServedModels:
 
 
 def _own_server() -> SimServer:
-    thread = current()
-    assert thread is not None
+    thread = running()
     return thread.process.server  # type: ignore[attr-defined, no-any-return]
 
 

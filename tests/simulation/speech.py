@@ -34,7 +34,7 @@ from fastovms.system.disk import UnnamedFile
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.simulation.encoders import jobs_kept
 from tests.simulation.model import STALL_SECONDS, Pace, model_info
-from tests.simulation.world import SimThread, World, current
+from tests.simulation.world import SimThread, World, current, running
 
 SPEECH: Final = "whisper"
 """The name of the model."""
@@ -191,8 +191,7 @@ class _Decoder:
     """Stands for `AudioDecoder`."""
 
     def decode(self, source: UnnamedFile, max_seconds: int, on_piece: OnPiece) -> DecodedAudio:
-        thread = current()
-        assert thread is not None
+        thread = running()
         thread.world.sleep(0.01)
         file = os.pread(source.descriptor, 1000, 0).decode()
         if file.startswith(BROKEN_FILE):

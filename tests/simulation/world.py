@@ -42,6 +42,12 @@ def changed(one: Any) -> dict[str, Any]:
     return found
 
 
+def running() -> SimThread:
+    """Returns the simulated thread that runs."""
+    assert _running[0] is not None
+    return _running[0]
+
+
 class Killed(BaseException):
     """Ends the threads of a simulated process that is killed."""
 
@@ -231,16 +237,14 @@ class World:
 
     def pause(self) -> None:
         """A hand-over point: another thread may run now."""
-        me = current()
-        assert me is not None
+        me = running()
         self._check(me)
         if self.chance.random() < self.pause_chance:
             self._hand_over(me)
 
     def block(self, until: float = NEVER) -> bool:
         """Waits until the thread is woken or the time has come. Returns whether it was woken."""
-        me = current()
-        assert me is not None
+        me = running()
         self._check(me)
         me.is_ready = me.was_woken = False
         me.until = until
@@ -260,8 +264,7 @@ class World:
 
     def switch_to(self, thread: SimThread) -> None:
         """Has a thread run until it hands over to any other one, which gives the baton back."""
-        me = current()
-        assert me is not None
+        me = running()
         self._pass_on(me, thread)
 
     def next_greenlet(self) -> greenlet:
@@ -320,12 +323,6 @@ class World:
 # What the product's modules use in place of `threading`, `queue` and `ThreadPoolExecutor`.
 
 
-def _world() -> World:
-    thread = current()
-    assert thread is not None
-    return thread.world
-
-
 class Lock:
     """A lock that hands over before it is taken."""
 
@@ -334,8 +331,7 @@ class Lock:
         self._waiting: list[SimThread] = []
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        me = current()
-        assert me is not None
+        me = running()
         me.world.pause()
         until = NEVER if timeout < 0 else me.world.now + timeout
         while self.owner is not None and not self.owner.has_ended:
@@ -378,8 +374,7 @@ class Condition:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        me = current()
-        assert me is not None
+        me = running()
         until = NEVER if timeout is None else me.world.now + timeout
         self._waiting.append(me)
         self._lock.release()
@@ -392,9 +387,9 @@ class Condition:
         return woken
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        until = NEVER if timeout is None else _world().now + timeout
+        until = NEVER if timeout is None else running().world.now + timeout
         while not (result := predicate()):
-            left = until - _world().now
+            left = until - running().world.now
             if left <= 0:
                 break
             self.wait(left)
@@ -442,11 +437,10 @@ class SimpleQueue:
         for thread in self._waiting[:1]:
             thread.world.wake(thread)
         if current() is not None:
-            _world().pause()
+            running().world.pause()
 
     def get(self) -> Any:
-        me = current()
-        assert me is not None
+        me = running()
         me.world.pause()
         while not self._items:
             self._waiting.append(me)
@@ -458,7 +452,7 @@ class SimpleQueue:
 
     def empty(self) -> bool:
         if current() is not None:
-            _world().pause()
+            running().world.pause()
         return not self._items
 
     def qsize(self) -> int:
@@ -483,8 +477,7 @@ class Thread:
         self._thread: SimThread | None = None
 
     def start(self) -> None:
-        me = current()
-        assert me is not None
+        me = running()
         if me.process.is_dead:
             raise Killed
         self._thread = me.process.start(self._call, self.name)
@@ -516,8 +509,7 @@ class Executor:
 
     def run(self, job: Callable[[], object]) -> None:
         """Runs a job in a thread, when one is free."""
-        me = current()
-        assert me is not None
+        me = running()
         self._jobs.append(job)
         if self._num_free:
             self._num_free -= 1

@@ -40,7 +40,7 @@ from fastovms.params import (
 )
 
 
-def test_watchers_are_told_how_many_engines_work() -> None:
+def test_watchers_get_the_number_of_working_engines() -> None:
     engines = WorkingEngines()
     engines.begin()
     first: list[int] = []

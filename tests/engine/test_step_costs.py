@@ -123,7 +123,7 @@ def test_noisy_pieces_of_prompts_teach_lengths_and_contexts(growth: float) -> No
             assert costs.seconds(num_tokens, context) == expected
 
 
-def test_prefill_costs_tell_how_many_tokens_fit() -> None:
+def test_prefill_costs_give_how_many_tokens_fit() -> None:
     costs = PrefillCosts()
     for start in (0, 100, 200, 1000, 1100, 1200):
         costs.learn(100, start + 50, seconds_of(100, start + 50))

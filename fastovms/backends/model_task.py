@@ -150,6 +150,9 @@ def is_openvino_ir(path: Path) -> bool:
 CLASSIFIER: Final = "ForSequenceClassification"
 """The ending of the names of architectures that score texts."""
 
+LOGIT_SCORE: Final = Path("1_LogitScore", "config.json")
+"""The file in which sentence_transformers names the tokens whose logits are a reranker's score."""
+
 STATES: Final = ("last_hidden_state", "token_embeddings", "sentence_embedding")
 """The names of outputs that vectors are made of."""
 
@@ -161,7 +164,8 @@ def find_task(model_dir: Path, wanted: str = "auto") -> Task:
     """Returns the task that the operator has chosen, or that the model's files imply.
 
     Rerankers that generate text, such as Qwen3's, look like generators, so the operator must name
-    their task. Raises ConfigurationError if the graph does not fit the chosen task, or any task.
+    their task unless sentence_transformers' settings of their score are there. Raises
+    ConfigurationError if the graph does not fit the chosen task, or any task.
     """
     graph = graph_file(model_dir)
     if not graph.is_file() or not is_openvino_ir(graph):
@@ -205,6 +209,7 @@ def _likely(model_dir: Path, possible: set[Task]) -> Task:
     architectures = config.get("architectures") if isinstance(config, dict) else None
     names = architectures if isinstance(architectures, list) else []
     scores = any(str(name).endswith(CLASSIFIER) for name in names)
+    scores |= (model_dir / LOGIT_SCORE).is_file()
     return Task.RERANK if scores else Task.TEXT_GENERATION
 
 

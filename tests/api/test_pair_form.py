@@ -14,7 +14,7 @@ import pytest
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
-from fastovms.config import EncoderConfig, EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.errors import InvalidField
 from fastovms.params import Task
 from fastovms.parts.embeddings.embeddings import EncodingCall
@@ -143,8 +143,7 @@ def card_score(directory: Path, instruct: str, query: str, document: str) -> flo
 async def test_scores_are_those_of_the_cards_program(reranker, instruct):
     assert answer_ids(reranker) == {b"no": 76, b"yes": 60}
     engine = EngineConfig(plugin_config={"INFERENCE_PRECISION_HINT": "f32"})
-    config = EncoderConfig(task="rerank")
-    model = ModelConfig(reranker, ("m",), engine, encoder=config)
+    model = ModelConfig(reranker, ("m",), engine)
     closes = []
     served = load(model, read_info(reranker, name="m"), ComputeTurn(WorkingEngines()), closes)
     served.backend.start()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from fastovms.backends.model_task import LOGIT_SCORE
 from fastovms.errors import InvalidField
 from fastovms.text.template_files import (
     compile_template,
@@ -130,6 +131,6 @@ def _prompt(model_dir: Path) -> str | None:
 def answer_ids(model_dir: Path) -> Mapping[bytes, int]:
     """Returns the ids of the tokens whose logits are the score, as sentence_transformers has them;
     empty = not given."""
-    found = read_json(model_dir / "1_LogitScore" / "config.json")
+    found = read_json(model_dir / LOGIT_SCORE)
     no, yes = found.get("false_token_id"), found.get("true_token_id")
     return {b"no": no, b"yes": yes} if isinstance(no, int) and isinstance(yes, int) else {}

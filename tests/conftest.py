@@ -17,8 +17,13 @@ SLOW = frozenset(
 MISSING = " is missing: "
 """What the reason of a skipped test has between a program and the command that installs it."""
 
-# Kernels that are compiled already need not be again. Numba reads this when it is imported.
-os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache/kernels"))
+CACHE = Path(__file__).parents[1] / ".pytest_cache"
+
+# What others leave in a home directory (Chromium, OpenVINO) stays in the clone, and so do kernels,
+# which are not compiled again each time. Both are read when packages are imported.
+(CACHE / "home").mkdir(parents=True, exist_ok=True)
+os.environ["HOME"] = str(CACHE / "home")
+os.environ.setdefault("NUMBA_CACHE_DIR", str(CACHE / "kernels"))
 
 
 def is_slow(path: Path) -> bool:

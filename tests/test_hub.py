@@ -56,7 +56,8 @@ def test_model_id_has_an_organization_and_a_name(text, expected):
     assert is_model_id(text) is expected
 
 
-def test_where_models_are_kept():
+def test_where_models_are_kept(monkeypatch):
+    monkeypatch.delenv("HOME")
     environ = {"XDG_CACHE_HOME": "/var/cache/x"}
     assert model_root(None, environ) == Path("/var/cache/x/fastovms/models")
     assert model_root(None, {}) == Path("~/.cache/fastovms/models").expanduser()

@@ -75,5 +75,8 @@ def test_compilation_without_a_cache_is_logged_once(tmp_path: Path) -> None:
         ({}, "~/.cache/fastovms/kernels"),
     ],
 )
-def test_kernels_are_kept_outside_of_the_package(environ: dict[str, str], directory: str) -> None:
+def test_kernels_are_kept_outside_of_the_package(
+    environ: dict[str, str], directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOME")
     assert jit.kernel_cache(environ) == os.path.expanduser(directory)

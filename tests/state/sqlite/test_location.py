@@ -81,7 +81,8 @@ def test_the_delays_grow_up_to_a_bound(caplog, error):
         ({}, "~/.local/state/fastovms"),
     ],
 )
-def test_default_directory_follows_the_environment(environ, directory):
+def test_default_directory_follows_the_environment(environ, directory, monkeypatch):
+    monkeypatch.delenv("HOME")
     assert state_directory(environ) == Path(directory).expanduser()
 
 

@@ -69,9 +69,9 @@ class Server:
         """Sends a request; a body that is not bytes is sent as JSON."""
         is_data = body is None or isinstance(body, bytes)
         data = body if is_data else json.dumps(body).encode()
-        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        fields = {"Content-Type": "application/json"}
+        fields |= {name.replace("_", "-"): value for name, value in headers.items()}
         request = urllib.request.Request(self.url + path, data, fields, method=method)
-        request.add_unredirected_header("Content-Type", "application/json")
         try:
             with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
                 return Reply(answer.status, answer.headers, answer.read())

@@ -8,7 +8,7 @@ from bench.endurance.batch_faults import run_killed
 from bench.endurance.server import server_under_test
 
 
-def test_goes_on_after_a_kill() -> None:
+def test_batch_continues_after_a_kill() -> None:
     with server_under_test("--cache-size", "0.1") as server:
         found = run_killed(server, 200, 1, Random(1))
     assert (found.num_kills, found.num_answered) == (1, 200)

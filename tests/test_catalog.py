@@ -42,7 +42,7 @@ def test_revision_is_named_by_tag_or_commit(revision: str, expected: bool) -> No
 
 
 @pytest.mark.parametrize("name", ["m", "q4.gguf"])
-def test_it_goes_with_the_model(name: str, tmp_path: Path) -> None:
+def test_note_of_a_revision_is_deleted_with_its_model(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     forget_pulled(path)
     path.write_text("x") if "." in name else path.mkdir()
@@ -57,7 +57,7 @@ def test_it_goes_with_the_model(name: str, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [name]
 
 
-def test_it_makes_no_other_model_of_the_files(tmp_path: Path) -> None:
+def test_note_of_a_revision_leaves_the_fingerprint_unchanged(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     before = fingerprint_of(tmp_path)
     note_pulled(tmp_path, PulledRevision("v1", COMMIT))
@@ -96,7 +96,7 @@ def test_a_directory_may_have_an_equals_sign(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["=models/a", "name="])
-def test_half_a_model_flag(text):
+def test_model_flag_without_name_or_location_is_refused(text):
     with pytest.raises(ConfigurationError, match="must be MODEL or NAME=MODEL"):
         parse_model(text)
 
@@ -135,7 +135,7 @@ def test_local_directory_is_found_before_the_hub(hub, tmp_path, monkeypatch):
     assert hub.downloads == []
 
 
-def test_a_model_of_the_hub(hub, tmp_path):
+def test_model_of_the_hub_is_pulled_once(hub, tmp_path):
     find = finder(hub, tmp_path)
     source = ModelSource("org/tiny")
     assert find.needs_network(source)
@@ -152,7 +152,7 @@ def test_a_model_of_the_hub(hub, tmp_path):
         again.find(source)
 
 
-def test_a_draft_model_of_the_hub(hub, tmp_path):
+def test_draft_model_of_the_hub_is_pulled(hub, tmp_path):
     find = finder(hub, tmp_path)
     source = ModelSource(
         str(tmp_path), settings=Settings.of(EngineConfig, draft_model=Path("org/tiny"))
@@ -162,7 +162,7 @@ def test_a_draft_model_of_the_hub(hub, tmp_path):
     assert not find.needs_network(source)
 
 
-def test_where_one_may_not_even_look_is_the_operators_fault(tmp_path):
+def test_location_that_cannot_be_read_is_a_configuration_error(tmp_path):
     find = ModelFinder(tmp_path, RepositoryConfig())
     too_long = "impossible" * 30
     with pytest.raises(ConfigurationError, match="cannot look for the model"):

@@ -41,7 +41,7 @@ from tests.client.scripted_server import Script, scripted_server
         (b"", ""),
     ],
 )
-def test_the_words_of_an_answer(body: bytes, reason: str) -> None:
+def test_failed_answer_has_its_status_and_message(body: bytes, reason: str) -> None:
     error = failed_with(502, body)
     assert (error.kind, error.reason) == ("HTTP 502", reason)
 
@@ -107,7 +107,7 @@ def test_events_are_found_however_they_are_cut(cuts: list[int]) -> None:
     assert found == EVENTS
 
 
-def test_a_line_without_end_is_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "_MAX_LINE", 10)
     with pytest.raises(RequestFailed, match="no end"):
         EventStream().feed(b"data: 0123456789")
@@ -227,7 +227,7 @@ async def test_a_stream_hands_on_its_events_with_their_times() -> None:
     assert all(when > 0 for _, when in found)
 
 
-async def test_an_answer_that_the_connection_ends() -> None:
+async def test_answer_without_length_ends_with_the_connection() -> None:
     async with answering(b"HTTP/1.1 200 OK\r\n\r\nall of it", closes=True) as (client, _):
         assert await client.ask("GET", "/") == b"all of it"
 
@@ -289,7 +289,7 @@ async def test_certificates_are_verified_by_default() -> None:
 
 
 @pytest.mark.parametrize(("models", "name"), [(["a", "b"], "a"), ([], None), ([5], None)])
-async def test_the_first_that_is_listed(models: list[str], name: str | None) -> None:
+async def test_first_model_is_the_first_of_the_list(models: list[str], name: str | None) -> None:
     with scripted_server(Script(models=models)) as url:
         client = HttpClient(Target.from_url(url))
         if name is None:

@@ -47,7 +47,9 @@ def test_wrong_key_raises_an_authentication_error(server, prefix):
         ({"model": "other"}, openai.NotFoundError, "model", "model_not_found"),
     ],
 )
-def test_requests_at_fault(server, prefix, fields, error, param, code):
+def test_invalid_request_raises_the_error_class_of_openai(
+    server, prefix, fields, error, param, code
+):
     with server.client(prefix, "secret") as client:
         for streamed in (False, True):
             with pytest.raises(error) as caught:

@@ -49,7 +49,7 @@ def test_flags_named_in_a_migration_page_exist(page):
     assert count > 10
 
 
-def test_flags_of_the_threat_model():
+def test_flags_named_in_the_threat_model_exist():
     known = {flag.name for flag in FLAGS}
     known |= {f"--no-{name.removeprefix('--')}" for name in known} | {"--version"}
     # Commands of other programs are in blocks.

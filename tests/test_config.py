@@ -30,7 +30,7 @@ def test_unset_settings_have_defaults():
     assert settings.section(EngineConfig) == EngineConfig()
 
 
-def test_the_right_one_goes_before():
+def test_right_settings_override_left_ones():
     low = Settings({ENGINE.device: "GPU", ENGINE.max_num_seqs: 3})
     high = Settings({ENGINE.max_num_seqs: 4, HTTP.port: 1})
     assert (low | high).given == {ENGINE.device: "GPU", ENGINE.max_num_seqs: 4, HTTP.port: 1}
@@ -50,7 +50,7 @@ def test_members_of_mappings_are_merged_by_themselves():
     assert low.given == {ENGINE.plugin_config: {"A": 1, "B": 1}}, "the sources stay as they are"
 
 
-def test_sections_by_themselves():
+def test_settings_of_one_section_leave_others_unset():
     settings = Settings({ENGINE.device: "GPU", HTTP.port: 1, FILES.path: Path("m")})
     assert settings.only(EngineConfig, ModelFiles).given == {
         ENGINE.device: "GPU",

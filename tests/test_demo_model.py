@@ -156,7 +156,9 @@ def test_demo_model_calls_the_matching_tool(
 
 
 @pytest.mark.parametrize("arguments", ['{"city":"Paris"}', '{"city": "Paris"}', {"city": "Paris"}])
-def test_answer_from_a_tool_result(pipeline: Pipeline, arguments: str | dict[str, str]) -> None:
+def test_demo_model_answers_from_a_tool_result(
+    pipeline: Pipeline, arguments: str | dict[str, str]
+) -> None:
     function = {"name": "get_weather", "arguments": arguments}
     messages: Messages = [
         *user("What is the weather in Paris?"),
@@ -174,14 +176,14 @@ def test_answer_from_a_tool_result(pipeline: Pipeline, arguments: str | dict[str
     assert pipeline.chat(messages, [WEATHER]) == "It is 18 degrees and sunny in Paris."
 
 
-def test_thinks_only_when_asked(pipeline: Pipeline) -> None:
+def test_demo_model_thinks_only_when_asked(pipeline: Pipeline) -> None:
     question = user("What is 7 + 5?")
     thought = "<think>\nI add 7 and 5. 7 + 5 = 12.\n</think>\n\n7 + 5 = 12."
     assert pipeline.chat(question, thinking=True) == thought
     assert pipeline.chat(question, thinking=False) == "7 + 5 = 12."
 
 
-def test_remembers_earlier_turns(pipeline: Pipeline) -> None:
+def test_demo_model_uses_earlier_turns(pipeline: Pipeline) -> None:
     messages: Messages = [
         *user("My name is Ann."),
         {"role": "assistant", "content": "Hello Ann! How can I help you today?"},
@@ -190,7 +192,7 @@ def test_remembers_earlier_turns(pipeline: Pipeline) -> None:
     assert pipeline.chat(messages) == "Your name is Ann."
 
 
-def test_stories_end_and_differ_at_temperature_one(pipeline: Pipeline) -> None:
+def test_sampled_stories_end_and_differ(pipeline: Pipeline) -> None:
     prompt = pipeline.tokenizer.apply_chat_template(
         user("Tell me a short story."), add_generation_prompt=True
     )

@@ -35,7 +35,7 @@ def ovms(graph: Path) -> Iterator[Server]:
         yield server
 
 
-def test_a_graph_under_ovmss_flags(ovms):
+def test_graph_is_served_under_the_flags_of_ovms(ovms):
     with ovms.client("/v3") as client:
         assert [model.id for model in client.models.list()] == ["org/m"]
         request = {"model": "org/m", "prompt": PROMPT, "temperature": 0}
@@ -106,14 +106,14 @@ def test_serve_takes_its_settings_from_runpod_variables(tmp_path):
     assert any("RAW_OPENAI_OUTPUT in the environment is not used" in line for line in server.errors)
 
 
-def test_a_wrong_graph_is_one_line(capfd, tmp_path):
+def test_invalid_graph_is_refused_with_one_line(capfd, tmp_path):
     path = write_graph(tmp_path, f'models_path: "{DEMO_MODEL}"\nmax_num_seq: 4')
     assert main([f"--model_path={tmp_path}", "--rest_port", "0"]) == 2
     line = f"fastovms: {path}, line 20: max_num_seq is not an option\n"
     assert capfd.readouterr().err == line
 
 
-def test_models_are_listed(capfd, tmp_path):
+def test_list_models_prints_the_names_of_a_repository(capfd, tmp_path):
     for name in ("org/b", "a"):
         (tmp_path / name).mkdir(parents=True)
         write_graph(tmp_path / name, "")

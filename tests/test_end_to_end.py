@@ -72,24 +72,6 @@ def test_stop_string_cuts_whole_and_streamed_text(server):
     assert cut.finish_reason == "stop"
 
 
-async def test_many_clients_at_once(server):
-    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
-        streams = [
-            await client.completions.create(
-                model=NAME,
-                prompt=PROMPT,
-                max_tokens=10,
-                stream=True,
-                extra_body={"ignore_eos": True},
-            )
-            for _ in range(32)
-        ]
-        for stream in streams:
-            reasons = [chunk.choices[0].finish_reason async for chunk in stream]
-            assert reasons[-1] == "length"
-    assert is_idle(server.wait_until(is_idle))
-
-
 def test_random_bodies_leave_the_server_answering(server):
     rng = random.Random(2)
     for length in range(100):

@@ -76,7 +76,7 @@ def test_an_answer_is_the_same_again_and_streamed(client):
     assert chunks[-1].usage.prompt_tokens == answers[0].usage.prompt_tokens
 
 
-def test_a_tool_round_trip(client):
+def test_chat_calls_its_tool_and_answers_from_the_result(client):
     asked = client.chat.completions.create(**GREEDY, messages=PARIS, tools=[WEATHER])
     assert asked.choices[0].finish_reason == "tool_calls"
     message = asked.choices[0].message
@@ -121,7 +121,7 @@ def test_streamed_tool_calls_equal_those_of_a_whole_answer(client):
             [{"type": "function", "function": {"name": "add"}}]}}, {"add"}),
     ],
 )  # fmt: skip
-def test_required_calls_validate(client, choice, names, streamed):
+def test_required_call_matches_the_schema_of_its_tool(client, choice, names, streamed):
     """Of a question that no tool fits, so that the grammar decides."""
     request = {
         **GREEDY,
@@ -163,7 +163,7 @@ def test_reasoning_is_apart_from_content_and_follows_the_effort(client):
     assert without.usage.completion_tokens_details.reasoning_tokens == 0
 
 
-def test_a_typed_answer(client):
+def test_parsed_answer_is_an_object_of_the_given_type(client):
     answer = client.chat.completions.parse(**GREEDY, messages=ANN, response_format=Person)
     assert answer.choices[0].message.parsed == Person(name="Ann", age=7)
     with client.chat.completions.stream(**GREEDY, messages=ANN, response_format=Person) as stream:
@@ -217,7 +217,7 @@ def test_chat_log_probabilities_cover_the_content_and_are_streamed(client):
     assert [entry.token for entry in streamed] == [entry.token for entry in content]
 
 
-def test_a_message_is_continued(client):
+def test_continue_final_message_continues_the_answer(client):
     messages: Any = [*SUM, {"role": "assistant", "content": "7 + 5 ="}]
     answer = client.chat.completions.create(
         **GREEDY,
@@ -227,7 +227,7 @@ def test_a_message_is_continued(client):
     assert answer.choices[0].message.content.strip() == "12."
 
 
-async def test_many_clients_at_once(server):
+async def test_concurrent_chats_answer_as_alone(server):
     async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
 
         async def call(position: int) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import base64
 import json
-import urllib.request
 
 import numpy as np
-import ollama
 import openai
 import openvino_genai
 import pytest
@@ -51,42 +49,9 @@ def test_vectors_are_those_of_genai(server, prefix, encoding_format):
     assert found.usage.total_tokens == found.usage.prompt_tokens > 0
 
 
-def test_ollamas_client_gets_the_same_vectors(server):
-    with server.client("/v1") as client:
-        wanted = [
-            each.embedding for each in client.embeddings.create(model="emb", input=TEXTS).data
-        ]
-    with ollama.Client(host=server.url) as client:
-        found = client.embed("emb", TEXTS, keep_alive=0, options={"num_ctx": 64})
-        np.testing.assert_allclose(found.embeddings, wanted, atol=1e-5)
-        assert found.prompt_eval_count > 0
-        np.testing.assert_allclose(
-            client.embeddings("emb", TEXTS[0]).embedding, wanted[0], atol=1e-5
-        )
-        short = client.embed("emb", TEXTS[0], dimensions=4)
-        assert len(short.embeddings[0]) == 4
-        client.embed("emb", "a b " * 5000)
-        for model, fields, status in (
-            ("emb", {"input": "a b " * 5000, "truncate": False}, 400),
-            ("emb", {"input": "a", "dimensions": 10**6}, 400),
-            ("emb", {"input": "a", "keep_alive": "five"}, 400),
-            ("demo_model", {"input": "a"}, 400),
-            ("x", {"input": "a"}, 404),
-        ):
-            with pytest.raises(ollama.ResponseError) as caught:
-                client.embed(model, **fields)
-            assert caught.value.status_code == status
-
-
 def test_scores_are_those_of_genai(server):
     body = {"model": "rank", "query": "the model", "documents": TEXTS}
-    request = urllib.request.Request(
-        f"{server.url}/v3/rerank",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request) as answer:
-        results = json.load(answer)["results"]
+    results = server.send("POST", "/v3/rerank", body).json["results"]
     pipeline = openvino_genai.TextRerankPipeline(encoder_dir(1), "CPU", top_n=9, **EXACT)
     theirs = pipeline.rerank("the model", TEXTS)
     assert [each["index"] for each in results] == [index for index, _ in theirs]

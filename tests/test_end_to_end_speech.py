@@ -77,7 +77,7 @@ def test_models_are_listed_with_what_they_do(server) -> None:
         assert caught.value.status_code == 400
 
 
-def test_chats_go_on_beside_it(server) -> None:
+def test_chat_streams_while_speech_is_transcribed(server) -> None:
     with server.client("/v1") as client:
         stream = client.completions.create(
             model="demo_model", prompt=PROMPT, max_tokens=400, stream=True,
@@ -87,19 +87,3 @@ def test_chats_go_on_beside_it(server) -> None:
         found = client.audio.transcriptions.create(model="speech", file=wav(sound(65.0)))
         assert found.text
         assert sum(1 for _ in stream) > 100
-
-
-def test_it_is_loaded_when_it_is_asked_for(text: str) -> None:
-    server = start_server(
-        "--model", str(DEMO_MODEL), "--model", f"speech={whisper_dir()}", "--state-dir", ":memory:",
-        "--no-tune", "--max-loaded-models", "1",
-    )  # fmt: skip
-    try:
-        with server.client("/v1") as client:
-            for _ in range(2):
-                create = client.audio.transcriptions.create
-                events = list(create(model="speech", file=wav(SOUND), stream=True))
-                assert events[-1].text == text
-                assert client.completions.create(model="demo_model", prompt=PROMPT).choices
-    finally:
-        stop_server(server)

@@ -44,7 +44,7 @@ def run(*line: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_documented_endpoint(tmp_path, monkeypatch):
+def test_documented_endpoint_is_served_and_described(tmp_path, monkeypatch):
     install(tmp_path, EXAMPLES[0], endpoints="example = my_package:endpoints")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     server = start_server()
@@ -56,7 +56,7 @@ def test_the_documented_endpoint(tmp_path, monkeypatch):
         stop_server(server)
 
 
-def test_the_documented_command(tmp_path, monkeypatch):
+def test_documented_command_runs(tmp_path, monkeypatch):
     install(tmp_path, EXAMPLES[1], commands="hello = my_package:command\nserve = my_package:no")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     done = run("hello", "Ada")
@@ -76,7 +76,7 @@ def test_the_documented_command(tmp_path, monkeypatch):
         (EXAMPLES[0].replace("/v1/example", "/v1/models"), "GET /v1/models exists already"),
     ],
 )
-def test_a_faulty_one_ends_the_start(tmp_path, monkeypatch, source, message):
+def test_faulty_extension_ends_the_start_with_its_place(tmp_path, monkeypatch, source, message):
     install(tmp_path, source, endpoints="example = my_package:endpoints")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     done = run("serve", "--port", "0", "--state-dir", ":memory:")

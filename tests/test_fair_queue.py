@@ -53,7 +53,7 @@ def test_client_that_comes_during_a_turn_has_the_next_one() -> None:
     assert drained(queue) == "b1 a2 b2 a3"
 
 
-def test_a_client_has_a_limit() -> None:
+def test_client_beyond_its_limit_is_refused() -> None:
     queue = filled("a1 a2 b1", per_client=2)
     with pytest.raises(Overloaded, match="2 things of this client are waiting already"):
         queue.add("a", "a3")

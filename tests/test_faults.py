@@ -163,7 +163,7 @@ def test_a_client_that_leaves_frees_what_it_ran(server, leave, stream):
     assert server.metrics()["kv_cache_usage_perc"] == 0
 
 
-def test_request_ids_and_the_access_log(server, log_path):
+def test_access_log_names_requests_without_their_secrets(server, log_path):
     prompt = "a secret prompt"
     fields = ("X-Request-Id: mine-1", "Authorization: Bearer secret-key")
     answer = server.ask(completion(*fields, path="/v1/completions?k=secret", prompt=prompt))

@@ -41,7 +41,7 @@ def test_records_outlive_the_process(tmp_path) -> None:
     assert (tmp_path / "notes" / "a.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_one_that_is_damaged_is_passed_over(tmp_path, caplog) -> None:
+def test_damaged_record_is_skipped_with_a_log_line(tmp_path, caplog) -> None:
     Records(tmp_path, Note).write("a", note("a", "1"))
     (tmp_path / "b.json").write_text("{")
     (tmp_path / "c.new").write_text("half of")
@@ -226,12 +226,12 @@ async def test_file_being_deleted_is_not_found(store, monkeypatch) -> None:
     assert not store.path_of("file-1").exists()
 
 
-def test_one_process_has_the_directory(store, tmp_path, clock) -> None:
+def test_file_store_in_use_is_refused_to_a_second_process(store, tmp_path, clock) -> None:
     with pytest.raises(ConfigurationError, match="another process uses it"):
         FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files"))
 
 
-def test_a_directory_that_cannot_be_one(tmp_path, clock) -> None:
+def test_file_store_in_place_of_a_file_is_a_configuration_error(tmp_path, clock) -> None:
     (tmp_path / "files").write_text("no directory")
     with pytest.raises(ConfigurationError, match="files cannot be stored in"):
         FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files"))

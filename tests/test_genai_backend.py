@@ -33,7 +33,9 @@ NEEDS_PAGED: Final[Mapping[ModuleType, Mapping[str, str]]] = {
     test_end_to_end_chat: {
         "test_chat_log_probabilities_cover_the_content_and_are_streamed": "logprobs above 1",
     },
-    test_responses: {"test_a_chain_is_computed_once": "counts of the prefix cache"},
+    test_responses: {
+        "test_chained_response_computes_only_its_new_turn": "counts of the prefix cache"
+    },
 }
 """With the reason."""
 

@@ -56,7 +56,7 @@ def test_model_id_has_an_organization_and_a_name(text, expected):
     assert is_model_id(text) is expected
 
 
-def test_where_models_are_kept(monkeypatch):
+def test_model_root_is_the_flag_or_the_cache_directory(monkeypatch):
     monkeypatch.delenv("HOME")
     environ = {"XDG_CACHE_HOME": "/var/cache/x"}
     assert model_root(None, environ) == Path("/var/cache/x/fastovms/models")
@@ -101,7 +101,7 @@ def test_a_model_is_pulled_again_on_demand(hub, repository):
 
 
 @pytest.mark.parametrize("model_id", ["org/tiny", "org/gguf/q4.gguf"])
-def test_the_revision_that_is_there(hub, repository, caplog, model_id):
+def test_pulled_revision_is_used_and_another_refused(hub, repository, caplog, model_id):
     path = repository.pull(model_id, revision="v1")
     for same in (None, "v1", COMMIT, COMMIT[:8]):
         assert repository.pull(model_id, revision=same) == path
@@ -116,7 +116,7 @@ def test_the_revision_that_is_there(hub, repository, caplog, model_id):
     assert not caplog.records
 
 
-def test_a_revision_that_is_not_known(repository, caplog):
+def test_model_of_unknown_revision_is_used_with_a_warning(repository, caplog):
     path = repository.root / "org" / "tiny"
     path.mkdir(parents=True)
     assert repository.pull("org/tiny") == path
@@ -137,7 +137,7 @@ def test_pull_of_an_unusable_repository_is_refused(hub, repository):
     assert not repository.root.exists()
 
 
-def test_one_file_of_many(hub, repository):
+def test_pull_of_a_file_downloads_that_file_only(hub, repository):
     assert not (repository.root / "org/gguf/q4.gguf").exists()
     path = repository.pull("org/gguf/q4.gguf")
     assert path == repository.root / "org/gguf/q4.gguf"
@@ -149,7 +149,7 @@ def test_one_file_of_many(hub, repository):
     assert "name one of q4.gguf, more/q8.gguf behind it" in refused(repository, "org/gguf")
 
 
-def test_a_private_model(hub, repository, monkeypatch):
+def test_private_model_needs_a_token(hub, repository, monkeypatch):
     hub.token = "secret"
     assert "set HF_TOKEN" in refused(repository, "org/tiny")
     monkeypatch.setenv("HF_TOKEN", "secret")
@@ -161,6 +161,6 @@ def test_unreachable_hub_is_refused_by_its_address(tmp_path):
     assert "http://127.0.0.1:9 cannot be reached: " in refused(nowhere, "org/tiny")
 
 
-def test_no_place_to_keep_it(hub, tmp_path):
+def test_pull_without_a_writable_directory_is_refused(hub, tmp_path):
     (tmp_path / "org").write_text("a file")
     assert "org" in refused(Repository(tmp_path, endpoint=hub.url), "org/tiny")

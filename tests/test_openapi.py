@@ -48,7 +48,7 @@ def test_each_operation_passes_the_checks_of_schemathesis(
     assert f"Tested: {num_operations - 1}\n" in done.stdout
 
 
-def test_the_model_is_named_in_examples(short_server):
+def test_examples_of_the_document_name_the_model(short_server):
     document = short_server.send("GET", "/openapi.json").json
     body = document["paths"]["/v1/completions"]["post"]["requestBody"]
     [first, *_] = body["content"]["application/json"]["examples"].values()
@@ -57,7 +57,7 @@ def test_the_model_is_named_in_examples(short_server):
 
 
 @pytest.mark.parametrize("flag", [None, "--disable-fastapi-docs"])
-def test_with_a_key(flag):
+def test_document_of_a_server_with_a_key_names_no_model(flag):
     """Strangers may read what the API is like, but not what the models are called."""
     server = start_server("--api-key", "alpha", *([flag, "--no-ui"] if flag else []))
     try:

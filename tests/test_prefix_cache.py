@@ -31,7 +31,7 @@ from fastovms.parts.prefix_cache.directory import (
 from fastovms.server_config import PrefixCacheConfig
 
 
-def test_it_is_listed_and_erased_by_model_while_a_server_uses_it(tmp_path: Path) -> None:
+def test_directory_in_use_is_listed_and_erased_by_model(tmp_path: Path) -> None:
     directory = BlockDirectory(tmp_path, 10_000)
     for number, folder in enumerate(("0a-one", "0a-one", "0b-org_two")):
         directory.write(folder, bytes([number]) * 32, np.zeros(100, np.uint8), 0)
@@ -102,7 +102,7 @@ def test_written_block_is_read_into_rows(path: Path) -> None:
     assert os.listdir(path.parent) == ["b"]
 
 
-def test_more_rows_than_one_call_reads(tmp_path: Path) -> None:
+def test_block_of_more_rows_than_one_call_takes_is_read(tmp_path: Path) -> None:
     content = np.arange(3000, dtype=np.uint16).view(np.uint8)
     write_block(tmp_path / "b", KEY, content)
     read = [np.zeros(2, np.uint8) for _ in range(3000)]
@@ -118,7 +118,7 @@ def test_a_file_cut_at_any_length_is_damaged(path: Path) -> None:
             read_block(path, KEY, rows())
 
 
-def test_any_flipped_bit_is_noticed(path: Path) -> None:
+def test_block_with_a_flipped_bit_is_damaged(path: Path) -> None:
     whole = path.read_bytes()
     for position in range(len(whole)):
         damaged = bytearray(whole)
@@ -128,7 +128,7 @@ def test_any_flipped_bit_is_noticed(path: Path) -> None:
             read_block(path, KEY, rows())
 
 
-def test_another_blocks_file_is_noticed(path: Path) -> None:
+def test_file_of_another_block_is_damaged(path: Path) -> None:
     with pytest.raises(DamagedBlock, match="not the file of this block"):
         read_block(path, KEY[::-1], rows())
 
@@ -322,7 +322,9 @@ def test_a_folder_that_is_a_link_takes_no_blocks(tmp_path: Path) -> None:
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_disk_keeps_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_to_a_nearly_full_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = BlockDirectory(tmp_path, 1000)
     monkeypatch.setattr(prefix_cache, "MIN_FREE_SHARE", 1.0)
     with pytest.raises(NoRoom, match="nearly full"):
@@ -330,7 +332,7 @@ def test_a_disk_keeps_room_for_others(tmp_path: Path, monkeypatch: pytest.Monkey
     directory.close()
 
 
-def test_where_others_fill_the_disk_only_a_little_goes(
+def test_disk_filled_by_others_evicts_a_few_blocks_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = BlockDirectory(tmp_path, 1 << 40)
@@ -366,7 +368,7 @@ def test_a_budget_that_is_damaged_is_a_new_one(tmp_path: Path, content: str) -> 
     directory.close()
 
 
-def test_it_is_below_the_state_unless_named(tmp_path: Path) -> None:
+def test_directory_is_below_the_state_unless_named(tmp_path: Path) -> None:
     config = PrefixCacheConfig(max_bytes=1000)
     opened = open_block_directory(config, tmp_path)
     assert opened is not None
@@ -377,7 +379,7 @@ def test_it_is_below_the_state_unless_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("gigabytes", "is_kept"), [(21, True), (19, False)])
-def test_by_default_only_where_the_disk_has_room(
+def test_default_directory_is_used_only_on_a_disk_with_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gigabytes: int, is_kept: bool
 ) -> None:
     disk = SimpleNamespace(f_bavail=gigabytes, f_frsize=1024**3)

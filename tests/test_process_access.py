@@ -159,7 +159,7 @@ def open_server() -> Iterator[ServerProcess]:
 
 
 @pytest.mark.parametrize("page", [OTHER_PORT, OTHER_SITE])
-def test_a_page_of_another_site(open_server, page):
+def test_page_of_another_site_is_refused_and_computes_nothing(open_server, page):
     """Nothing is computed for it, and it can read nothing."""
     preflight = ("Access-Control-Request-Method: POST",)
     requests = [
@@ -183,7 +183,7 @@ def test_a_page_of_another_site(open_server, page):
     assert num_prompts(open_server) == before
 
 
-def test_a_page_whose_name_leads_here(open_server):
+def test_rebound_name_is_refused_with_421(open_server):
     own = (f"Origin: http://evil.example:{open_server.port}", "Sec-Fetch-Site: same-origin")
     before = num_prompts(open_server)
     for request in (
@@ -200,7 +200,7 @@ def test_a_page_whose_name_leads_here(open_server):
     assert num_prompts(open_server) == before
 
 
-def test_any_name_over_a_unix_socket(tmp_path):
+def test_unix_socket_accepts_any_host_name(tmp_path):
     """And what it is answered there is not repeated to those who may not use that name."""
     path = tmp_path / "api.sock"
     request = get("/v1/models").replace(b"localhost", b"evil.example")
@@ -255,7 +255,7 @@ def test_reload_replaces_valid_files_and_keeps_others(site):
     assert "/v1/models status=200" in (site.folder / "log").read_text()
 
 
-def test_a_unix_socket_alone(tmp_path):
+def test_unix_socket_without_a_port_needs_its_key(tmp_path):
     path = tmp_path / "api.sock"
     environ = {"API_KEY": "from-the-environment"}
     with server_process(

@@ -50,7 +50,7 @@ def test_pulled_model_is_complete_and_found_again_offline(hub, tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [("pull",), ("serve", "--port", "0")])
-def test_no_network_is_one_line(tmp_path, arguments):
+def test_pull_without_network_is_refused_with_one_line(tmp_path, arguments):
 
     code, output, errors = run("http://127.0.0.1:9", tmp_path, *arguments, ID)
     assert (code, output) == (2, "")

@@ -43,7 +43,7 @@ def test_visible_ascii_up_to_the_length_is_an_id(text):
 
 
 @pytest.mark.parametrize("text", ["", "a b", "a\n", "\x1b", "ö", "\ud800", "x" * 9, "\x7f", "\x85"])
-def test_is_no_id(text):
+def test_text_with_other_characters_is_no_id(text):
     assert not is_id(text, 8)
 
 

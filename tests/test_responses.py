@@ -68,7 +68,7 @@ def test_response_calls_its_tool_and_answers_from_the_result(server):
     assert "18" in second["output"][0]["content"][0]["text"]
 
 
-def test_a_chain_is_computed_once(server):
+def test_chained_response_computes_only_its_new_turn(server):
     """The prompt of each turn is that of the one before it, and some more."""
     response = ask(server, input="Once upon a time there was a dog. " * 30, max_output_tokens=8)
     length = response["usage"]["input_tokens"]
@@ -144,7 +144,7 @@ async def store_until_killed(server: Server, num_clients: int, num_kept: int) ->
     return kept
 
 
-async def test_whatever_was_acknowledged_survives_a_crash(tmp_path):
+async def test_acknowledged_responses_survive_a_crash(tmp_path):
     with serving(tmp_path) as server:
         kept = await store_until_killed(server, num_clients=100, num_kept=150)
     assert len(kept) >= 150

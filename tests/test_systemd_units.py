@@ -54,7 +54,7 @@ def analyze(*arguments: str) -> str:
 
 
 @needs_systemd
-def test_the_units_are_valid(installed):
+def test_units_are_valid_for_systemd(installed):
     names = ("fastovms.service", "fastovms.socket", "fastovms@model.service")
     assert analyze("verify", *(str(installed / name) for name in names)) == ""
 
@@ -97,7 +97,7 @@ def test_cache_models_and_state_are_in_directories_of_the_service(service):
     assert state_directory({**environ, "STATE_DIRECTORY": state}) == Path(state)
 
 
-def test_the_environment_file():
+def test_environment_file_sets_the_variables_of_the_unit():
     variables = dict(
         line.split("=", 1)
         for line in (UNITS / "fastovms.env").read_text().splitlines()

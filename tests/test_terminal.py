@@ -36,7 +36,7 @@ from fastovms.parts.client.terminal import (
 from tests.client.scripted_server import Script, scripted_server
 
 
-def test_it_wants_its_key_and_ends_with_the_block() -> None:
+def test_local_server_needs_its_key_and_ends_with_the_block() -> None:
     with local_server(None) as (url, key):
         headers = {"Authorization": f"Bearer {key}"}
         request = urllib.request.Request(f"{url}/v1/models", headers=headers)
@@ -339,13 +339,13 @@ def test_input_that_json_cannot_hold_does_not_end_the_chat() -> None:
     assert [message["content"] for message in messages] == ["Be brief.", "Again"]
 
 
-def test_an_answer_without_a_word() -> None:
+def test_empty_answer_is_reported_and_forgotten() -> None:
     _, errors, messages = talk(Script(events=[]), "Hi", "Again")
     assert errors == "fastovms: the model has said nothing\n" * 2
     assert [message["content"] for message in messages] == ["Again"]
 
 
-def test_the_results_of_calls_are_typed() -> None:
+def test_typed_result_of_a_call_is_sent_back() -> None:
     script = Script(events=[{"choices": [{"delta": {"tool_calls": [CHAT_SESSION_CALL]}}]}])
 
     def line(prompt: str) -> str:
@@ -389,7 +389,7 @@ def piped(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_pipe_gets_the_answer_alone() -> None:
+def test_piped_chat_prints_only_the_answer() -> None:
     script = Script(events=EVENTS)
     with scripted_server(script) as url:
         done = piped("Hi\nthere\n", url, "--system", "Be brief.", "--api-key", "k")
@@ -400,7 +400,7 @@ def test_a_pipe_gets_the_answer_alone() -> None:
     assert [message["content"] for message in body["messages"]] == ["Be brief.", "Hi\nthere"]
 
 
-def test_a_reader_that_leaves_ends_it_without_a_word() -> None:
+def test_closed_output_ends_the_chat_silently() -> None:
     with scripted_server(Script(events=EVENTS)) as url:
         reader, writer = os.pipe()
         os.close(reader)
@@ -422,7 +422,7 @@ def test_a_reader_that_leaves_ends_it_without_a_word() -> None:
         ("Hi", [], "http://127.0.0.1:1", 1, "fastovms: no connection: 127.0.0.1:1"),
     ],
 )
-def test_failures_are_one_line(
+def test_failed_chat_prints_one_line(
     text: str, statuses: list[int], url: str | None, code: int, line: str
 ) -> None:
     with scripted_server(Script(statuses=statuses)) as there:

@@ -36,7 +36,7 @@ def start(directory: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_goes_on_after_a_kill(tmp_path) -> None:
+def test_batch_continues_after_a_kill(tmp_path) -> None:
     lines = [line(number) for number in range(COUNT)]
     lines[BAD] = line(BAD, max_tokens=-1)
     (tmp_path / "in").write_text("".join(lines))
@@ -59,7 +59,9 @@ def test_goes_on_after_a_kill(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it(tmp_path, number: signal.Signals, code: int) -> None:
+def test_batch_ends_by_a_signal_with_its_exit_code(
+    tmp_path, number: signal.Signals, code: int
+) -> None:
     (tmp_path / "in").write_text("".join(map(line, range(5_000))))
     with start(tmp_path) as running:
         while not (tmp_path / "out").exists() or not (tmp_path / "out").stat().st_size:

@@ -32,7 +32,7 @@ def served(*names: str) -> ServedModels:
     ],
 )
 @pytest.mark.parametrize("needs_key", [False, True])
-def test_the_greeting_has_a_line_for_a_shell(
+def test_greeting_ends_with_a_command_for_a_shell(
     address: str, words: list[str], needs_key: bool
 ) -> None:
     name = "it's"
@@ -63,12 +63,12 @@ def test_a_model_is_tried_at_what_it_does(task: Task, path: str, fields: set[str
     assert json.loads(words[-1]).keys() == fields
 
 
-def test_a_list_without_models() -> None:
+def test_greeting_without_models_says_so() -> None:
     lines = greeting(["x"], ServedModels(), needs_key=False).split("\n")
     assert lines[1:] == ["no model is served until the list of models names one"]
 
 
-def test_models_that_are_loaded_later() -> None:
+def test_greeting_names_models_that_are_loaded_on_demand() -> None:
     models = ServedModels()
     models.set_known([KnownModel("a", max_model_len=8), KnownModel("b")])
     lines = greeting(["x"], models, needs_key=False).split("\n")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from email.message import Message
 from typing import Any
 
 import pytest
@@ -44,6 +45,16 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def sent_by(agent: str) -> list[dict[str, Any]]:
     [sent] = [sent for name, sent in TRAFFIC.items() if name.startswith(agent)]
     return sent
+
+
+def answer_to(url: str, entry: dict[str, Any]) -> tuple[Message, list[bytes]]:
+    """Sends a recorded request again, and returns the headers and lines of its answer."""
+    headers = {"Content-Type": "application/json", **entry["headers"]}
+    request = urllib.request.Request(
+        url + entry["path"], json.dumps(entry["body"]).encode(), headers
+    )
+    with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
+        return answer.headers, answer.readlines()
 
 
 def next_call(text: str) -> int:
@@ -82,14 +93,9 @@ def test_codex_session_calls_tools_until_the_final_answer(url: str) -> None:
 def test_claude_code_session_calls_tools_until_the_turn_ends(url: str) -> None:
     calls = []
     for entry in sent_by("claude"):
-        request = urllib.request.Request(
-            f"{url}{entry['path']}",
-            json.dumps(entry["body"]).encode(),
-            {"Content-Type": "application/json", **entry["headers"]},
-        )
-        with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
-            assert "Warning" not in answer.headers
-            events = [json.loads(line[6:]) for line in answer if line.startswith(b"data: ")]
+        headers, lines = answer_to(url, entry)
+        assert "Warning" not in headers
+        events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
         deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
         texts = [delta.get("text") or delta.get("partial_json", "") for delta in deltas]
         calls.append(next_call("".join(texts)))
@@ -98,22 +104,15 @@ def test_claude_code_session_calls_tools_until_the_turn_ends(url: str) -> None:
     assert calls == [*range(1, NUM_CALLS + 1), 0]
 
 
-def test_agents_sdk_for_javascript(url: str) -> None:
+def test_agents_sdk_session_calls_shell_patch_and_computer(url: str) -> None:
     called = []
     for entry in sent_by("agents"):
-        request = urllib.request.Request(
-            f"{url}{entry['path']}",
-            json.dumps(entry["body"]).encode(),
-            {"Content-Type": "application/json", **entry["headers"]},
-        )
-        with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
-            sent = answer.read()
+        _, lines = answer_to(url, entry)
         if entry["body"].get("stream"):
-            lines = sent.splitlines()
             events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
             response = events[-1]["response"]
         else:
-            response = json.loads(sent)
+            response = json.loads(b"".join(lines))
         assert response["status"] == "completed"
         assert response["tools"] == entry["body"]["tools"]
         called.append([item["type"] for item in response["output"]][1:])

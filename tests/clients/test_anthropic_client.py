@@ -66,7 +66,7 @@ def test_stream_gives_the_text_of_a_whole_message(client: anthropic.Anthropic) -
     assert message.usage.output_tokens == whole.usage.output_tokens
 
 
-def test_a_cache_that_is_filled_before(client: anthropic.Anthropic) -> None:
+def test_request_of_no_tokens_fills_the_prefix_cache(client: anthropic.Anthropic) -> None:
     system = "You are a helpful assistant, and tell of the weather in many cities. " * 8
     empty = client.messages.create(**asked("Hello", system=system, max_tokens=0))
     assert (empty.content, empty.stop_reason) == ([], "max_tokens")
@@ -75,7 +75,7 @@ def test_a_cache_that_is_filled_before(client: anthropic.Anthropic) -> None:
     assert (message.usage.cache_read_input_tokens or 0) > message.usage.input_tokens
 
 
-def test_inputs_of_tools_accumulate(client: anthropic.Anthropic) -> None:
+def test_streamed_tool_input_accumulates_to_the_whole_input(client: anthropic.Anthropic) -> None:
     choice = {"type": "tool", "name": "get_weather"}
     with client.messages.stream(**asked(tools=[WEATHER], tool_choice=choice)) as stream:
         snapshots = [event.snapshot for event in stream if event.type == "input_json"]
@@ -109,7 +109,7 @@ def test_tool_runner_calls_the_tool_and_ends_the_turn(client: anthropic.Anthropi
         assert "18" in final.content[-1].text
 
 
-async def test_the_asynchronous_client(server: Server) -> None:
+async def test_asynchronous_client_streams_the_text_of_a_whole_message(server: Server) -> None:
     async with anthropic.AsyncAnthropic(
         base_url=server.url, auth_token="none", max_retries=0
     ) as client:

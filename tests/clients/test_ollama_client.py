@@ -48,7 +48,7 @@ def test_model_is_listed_shown_running_and_pulled(client):
     assert [part.status for part in client.pull(NAME, stream=True)][-1] == "success"
 
 
-def test_a_chat_is_the_same_streamed(client):
+def test_streamed_chat_equals_the_whole_one(client):
     whole = client.chat(f"{NAME}:latest", ASKED, options=GREEDY)
     assert "Paris" in whole.message.content
     assert whole.eval_count > 0
@@ -72,7 +72,7 @@ def test_chat_with_a_schema_returns_valid_json(client):
     assert json.loads(answer.message.content)["a"] in ("x", "y")
 
 
-def test_an_agent_with_a_function(client):
+def test_chat_with_a_function_calls_it_and_uses_its_result(client):
     messages = [{"role": "user", "content": "What is the weather in Paris?"}]
     answer = client.chat(NAME, messages, tools=[get_weather], options=GREEDY)
     [call] = answer.message.tool_calls

@@ -62,7 +62,7 @@ def make_agent(kind: str, client: Any, tools: list[Any]) -> Any:
 
 @pytest.mark.parametrize("kind", ["chat", "responses"])
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_an_agent_calls_its_tool(client, kind, streamed):
+async def test_agent_calls_its_tool_over_either_api(client, kind, streamed):
     asked: list[str] = []
     agent = make_agent(kind, client, [weather_tool(asked)])
     question = "What is the weather in Paris?"
@@ -76,7 +76,7 @@ async def test_an_agent_calls_its_tool(client, kind, streamed):
     assert "18" in result.final_output
 
 
-async def test_hosted_tools_are_passed_over(client):
+async def test_agent_with_a_hosted_tool_calls_its_own_tool(client):
     asked: list[str] = []
     tools = [agents.WebSearchTool(), weather_tool(asked)]
     agent = make_agent("responses", client, tools)
@@ -85,7 +85,7 @@ async def test_hosted_tools_are_passed_over(client):
     assert "18" in result.final_output
 
 
-async def test_tools_of_a_namespace(client):
+async def test_agent_calls_a_tool_of_a_namespace(client):
     asked: list[str] = []
     tools = agents.tool_namespace(
         name="mcp__weather", description="All about the weather.", tools=[weather_tool(asked)]
@@ -100,7 +100,7 @@ async def test_tools_of_a_namespace(client):
 
 
 @pytest.mark.parametrize("mode", ["input", "previous_response_id"])
-async def test_a_session_compacts_itself(client, mode):
+async def test_compacting_session_keeps_what_was_said(client, mode):
     from agents.memory import OpenAIResponsesCompactionSession
 
     session = OpenAIResponsesCompactionSession(

@@ -39,7 +39,7 @@ def client(server) -> Iterator[openai.OpenAI]:
         (custom("edit", "lark", PATCH), "*** B", "*** End Patch"),
     ],
 )
-def test_custom_tools_in_chats(client, tool, begin, end):
+def test_chat_with_a_custom_tool_follows_its_grammar(client, tool, begin, end):
     request = {
         "model": NAME,
         "messages": MESSAGES,
@@ -68,7 +68,7 @@ def test_custom_tools_in_chats(client, tool, begin, end):
     assert again.usage.prompt_tokens > 20
 
 
-def test_functions_as_they_were_before_tools(client):
+def test_chat_with_functions_returns_a_function_call(client):
     functions = [{"name": "get_weather", "parameters": PARAMETERS}]
     request = {"model": NAME, "messages": MESSAGES, "functions": functions, "temperature": 0}
     choice = client.chat.completions.create(**request).choices[0]
@@ -99,7 +99,7 @@ def test_log_probabilities_are_those_of_the_content(client):
     assert told.strip() == answered.message.content.strip()
 
 
-def test_tools_of_a_namespace(client):
+def test_response_with_a_namespace_names_it_in_the_call(client):
     function = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
     namespace = {
         "type": "namespace",
@@ -124,7 +124,7 @@ def test_tools_of_a_namespace(client):
     assert by_items.output_text == chained.output_text
 
 
-def test_custom_tools_in_responses(client):
+def test_response_with_a_custom_tool_follows_its_grammar(client):
     tool = {"type": "custom", "name": "day", "format":
             {"type": "grammar", "syntax": "regex", "definition": DAY}}  # fmt: skip
     request = {"model": NAME, "input": QUESTION, "tools": [tool], "temperature": 0,
@@ -140,7 +140,7 @@ def test_custom_tools_in_responses(client):
     assert client.responses.create(model=NAME, input=given, max_output_tokens=5).output
 
 
-def test_a_conversation_is_compacted(client):
+def test_compacted_conversation_keeps_what_was_said(client):
     first = client.responses.create(model=NAME, input="My name is Alice.", temperature=0)
     compacted = client.responses.compact(model=NAME, previous_response_id=first.id)
     assert [item.type for item in compacted.output] == ["message", "compaction"]

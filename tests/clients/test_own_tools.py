@@ -89,7 +89,7 @@ async def test_openai_agent_edits_files_with_its_own_tools(
     assert editor.asked == [("create_file", "2.txt", "+a\n+b")]
 
 
-async def test_openai_agents_with_a_local_shell(url: str) -> None:
+async def test_openai_agent_runs_commands_in_its_local_shell(url: str) -> None:
     agents.set_tracing_disabled(True)
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         model = agents.OpenAIResponsesModel(model=NAME, openai_client=client)
@@ -139,7 +139,7 @@ class Memory(BetaAbstractMemoryTool):
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_anthropic_tool_runner_with_a_memory(url: str, streamed: bool) -> None:
+def test_anthropic_tool_runner_reads_its_memory(url: str, streamed: bool) -> None:
     memory = Memory()
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
         runner = client.beta.messages.tool_runner(
@@ -161,7 +161,7 @@ class Desktop(BetaAbstractComputerToolset20260801):
         return f"RESULT{input.duration}"
 
 
-def test_anthropic_tool_runner_with_a_toolset(url: str) -> None:
+def test_anthropic_tool_runner_uses_its_toolset(url: str) -> None:
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
         runner = client.beta.messages.tool_runner(
             model=NAME,
@@ -174,7 +174,7 @@ def test_anthropic_tool_runner_with_a_toolset(url: str) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_anthropic_with_bash_and_a_text_editor(url: str, streamed: bool) -> None:
+def test_anthropic_client_runs_bash_and_a_text_editor(url: str, streamed: bool) -> None:
     tools: Any = [
         {"type": "bash_20250124", "name": "bash"},
         {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"},

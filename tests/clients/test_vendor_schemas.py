@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +27,7 @@ from openai.types.responses.input_token_count_response import InputTokenCountRes
 from openai.types.responses.response_item_list import ResponseItemList
 from pydantic import BaseModel, TypeAdapter
 
-from tests.real_server import DEADLINE, NAME, Server, server
+from tests.real_server import NAME, Server, server
 
 __all__ = ["server"]
 
@@ -42,7 +41,6 @@ FLAT = {"tools": [{"type": "function", **FUNCTION}], "tool_choice": "required"}
 TEXT = {"model": NAME, "prompt": "Hi", "max_tokens": 4}
 USES = {"tools": [{"name": "f", "input_schema": PARAMETERS}], "tool_choice": {"type": "any"}}
 THINKS = {"thinking": {"type": "adaptive"}}
-VERSION = {"anthropic-version": "2023-06-01"}
 
 ANSWERS: list[tuple[str, dict[str, Any], Any]] = [
     ("/v1/chat/completions", CHAT, ChatCompletion),
@@ -89,10 +87,9 @@ OPTIONAL = {"diagnostics", "speed", "toolset_name"}
 
 
 def send(server: Server, path: str, body: object = None, **headers: str) -> bytes:
-    data = None if body is None else json.dumps(body).encode()
-    asked = urllib.request.Request(server.url + path, data, VERSION if headers else {})
-    with urllib.request.urlopen(asked, timeout=DEADLINE) as answer:
-        return bytes(answer.read())
+    reply = server.send("GET" if body is None else "POST", path, body, **headers)
+    assert reply.status == 200, reply.body
+    return reply.body
 
 
 def check(data: bytes, kind: Any) -> Any:
@@ -128,10 +125,10 @@ def test_streamed_events_match_the_schema_of_the_vendor(server, path, body, kind
             check(event, kind)
 
 
-def test_lists_and_objects(server) -> None:
+def test_stored_objects_and_lists_match_the_schema_of_the_vendor(server) -> None:
     models = json.loads(send(server, "/v1/models"))["data"]
     check(json.dumps(models).encode(), list[Model])
-    check(send(server, f"/v1/models/{NAME}", anthropic="yes"), ModelInfo)
+    check(send(server, f"/v1/models/{NAME}", anthropic_version="2023-06-01"), ModelInfo)
     response = check(send(server, "/v1/responses", {**ASKED, **FLAT}), Response)
     check(send(server, f"/v1/responses/{response.id}"), Response)
     check(send(server, f"/v1/responses/{response.id}/input_items"), ResponseItemList)
@@ -142,7 +139,7 @@ def test_lists_and_objects(server) -> None:
     check(send(server, f"/v1/conversations/{conversation.id}/items"), ConversationItemList)
 
 
-def test_files_and_batches(server) -> None:
+def test_files_and_batches_match_the_schema_of_the_vendor(server) -> None:
     client = server.client("/v1")
     line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": TEXT}
     raw = client.files.with_raw_response.create(

@@ -71,7 +71,9 @@ def read(message: anthropic.types.Message) -> int:
     return message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
 
 
-def test_messages_with_images(client: anthropic.Anthropic) -> None:
+def test_image_of_a_message_changes_the_answer_and_counts_in_usage(
+    client: anthropic.Anthropic,
+) -> None:
     first = client.messages.create(**asked([user(image(PICTURE))]))
     other = client.messages.create(**asked([user(image(BLUE_PICTURE))]))
     bare = client.messages.create(**asked([user()]))
@@ -92,7 +94,9 @@ def test_messages_with_images(client: anthropic.Anthropic) -> None:
     ],
     ids=["one", "two", "of a tool"],
 )
-def test_images_are_counted(client: anthropic.Anthropic, messages: Any) -> None:
+def test_count_tokens_with_images_equals_the_usage(
+    client: anthropic.Anthropic, messages: Any
+) -> None:
     counted = client.messages.count_tokens(model=NAME, messages=messages, system="Be brief.")
     answered = client.messages.create(**asked(messages, system="Be brief."))
     assert counted.input_tokens == read(answered)

@@ -94,11 +94,8 @@ def test_every_resource_is_valid(name: str) -> None:
     ("name", "kind", "path"),
     [
         ("demo", "Deployment", ("spec", "template", "spec", "containers", 0)),
-        ("demo", "Service", ("spec",)),
         ("autoscaled-keda", "ScaledObject", ("spec",)),
-        ("autoscaled-keda", "PodMonitor", ("spec", "podMetricsEndpoints", 0)),
         ("inference-pool", "InferencePool", ("spec", "endpointPickerRef")),
-        ("inference-pool", "HTTPRoute", ("spec", "rules", 0)),
         ("kserve", "ClusterServingRuntime", ("spec", "containers", 0)),
     ],
 )

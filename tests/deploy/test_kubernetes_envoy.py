@@ -55,7 +55,7 @@ def test_envoy_asks_the_headless_service() -> None:
     assert asked == {(service["metadata"]["name"], port["containerPort"])}
 
 
-def test_it_listens_where_clients_and_probes_come() -> None:
+def test_envoy_listens_where_clients_and_probes_connect() -> None:
     [container] = pod()["containers"]
     [port] = container["ports"]
     [clients] = [
@@ -67,7 +67,7 @@ def test_it_listens_where_clients_and_probes_come() -> None:
         assert (asked["port"], asked["scheme"]) == (port["name"], "HTTPS")
 
 
-def test_its_files_are_where_it_looks_for_them() -> None:
+def test_envoy_files_are_mounted_where_it_reads_them() -> None:
     [container] = pod()["containers"]
     mounts = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
     assert container["workingDir"] == mounts["configuration"]
@@ -83,7 +83,7 @@ def test_its_files_are_where_it_looks_for_them() -> None:
     assert Path(command[-1]) == Path(mounts["drain"], DRAIN.name)
 
 
-def test_it_outlives_the_replicas_drain() -> None:
+def test_envoy_grace_is_longer_than_that_of_replicas() -> None:
     replica = named("Deployment", "fastovms")["spec"]["template"]["spec"]
     own = pod()["terminationGracePeriodSeconds"]
     assert own > replica["terminationGracePeriodSeconds"]

@@ -179,7 +179,7 @@ def stream(client: openai.OpenAI, name: str) -> openai.Stream[Completion]:
     )
 
 
-def test_completions_and_streams(cluster: RayCluster) -> None:
+def test_streamed_completion_equals_the_whole_one(cluster: RayCluster) -> None:
     with cluster.client() as client:
         whole = client.completions.create(
             model=cluster.name, prompt=PROMPT, max_tokens=20, temperature=0
@@ -195,7 +195,7 @@ def test_completions_and_streams(cluster: RayCluster) -> None:
     assert len(chunks) == 20
 
 
-def test_a_large_body_arrives(cluster: RayCluster) -> None:
+def test_large_body_is_refused_by_the_server_not_by_ray(cluster: RayCluster) -> None:
     body = b'{"model": "%s", "prompt": "%s"}' % (cluster.name.encode(), b"x" * 60_000_000)
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{cluster.url}/v1/completions", body, timeout=DEADLINE)

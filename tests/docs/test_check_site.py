@@ -22,7 +22,7 @@ from docs.check_site import loads_of_page, loads_of_style, main
         '<pre class="mermaid"><code>a</code></pre>',
     ],
 )
-def test_loads_are_found(page: str):
+def test_external_resources_of_a_page_are_found(page: str):
     assert len(loads_of_page(page)) == 1
 
 
@@ -45,7 +45,7 @@ def test_external_url_of_a_style_is_found():
     assert loads_of_style("@font-face { src: url(../fonts/a.woff2) }") == []
 
 
-def test_the_whole_site_is_read(tmp_path, capsys):
+def test_check_of_a_site_names_the_page_that_loads(tmp_path, capsys):
     assert main([str(tmp_path)]) == 1
     (tmp_path / "index.html").write_text("<p>a</p>")
     assert main([str(tmp_path)]) == 0

@@ -49,7 +49,7 @@ def homeless(_: int) -> pwd.struct_passwd:
         ({}, None, None),
     ],
 )  # fmt: skip
-def test_every_reader_follows_the_specification(monkeypatch, environ, cache, state):
+def test_user_directories_follow_the_xdg_specification(monkeypatch, environ, cache, state):
     monkeypatch.setattr(pwd, "getpwuid", homeless)
     assert user_directory("cache", environ) == (Path(cache) if cache else None)
     assert user_directory("state", environ) == (Path(state) if state else None)
@@ -182,7 +182,7 @@ def test_an_entry_that_was_changed_is_not_used(cache, tmp_path, caplog, kind: st
     assert cache.find("gguf", KEYS[1]) is None
 
 
-def test_one_at_a_time(tmp_path) -> None:
+def test_locked_file_is_refused_until_it_is_released(tmp_path) -> None:
     path = tmp_path / "lock"
     held = lock_file(path)
     with pytest.raises(BlockingIOError, match="another process uses it"):
@@ -288,7 +288,7 @@ def test_least_recently_used_entry_is_deleted_first(tmp_path):
     assert [key for key in KEYS if cache.find("model", key)] == [KEYS[4]], "the newest one stays"
 
 
-def test_only_what_is_ours_is_removed(tmp_path):
+def test_cleaning_removes_entries_of_the_cache_only(tmp_path):
     cache = DiskCache(tmp_path, max_size=0)
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "weights").write_text("x" * 1000)

@@ -47,7 +47,9 @@ MEMORY_V1 = {
         ({"cpu.max": "25000 50000"}, 0.5),
     ],
 )
-def test_a_quota_of_version_2(tmp_path: Path, files: Mapping[str, str], expected: float) -> None:
+def test_cpu_quota_is_read_from_cgroup_version_2(
+    tmp_path: Path, files: Mapping[str, str], expected: float
+) -> None:
     write_cgroup2(tmp_path, files)
     assert cpu_quota(tmp_path) == expected
 
@@ -70,7 +72,9 @@ def test_a_quota_of_version_2(tmp_path: Path, files: Mapping[str, str], expected
     ],
     ids=["no cgroup", "no limit", "room", "beyond the limit", "a model's file was read"],
 )
-def test_memory_of_version_2(tmp_path: Path, files: Mapping[str, str], expected: float) -> None:
+def test_memory_left_is_read_from_cgroup_version_2(
+    tmp_path: Path, files: Mapping[str, str], expected: float
+) -> None:
     write_cgroup2(tmp_path, files)
     assert memory_left(tmp_path) == expected
 
@@ -130,7 +134,9 @@ def test_the_tightest_limit_of_the_groups_above_counts(tmp_path: Path) -> None:
         ("/kubepods/pod10", "/kubepods/pod1"),
     ],
 )
-def test_version_1_within_a_container(tmp_path: Path, path: str, mounted: str) -> None:
+def test_limits_are_read_from_cgroup_version_1_in_a_container(
+    tmp_path: Path, path: str, mounted: str
+) -> None:
     write_membership(
         tmp_path,
         f"9:name=systemd:/x\n4:memory:{path}\n2:cpu,cpuacct:{path}\n0::/",
@@ -146,7 +152,7 @@ def test_version_1_within_a_container(tmp_path: Path, path: str, mounted: str) -
     assert (cpu_quota(tmp_path), memory_left(tmp_path)) == (1.5, 2 * GIB)
 
 
-def test_version_1_without_limits_and_beside_a_container(tmp_path: Path) -> None:
+def test_cgroup_version_1_without_limits_has_those_of_its_parent(tmp_path: Path) -> None:
     write_membership(
         tmp_path,
         "2:cpu:/system/a",

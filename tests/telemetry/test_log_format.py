@@ -57,7 +57,7 @@ def test_the_lines_of_a_traceback_are_indented(logged, text):
     assert all(line.startswith("  ") and line.isprintable() for line in rest)
 
 
-def test_a_message_that_utf8_cannot_hold(logged):
+def test_message_with_surrogates_is_escaped(logged):
     assert logged(lambda logger: logger.error("bad %s", "\ud800")).endswith("bad \\ud800\n")
 
 
@@ -74,7 +74,7 @@ def test_the_time_is_that_of_the_access_log(logged):
     assert timestamp(1_700_000_000.0) == "2023-11-14T22:13:20.000Z"
 
 
-def test_a_record_as_json():
+def test_json_form_has_the_members_of_a_record():
     def write(logger: logging.Logger) -> None:
         try:
             fail(HOSTILE[0])

@@ -179,7 +179,7 @@ def test_index_page_has_security_headers(files: PageFiles) -> None:
     assert fields["Cache-Control"] == "no-cache"
 
 
-def test_its_files_are_kept_for_ever(files: PageFiles) -> None:
+def test_files_of_the_page_are_immutable_for_caches(files: PageFiles) -> None:
     for name, file in files.others.items():
         response = get(files, f"/ui/{files.version}/{name}")
         assert (response.status, response.body) == (200, file.body)
@@ -187,7 +187,7 @@ def test_its_files_are_kept_for_ever(files: PageFiles) -> None:
 
 
 @pytest.mark.parametrize("path", ["/ui/0/main.js", "/ui/{version}/no.js", "/ui/{version}/a/b.js"])
-def test_there_is_no_such_file(files: PageFiles, path: str) -> None:
+def test_unknown_file_is_a_404(files: PageFiles, path: str) -> None:
     response = get(files, path.format(version=files.version))
     assert response.status == 404
     assert response.content_type == "application/json"

@@ -113,7 +113,7 @@ def test_page_has_no_axe_violations(
         assert opened.page.evaluate("() => document.documentElement.scrollWidth") <= width
 
 
-def test_keys_alone_are_enough(browser: Browser, quick_server: UiServer) -> None:
+def test_page_is_usable_by_keyboard_alone(browser: Browser, quick_server: UiServer) -> None:
     with window(browser, quick_server, reduced_motion="reduce") as opened:
         opened.open()
         press = opened.page.keyboard.press
@@ -142,7 +142,7 @@ def test_keys_alone_are_enough(browser: Browser, quick_server: UiServer) -> None
     ("locale", "send", "tag"),
     [("de-AT", "Senden", "de"), ("zh-CN", "发送", "zh-CN"), ("fr-FR", "Send", "en")],
 )
-def test_the_language_is_the_browsers(
+def test_page_has_the_language_of_the_browser(
     browser: Browser, quick_server: UiServer, locale: str, send: str, tag: str
 ) -> None:
     with window(browser, quick_server, locale=locale) as opened:

@@ -52,7 +52,9 @@ def test_a_chat_is_answered_and_found_again(browser: Browser, quick_server: UiSe
         assert second.page.url == address
 
 
-def test_a_call_is_answered_by_hand(browser: Browser, quick_server: UiServer) -> None:
+def test_tool_call_is_answered_by_the_typed_output(
+    browser: Browser, quick_server: UiServer
+) -> None:
     with window(browser, quick_server) as opened:
         opened.open()
         opened.set(temperature="0", tools=json.dumps([TOOL]))
@@ -107,7 +109,7 @@ def test_edited_message_starts_a_branch_of_the_chat(
         expect(opened.page.get_by_role("heading", name="What shall we talk about?")).to_be_visible()
 
 
-def test_settings_of_the_page_are_sent(browser: Browser, quick_server: UiServer) -> None:
+def test_request_has_the_settings_of_the_page(browser: Browser, quick_server: UiServer) -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     with window(browser, quick_server) as opened:
         opened.open()
@@ -142,7 +144,7 @@ def test_settings_of_the_page_are_sent(browser: Browser, quick_server: UiServer)
         assert "name" in json.loads(opened.answers()[0])
 
 
-def test_an_export_asks_the_same_again(browser: Browser, quick_server: UiServer) -> None:
+def test_exported_program_repeats_the_request(browser: Browser, quick_server: UiServer) -> None:
     with window(browser, quick_server) as opened:
         opened.open()
         opened.set(temperature="0", seed="3")

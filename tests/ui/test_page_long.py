@@ -42,7 +42,9 @@ def add(a, b):
 """
 
 
-def test_two_thousand_messages_scroll(browser: Browser, quick_server: UiServer) -> None:
+def test_chat_of_two_thousand_messages_scrolls_smoothly(
+    browser: Browser, quick_server: UiServer
+) -> None:
     items = [
         {"role": "assistant" if index % 2 else "user", "content": f"Message {index}: {PARAGRAPH}"}
         for index in range(NUM_MESSAGES)

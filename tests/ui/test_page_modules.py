@@ -90,7 +90,7 @@ def scrape(generated: int, prompts: int, hits: int, waits: list[int]) -> str:
     return "\n".join(lines)
 
 
-def test_rates_between_two_scrapes(opened: Window) -> None:
+def test_engine_rates_are_differences_of_two_scrapes(opened: Window) -> None:
     rates = call(
         opened,
         "live/engine_rates.js",
@@ -115,7 +115,7 @@ def test_rates_between_two_scrapes(opened: Window) -> None:
     assert (whole["stepPrompts"], whole["stepAnswers"]) == (2.5, 1)  # of those that generate
 
 
-def test_a_program_has_pythons_spelling(opened: Window) -> None:
+def test_python_program_sends_the_request(opened: Window) -> None:
     request = {
         "model": "m",
         "input": [{"role": "user", "content": [{"type": "input_text", "text": "a\n'b'"}]}],

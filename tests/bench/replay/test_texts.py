@@ -9,7 +9,6 @@ import pytest
 from tokenizers import Tokenizer
 
 from bench.replay.agent_loops import NUM_CALLS, agent_loops
-from bench.replay.chats import chats
 from bench.replay.edits import edits
 from bench.replay.extraction import SCHEMA, extraction
 from bench.replay.packages import Package
@@ -52,11 +51,6 @@ def test_changes_of_a_file_are_all_that_changes() -> None:
         assert changed.count(old) == 1
         changed = changed.replace(old, new)
     assert changed == NEW
-
-
-def test_rewritten_parts_are_left_out() -> None:
-    package = Package("some", {"a.py": OLD}, {"a.py": "other = 1\n" * 100})
-    assert list(package.changes(12)) == []
 
 
 def test_edits_answer_with_the_newer_text(vocabulary: Vocabulary) -> None:
@@ -104,9 +98,3 @@ def test_an_agent_edits_what_it_has_read(vocabulary: Vocabulary) -> None:
     for _, old, new in some:
         assert old not in changed
         assert new in changed
-
-
-def test_chats_carry_their_history(vocabulary: Vocabulary) -> None:
-    (session,) = chats([["first", "second", "third", "fourth"]], vocabulary)
-    assert [text(vocabulary, turn.answer) for turn in session.turns] == ["second", "fourth"]
-    assert "second" in text(vocabulary, session.turns[1].prompt)

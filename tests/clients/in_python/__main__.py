@@ -53,11 +53,12 @@ def _python(environments: Path, client: str) -> Path:
 
 
 def _run(environments: Path, client: str, url: str) -> bool:
-    script = HERE / f"use_{client.replace('-', '_')}.py"
-    command = [_python(environments, client), script, f"{url}/v1", NAME]
+    module = f"use_{client.replace('-', '_')}"
+    program = f"import sys, {module}; {module}.main(*sys.argv[1:])"
+    command = [_python(environments, client), "-c", program, f"{url}/v1", NAME]
     # litellm takes the prices of models from its package, not from a network.
     environ = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    ran = subprocess.run(command, env=environ, check=False, timeout=TIMEOUT)
+    ran = subprocess.run(command, cwd=HERE, env=environ, check=False, timeout=TIMEOUT)
     is_good = ran.returncode == 0
     print(f"{client}: {'good' if is_good else 'FAILED'}", flush=True)
     return is_good
@@ -79,7 +80,7 @@ def main() -> int:
     server = start_server(*(part for model in models for part in ("--model", model)))
     try:
         with tempfile.TemporaryDirectory() as folder:
-            environments = options.environments or Path(folder)
+            environments = (options.environments or Path(folder)).absolute()
             chosen = options.clients or list(CLIENTS)
             results = [_run(environments, client, server.url) for client in chosen]
     finally:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import cohere
 
 DOCUMENTS = ["The sky is blue.", "Paris is the capital of France.", "Bread is made of flour."]
@@ -42,7 +40,3 @@ def _reason(
     except kind as error:
         return error.body["message"]
     raise AssertionError(f"no {kind.__name__}")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 from guidance import assistant, gen, select, user
 from guidance import json as gen_json
@@ -31,7 +30,3 @@ def main(url: str, name: str) -> None:
         assert model["choice"] in ("yes", "no")
         assert model["number"].isdigit()
         assert set(json.loads(model["person"])) == {"name", "age"}
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

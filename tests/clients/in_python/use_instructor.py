@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
@@ -55,7 +54,3 @@ def main(url: str, name: str) -> None:
             stream=True,
         )
         assert all(isinstance(person, Person) for person in people)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -3,21 +3,11 @@ retriever over the vectors of `OpenAIEmbeddings`."""
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated
-
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
-from pydantic import BaseModel, Field
-
-
-class Person(BaseModel):
-    """A person."""
-
-    name: Annotated[str, Field(max_length=20)]
-    age: int
+from person import Person
 
 
 @tool
@@ -110,7 +100,3 @@ def retrieve(url: str) -> None:
         (found,) = retriever.invoke(text)
         assert found.page_content == text
     assert len(embeddings.embed_query("Hello")) == len(embeddings.embed_documents(texts)[0])
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

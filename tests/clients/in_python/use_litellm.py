@@ -4,11 +4,9 @@ responses."""
 from __future__ import annotations
 
 import json
-import sys
-from typing import Annotated
 
 import litellm
-from pydantic import BaseModel, Field
+from person import Person
 
 TOOL = {
     "type": "function",
@@ -22,11 +20,6 @@ TOOL = {
         },
     },
 }
-
-
-class Person(BaseModel):
-    name: Annotated[str, Field(max_length=20)]
-    age: int
 
 
 def main(url: str, name: str) -> None:
@@ -65,7 +58,3 @@ def main(url: str, name: str) -> None:
         model=f"openai/{name}", api_base=url, api_key="none", input="Hello", max_output_tokens=16
     )
     assert response.output[0].content[0].text
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

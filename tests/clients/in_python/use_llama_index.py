@@ -3,22 +3,12 @@ vectors."""
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated
-
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
-from pydantic import BaseModel, Field
-
-
-class Person(BaseModel):
-    """A person."""
-
-    name: Annotated[str, Field(max_length=20)]
-    age: int
+from person import Person
 
 
 def get_weather(city: str) -> str:
@@ -59,7 +49,3 @@ def retrieve(url: str) -> None:
     for text in texts:
         (found,) = index.as_retriever(similarity_top_k=1).retrieve(text)
         assert found.text == text
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -44,7 +44,3 @@ def main(url: str, name: str) -> None:
         question = ("-o", "temperature", "0", "What is the weather in Paris?")
         for stream in ((), ("--no-stream",)):
             assert "18" in ask("--functions", FUNCTION, *stream, *question)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

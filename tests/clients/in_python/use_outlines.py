@@ -5,18 +5,12 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from typing import Annotated, Literal
+from typing import Literal
 
 import openai
 import outlines
 from outlines.types import CFG, Regex
-from pydantic import BaseModel, Field
-
-
-class Person(BaseModel):
-    name: Annotated[str, Field(max_length=20)]
-    age: int
+from person import Person
 
 
 def main(url: str, name: str) -> None:
@@ -38,7 +32,3 @@ def main(url: str, name: str) -> None:
                 "[a-c]{3}-[0-9]{2}", model("Which?", Regex("[a-c]{3}-[0-9]{2}"), max_tokens=300)
             )
             assert re.fullmatch("sum [0-9]{1,3}", model("What?", CFG(grammar), max_tokens=300))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

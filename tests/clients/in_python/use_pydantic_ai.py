@@ -4,23 +4,16 @@ each of its ways."""
 from __future__ import annotations
 
 import asyncio
-import sys
 from contextlib import suppress
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from person import Person
+from pydantic import Field
 from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput
 from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
-
-
-class Person(BaseModel):
-    """A person."""
-
-    name: Annotated[str, Field(max_length=20)]
-    age: int
 
 
 def get_weather(city: Annotated[str, Field(max_length=20)]) -> str:
@@ -58,7 +51,3 @@ def main(url: str, name: str) -> None:
     provider = OpenAIProvider(base_url=url, api_key="none")
     for kind in (OpenAIChatModel, OpenAIResponsesModel):
         asyncio.run(use(kind(name, provider=provider)))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from smolagents import OpenAIServerModel, ToolCallingAgent, tool
 from smolagents.models import ChatMessage
 
@@ -37,7 +35,3 @@ def main(url: str, name: str) -> None:
     agent = ToolCallingAgent(tools=[get_weather], model=model, max_steps=2, verbosity_level=0)
     agent.run("The weather in Paris?")
     assert agent.memory.steps
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -101,7 +101,9 @@ CHAT = {"model": "m", "messages": MESSAGES, "user": "u", "prompt_cache_key": "k"
         ("/v1/models", None, "", None),
     ],
 )  # fmt: skip
-def test_the_first_of_the_sources(script, path, body, session_id, expected):
+def test_affinity_key_is_of_the_first_source_that_is_there(
+    script, path, body, session_id, expected
+):
     data = None if body is None else json.dumps(body).encode()
     method = "GET" if body is None else "POST"
     assert script.key(data, path, method, x_session_id=session_id) == expected
@@ -237,7 +239,7 @@ def test_hostile_bodies_have_no_key(script, body):
         (b'  {"user": "u"} behind it', crc("u")),
     ],
 )
-def test_odd_bodies_that_have_one(script, body, expected):
+def test_odd_bodies_have_the_key_of_their_user(script, body, expected):
     assert script.key(body) == expected
 
 

@@ -135,7 +135,7 @@ async def test_large_bodies_pass_with_their_keys(three, size, framing):
     assert [answer["length"] for answer in answers] == [len(body) for body in asked]
 
 
-async def test_the_load_is_bounded(three):
+async def test_replica_gets_no_more_than_its_share_of_one_key(three):
     """Of what all comes with one key at once, no replica gets more than 1.5 times the mean."""
     tasks = []
     for _ in range(30):
@@ -162,7 +162,7 @@ async def test_the_frames_of_a_stream_come_one_by_one(one):
         await client.read_until(b"0\r\n\r\n")
 
 
-async def test_a_client_that_leaves_is_noticed(one):
+async def test_stream_of_a_disconnected_client_is_cancelled_at_the_replica(one):
     [replica] = one.replicas
     async with connected(one.port) as client:
         await client.send("GET", "/stream")
@@ -171,7 +171,7 @@ async def test_a_client_that_leaves_is_noticed(one):
         await replica.cancelled.wait()
 
 
-async def test_the_ids_of_a_request(one):
+async def test_request_keeps_its_id_and_trace_in_answer_and_log(one):
     [replica] = one.replicas
     ids = {"x_request_id": "mine", "traceparent": TRACE}
     answer = await ask(one.port, "POST", CHATS, chat("Hi"), **ids)
@@ -205,7 +205,7 @@ async def test_clients_reach_allowed_paths_only(one):
 # What happens to replicas
 
 
-async def test_a_full_replica(two):
+async def test_request_refused_by_a_full_replica_is_asked_once_elsewhere(two):
     """Another is asked once; a client is told so when that is full, too."""
     home, other = await two.home_and_other()
     home.is_full = True
@@ -223,7 +223,7 @@ async def test_a_full_replica(two):
     assert await two.names(1, "s") == {home.name}  # to be full is no reason for an ejection
 
 
-async def test_a_killed_replica(two):
+async def test_killed_replica_ends_its_own_streams_only(two):
     """Its own streams end, what it has begun is not asked again, and nobody else notices."""
     home, other = await two.home_and_other()
     async with connected(two.port) as stream, connected(two.port) as begun:
@@ -250,7 +250,7 @@ async def test_a_killed_replica(two):
     assert await two.names(5, "s") == {home.name}
 
 
-async def test_a_replica_that_drains(two):
+async def test_draining_replica_gets_no_new_requests(two):
     home, other = await two.home_and_other()
     async with connected(two.port) as client:
         await client.send("POST", "/slow", chat("Hi"), x_session_id="s")
@@ -264,7 +264,7 @@ async def test_a_replica_that_drains(two):
         assert json_of(await client.answer())["replica"] == home.name
 
 
-async def test_a_replica_that_is_no_longer_listed(two):
+async def test_unlisted_replica_finishes_its_streams_and_gets_no_requests(two):
     """It finishes what it does, and gets nothing new."""
     home, other = await two.home_and_other()
     async with connected(two.port) as client:

@@ -47,7 +47,7 @@ def manager() -> Any:
 
 @needs_envoy
 @pytest.mark.parametrize("name", BOOTSTRAPS)
-def test_the_files_are_valid(name):
+def test_bootstrap_files_are_valid_for_envoy(name):
     done = subprocess.run(
         [str(ENVOY), "--mode", "validate", "-c", name],
         cwd=SOURCE,
@@ -129,7 +129,7 @@ def test_render_command_writes_endpoints_and_listeners(tmp_path):
 
 
 @needs_envoy
-async def test_tls_and_http2(tmp_path):
+async def test_rendered_listener_serves_http2_and_http1_over_tls(tmp_path):
     (tmp_path / "tls").mkdir()
     for suffix in ("crt", "key"):
         shutil.copy(TLS / f"first.{suffix}", tmp_path / f"tls/tls.{suffix}")
@@ -209,7 +209,7 @@ def name_server(addresses: list[str]) -> Iterator[int]:
 
 
 @needs_envoy
-async def test_the_addresses_of_a_name(tmp_path):
+async def test_replicas_follow_the_addresses_of_their_name(tmp_path):
     first, second = (Replica(name, asyncio.Queue()) for name in "ab")
     await first.start("127.0.0.1:0")
     port = first.address.rpartition(":")[2]

@@ -184,7 +184,7 @@ async def test_equal_keys_meet_at_one_replica(two):
     assert {json_of(answer)["replica"] for answer in answers} == {"a", "b"}
 
 
-async def test_the_load_is_bounded(two):
+async def test_replica_gets_no_more_than_its_share_of_one_key(two):
     tasks = []
     for _ in range(20):
         asking = ask(two.port, "POST", "/slow", b"{}", x_session_id="s")
@@ -199,7 +199,7 @@ async def test_the_load_is_bounded(two):
 # What passes
 
 
-async def test_streams_ids_and_large_bodies(one):
+async def test_stream_id_trace_and_large_body_pass_unchanged(one):
     [replica] = one.replicas
     async with connected(one.port) as client:
         await client.send("GET", "/stream")
@@ -241,7 +241,7 @@ async def test_clients_reach_allowed_paths_only(one):
     assert (answer.status, json_of(answer)) == (503, {"error": "no replica is ready"})
 
 
-async def test_tls_and_http2(tmp_path):
+async def test_listener_negotiates_http2_over_tls(tmp_path):
     async with fleet(tmp_path, "a", tls=True) as running:
         context = ssl.create_default_context(cafile=str(TLS / "first.crt"))
         context.set_alpn_protocols(["h2"])
@@ -255,7 +255,7 @@ async def test_tls_and_http2(tmp_path):
 # What happens to replicas
 
 
-async def test_a_full_replica(two):
+async def test_request_refused_by_a_full_replica_is_asked_elsewhere(two):
     [name] = await two.names(1, "s")
     home, other = two.with_other(name)
     home.is_full = True
@@ -270,7 +270,7 @@ async def test_a_full_replica(two):
     assert (home.num_asked, other.num_asked) == (1, 1)
 
 
-async def test_a_replica_that_drains(two):
+async def test_draining_replica_gets_no_new_requests(two):
     async with connected(two.port) as client:
         await client.send("POST", "/slow", b"{}", x_session_id="s")
         busy, other = two.with_other((await two.arrival()).name)
@@ -283,7 +283,7 @@ async def test_a_replica_that_drains(two):
         assert json_of(await client.answer())["replica"] == busy.name
 
 
-async def test_a_replica_that_is_killed_while_it_computes(two):
+async def test_request_of_a_killed_replica_fails_with_502(two):
     """The request is not asked again, and nobody else notices."""
     async with connected(two.port) as client:
         await client.send("POST", "/slow", b"{}", x_session_id="s")
@@ -295,7 +295,7 @@ async def test_a_replica_that_is_killed_while_it_computes(two):
     assert await two.names(20, "s") == {other.name}
 
 
-async def test_a_replica_that_is_killed_within_a_stream(two):
+async def test_stream_of_a_killed_replica_ends(two):
     """The stream ends, and nobody else notices."""
     async with connected(two.port) as client:
         await client.send("GET", "/stream", x_session_id="s")

@@ -25,8 +25,3 @@ def test_output_of_wrk_is_parsed(errors: str, num_lost: int) -> None:
     read_output(OUTPUT.format(errors=errors), outcome)
     assert (outcome.num_answers, outcome.num_refused, outcome.num_lost) == (18830, 5, num_lost)
     assert (outcome.p50, outcome.p99, outcome.longest) == (101.5, 4711.0, 5150.2)
-
-
-def test_wrk_output_without_figures_ends_with_the_error() -> None:
-    with pytest.raises(SystemExit, match="unable to connect"):
-        read_output("unable to connect to 127.0.0.1:8000 Connection refused", WrkOutcome())

@@ -43,14 +43,3 @@ def test_synchronized_writes_survive_a_power_cut(loss):
     assert {files["a"][:4] for files in found} == {b"new."}
     assert {len(files["a"]) for files in found} <= {4, 8}
     assert {"b" in files for files in found} == {True, False}
-
-
-def test_a_write_that_is_not_synchronized_is_lost_in_parts():
-    disk = SimulatedDisk({})
-    disk.apply(FileChange(Kind.OPEN, "a"))
-    disk.apply(FileChange(Kind.SYNC, "a"))
-    disk.apply(FileChange(Kind.WRITE, "a", 100, b"x" * 2000))
-    lost = LOSSES["some sectors are missing"]
-    found = {disk.after_cut(lost, Random(seed))["a"] for seed in range(50)}
-    assert len(found) > 10
-    assert {contents[100:512] for contents in found} <= {b"", b"x" * 412, bytes(412)}

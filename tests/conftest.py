@@ -117,7 +117,10 @@ def user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 def signal_handlers() -> Iterator[None]:
     """A server that ends within a test leaves signals ignored, as a process about to end should;
     the processes that later tests start would inherit that, and never end."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
     yield
     for number, handler in handlers.items():
         if signal.getsignal(number) != handler:

@@ -38,7 +38,7 @@ async def idle(runner: BatchRunner) -> None:
 
 
 @pytest.mark.slow
-async def test_batches_belong_to_a_tenant_and_old_ones_are_dropped(server, tmp_path) -> None:
+async def test_batches_belong_to_a_tenant_and_the_oldest_are_dropped(server, tmp_path) -> None:
     runner = BatchRunner(tmp_path / "batches", BatchConfig(max_kept=2), server.parts)
     for number in range(3):
         await runner.add(numbered(number, tenant="a"))
@@ -56,7 +56,7 @@ async def test_batches_belong_to_a_tenant_and_old_ones_are_dropped(server, tmp_p
     await runner.close()
 
 
-async def test_the_next_process_goes_on(server, tmp_path) -> None:
+async def test_next_process_runs_the_unfinished_batches(server, tmp_path) -> None:
     server.num_answers = 5
     first = BatchRunner(tmp_path / "batches", BatchConfig(), server.parts)
     await first.add(numbered(1))
@@ -74,7 +74,7 @@ async def test_the_next_process_goes_on(server, tmp_path) -> None:
     assert third.num_running == 0
 
 
-async def test_bounds_and_cancellation(server, tmp_path) -> None:
+async def test_unfinished_batches_are_bounded_and_can_be_cancelled(server, tmp_path) -> None:
     server.num_answers = 5
     runner = BatchRunner(tmp_path / "batches", BatchConfig(max_unfinished=1), server.parts)
     record = numbered(1)
@@ -111,7 +111,7 @@ class SlowDisk:
         raise OSError("read-only")
 
 
-async def test_a_client_that_leaves_has_made_the_batch(server, tmp_path, monkeypatch) -> None:
+async def test_batch_of_a_client_that_disconnects_is_created(server, tmp_path, monkeypatch) -> None:
     """It would run after the next start otherwise, and nobody could see it before."""
     runner = BatchRunner(tmp_path / "batches", BatchConfig(max_unfinished=1), server.parts)
     disk = SlowDisk(runner, monkeypatch)
@@ -131,7 +131,7 @@ async def test_a_client_that_leaves_has_made_the_batch(server, tmp_path, monkeyp
     assert await server.files.delete("", "file-in")
 
 
-async def test_a_client_that_leaves_has_cancelled_the_batch(server, tmp_path, monkeypatch) -> None:
+async def test_cancel_of_a_client_that_disconnects_is_done(server, tmp_path, monkeypatch) -> None:
     server.num_answers = 5
     runner = BatchRunner(tmp_path / "batches", BatchConfig(), server.parts)
     record = numbered(1)

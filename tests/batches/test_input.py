@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -33,7 +34,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_limit_changes() -> None:
+async def test_line_slots_follow_a_changed_limit() -> None:
     limit = 2
     slots = LineSlots(lambda: limit)
     tasks = [asyncio.ensure_future(slots.acquire(1)) for _ in range(6)]
@@ -77,45 +78,29 @@ async def test_cancelled_waiter_passes_its_slot_on() -> None:
     assert [task.cancelled() for task in tasks] == [True, True, False, True]
 
 
-async def test_an_owner_without_a_slot_gets_one_beside_those_of_another() -> None:
-    slots = LineSlots(lambda: 2)
-    many = [asyncio.ensure_future(slots.acquire(1, "many")) for _ in range(4)]
-    one = [asyncio.ensure_future(slots.acquire(1, "one")) for _ in range(2)]
-    await settle()
-    assert [task.done() for task in (*many, *one)] == [True, True, False, False, True, False]
-    slots.release(1, "many")
-    slots.release(1, "many")
-    await settle()
-    assert [task.done() for task in (*many, *one)].count(True) == 5
-    for task in (*many, *one):
-        task.cancel()
-    await asyncio.gather(*many, *one, return_exceptions=True)
-
-
 # Long work in a thread rests, by steps and by bytes, and ends when it is told to.
 
 
 @pytest.mark.parametrize(
     ("sizes", "num_rests"), [([1] * 31, 0), ([1] * 64, 2), ([100_000] * 4, 2), ([10**6] * 3, 3)]
 )
-def test_slow_pace_rests_after_many_lines_or_bytes(
-    monkeypatch, sizes: list[int], num_rests: int
-) -> None:
+def test_slow_pace_rests_after_many_lines_or_bytes(monkeypatch, sizes, num_rests: int) -> None:
     rests: list[float] = []
     monkeypatch.setattr(input.time, "sleep", rests.append)
-    quick, slow = Pace(), Pace(0.25)
-    for size in sizes:
-        quick.spend(size)
-        slow.spend(size)
+    for pace in (Pace(), Pace(0.25)):
+        for size in sizes:
+            pace.spend(size)
     assert rests == [0.25] * num_rests
 
 
-def test_stopped_pace_raises_at_the_next_line() -> None:
-    one = Pace()
-    one.spend(5)
-    one.stop()
-    with pytest.raises(Stopped):
-        one.spend(5)
+def test_check_rests_at_every_pass_over_the_lines(tmp_path, monkeypatch) -> None:
+    """A second pass finds the lines whose ids have equal hashes."""
+    rests: list[float] = []
+    monkeypatch.setattr(input.time, "sleep", rests.append)
+    check(tmp_path, *(line(str(id)) for id in range(100)), pace=Pace(0.5))
+    assert rests == [0.5] * 3
+    check(tmp_path, *(line(str(id % 99)) for id in range(100)), pace=Pace(0.5))
+    assert rests == [0.5] * 9
 
 
 # Inputs are checked whole before anything runs.
@@ -129,13 +114,14 @@ def line(custom_id: object = "a", **fields: object) -> str:
     return json.dumps({**whole, **fields})
 
 
-def check(tmp_path, *lines: str, endpoint: str | None = URL, max_lines: int = 100) -> CheckedInput:
-    (tmp_path / "in").write_text("\n".join(lines))
-    models = {"m": "m", "alias": "m", None: "m", "n": "n"}
-    rules = InputRules(
-        endpoint, {URL, "/v1/y"}.__contains__, lambda name, url: models.get(name), max_lines
-    )
-    return check_input(tmp_path / "in", rules)
+MODELS = {"m": "m", "alias": "m", None: "m", "n": "n"}
+RULES = InputRules(URL, {URL, "/v1/y"}.__contains__, lambda name, url: MODELS.get(name), 100)
+
+
+def check(path: Path, *lines: str | bytes, pace: Pace | None = None, **rules) -> CheckedInput:
+    content = (line if isinstance(line, bytes) else line.encode() for line in lines)
+    (path / "in").write_bytes(b"\n".join(content))
+    return check_input(path / "in", replace(RULES, **rules), pace or Pace())
 
 
 def test_valid_lines_are_counted_without_errors(tmp_path) -> None:
@@ -154,18 +140,18 @@ def test_valid_lines_are_counted_without_errors(tmp_path) -> None:
         ("{", "invalid_json_line", None),
         ("[]", "invalid_json_line", None),
         ("[" * 100_000, "invalid_json_line", None),
-        ('"\ud800"'.encode("utf-8", "surrogatepass").decode("latin-1"), "invalid_json_line", None),
+        (b'{"model":"\xff"}', "invalid_json_line", None),
+        (b'{"custom_id":"b","stream":"\xff"}', "invalid_json_line", None),
+        (b'{"custom_id":"b","prompt":"\xed\xa0\x80"}', "invalid_json_line", None),
         (line(None), "missing_required_parameter", "custom_id"),
         (line(method=None), "missing_required_parameter", "method"),
         (line(url=None), "missing_required_parameter", "url"),
         (line(body=None), "missing_required_parameter", "body"),
-        (json.dumps({"custom_id": "a"}), "missing_required_parameter", "method"),
         (line(""), "invalid_custom_id", "custom_id"),
         (line(5), "invalid_custom_id", "custom_id"),
         (line("x" * 513), "invalid_custom_id", "custom_id"),
         (line(method="GET"), "invalid_method", "method"),
         (line(url="/v1/files"), "invalid_url", "url"),
-        (line(url=5), "invalid_url", "url"),
         (line(url="/v1/y"), "mismatched_url", "url"),
         (line(body=[]), "invalid_body", "body"),
         (line(body={"model": 5}), "invalid_model", "body.model"),
@@ -179,25 +165,7 @@ def test_input_fault_has_its_line_number(tmp_path, bad, code, param) -> None:
     assert len(error.message) < 200
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        b'{"model":"\xff"}',
-        b'{"model":"m","stream":"\xff"}',
-        b'{"model":"m","prompt":"\xed\xa0\x80"}',
-    ],
-)
-def test_line_that_is_not_utf8_has_its_number(tmp_path, bad: bytes) -> None:
-    (tmp_path / "in").write_bytes(
-        line("a").encode() + b"\n" + line("b").encode().replace(b'{"model": "m"}', bad)
-    )
-    rules = InputRules(URL, {URL}.__contains__, lambda name, url: name, 100)
-    [error] = check_input(tmp_path / "in", rules).errors
-    assert (error.code, error.line) == ("invalid_json_line", 2)
-    assert error.message == "the line is not UTF-8"
-
-
-def test_ids_that_come_twice(tmp_path) -> None:
+def test_repeated_ids_are_errors_of_the_later_lines(tmp_path) -> None:
     lines = [line(f"{number % 90}") for number in range(100)]
     errors = check(tmp_path, *lines).errors
     assert [error.line for error in errors] == list(range(91, 101))
@@ -217,37 +185,16 @@ def test_empty_or_too_large_input_has_an_error(tmp_path, monkeypatch) -> None:
     assert {error.code for error in check(tmp_path, *lines).errors} == {"line_too_long"}
 
 
-def write(tmp_path, *lines: str) -> InputRules:
-    (tmp_path / "in").write_text("\n".join(lines))
-    return InputRules(URL, {URL}.__contains__, lambda name, url: name, 1000)
-
-
-@pytest.mark.parametrize("repeated", [False, True])
-def test_many_lines_leave_time_for_others(tmp_path, monkeypatch, repeated: bool) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr(input.time, "sleep", pauses.append)
-    ids = [*range(99), 50 if repeated else 99]
-    rules = write(tmp_path, *(line(str(id)) for id in ids))
-    errors = check_input(tmp_path / "in", rules, Pace(0.5)).errors
-    assert [error.line for error in errors] == [100] * repeated
-    count = 6 if repeated else 3
-    assert pauses == [0.5] * count
-    check_input(tmp_path / "in", rules)
-    assert len(pauses) == count
-
-
-def test_stopped_check_ends_early(tmp_path) -> None:
+@pytest.mark.parametrize("lines", [[line(), ""], [""] * 6], ids=["requests", "blank lines"])
+def test_stopped_check_ends_early(tmp_path, lines: list[str]) -> None:
     stopped = Pace()
     stopped.stop()
-    for lines in ([line()], [""] * 5):
-        rules = write(tmp_path, *lines, "")
-        with pytest.raises(Stopped):
-            check_input(tmp_path / "in", rules, stopped)
+    with pytest.raises(Stopped):
+        check(tmp_path, *lines, pace=stopped)
 
 
-def test_ids_are_looked_at_no_further_than_lines(tmp_path) -> None:
-    rules = replace(write(tmp_path, *(line("a") for _ in range(50))), max_lines=3)
-    errors = check_input(tmp_path / "in", rules).errors
+def test_input_with_too_many_lines_is_read_no_further(tmp_path) -> None:
+    errors = check(tmp_path, *[line()] * 50, max_lines=3).errors
     assert [(error.code, error.line) for error in errors] == [
         ("too_many_requests", None),
         ("duplicate_custom_id", 2),
@@ -255,46 +202,27 @@ def test_ids_are_looked_at_no_further_than_lines(tmp_path) -> None:
     ]
 
 
-def test_a_long_line_is_weighed_before_it_is_decoded(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("value", ["x" * 200, "["], ids=["long", "deep"])
+def test_heavy_line_is_weighed_before_it_is_decoded(tmp_path, monkeypatch, value: str) -> None:
     def weigh(content: bytes) -> None:
         weighed.append(content)
         raise MalformedBody("too heavy")
 
     weighed: list[bytes] = []
-    long = line("b", body={"model": "m", "prompt": "x" * 200})
-    rules = replace(write(tmp_path, line("a"), long, line("a")), weigh=weigh)
-    monkeypatch.setattr(input, "_WEIGHED", 200)
-    errors = check_input(tmp_path / "in", rules).errors
+    heavy = line("b", body={"model": "m", "prompt": value})
+    if value == "[":
+        heavy = heavy.replace('"["', "[" * 950 + "]" * 950)
+    else:
+        monkeypatch.setattr(input, "_WEIGHED", 200)
+    errors = check(tmp_path, line("a"), heavy, line("a"), weigh=weigh).errors
     assert [(error.line, error.message) for error in errors] == [
         (2, "too heavy"),
         (3, "custom_id: an earlier line has a too"),
     ]
-    assert weighed == [long.encode()]
-
-
-def test_many_brackets_are_weighed_too(tmp_path) -> None:
-    """Such a line may be deep: the thread that runs it may have less room for that."""
-
-    def weigh(content: bytes) -> None:
-        raise MalformedBody("too deep")
-
-    deep = line("b", body={"model": "m", "x": None}).replace("null", "[" * 950 + "]" * 950)
-    rules = replace(write(tmp_path, line("a"), deep), weigh=weigh)
-    [error] = check_input(tmp_path / "in", rules).errors
-    assert (error.code, error.line, error.message) == ("invalid_json_line", 2, "too deep")
+    assert weighed == [heavy.encode()]
 
 
 # Inputs are checked one at a time, in threads that nothing has to wait for.
-
-
-RULES = InputRules(URL, {URL}.__contains__, lambda name, url: name, 10)
-
-
-async def test_an_input_is_checked(tmp_path) -> None:
-    (tmp_path / "in").write_text(line())
-    assert (await InputChecker().check(tmp_path / "in", RULES)).num_requests == 1
-    with pytest.raises(OSError, match="No such file"):
-        await InputChecker().check(tmp_path / "none", RULES)
 
 
 class Checks:
@@ -329,7 +257,7 @@ def checks(monkeypatch) -> Checks:
 
 
 @pytest.mark.slow
-async def test_one_at_a_time_apart_from_other_work(tmp_path, checks) -> None:
+async def test_inputs_are_checked_one_at_a_time_apart_from_other_work(tmp_path, checks) -> None:
     checker = InputChecker()
     tasks = [asyncio.ensure_future(checker.check(tmp_path, RULES)) for _ in range(100)]
     await checks.have_begun(1)

@@ -18,7 +18,6 @@ from fastovms.parts.batches import runner as line_runner
 from fastovms.parts.batches.endpoints import refuse_line
 from fastovms.parts.batches.input import InputChecker, InputRules, LineSlots
 from fastovms.parts.batches.records import (
-    CANCELLED,
     AskLater,
     BatchLine,
     BatchRecord,
@@ -75,46 +74,31 @@ async def test_line_is_sent_as_a_request_of_its_tenant() -> None:
     assert (await site.caller().ask(line("/v1/plain"), "")).body == b"null"
 
 
-@pytest.mark.parametrize(
-    ("asked", "status", "words"),
-    [
-        (line(stream=True), 400, b"stream must not be true"),
-        (line(background=True), 400, b"background must not be true"),
-        (line("/v1/y"), 404, b"no such path"),
-    ],
-)
-async def test_unsupported_line_is_refused(asked, status, words) -> None:
-    site = Site()
-    answer = await site.caller().ask(asked, "")
-    assert answer.status == status
-    assert words in answer.body
+FORBIDDEN = "stream must not be true in a batch"
 
 
 @pytest.mark.parametrize(
-    ("url", "status", "error"),
+    ("asked", "status", "error"),
     [
-        ("/v3/x", 412, "stream must not be true in a batch"),
-        (
-            "/v1/messages",
-            400,
-            {"type": "invalid_request_error", "message": "stream must not be true in a batch"},
-        ),
-        (
-            "/v1/x",
-            400,
-            {
-                "message": "stream must not be true in a batch",
-                "type": "invalid_request_error",
-                "param": "stream",
-                "code": None,
-            },
-        ),
+        (line("/v3/x", stream=True), 412, FORBIDDEN),
+        (line("/v1/messages", stream=True), 400,
+         {"type": "invalid_request_error", "message": FORBIDDEN}),
+        (line(stream=True), 400, {"message": FORBIDDEN, "type": "invalid_request_error",
+                                  "param": "stream", "code": None}),
+        (line(background=True), 400, {"message": FORBIDDEN.replace("stream", "background"),
+                                      "type": "invalid_request_error", "param": "background",
+                                      "code": None}),
     ],
-)
-async def test_a_refusal_has_the_form_of_its_path(url: str, status: int, error: object) -> None:
-    answer = await Site().caller().ask(line(url, stream=True), "")
-    assert answer.status == status
-    assert orjson.loads(answer.body)["error"] == error
+)  # fmt: skip
+async def test_unsupported_line_is_refused_in_the_form_of_its_path(asked, status, error) -> None:
+    answer = await Site().caller().ask(asked, "")
+    assert (answer.status, orjson.loads(answer.body)["error"]) == (status, error)
+
+
+async def test_line_of_an_unknown_path_is_refused() -> None:
+    answer = await Site().caller().ask(line("/v1/y"), "")
+    assert answer.status == 404
+    assert b"no such path" in answer.body
 
 
 @pytest.mark.parametrize(
@@ -143,7 +127,9 @@ NUM_LINES = 300
 
 
 class Work:
-    def __init__(self, path) -> None:
+    """Lines that a `LineRunner` runs, with their results."""
+
+    def __init__(self, path, slots: LineSlots) -> None:
         self.input = path / "in"
         self.threads = DiskThreads("a")
         lines = [
@@ -152,25 +138,22 @@ class Work:
         ]
         self.input.write_text("\n".join(map(json.dumps, lines)))
         self.paths = ResultPaths(path / "output", path / "errors")
+        self.slots = slots
         self.asked: list[str] = []
+        self.is_open = True
         self.most_at_once = 0
-        self.slots = LineSlots(lambda: 5)
-        self.stop_at = NUM_LINES + 1
-        self.reached = asyncio.Event()
 
-    async def ask(self, line: BatchLine) -> LineAnswer:
+    async def ask(self, line: BatchLine) -> LineAnswer | AskLater:
         self.asked.append(line.custom_id)
         self.most_at_once = max(self.most_at_once, self.slots.num_used)
-        if len(self.asked) >= self.stop_at:
-            self.reached.set()
-            await asyncio.Event().wait()
         await asyncio.sleep(0)
-        return LineAnswer(400 if int(line.custom_id) % 50 == 0 else 200, "r", b"{}")
+        return LineAnswer(200, "r", b"{}") if self.is_open else AskLater(0.001)
 
-    def runner(self) -> tuple[LineRunner, ResultLog]:
+    async def run(self) -> None:
         log = ResultLog(self.paths, "k", NUM_LINES, self.threads)
         log.open()
-        return LineRunner(self.input, log, self.ask, self.slots, self.threads), log
+        await LineRunner(self.input, log, self.ask, self.slots, self.threads).run()
+        await log.close()
 
     def results(self) -> list[str]:
         text = "".join(path.read_text() for path in self.paths)
@@ -181,120 +164,42 @@ ALL = [str(number) for number in range(1, NUM_LINES + 1)]
 
 
 async def test_lines_that_wait_to_ask_again_leave_their_slots_to_other_batches(tmp_path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    stuck, other = Work(tmp_path / "a"), Work(tmp_path / "b")
-    other.slots = stuck.slots
-    is_open = False
-    asked: list[str] = []
-
-    async def ask(line: BatchLine) -> LineAnswer | AskLater:
-        asked.append(line.custom_id)
-        return LineAnswer(200, "r", b"{}") if is_open else AskLater(0.001)
-
-    stuck.ask = ask
-    runner, _ = stuck.runner()
-    task = asyncio.create_task(runner.run())
-    await asyncio.wait_for(other.runner()[0].run(), 60)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    slots = LineSlots(lambda: 5)
+    stuck, other = Work(tmp_path / "a", slots), Work(tmp_path / "b", slots)
+    stuck.is_open = False
+    task = asyncio.create_task(stuck.run())
+    await asyncio.wait_for(other.run(), 60)
     assert other.results() == ALL
     assert not task.done()
-    assert len(set(asked)) <= 2 * 5  # no more lines than a few wait
-    is_open = True
+    assert len(set(stuck.asked)) <= 2 * 5  # no more lines than a few wait
+    stuck.is_open = True
     await asyncio.wait_for(task, 60)
     assert stuck.results() == ALL
-    assert stuck.slots.num_used == 0
+    assert slots.num_used == 0
 
 
-async def test_a_batch_that_is_cancelled_while_its_lines_wait_has_no_slot(tmp_path) -> None:
-    work = Work(tmp_path)
-    asked = asyncio.Event()
-
-    async def ask(line: BatchLine) -> AskLater:
-        asked.set()
-        return AskLater(60.0)
-
-    work.ask = ask
-    runner, _ = work.runner()
-    task = asyncio.create_task(runner.run())
-    await asked.wait()
-    await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert work.slots.num_used == 0
-
-
-async def test_runner_answers_all_lines_with_at_most_five_at_once(tmp_path) -> None:
-    work = Work(tmp_path)
-    runner, log = work.runner()
-    await runner.run()
-    assert work.results() == ALL
-    assert work.asked == ALL
-    assert (log.num_completed, log.num_failed) == (294, 6)
-    assert work.most_at_once == 5
-    assert work.slots.num_used == 0
-    await log.close()
-
-
-async def test_a_run_that_was_cut_goes_on(tmp_path) -> None:
-    work = Work(tmp_path)
-    work.stop_at = 100
-    runner, log = work.runner()
-    task = asyncio.ensure_future(runner.run())
-    await work.reached.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await log.flush()
-    await log.close()
-    assert 90 < len(work.results()) < 100
-    assert work.slots.num_used == 0
-    work.stop_at = 10_000
-    runner, log = work.runner()
-    await runner.run()
-    await log.close()
-    assert work.results() == ALL
-
-
-async def test_skipped_lines_are_in_the_results(tmp_path) -> None:
-    work = Work(tmp_path)
-    runner, log = work.runner()
-    log.add(7, "7", LineAnswer(200, "r", b"{}"))
-    await runner.skip_rest(CANCELLED)
-    await log.close()
-    assert work.results() == ALL
-    assert work.asked == []
-    assert (log.num_completed, log.num_failed) == (1, NUM_LINES - 1)
-
-
-async def test_a_fault_ends_all(tmp_path) -> None:
-    work = Work(tmp_path)
-    runner, log = work.runner()
-    await log.close()
-    with pytest.raises(ExceptionGroup):
-        await runner.run()
-    assert work.slots.num_used == 0
-
-
-async def test_lines_are_looked_at_in_threads(tmp_path, monkeypatch) -> None:
-    """A long one would hold the event loop up."""
-
+async def test_lines_are_parsed_in_threads_and_run_in_order_within_the_slots(
+    tmp_path, monkeypatch
+) -> None:
     def parse(line: bytes) -> BatchLine:
         assert threading.current_thread() is not threading.main_thread()
         return parse_line(line)
 
     monkeypatch.setattr(line_runner, "parse_line", parse)
-    work = Work(tmp_path)
-    runner, log = work.runner()
-    await runner.run()
-    assert work.results() == ALL
-    await log.close()
+    work = Work(tmp_path, LineSlots(lambda: 5))
+    await work.run()
+    assert work.results() == work.asked == ALL
+    assert work.most_at_once == 5
+    assert work.slots.num_used == 0
 
 
 # A batch comes to its end from wherever it stands.
 
 
 BATCH_RUN_NUM_LINES = 40
+EVERY_LINE = list(range(1, BATCH_RUN_NUM_LINES + 1))
 
 
 class Server:
@@ -364,16 +269,13 @@ async def server(tmp_path):
     server.files.close()
 
 
-BATCH_RUN_ALL = list(range(1, BATCH_RUN_NUM_LINES + 1))
-
-
-async def test_the_whole_way(server) -> None:
+async def test_batch_runs_to_its_end(server) -> None:
     record = new_record(output_age=3600)
     await server.run(record).drive()
     assert record.status is BatchStatus.COMPLETED
     assert (record.total, record.completed, record.failed) == (BATCH_RUN_NUM_LINES, 36, 4)
     assert record.usage.input_tokens == 36
-    assert server.results(record) == BATCH_RUN_ALL == sorted(server.asked)
+    assert server.results(record) == EVERY_LINE == sorted(server.asked)
     file = server.files.find("", record.output_file_id)
     assert (file.purpose, file.expires_at) == ("batch_output", 4600)
     assert not list(server.work.iterdir())
@@ -394,14 +296,14 @@ async def cut(server: Server, record: BatchRecord, num_answers: int) -> None:
         await task
 
 
-async def test_it_goes_on_after_any_number_of_ends(server) -> None:
+async def test_batch_goes_on_after_several_ends_of_the_process(server) -> None:
     record = new_record()
     for num_answers in (5, 15, 25):
         await cut(server, record, num_answers)
     server.num_answers = 10**9
     await server.run(record).drive()
     assert record.status is BatchStatus.COMPLETED
-    assert server.results(record) == BATCH_RUN_ALL
+    assert server.results(record) == EVERY_LINE
     assert (record.completed, record.failed) == (36, 4)
 
 
@@ -451,17 +353,9 @@ async def test_end_of_a_batch_is_visible_after_it_is_stored(
     assert seen == [BatchStatus.VALIDATING if is_wrong else BatchStatus.FINALIZING] * 2
     assert server.saved[-1] is record.status
     assert record.status is (BatchStatus.FAILED if is_wrong else BatchStatus.COMPLETED)
-
-
-async def test_a_wrong_input_fails(server, tmp_path) -> None:
-    await server.files.delete("", "file-in")
-    await server.add_input("{")
-    record = new_record()
-    await server.run(record).drive()
-    assert record.status is BatchStatus.FAILED
-    assert [(error.line, error.code) for error in record.errors] == [(41, "invalid_json_line")]
-    assert server.asked == []
-    assert record.output_file_id is None
+    errors = [(error.line, error.code) for error in record.errors]
+    assert errors == [(41, "invalid_json_line")] * is_wrong
+    assert (server.asked == []) == (record.output_file_id is None) == is_wrong
 
 
 @pytest.mark.parametrize("cancels", [True, False])
@@ -478,14 +372,14 @@ async def test_batch_that_ends_early_has_a_result_for_every_line(server, cancels
     await task
     code = "batch_cancelled" if cancels else "batch_expired"
     assert record.status == code.removeprefix("batch_")
-    assert server.results(record) == BATCH_RUN_ALL
+    assert server.results(record) == EVERY_LINE
     told = [line["error"]["code"] for line in server.lines(record.error_file_id) if line["error"]]
     assert set(told) == {code}
     assert len(told) >= BATCH_RUN_NUM_LINES - 10
     assert record.completed + record.failed == BATCH_RUN_NUM_LINES
 
 
-async def test_lines_stop_though_a_cancel_cannot_be_kept(server) -> None:
+async def test_cancel_that_is_not_stored_stops_the_lines(server) -> None:
     async def fail_to_cancel(saved: BatchRecord) -> None:
         if saved.status is BatchStatus.CANCELLING and not server.saved.count(saved.status):
             server.saved.append(saved.status)
@@ -503,36 +397,27 @@ async def test_lines_stop_though_a_cancel_cannot_be_kept(server) -> None:
     async with asyncio.timeout(60):
         await task
     assert record.status is server.saved[-1] is BatchStatus.CANCELLED
-    assert server.results(record) == BATCH_RUN_ALL
+    assert server.results(record) == EVERY_LINE
 
 
-async def test_a_cancel_that_was_not_kept_is_kept_when_it_is_asked_again(server) -> None:
-    record = new_record()
-    run = server.run(record)
-    for _ in range(2):
-        await run.cancel()
-    assert server.saved == [BatchStatus.CANCELLING] * 2
-
-
-async def test_a_cancelled_one_is_cancelled_in_the_next_process(server) -> None:
+async def test_cancelling_batch_is_cancelled_by_the_next_process(server) -> None:
     record = new_record()
     await cut(server, record, 5)
     record.enter(BatchStatus.CANCELLING, 1000)
     record.outcome = BatchStatus.CANCELLED
     await server.run(record).drive()
     assert record.status is BatchStatus.CANCELLED
-    assert server.results(record) == BATCH_RUN_ALL
-    unchecked = new_record(status=BatchStatus.CANCELLING, outcome=BatchStatus.CANCELLED)
-    unchecked = replace_id(unchecked)
+    assert server.results(record) == EVERY_LINE
+    unchecked = new_record(
+        id=f"batch_{'cd' * 16}",
+        output_id="file-none",
+        error_id="file-none",
+        status=BatchStatus.CANCELLING,
+        outcome=BatchStatus.CANCELLED,
+    )
     await server.run(unchecked).drive()
     assert unchecked.status is BatchStatus.CANCELLED
     assert unchecked.error_file_id is None
-
-
-def replace_id(record: BatchRecord) -> BatchRecord:
-    record.id = f"batch_{'cd' * 16}"
-    record.output_id = record.error_id = "file-none"
-    return record
 
 
 async def test_batch_resumed_while_finalizing_has_the_same_results(server) -> None:
@@ -541,10 +426,10 @@ async def test_batch_resumed_while_finalizing_has_the_same_results(server) -> No
     record.status = BatchStatus.FINALIZING  # the last record was not yet written
     record.output_file_id = record.error_file_id = None
     await server.run(record).drive()
-    assert server.results(record) == BATCH_RUN_ALL
+    assert server.results(record) == EVERY_LINE
 
 
-async def test_a_disk_that_fails_holds_it_up(server, monkeypatch, caplog) -> None:
+async def test_batch_retries_while_the_disk_fails(server, monkeypatch, caplog) -> None:
     monkeypatch.setattr(records, "_RETRY_DELAY", 0.0)
     record = new_record()
     faults = [OSError("full"), OSError("full")]
@@ -559,49 +444,35 @@ async def test_a_disk_that_fails_holds_it_up(server, monkeypatch, caplog) -> Non
     await server.run(record).drive()
     assert record.status is BatchStatus.COMPLETED
     assert "is interrupted, will retry: full" in caplog.text
-    assert server.results(record) == BATCH_RUN_ALL
-
-
-def lose_input(server: Server) -> None:
-    server.files.path_of("file-in").unlink()
+    assert server.results(record) == EVERY_LINE
 
 
 @pytest.mark.parametrize("num_answers", [None, 15])
-async def test_a_batch_whose_input_is_gone_has_failed_with_what_is_done(
-    server, num_answers
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_batch_whose_input_is_gone_ends_with_its_results(
+    server, num_answers, is_cancelled: bool
 ) -> None:
     record = new_record()
     if num_answers is not None:
         await cut(server, record, num_answers)
-    lose_input(server)
-    async with asyncio.timeout(60):
-        await server.run(record).drive()
-    assert record.status is BatchStatus.FAILED
-    [error] = record.errors
-    assert (error.code, error.param) == ("input_file_not_found", "input_file_id")
-    assert "input file file-in is gone" in error.message
-    assert server.results(record) == sorted(server.asked)
-    assert record.failed_at == 1000
-    assert server.saved[-1] is BatchStatus.FAILED
-
-
-@pytest.mark.parametrize("num_answers", [None, 15])
-async def test_a_cancelled_batch_whose_input_is_gone_is_cancelled(server, num_answers) -> None:
-    record = new_record()
-    if num_answers is not None:
-        await cut(server, record, num_answers)
-    lose_input(server)
+    server.files.path_of("file-in").unlink()
     run = server.run(record)
-    await run.cancel()
+    if is_cancelled:
+        await run.cancel()
     async with asyncio.timeout(60):
         await run.drive()
-    assert record.status is BatchStatus.CANCELLED
+    status = BatchStatus.CANCELLED if is_cancelled else BatchStatus.FAILED
+    assert record.status is server.saved[-1] is status
+    errors = [(error.code, error.param) for error in record.errors]
+    has_error = not is_cancelled or num_answers is not None
+    assert errors == [("input_file_not_found", "input_file_id")] * has_error
+    assert not errors or "input file file-in is gone" in record.errors[0].message
     assert server.results(record) == sorted(server.asked)
-    assert [error.code for error in record.errors] == ["input_file_not_found"] * bool(num_answers)
+    assert record.failed_at == (None if is_cancelled else 1000)
 
 
 @pytest.mark.parametrize("place", ["validate", "line", "finalize"])
-async def test_any_other_fault_fails_the_batch(server, monkeypatch, place: str) -> None:
+async def test_unexpected_fault_fails_the_batch(server, monkeypatch, place: str) -> None:
     async def fail(*_) -> None:
         raise ZeroDivisionError("odd")
 
@@ -629,7 +500,9 @@ async def test_any_other_fault_fails_the_batch(server, monkeypatch, place: str) 
     assert server.results(record) == kept
 
 
-async def test_a_cancel_ends_though_no_file_can_be_written(server, monkeypatch, caplog) -> None:
+async def test_cancelled_batch_ends_when_no_file_can_be_written(
+    server, monkeypatch, caplog
+) -> None:
     async def fail(*_) -> None:
         held_up.set()
         raise OSError("full")

@@ -42,17 +42,5 @@ def test_model_of_a_hub_is_downloaded_before_its_server_starts(
     assert [place for place, _ in calls] == ["http://a", "org/name/file.gguf"]
 
 
-def test_every_field_has_a_flag() -> None:
+def test_every_field_of_the_terminal_has_a_flag() -> None:
     assert {flag.field for flag in CHAT_FLAGS} == set(vars(TERMINAL).values())
-
-
-def test_the_key_of_the_environment(
-    calls: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "secret\n")
-    main(["chat"])
-    main(["chat", "--api-key", "other"])
-    assert calls == [
-        (None, TerminalConfig(api_key="secret")),
-        (None, TerminalConfig(api_key="other")),
-    ]

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fastovms.cli.environment import (
-    IGNORED,
     VARIABLES,
     extra_arguments,
     names_of_set,
@@ -112,7 +111,7 @@ def test_runpod_variables_become_settings():
     ]
 
 
-def test_the_override_goes_before_the_name():
+def test_name_override_precedes_the_name():
     environ = {"SERVED_MODEL_NAME": "a", "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "b"}
     assert read_environment(environ).settings.given == {SOURCE.names: ("b",)}
 
@@ -139,7 +138,7 @@ def test_the_override_goes_before_the_name():
         ("SPECULATIVE_CONFIG", "ngram", "must be a JSON object, not 'ngram'"),
     ],
 )
-def test_a_wrong_variable_is_named(name, value, message):
+def test_wrong_variable_is_refused_by_name(name, value, message):
     with pytest.raises(ConfigurationError) as caught:
         read_environment({name: value})
     assert str(caught.value).startswith(f"{name} in the environment {message}")
@@ -150,7 +149,7 @@ NEUTRAL = frozenset(("LOGPROBS_MODE", "SSL_CERT_REQS"))
 
 
 @pytest.mark.parametrize("name", sorted({*VALUES, *SWITCHES, *REMOVED}))
-def test_every_flag_of_the_worker_is_used_or_named(name):
+def test_every_flag_of_the_worker_has_an_effect_or_a_reason(name):
     """Each variable sets something, or is named in the log or in an error, with a reason."""
     variable = name.replace("-", "_").upper()
     if variable in ("HOST", "PORT", "API_KEY", "MODEL", "CONFIG", "HF_TOKEN"):
@@ -176,10 +175,6 @@ def test_every_flag_of_the_worker_is_used_or_named(name):
     assert named or variable in NEUTRAL, variable
 
 
-def test_variables_and_reasons_do_not_overlap():
-    assert not set(VARIABLES) & set(IGNORED)
-
-
 def test_vllm_extra_args_are_split_like_a_shell_line():
     assert extra_arguments({}) == []
     assert extra_arguments({"VLLM_EXTRA_ARGS": "--a 'b c'"}) == ["--a", "b c"]
@@ -194,7 +189,7 @@ def test_vllm_extra_args_are_split_like_a_shell_line():
         '[{"name": "a", "path": "/x"}, {"name": "b", "path": "/y", "base_model_name": "m"}]',
     ],
 )
-def test_adapters_of_a_worker(value):
+def test_adapters_are_read_from_variables(value):
     found = read_environment({"LORA_MODULES": value, "MAX_LORAS": "2", "ENABLE_LORA": "true"})
     assert found.settings.given == {
         ENGINE.enable_lora: True,
@@ -204,14 +199,14 @@ def test_adapters_of_a_worker(value):
 
 
 @pytest.mark.parametrize("form", ["a=/x", '{"name": "a", "path": "/x"}', "[a=/x, b=/y]"])
-def test_adapters_of_a_file(tmp_path: Path, form: str):
+def test_adapters_are_read_from_a_file(tmp_path: Path, form: str):
     path = tmp_path / "config.yaml"
     path.write_text(f"lora-modules: {form}")
     expected = {"a": Path("/x")} | ({"b": Path("/y")} if "b=" in form else {})
     assert read_config_file(path).settings.given == {ENGINE.lora_modules: expected}
 
 
-def test_a_file_of_vllms(tmp_path: Path):
+def test_config_file_of_vllm_becomes_settings(tmp_path: Path):
     path = tmp_path / "config.yaml"
     path.write_text(
         """
@@ -275,7 +270,7 @@ def test_a_file_of_vllms(tmp_path: Path):
         ("!!python/object/apply:os.system [ls]", "cannot be read: could not determine a constr"),
     ],
 )
-def test_a_wrong_file_is_named(tmp_path: Path, text: str, message: str):
+def test_wrong_config_file_is_refused_by_name(tmp_path: Path, text: str, message: str):
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(ConfigurationError) as caught:
@@ -284,6 +279,6 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str, message: str):
     assert str(caught.value).startswith(expected.format(path=path))
 
 
-def test_a_file_that_is_not_there(tmp_path: Path):
+def test_missing_config_file_is_refused(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_config_file(tmp_path / "none.yaml")

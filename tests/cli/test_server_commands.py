@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sqlite3
 import time
 
-import psycopg
 import pytest
 
 from fastovms.app.state_opening import open_store
@@ -52,12 +50,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     return calls
 
 
-def test_defaults_are_those_of_the_configuration(calls: list[tuple[object, ...]]) -> None:
+def test_bench_defaults_are_those_of_the_configuration(calls: list[tuple[object, ...]]) -> None:
     assert main(["bench", URL]) == 0
     assert calls == [(URL, LoadConfig(), DataConfig(), ReportConfig())]
 
 
-def test_every_field_has_a_flag() -> None:
+def test_every_field_of_the_bench_has_a_flag() -> None:
     fields = {flag.field for flags in BENCH_GROUPS.values() for flag in flags}
     sections = (LoadConfig, DataConfig, ReportConfig)
     assert fields == {field for section in sections for field in vars(Fields(section)).values()}
@@ -82,15 +80,6 @@ def test_bench_flags_become_load_and_data_config(calls: list[tuple[object, ...]]
     )
     assert data == DataConfig(random_range_ratio=0.5)
     assert report == ReportConfig()
-
-
-def test_the_key_of_the_environment(
-    calls: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "secret\n")
-    main(["bench", URL])
-    main(["bench", "--api-key", "other", URL])
-    assert [load.api_key for _, load, *_ in calls] == ["secret", "other"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +163,7 @@ async def expect_all(place: str) -> None:
 
 
 @pytest.mark.slow
-def test_there_and_back(place, tmp_path, capsys):
+def test_state_is_migrated_exported_and_imported(place, tmp_path, capsys):
     """From a directory to a place, from there into a file, and from that to a directory."""
     start, file, end = (str(tmp_path / name) for name in ("start", "file", "end"))
     asyncio.run(fill(start))
@@ -194,46 +183,11 @@ def test_there_and_back(place, tmp_path, capsys):
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.slow
-def test_damage_is_found(place, capsys):
-    asyncio.run(fill(place))
-    damage = "UPDATE items SET body = {} WHERE id = '7'"
-    if "://" in place:
-        with psycopg.connect(place, autocommit=True) as connection:
-            connection.execute(damage.format(r"'\x0011223344'"))
-            connection.execute("UPDATE totals SET num_objects = 9 WHERE slot = 1")
-    else:
-        with sqlite3.connect(f"{place}/state.db") as connection:
-            connection.execute(damage.format("x'0011223344'"))
-        connection.close()
-    assert main(["state", "check", place]) == 1
-    told = capsys.readouterr()
-    assert "body is damaged" in told.out
-    assert ("are counted" in told.out) == ("://" in place)
-    assert "fault" in told.err
-
-
-def test_a_file_that_is_no_database_is_left_alone(tmp_path, capsys):
+def test_state_check_leaves_a_file_that_is_not_a_database(tmp_path, capsys):
     (tmp_path / "state.db").write_bytes(b"no database" * 1000)
     assert main(["state", "check", str(tmp_path)]) == 1
     assert "file is not a database" in capsys.readouterr().err
     assert not (tmp_path / "state.db.damaged").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cut", [0, 10, -1, -30])
-def test_import_of_a_damaged_file_is_refused_and_adds_no_state(tmp_path, capsys, cut):
-    start, file, end = (str(tmp_path / name) for name in ("start", "file", "end"))
-    asyncio.run(fill(start))
-    assert main(["state", "export", start, file]) == 0
-    whole = (tmp_path / "file").read_bytes()
-    (tmp_path / "file").write_bytes(whole[:cut])
-    if cut == -1:  # a line needs no end
-        (tmp_path / "file").write_bytes(whole.replace(b'"c"', b'"d"'))
-    assert main(["state", "import", file, end]) == 2
-    assert "fastovms: " in capsys.readouterr().err
-    asyncio.run(fill(end))
-    assert main(["state", "check", end]) == 0
 
 
 @pytest.mark.parametrize(
@@ -255,7 +209,7 @@ def test_missing_or_unreachable_state_is_refused_with_one_line(
     assert message in line
 
 
-def test_a_directory_that_a_server_uses(tmp_path, capsys):
+def test_state_check_refuses_a_directory_in_use(tmp_path, capsys):
     async def check() -> int:
         store = open_store(StateConfig(state_dir=str(tmp_path)), {}, time.time)
         try:

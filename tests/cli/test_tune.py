@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +33,7 @@ def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_is_measured_and_the_result_kept(
+def test_tune_measures_a_model_and_keeps_the_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--cache-dir", str(tmp_path), "--kv-cache-precision", "f16"]
@@ -49,34 +51,47 @@ def test_a_model_is_measured_and_the_result_kept(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_rounds")
-def test_tune_with_no_tune_warns_that_serve_ignores_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("cache", "flags", "warning"),
+    [
+        (
+            "{0}",
+            ["--kv-cache-precision=f16", "--no-tune"],
+            "serve will not go by it with --no-tune",
+        ),
+        ("", ["--kv-cache-precision=u8"], "could not be kept"),
+    ],
+    ids=["--no-tune", "no cache directory"],
+)
+def test_tune_warns_that_serve_will_not_use_its_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cache: str, flags: list[str], warning: str
 ) -> None:
-    flags = ["--cache-dir", str(tmp_path), "--kv-cache-precision", "f16", "--no-tune"]
-    assert main(["tune", *flags, str(DEMO_MODEL)]) == 0
-    assert "serve will not go by it with --no-tune" in capsys.readouterr().out
+    assert main(["tune", "--cache-dir", cache.format(tmp_path), *flags, str(DEMO_MODEL)]) == 0
+    assert warning in capsys.readouterr().out
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_rounds")
-def test_tune_without_a_cache_warns_that_nothing_is_kept(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    flags = ["--cache-dir", "", "--kv-cache-precision", "u8"]
-    assert main(["tune", *flags, str(DEMO_MODEL)]) == 0
-    assert "could not be kept" in capsys.readouterr().out
-
-
-def test_a_missing_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_refuses_a_missing_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err == f"fastovms: model directory {tmp_path}/none does not exist\n"
 
 
-def test_tune_refuses_an_embedding_model(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_tune_refuses_an_embedding_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", str(encoder_dir())]) == 2
     assert "generates no text, and needs no tuning" in capsys.readouterr().err
+
+
+def report_of(name: str, **fields: Any) -> TuningReport:
+    """A report of one way to run a model."""
+    report = TuningReport(
+        loads={name: {case: [0.1] for case in LOAD_CASES}},
+        gains={name: 1.0},
+        budgets={name: {case: [0.1] for case in BUDGET_CASES}},
+        finding=TuningResult(name, 256),
+        entry=None,
+        int4_group_size=None,
+        has_vnni=True,
+    )
+    return replace(report, **fields)
 
 
 @pytest.mark.parametrize(
@@ -93,15 +108,7 @@ def test_tune_refuses_an_embedding_model(
 def test_report_names_caches_and_slow_exports(
     name: str, int4_group_size: int | None, has_vnni: bool, told: list[str]
 ) -> None:
-    report = TuningReport(
-        loads={name: {case: [0.1] for case in LOAD_CASES}},
-        gains={name: 1.0},
-        budgets={name: {case: [0.1] for case in BUDGET_CASES}},
-        finding=TuningResult(name, 256),
-        entry=None,
-        int4_group_size=int4_group_size,
-        has_vnni=has_vnni,
-    )
+    report = report_of(name, int4_group_size=int4_group_size, has_vnni=has_vnni)
     text = " ".join(render(report, {}, is_used=True).split())
     assert all(words in text for words in told)
     assert text.count("bench/results/performance.md") == len(told)
@@ -114,17 +121,10 @@ def test_report_names_caches_and_slow_exports(
         ({"f32, u8 cache": Quality(511, 0.0123, 0.987, 0.001, 1.002)}, ["98.7%", "0.012"]),
     ],
 )
-def test_exactness_is_beside_speed(qualities: dict[str, Quality], cells: list[str]) -> None:
-    name = "f32, u8 cache"
-    report = TuningReport(
-        loads={name: {case: [0.1] for case in LOAD_CASES}},
-        gains={name: 1.0},
-        budgets={name: {case: [0.1] for case in BUDGET_CASES}},
-        finding=TuningResult(name, 256),
-        entry=None,
-        int4_group_size=None,
-        has_vnni=True,
-    )
+def test_report_shows_exactness_after_speed(
+    qualities: dict[str, Quality], cells: list[str]
+) -> None:
+    report = report_of("f32, u8 cache")
     header, row = render(report, qualities, is_used=True).splitlines()[:2]
     assert header.endswith("speed  same token  difference")
     assert row.split()[-3:] == ["1.00", *cells]

@@ -44,7 +44,7 @@ def write(root: Path, **files: str) -> None:
         path.write_text(text + "\n")
 
 
-def test_a_hybrid_laptop(tmp_path: Path) -> None:
+def test_machine_facts_are_read_from_kernel_files(tmp_path: Path) -> None:
     files = {
         "proc/cpuinfo": CPUINFO,
         "proc/meminfo": "MemAvailable: 8388608 kB",
@@ -90,32 +90,21 @@ def test_missing_kernel_files_give_unknown_facts(tmp_path: Path) -> None:
     assert math.isinf(facts.quota)
 
 
-def test_facts_of_this_machine_are_plausible() -> None:
-    facts = read_machine()
-    assert "sse2" in facts.flags or not facts.flags
-    assert 1 <= facts.num_threads <= facts.num_allowed <= facts.num_cpus
-    assert facts.available_memory > 0
-
-
-def test_a_rate_is_measured() -> None:
+def test_memory_bandwidth_is_measured() -> None:
     rate = measure_bandwidth(2, 1024, 64 * 1024 * 1024, max_seconds=0.05)
     assert 1e8 < rate < 1e13
 
 
-def read(
-    *,
-    engine: EngineConfig | None = None,
-    http: HttpConfig | None = None,
-    security: SecurityConfig | None = None,
-    state: StateConfig | None = None,
-) -> InstallationFacts:
-    return read_installation(
-        engine or EngineConfig(cache_dir=""),
-        http or HttpConfig(host=None),
-        security or SecurityConfig(),
-        state or StateConfig(enable_store=False),
-        {},
-    )
+def read(**given: object) -> InstallationFacts:
+    """The facts of an installation whose sections are the given ones, or need nothing."""
+    sections = {
+        "engine": EngineConfig(cache_dir=""),
+        "http": HttpConfig(host=None),
+        "security": SecurityConfig(),
+        "state": StateConfig(enable_store=False),
+        **given,
+    }
+    return read_installation(*sections.values(), {})  # type: ignore[arg-type]
 
 
 def test_directories_are_examined_without_being_created(tmp_path: Path) -> None:
@@ -129,22 +118,11 @@ def test_directories_are_examined_without_being_created(tmp_path: Path) -> None:
     assert (state.path, state.exists, state.is_writable) == (tmp_path / "new/state", False, True)
     assert cache.free == pytest.approx(state.free, rel=0.1)
     assert not (tmp_path / "new").exists(), "nothing is made"
-    [broken] = read(engine=EngineConfig(cache_dir=str(tmp_path / "file"))).directories
-    assert not broken.is_writable
-
-
-def test_a_directory_below_a_file_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
     for place in ("file", "file/state"):
-        engine = EngineConfig(cache_dir=str(tmp_path / place))
-        facts = read_installation(engine, HttpConfig(), SecurityConfig(), StateConfig(), {})
-        cache = facts.directories[0]
-        assert (cache.exists, cache.is_writable) == (False, False)
-
-
-def test_state_in_memory_needs_no_directory() -> None:
-    [cache] = read(state=StateConfig(state_dir=":memory:")).directories
-    assert cache.path is None
+        [broken] = read(engine=EngineConfig(cache_dir=str(tmp_path / place))).directories
+        assert (broken.exists, broken.is_writable) == (False, False)
+    [unused] = read(state=StateConfig(state_dir=":memory:")).directories
+    assert unused.path is None
 
 
 def test_secret_files_are_examined_for_mode_and_access(tmp_path: Path) -> None:
@@ -179,7 +157,7 @@ def test_address_that_cannot_be_bound_has_its_fault(tmp_path: Path) -> None:
     assert read(http=HttpConfig(host="", port=0)).addresses[0].fault is None
 
 
-def test_a_database_that_does_not_answer() -> None:
+def test_database_that_does_not_answer_has_its_fault() -> None:
     database = read(state=StateConfig(state_url="postgresql://u:secret@127.0.0.1:1/d")).database
     assert database is not None
     assert database.address == "postgresql://127.0.0.1/d"
@@ -228,14 +206,14 @@ AXIS, SCALE = 8, 4
 """Their bytes."""
 
 
-def test_a_table_that_is_looked_up_is_not_read() -> None:
+def test_embedding_table_that_is_looked_up_is_not_read() -> None:
     traffic = read_traffic(model(is_tied=False), {})
     assert traffic.total == 2 * TABLE + MATRIX + SCALE + AXIS
     assert traffic.looked_up == TABLE + SCALE
     assert traffic.per_token == TABLE + MATRIX + AXIS
 
 
-def test_a_table_that_is_the_head_too_is_read() -> None:
+def test_embedding_table_that_is_also_the_head_is_read() -> None:
     traffic = read_traffic(model(is_tied=True), {})
     assert traffic.looked_up == 0
     assert traffic.per_token == traffic.total == TABLE + MATRIX + SCALE + AXIS
@@ -249,7 +227,7 @@ def test_a_table_that_is_the_head_too_is_read() -> None:
         {"text_config": {"num_local_experts": EXPERTS, "num_experts_per_token": 1}},
     ],
 )
-def test_a_token_reads_its_experts_only(expert: str, config: Mapping[str, object]) -> None:
+def test_token_reads_only_its_experts(expert: str, config: Mapping[str, object]) -> None:
     traffic = read_traffic(model(is_tied=True, expert=expert), config)
     assert traffic.experts == EXPERTS * MATRIX
     assert traffic.active_share == 1 / EXPERTS
@@ -275,7 +253,7 @@ def demo(**engine: object) -> ModelConfig:
 
 
 @pytest.mark.slow
-def test_the_demo_model() -> None:
+def test_facts_of_the_demo_model_include_a_run() -> None:
     facts = read_model(demo(), DEMO_MODEL, NOTHING_KEPT, runs=True)
     assert (facts.name, facts.device, facts.backend) == ("demo", "CPU", "paged")
     assert facts.max_model_len == 2048
@@ -299,7 +277,7 @@ def test_the_demo_model() -> None:
         ({"plugin_config": {"KV_CACHE_PRECISION": "u8"}}, "so small"),
     ],
 )
-def test_why_it_is_run_so(engine: dict[str, object], reason: str) -> None:
+def test_way_to_run_the_model_has_a_reason(engine: dict[str, object], reason: str) -> None:
     model = demo(max_num_batched_tokens=64, **engine)
     run = read_model(model, DEMO_MODEL, NOTHING_KEPT, runs=False).run
     assert run is not None
@@ -309,7 +287,7 @@ def test_why_it_is_run_so(engine: dict[str, object], reason: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_genai_backend_is_not_looked_into() -> None:
+def test_genai_backend_has_no_run_facts() -> None:
     facts = read_model(demo(backend="genai"), DEMO_MODEL, NOTHING_KEPT, runs=True)
     assert (facts.backend, facts.backend_reason, facts.run) == ("genai", "as --backend says", None)
 

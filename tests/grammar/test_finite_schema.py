@@ -7,8 +7,6 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastovms.errors import InvalidField
 from fastovms.grammar.finite_schema import without_endless_parts
@@ -27,25 +25,20 @@ MOST = 2**53 - 1
     ("schema", "fault"),
     [
         ({"const": -(2**63)}, f"numbers of const must be from -{MOST} to {MOST}, not -9223"),
-        ({"const": [1, {"a": 2**53}]}, "numbers of const"),
         ({"enum": [1, -9.223372036854775808e18]}, "numbers of enum"),
-        ({"items": {"enum": [math.inf]}}, "numbers of enum must be .*, not inf"),
         ({"type": "integer", "minimum": 10**18}, "minimum must be less than 10{18}, not 10{18}"),
         ({"type": "integer", "exclusiveMinimum": 1e300}, "exclusiveMinimum must be less than"),
         ({"type": "number", "maximum": -(2**63)}, "maximum must be more than -10{18}, not -9223"),
         ({"type": "number", "maximum": math.inf}, "maximum must be a finite number, not inf"),
         ({"type": "number", "minimum": 5e-324}, "minimum must be 0 or at least 1e-50 away"),
         ({"multipleOf": 0}, "multipleOf must be a finite number greater than 0, not 0"),
-        ({"multipleOf": -0.5}, "multipleOf must be a finite number greater than 0, not -0.5"),
         ({"multipleOf": math.nan}, "multipleOf must be"),
         ({"multipleOf": 5e-324}, "multipleOf must be at least 1e-10, not 5e-324"),
         ({"minimum": 10**4000}, "numbers must have at most 1000 digits, not 4001"),
         ({"type": ["null", -9]}, r"type must be a string or a list of strings, not \[.null., -9\]"),
         ({"type": {}}, "type must be a string or a list of strings, not {}"),
         ({"minLength": 1e300}, r"minLength must be a whole number from 0 to \d+, not 1e\+300"),
-        ({"maxLength": 2**32}, "maxLength must be a whole number"),
         ({"minItems": -1}, "minItems must be a whole number from 0 to 4294967295, not -1"),
-        ({"maxItems": 1.5}, "maxItems must be a whole number"),
         ({"minProperties": math.inf}, "minProperties must be a whole number .*, not inf"),
     ],
 )  # fmt: skip
@@ -82,12 +75,12 @@ def test_counts_that_are_integers_are_written_as_such() -> None:
     assert usable == json.dumps({"type": "array", "minItems": 2, "items": {"maxLength": 3}})
 
 
-def test_a_number_with_more_digits_than_python_reads() -> None:
+def test_number_with_more_digits_than_python_reads_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 1000 digits, not 5000"):
         usable_schema(f'{{"minimum": -{"9" * 5000}}}')
 
 
-def test_a_bound_beyond_what_can_be_written_as_an_expression_is_the_last_that_can() -> None:
+def test_bound_beyond_what_expressions_can_write_is_moved() -> None:
     bounds = {"minimum": -(2**63), "exclusiveMaximum": 1e300, "maximum": 10**400}
     source = json.dumps({"type": "integer", **bounds})
     assert json.loads(usable_schema(source)) == {
@@ -122,10 +115,8 @@ ENDLESS: dict[str, Schema] = {
     },
     "items": {"type": "array", "items": ROOT, "minItems": 1},
     "prefixItems": {"type": "array", "prefixItems": [{}, ROOT], "minItems": 2},
-    "items beyond": {"type": "array", "prefixItems": [{}], "items": ROOT, "minItems": 2},
     "older items": {"type": "array", "items": [{}, ROOT], "minItems": 2},
     "allOf": {"allOf": [{"type": "object"}, {"required": ["a"], "properties": {"a": ROOT}}]},
-    "apart": {"allOf": [{"type": "object", "required": ["a"]}, {"properties": {"a": ROOT}}]},
     "anyOf": {"anyOf": [an_object({"a": ROOT}), {"type": "array", "items": ROOT, "minItems": 1}]},
     "oneOf": {"oneOf": [an_object({"a": ROOT})]},
     "beside anyOf": {
@@ -139,19 +130,7 @@ ENDLESS: dict[str, Schema] = {
     "written otherwise": {
         "$ref": "#/$defs/a~1b%20c", "$defs": {"a/b c": an_object({"a": ROOT})},
     },
-    "in a list": {"allOf": [{"$ref": "#/allOf/0"}]},
     "least number": {"type": "object", "additionalProperties": ROOT, "minProperties": 1},
-    "least number of the optional": {
-        "type": "object", "properties": {"a": ROOT, "b": {}}, "additionalProperties": False,
-        "minProperties": 2,
-    },
-    "least number beside the required": {
-        "type": "object", "properties": {"a": {}}, "required": ["a"],
-        "additionalProperties": ROOT, "minProperties": 2,
-    },
-    "least number elsewhere": {
-        "allOf": [{"type": "object", "additionalProperties": ROOT}, {"minProperties": 1}],
-    },
     "pattern of all names": {
         "type": "object", "patternProperties": {"^.*$": ROOT}, "minProperties": 1,
     },
@@ -165,7 +144,6 @@ FINITE: dict[str, Schema] = {
     "items": {"type": "array", "items": ROOT},
     "maybe": {"anyOf": [{"type": "null"}, an_object({"a": ROOT})]},
     "type": an_object({"a": ROOT}) | {"type": ["object", "null"]},
-    "no type": {"properties": {"a": ROOT}, "required": ["a"]},
     "enough": {"type": "array", "prefixItems": [{}, ROOT], "minItems": 1},
     "least number of the named": {
         "type": "object",
@@ -179,18 +157,11 @@ FINITE: dict[str, Schema] = {
         "additionalProperties": False,
         "minProperties": 9,
     },
-    "least number of none": {"type": "object", "additionalProperties": ROOT, "minProperties": 0},
     "values": {"enum": [1, None, {}], "properties": {"a": ROOT}, "required": ["a"]},
     "pattern": {"type": "object", "patternProperties": {"^b": ROOT}, "required": ["a"]},
-    "tree": {
-        "$ref": "#/$defs/n",
-        "$defs": {"n": an_object({"children": {"type": "array", "items": {"$ref": "#/$defs/n"}}})},
-    },
     "elsewhere": {"$ref": "https://example.com/a"},
     "missing": {"$ref": "#/$defs/nowhere"},
     "malformed": {"properties": 5, "required": [5], "allOf": 5, "anyOf": {}, "type": 5, "items": 5},
-    "contradiction": {"allOf": [{"type": "string"}, {"type": "integer"}]},
-    "unknown type": {"type": "objec"},
 }
 
 
@@ -236,7 +207,7 @@ def test_only_the_endless_part_is_cut() -> None:
         {"$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(5000)}},
     ],
 )
-def test_large_schemas_are_looked_at_once_or_so(schema: Schema) -> None:
+def test_large_schema_is_searched_once(schema: Schema) -> None:
     without_endless_parts(schema)
 
 
@@ -245,51 +216,3 @@ def test_schema_with_too_many_references_is_refused() -> None:
     parts = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}]} for i in range(2000)}
     with pytest.raises(ValueError, match="refer to each other too often"):
         without_endless_parts({"$defs": parts})
-
-
-def schemas(names: list[str]) -> st.SearchStrategy[Schema]:
-    """Of parts that refer to each other."""
-    one = st.one_of(
-        st.sampled_from(names).map(lambda name: {"$ref": f"#/$defs/{name}"}),
-        st.sampled_from([{"type": "null"}, {"const": 1}]),
-    )
-    return st.recursive(
-        one,
-        lambda inner: st.one_of(
-            st.dictionaries(st.sampled_from("ab"), inner, max_size=2).flatmap(
-                lambda parts: st.sets(st.sampled_from("ab")).map(
-                    lambda required: {
-                        "type": "object",
-                        "properties": parts,
-                        "required": sorted(required & parts.keys()),
-                        "additionalProperties": False,
-                    }
-                )
-            ),
-            st.tuples(inner, st.integers(0, 2)).map(
-                lambda pair: {"type": "array", "items": pair[0], "minItems": pair[1]}
-            ),
-            st.lists(inner, min_size=1, max_size=3).map(lambda parts: {"anyOf": parts}),
-        ),
-        max_leaves=4,
-    )
-
-
-@pytest.mark.slow
-@settings(max_examples=60)
-@given(st.fixed_dictionaries({"x": schemas(["x", "y"]), "y": schemas(["x", "y"])}))
-def test_remaining_schema_has_no_dead_end(parts: dict[str, Schema]) -> None:
-    """Random texts within it come to their end."""
-    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"$ref": "#/$defs/x", "$defs": parts}))
-    fault = ""
-    try:
-        vocabulary().matcher(grammar)
-    except InvalidField as error:
-        fault = error.message
-    if fault:
-        assert "nothing satisfies it" in fault or "Unsatisfiable" in fault
-        return
-    ends = ["null", "1", "[]", "{}"]
-    # Members that end at once, behind their quotes: others let texts grow faster than they end.
-    members = [f'{name}":{end}' for name in "ab" for end in ends]
-    json.loads(vocabulary().walk(grammar, [*ends, *members, "]", "}"], seed=0))

@@ -28,7 +28,7 @@ FORMATS = ("qwen3coder", "glm45", "minimax_m2", "step3", "lfm2", "mistral")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_formats_and_tools(name: str) -> None:
+def test_generated_schema_is_enforced_for_answers_and_tools(name: str) -> None:
     schema, value = SCHEMAS[name]
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     for strict in (True, False):
@@ -55,7 +55,7 @@ def test_formats_and_tools(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_formats_of_calls(format_name: str) -> None:
+def test_generated_schema_is_enforced_in_every_format_of_calls(format_name: str) -> None:
     tool_format = TOOL_FORMATS[format_name]
     refused = []
     for name, (schema, value) in SCHEMAS.items():

@@ -10,10 +10,8 @@ from fastovms.grammar.lark import (
     MAX_LENGTH,
     FreeText,
     Irregular,
-    LarkPart,
     LarkWriter,
     lark_regex,
-    quoted,
     unmatchable_rule,
 )
 from fastovms.params import Grammar, GrammarKind
@@ -72,7 +70,7 @@ CHANGE = "*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-a\n+b\n*** End P
          + f'\ne: "{"x" * 2000}"', None, None),
     ],
 )  # fmt: skip
-def test_a_grammar_as_an_expression(source, matched, others):
+def test_regular_grammar_becomes_an_expression(source, matched, others):
     if matched is None:
         with pytest.raises(Irregular):
             lark_regex(source)
@@ -97,7 +95,7 @@ def test_a_grammar_as_an_expression(source, matched, others):
         (r'start: "\q"', "not a JSON string"),
     ],
 )
-def test_a_malformed_grammar_is_refused(source, fault):
+def test_malformed_lark_is_refused(source, fault):
     with pytest.raises(ValueError, match=re.escape(fault)):
         lark_regex(source)
 
@@ -118,7 +116,7 @@ def test_a_malformed_grammar_is_refused(source, fault):
         ('start: "x" start ~ 1..3', "start"),
     ],
 )
-def test_rules_without_an_end(lark: str, expected: str) -> None:
+def test_rule_without_an_end_is_found(lark: str, expected: str) -> None:
     assert unmatchable_rule(lark) == expected
 
 
@@ -142,18 +140,18 @@ def test_rules_without_an_end(lark: str, expected: str) -> None:
         "",
     ],
 )
-def test_rules_that_come_to_an_end(lark: str) -> None:
+def test_rules_that_end_are_accepted(lark: str) -> None:
     assert unmatchable_rule(lark) is None
 
 
-def test_a_chain_of_many_rules() -> None:
+def test_chain_of_many_rules_is_followed() -> None:
     rules = [f'r{i}: "x" r{i + 1}' for i in range(200)]
     assert unmatchable_rule("\n".join(["start: r0", *rules, 'r200: "y"'])) is None
     assert unmatchable_rule("\n".join(["start: r0", *rules, "r200: r0"])) == "start"
 
 
 @pytest.mark.slow
-def test_too_many_references() -> None:
+def test_too_many_references_are_refused() -> None:
     names = [f"r{i}" for i in range(3000)]
     rules = [f'{name}: "x"' for name in names]
     with pytest.raises(ValueError, match="too often"):
@@ -161,7 +159,7 @@ def test_too_many_references() -> None:
 
 
 @pytest.mark.parametrize("name", ["r", "T"])
-def test_rules_that_lead_to_one_another_too_often(name: str) -> None:
+def test_too_long_chain_of_rules_is_refused(name: str) -> None:
     def chain(length: int) -> str:
         rules = [f"{name}{i}: {name}{i + 1} | {name}0" for i in range(length)]
         return "\n".join([f"start: {name}0", *rules, f'{name}{length}: "a"'])
@@ -172,58 +170,6 @@ def test_rules_that_lead_to_one_another_too_often(name: str) -> None:
 
 
 # Rules for texts in which special tokens stand, tried on a vocabulary.
-
-
-def writer() -> LarkWriter:
-    return LarkWriter({"<a>": 1, "<ab>": 2, "[E]": 3})
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("", []),
-        ("plain", ["plain"]),
-        ("x<a>y[E]", ["x", 1, "y", 3]),
-        ("<ab><a>", [2, 1]),
-        ("<a", ["<a"]),
-    ],
-)
-def test_a_text_is_cut_at_the_tokens_it_names(text: str, pieces: list[str | int]) -> None:
-    assert writer().pieces(text) == pieces
-    assert LarkWriter({}).pieces(text) == ([text] if text else [])
-
-
-def test_special_tokens_are_looked_up() -> None:
-    assert writer().special_token_at_start("<ab>x") == "<ab>"
-    assert writer().special_token_at_start("x<ab>") == ""
-    assert writer().special_tokens_with("a") == [1, 2]
-    assert writer().other_special_tokens([1]) == "<[2,3]>"
-    assert writer().other_special_tokens([1, 2, 3]) == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "written"), [("a", '"a"'), ('"\n\\', '"\\"\\n\\\\"'), ("é", '"é"')]
-)
-def test_quoted_text_escapes_quotes_and_line_breaks(text: str, written: str) -> None:
-    assert quoted(text) == written
-
-
-A, RULE = LarkPart('"a"', True), LarkPart("<[1]>", False)
-
-
-def test_terminals_beside_each_other_become_one() -> None:
-    rules = writer()
-    assert rules.join([A, A, RULE]) == "TERMINAL0 <[1]>"
-    assert rules.source("x") == 'TERMINAL0: "a" "a"\nstart: x'
-    assert rules.join([]) == '""'
-
-
-def test_part_of_terminals_is_a_terminal() -> None:
-    rules = writer()
-    assert rules.either([[A], []]) == LarkPart('("a" | "")', True)
-    assert rules.repeat([A, A], "?") == LarkPart('("a" "a")?', True)
-    assert not rules.either([[A], [RULE]]).is_terminal
-    assert not rules.repeat([RULE], "{2}").is_terminal
 
 
 @pytest.mark.parametrize("specials", [(), ("</s>",), ("</s>", "<other>")], ids=str)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 from array import array
 from copy import copy
@@ -27,11 +26,10 @@ from fastovms.grammar.state import (
     GrammarCache,
     GrammarState,
     GrammarTimeBudget,
-    UnusableGrammar,
     first_line,
 )
-from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams, dead_end
-from tests.grammar.byte_level import EOS, PROMPT, SCHEMA
+from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams
+from tests.grammar.byte_level import EOS
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
 # What clients are told of their grammars.
@@ -59,14 +57,6 @@ def test_first_line_of_an_error_or_the_line_below_a_drawing_is_returned(
     assert first_line(said) == told
 
 
-def test_faults_name_the_field() -> None:
-    fault = UnusableGrammar(GRAMMAR, "no")
-    assert (fault.message, fault.param) == ("the JSON schema cannot be used: no", "response_format")
-    refusal = dead_end(GRAMMAR, "no")
-    assert refusal.message == "response_format: the JSON schema cannot go on: no"
-    assert refusal.param == "response_format"
-
-
 # What a grammar may take of the engine's time.
 
 
@@ -92,7 +82,7 @@ def test_time_beyond_the_free_seconds_of_a_token_uses_up_the_budget(
     assert budget.is_used_up is is_used_up
 
 
-def test_a_token_that_fails_counts_too() -> None:
+def test_time_of_a_token_that_fails_counts() -> None:
     now = 0.0
     budget = GrammarTimeBudget(lambda: now)
     with contextlib.suppress(ValueError), budget:
@@ -102,28 +92,6 @@ def test_a_token_that_fails_counts_too() -> None:
 
 
 # Samples that follow their grammars.
-
-
-def test_forced_tokens_spell_the_only_continuation(
-    compiler: GrammarCompiler, tokenizer: LLTokenizer
-) -> None:
-    state = compiler.start(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA)), len(PROMPT))
-    forced = state.forced_tokens(array("q", PROMPT))
-    assert tokenizer.decode_str(forced).startswith('{"name')
-
-
-def test_samples_of_one_grammar_are_independent(compiler: GrammarCompiler) -> None:
-    grammar = Grammar(GrammarKind.CHOICE, '["ab", "cd"]')
-    first, second = compiler.start(grammar, 0), compiler.start(grammar, 0)
-
-    def possible(state: GrammarState, token_ids: array[int]) -> list[int]:
-        logits = np.zeros(300, np.float32)
-        state(logits, token_ids)
-        return np.flatnonzero(np.isfinite(logits)).tolist()
-
-    at_start = possible(first, array("q"))
-    assert possible(first, array("q", at_start[:1])) != at_start
-    assert possible(second, array("q")) == at_start
 
 
 def test_dead_end_is_reported_in_one_line(
@@ -143,7 +111,7 @@ def test_dead_end_is_reported_in_one_line(
         ("y", "", ""),  # complete: it may end, though `min_tokens` would have it go on
     ],
 )
-def test_a_request_that_leaves_a_grammar_no_way_on(
+def test_request_that_bars_every_token_of_its_grammar_ends(
     compiler: GrammarCompiler, tokenizer: LLTokenizer, said: str, banned: str, error: str
 ) -> None:
     params = SamplingParams(
@@ -168,7 +136,7 @@ def test_a_request_that_leaves_a_grammar_no_way_on(
     assert state.error == error
 
 
-def test_text_without_a_choice_is_limited_where_it_comes_late(
+def test_late_text_without_a_choice_is_limited(
     compiler: GrammarCompiler, tokenizer: LLTokenizer
 ) -> None:
     state = compiler.start(Grammar(GrammarKind.REGEX, "[a-z]{20}b{100000}"), 0)
@@ -178,7 +146,7 @@ def test_text_without_a_choice_is_limited_where_it_comes_late(
 
 
 @pytest.mark.slow
-def test_a_grammar_that_is_too_ambiguous_ends(
+def test_too_ambiguous_grammar_ends_with_an_error(
     compiler: GrammarCompiler, tokenizer: LLTokenizer
 ) -> None:
     sums = " | ".join(" ".join(["e"] * n) for n in range(2, 12))
@@ -190,7 +158,7 @@ def test_a_grammar_that_is_too_ambiguous_ends(
     assert "Too many items" in state.error
 
 
-def test_the_samples_of_a_request_share_what_its_grammar_may_take(
+def test_samples_of_a_request_share_one_time_budget(
     compiler: GrammarCompiler, tokenizer: LLTokenizer
 ) -> None:
     seconds = count()
@@ -237,7 +205,7 @@ def start(pattern: str, time_budget: GrammarTimeBudget | None = None) -> Grammar
         ("[0-9]{3}", "", 0),
     ],
 )
-def test_a_guess_goes_on_to_the_first_token_that_is_barred(
+def test_scout_follows_a_guess_to_the_first_barred_token(
     pattern: str, text: str, expected: int
 ) -> None:
     state = start(pattern)
@@ -289,16 +257,11 @@ def test_most_recently_used_grammars_are_kept() -> None:
     assert cache.get(grammar("a")) is not None
     cache.put(grammar("d"), CompiledGrammar(MATCHER, 3 * MB))
     assert [name for name in "abcd" if cache.get(grammar(name))] == ["a", "c", "d"]
-
-
-def test_one_that_is_larger_than_all_may_be_is_not_kept() -> None:
-    cache = GrammarCache(10 * MB)
-    cache.put(grammar("a"), CompiledGrammar(MATCHER, 11 * MB))
-    assert cache.get(grammar("a")) is None
+    cache.put(grammar("too large"), CompiledGrammar(MATCHER, 11 * MB))
     assert len(cache) == 0
 
 
-def test_one_that_has_grown_is_forgotten() -> None:
+def test_grammar_that_has_grown_is_evicted() -> None:
     cache = GrammarCache(10 * MB)
     compiled = CompiledGrammar(MATCHER, MB)
     cache.put(grammar("a"), compiled)
@@ -309,7 +272,7 @@ def test_one_that_has_grown_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_bytes_are_never_more(seed: int) -> None:
+def test_cache_never_holds_more_than_its_bytes(seed: int) -> None:
     rng = random.Random(seed)
     cache = GrammarCache(20 * MB)
     for _ in range(300):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,13 @@ def test_random_prompts_have_their_length_and_differ() -> None:
     assert samples == draw(DataConfig(random_input_len=30, random_output_len=7)), "the seed's"
 
 
-def test_as_text_each_token_is_a_word() -> None:
+def test_random_prompt_as_text_has_a_word_for_each_token() -> None:
     [sample] = draw(DataConfig(random_input_len=30), 1, as_text=True)
     assert isinstance(sample.prompt, str)
     assert len(sample.prompt.split()) == 30
 
 
-def test_lengths_vary_by_the_ratio() -> None:
+def test_random_lengths_vary_by_the_ratio() -> None:
     samples = draw(DataConfig(random_input_len=100, random_range_ratio=0.5), 300)
     lengths = [len(sample.prompt) for sample in samples]
     assert 50 <= min(lengths) < 60
@@ -58,7 +59,7 @@ def test_lengths_vary_by_the_ratio() -> None:
 
 
 @pytest.mark.parametrize("as_text", [False, True])
-def test_prefixes_are_repeated(as_text: bool) -> None:
+def test_prefix_repetition_repeats_its_prefixes(as_text: bool) -> None:
     config = DataConfig(
         dataset_name="prefix_repetition",
         prefix_repetition_prefix_len=5,
@@ -74,7 +75,7 @@ def test_prefixes_are_repeated(as_text: bool) -> None:
     assert {sample.output_len for sample in samples} == {9}
 
 
-def test_a_file_of_lines(tmp_path: Path) -> None:
+def test_custom_data_set_is_read_by_lines(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "a", "output_tokens": 3}\n\n{"prompt": "b"}\n')
     config = DataConfig(dataset_name="custom", dataset_path=str(path))
@@ -85,7 +86,7 @@ def test_a_file_of_lines(tmp_path: Path) -> None:
     assert {sample.output_len for sample in draw(config, 2)} == {8}
 
 
-def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+def test_custom_data_set_ends_lines_with_line_feeds_only(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     prompt = "a\u2028b\u2029c\x85d"
     line = json.dumps({"prompt": prompt, "output_tokens": 3}, ensure_ascii=False)
@@ -93,23 +94,8 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     assert draw(DataConfig(dataset_name="custom", dataset_path=str(path)), 2) == [(prompt, 3)] * 2
 
 
-def test_the_locale_does_not_matter(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_bytes('{"prompt": "Grüße"}'.encode())
-    code = f"""
-import random
-from fastovms.parts.load_test.command import draw_samples
-from fastovms.parts.load_test.config import DataConfig
-config = DataConfig(dataset_name="custom", dataset_path={str(path)!r})
-print(ascii(draw_samples(config, 1, random.Random(0), as_text=True)[0].prompt))
-"""
-    environ = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
-    command = [sys.executable, "-X", "utf8=0", "-c", code]
-    assert subprocess.check_output(command, env=environ, text=True) == "'Gr\\xfc\\xdfe'\n"
-
-
 @pytest.mark.parametrize("name", ["custom", "sharegpt"])
-def test_half_of_a_character_is_replaced(tmp_path: Path, name: str) -> None:
+def test_lone_surrogate_of_a_data_set_is_replaced(tmp_path: Path, name: str) -> None:
     path = tmp_path / "file"
     content = {
         "custom": {"prompt": "a\ud83d!\U0001f600"},
@@ -120,7 +106,7 @@ def test_half_of_a_character_is_replaced(tmp_path: Path, name: str) -> None:
     assert sample.prompt == "a\ufffd!\U0001f600"
 
 
-def test_first_turns_of_conversations(tmp_path: Path) -> None:
+def test_sharegpt_prompt_is_the_first_turn(tmp_path: Path) -> None:
     path = tmp_path / "sharegpt.json"
     turns = [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "x" * 40}]
     path.write_text(json.dumps([{"conversations": turns}, {"conversations": turns[:1]}]))
@@ -135,11 +121,8 @@ def test_first_turns_of_conversations(tmp_path: Path) -> None:
         ("custom", "", "has no prompt"),
         ("custom", "{", "must have lines of JSON"),
         ("custom", '{"prompt": 5}', "must have lines of JSON"),
-        ("custom", "[]", "must have lines of JSON"),
-        ("custom", '{"prompt": "a", "output_tokens": -5}', "an integer of at least 1"),
         ("custom", '{"prompt": "a", "output_tokens": 0}', "an integer of at least 1"),
         ("custom", '{"prompt": "a", "output_tokens": true}', "an integer of at least 1"),
-        ("custom", '{"prompt": "a", "output_tokens": 1.5}', "an integer of at least 1"),
         ("sharegpt", '[{"conversations": [{"value": 5}, {"value": "a"}]}]', "a JSON list"),
         ("sharegpt", "{}", "has no prompt"),
         ("sharegpt", '[{"a": 1}]', "must have a JSON list"),
@@ -157,9 +140,12 @@ def test_invalid_data_set_is_refused(
         draw(config)
 
 
-def test_a_missing_file() -> None:
-    with pytest.raises(ConfigurationError, match="cannot read --dataset-path nowhere: No such"):
-        draw(DataConfig(dataset_name="custom", dataset_path="nowhere"))
+@asynccontextmanager
+async def client_of(script: Script) -> AsyncIterator[HttpClient]:
+    with scripted_server(script) as url:
+        client = HttpClient(Target.from_url(url))
+        yield client
+        await client.close()
 
 
 def request(num_tokens: int = 3, due: float = 0.0) -> LoadRequest:
@@ -167,12 +153,10 @@ def request(num_tokens: int = 3, due: float = 0.0) -> LoadRequest:
     return LoadRequest("/v1/completions", body, due)
 
 
-async def test_a_load_sums_its_streams() -> None:
+async def test_load_sums_its_streams() -> None:
     ended: list[Timeline] = []
-    with scripted_server(Script()) as url:
-        client = HttpClient(Target.from_url(url))
+    async with client_of(Script()) as client:
         load = await run_load(client, [request(), request(5)], on_end=ended.append)
-        await client.close()
     assert [timeline.num_tokens for timeline in load.timelines] == [3, 5]
     assert (load.num_tokens, load.num_events) == (8, 8)
     assert load.seconds > 0
@@ -180,55 +164,37 @@ async def test_a_load_sums_its_streams() -> None:
 
 
 async def test_requests_wait_until_they_are_due() -> None:
-    with scripted_server(Script()) as url:
-        client = HttpClient(Target.from_url(url))
+    async with client_of(Script()) as client:
         load = await run_load(client, [request(), request(due=0.2)])
-        await client.close()
     first, second = load.timelines
     assert second.started - first.started >= 0.19
 
 
-async def test_no_more_run_at_once_than_allowed() -> None:
+async def test_requests_at_once_are_limited() -> None:
     script = Script(pause=0.01)
-    with scripted_server(script) as url:
-        client = HttpClient(Target.from_url(url))
+    async with client_of(script) as client:
         load = await run_load(client, [request()] * 6, max_concurrency=2)
-        await client.close()
     assert script.most_at_once == 2
     assert load.num_tokens == 18
 
 
-async def test_failures_are_counted_by_kind() -> None:
+async def test_failures_have_their_kind() -> None:
     script = Script(statuses=[429])
-    with scripted_server(script) as url:
-        client = HttpClient(Target.from_url(url))
+    async with client_of(script) as client:
         load = await run_load(client, [request()] * 3, max_concurrency=1)
         script.events = []
         empty = LoadRequest("/v1/chat/completions", b'{"messages": [], "max_tokens": 1}')
         [nothing] = (await run_load(client, [empty])).timelines
-        await client.close()
     failures = [timeline.failure for timeline in load.timelines]
     assert [failure and failure.kind for failure in failures] == ["HTTP 429", None, None]
     assert nothing.failure is not None
     assert nothing.failure.kind == "no output"
 
 
-async def test_a_request_that_takes_too_long_is_given_up() -> None:
-    with scripted_server(Script(pause=0.5)) as url:
-        client = HttpClient(Target.from_url(url))
+async def test_request_that_takes_too_long_times_out() -> None:
+    async with client_of(Script(pause=0.5)) as client:
         [timeline] = (await run_load(client, [request()], max_seconds=0.1)).timelines
     assert str(timeline.failure) == "timeout: no end after 0.1 s"
-
-
-async def test_requests_that_time_out_count_towards_the_duration() -> None:
-    with scripted_server(Script(pause=0.05)) as url:
-        client = HttpClient(Target.from_url(url))
-        load = await run_load(client, [request(), request(100)], max_seconds=1.0)
-        await client.close()
-    done, given_up = load.timelines
-    assert done.failure is None
-    assert given_up.failure is not None
-    assert load.seconds >= 0.99
 
 
 async def test_cancelled_load_returns_timelines_so_far() -> None:
@@ -239,15 +205,13 @@ async def test_cancelled_load_returns_timelines_so_far() -> None:
         ended.append(timeline)
         has_ended.set()
 
-    with scripted_server(Script(pause=0.1)) as url:
-        client = HttpClient(Target.from_url(url))
+    async with client_of(Script(pause=0.1)) as client:
         requests = [request(1), request(100), request(due=60)]
         task = asyncio.create_task(run_load(client, requests, on_end=on_end))
         await asyncio.wait_for(has_ended.wait(), 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await client.close()
     done, cut = ended
     assert done.failure is None
     assert cut.failure is not None
@@ -287,7 +251,7 @@ async def test_request_bodies_follow_the_flags() -> None:
     assert server.load.num_tokens == 2
 
 
-async def test_chats_are_texts() -> None:
+async def test_chat_backend_sends_messages() -> None:
     script = Script()
     with scripted_server(script) as url:
         config = LoadConfig(backend="openai-chat", num_prompts=3, num_warmups=0, model="m")
@@ -297,7 +261,7 @@ async def test_chats_are_texts() -> None:
     assert all(timeline.failure is None for timeline in server.load.timelines)
 
 
-async def test_two_servers_get_the_same_prompts_and_every_round_new_ones() -> None:
+async def test_servers_get_the_same_prompts_and_rounds_new_ones() -> None:
     ours, theirs = Script(), Script()
     with scripted_server(ours) as url, scripted_server(theirs) as other:
         config = LoadConfig(num_prompts=2, num_warmups=1, max_concurrency=1)
@@ -309,13 +273,6 @@ async def test_two_servers_get_the_same_prompts_and_every_round_new_ones() -> No
     assert len(set(prompts)) == 7
 
 
-async def test_a_failed_request_ends_no_round() -> None:
-    with scripted_server(Script(statuses=[503])) as url:
-        [server] = await run(LoadConfig(num_prompts=2, num_warmups=0, max_concurrency=1), url)
-    failures = [timeline.failure for timeline in server.load.timelines]
-    assert [failure and failure.kind for failure in failures] == ["HTTP 503", None]
-
-
 async def test_body_that_json_cannot_hold_is_refused() -> None:
     with (
         scripted_server(Script()) as url,
@@ -324,7 +281,7 @@ async def test_body_that_json_cannot_hold_is_refused() -> None:
         await run(LoadConfig(extra_body={"seed": 2**64}), url)
 
 
-async def test_a_server_without_a_model() -> None:
+async def test_server_without_a_model_is_refused() -> None:
     with (
         scripted_server(Script(models=[])) as url,
         pytest.raises(RequestFailed, match="name one with --model"),
@@ -339,7 +296,7 @@ def bench(*arguments: str) -> int:
     return main(["bench", *FLAGS, *arguments])
 
 
-def test_the_report_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_prints_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     with scripted_server(Script()) as url:
         assert bench(url) == 0
     output = capsys.readouterr()
@@ -348,7 +305,7 @@ def test_the_report_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert output.err == "", "no progress bar where there is no terminal"
 
 
-def test_failures_make_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_with_failures_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     with scripted_server(Script(statuses=[200, 429])) as url:
         assert bench(url) == 1
     assert "HTTP 429:                              1 (status 429)" in capsys.readouterr().out
@@ -364,17 +321,6 @@ def test_json_result_is_printed_and_saved(
     assert result == json.loads(kept.read_text())
     assert (result["base_url"], result["model_id"]) == (url, "scripted")
     assert result["output_lens"] == [3, 3, 3, 3]
-
-
-def test_a_result_is_kept_in_a_file_named_after_the_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with scripted_server(Script()) as url:
-        assert bench(url, "--save-result") == 0
-    [kept] = tmp_path.iterdir()
-    assert kept.match("fastovms-bench-*.json")
-    assert json.loads(kept.read_text())["completed"] == 4
 
 
 def test_compare_measures_two_servers_and_reports_their_ratios(
@@ -414,12 +360,14 @@ def test_invalid_arguments_are_refused_in_one_line(
     assert output.out == ""
 
 
-def test_no_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_without_a_server_fails_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("http://127.0.0.1:1") == 1
     assert capsys.readouterr().err == "fastovms: no connection: 127.0.0.1:1: Connection refused\n"
 
 
-def test_a_file_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_result_file_that_cannot_be_written_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     with scripted_server(Script()) as url:
         assert bench(url, "--result-filename", str(tmp_path)) == 2
     output = capsys.readouterr()
@@ -428,7 +376,7 @@ def test_a_file_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_p
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_prints_what_there_is(number: signal.Signals, code: int) -> None:
+def test_signal_prints_the_report_so_far(number: signal.Signals, code: int) -> None:
     script = Script(pause=0.05)
     with scripted_server(script) as url:
         command = [sys.executable, "-m", "fastovms", "bench", *FLAGS, "--num-prompts", "1000"]

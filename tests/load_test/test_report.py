@@ -50,36 +50,29 @@ def test_timeline_is_read_from_the_events_of_a_stream() -> None:
     assert timeline.time_per_output_token == 0.5
 
 
-def test_without_usage_events_are_counted() -> None:
+def test_timeline_without_usage_counts_events() -> None:
+    assert recorded((TOKEN, 11.0)).time_per_output_token is None
     timeline = recorded((TOKEN, 11.0), (TOKEN, 12.0))
     assert (timeline.prompt_tokens, timeline.completion_tokens) == (None, None)
     assert timeline.num_tokens == 2
 
 
-def test_one_token_has_no_time_per_later_token() -> None:
-    assert recorded((TOKEN, 11.0)).time_per_output_token is None
-
-
-def test_an_error_in_the_stream() -> None:
+def test_error_in_a_stream_is_raised() -> None:
     with pytest.raises(RequestFailed, match="gone"):
         recorded((b'{"error": "gone"}', 11.0))
 
 
-def test_a_load_lasts_until_the_last_request_has_ended_however_it_did() -> None:
+def test_load_lasts_until_its_last_request_has_ended() -> None:
     hanging = Timeline(started=9.0, failure=RequestFailed("timeout", ""), ended=609.0)
     assert Load.of([recorded((TOKEN, 11.0), (TOKEN, 13.0)), hanging]).seconds == 600.0
 
 
-def test_where_no_end_is_known_a_load_lasts_to_the_last_output() -> None:
+def test_load_without_a_known_end_lasts_to_the_last_output() -> None:
     failed = Timeline(started=9.0, failure=RequestFailed("timeout", ""))
     load = Load.of([recorded((TOKEN, 11.0), (TOKEN, 13.0)), failed])
     assert load.seconds == 4.0
     assert (load.num_tokens, load.num_events) == (2, 2)
     assert load.tokens_per_second == 0.5
-
-
-def test_an_empty_load() -> None:
-    assert Load.of([]).tokens_per_second == 0
 
 
 def timeline(started: float, *arrivals: float, tokens: int | None = None) -> Timeline:
@@ -121,7 +114,7 @@ def test_requests_within_all_limits_are_good() -> None:
     assert goodput(ttft=499) == 0
 
 
-def test_failures_are_counted_by_kind_and_nowhere_else() -> None:
+def test_failures_are_counted_by_kind() -> None:
     failed = [
         Timeline(0.0, failure=RequestFailed("HTTP 429", "one")),
         Timeline(0.0, failure=RequestFailed("HTTP 429", "two")),
@@ -142,13 +135,7 @@ def test_summary_without_usage_counts_events() -> None:
     assert summary.total_token_throughput is None
 
 
-def test_summary_of_no_requests_is_empty() -> None:
-    summary = summarize(Load.of([]), latencies=["ttft", "itl"], percentiles=[99])
-    assert summary.latencies == {}
-    assert summary.output_throughput == summary.max_output_tokens_per_s == 0
-
-
-def test_tokens_by_second() -> None:
+def test_tokens_are_counted_by_second() -> None:
     assert tokens_by_second(STREAMS) == pytest.approx([1, 4.5, 2.5])
 
 
@@ -162,7 +149,7 @@ LOAD = Load.of(
 SUMMARY = summarize(LOAD, latencies=LATENCIES, percentiles=[90, 99.9], goodput={"ttft": 600})
 
 
-def test_the_text_is_that_of_vllm() -> None:
+def test_report_has_the_form_of_vllm() -> None:
     text = render(SUMMARY, CONFIG)
     assert text.splitlines()[0] == "============ Serving Benchmark Result ============"
     for line in (
@@ -191,7 +178,7 @@ def test_report_leaves_out_unknown_figures() -> None:
     assert "Request rate" not in text
 
 
-def test_json_has_vllms_names() -> None:
+def test_json_result_has_the_names_of_vllm() -> None:
     found = json.loads(json.dumps(values(SUMMARY, CONFIG)))
     assert found["completed"] == found["failed"] == 1
     assert found["errors_by_kind"] == {"HTTP 429": 1}
@@ -224,7 +211,7 @@ def test_ratios_are_paired_by_rounds() -> None:
     assert "output_throughput             6.00        2.00   2.000 (1.000 to 3.000)" in table
 
 
-def test_ratios_without_a_whole_round() -> None:
+def test_ratios_without_a_whole_round_are_empty() -> None:
     assert paired_ratios([], []) == {}
     dead = replace(SUMMARY, output_throughput=0.0, latencies={})
     assert set(paired_ratios([SUMMARY], [dead])) == {"request_throughput"}
@@ -249,12 +236,17 @@ def test_html_page_escapes_text_and_loads_no_resources() -> None:
     assert "http://b" in page
 
 
-def test_a_load_without_an_answer_can_be_drawn() -> None:
-    assert "http://a" not in draw({"http://a": [Load.of([])]})
-
-
 def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     check_plots()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigurationError, match=r"pip install '\.\[plots\]'"):
         check_plots()
+
+
+def test_load_without_requests_has_an_empty_summary_and_drawing() -> None:
+    load = Load.of([])
+    assert load.tokens_per_second == 0
+    summary = summarize(load, latencies=["ttft", "itl"], percentiles=[99])
+    assert summary.latencies == {}
+    assert summary.output_throughput == summary.max_output_tokens_per_s == 0
+    assert "http://a" not in draw({"http://a": [load]})

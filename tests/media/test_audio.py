@@ -29,7 +29,7 @@ def decode(data: bytes, max_seconds: int = LIMIT) -> np.ndarray:
     return samples
 
 
-def test_samples_of_the_models_rate_are_not_changed() -> None:
+def test_samples_at_the_rate_of_the_model_are_unchanged() -> None:
     np.testing.assert_array_equal(decode(wav(SOUND)), SOUND)
     stereo = decode(wav(SOUND, channels=2))
     np.testing.assert_allclose(stereo, SOUND, atol=2)
@@ -59,7 +59,7 @@ def test_every_container_is_decoded_to_the_same_sound(container: str, codec: str
     assert np.corrcoef(*smooth)[0, 1] > 0.9
 
 
-def test_a_wav_file_of_unknown_length_is_read_to_its_end() -> None:
+def test_wav_of_unknown_length_is_read_to_its_end() -> None:
     data = bytearray(wav(SOUND))
     for claimed in (0xFFFF_FFFF, 0x7FFF_FFFF):
         data[4:8] = data[40:44] = struct.pack("<I", claimed)
@@ -113,14 +113,14 @@ NOT_READ = "damaged, or not in one of the formats WAV, MP3"
         (wav(SOUND, rate=100), "4000 to 384000 samples a second, not 100"),
     ],
 )
-def test_files_that_are_refused(data: bytes, message: str) -> None:
+def test_unusable_audio_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(InvalidField, match=message) as caught:
         decode(data)
     assert caught.value.param == "file"
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_damaged_files_raise_or_give_audio(seed: int) -> None:
+def test_damaged_audio_is_decoded_or_refused(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for container, codec in (("mp3", "mp3"), ("ipod", "aac"), ("ogg", "libopus")):
         data = bytearray(encoded(container, codec, SOUND[: SAMPLE_RATE // 2]))

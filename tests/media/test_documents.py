@@ -67,7 +67,7 @@ def test_text_of_pdf_pages_is_joined(read):
         (encrypted(pdf_file(["a"]), "secret"), "is encrypted"),
     ],
 )
-def test_pdfs_that_are_refused(data, words):
+def test_unusable_pdf_is_refused(data, words):
     with pytest.raises(InvalidField, match=words):
         read_pdf(data, "x", 3)
 
@@ -82,7 +82,7 @@ def test_pdf_whose_encryption_pypdf_cannot_read_is_refused_as_encrypted(monkeypa
         read_pdf(encrypted(pdf_file(["a"]), ""), "x", 3)
 
 
-def test_a_complaint_about_a_pdf_can_be_sent(monkeypatch):
+def test_message_about_a_damaged_pdf_has_no_surrogates(monkeypatch):
     def fail(*_: object) -> None:
         raise ValueError("\ud800" * 200)
 
@@ -92,7 +92,7 @@ def test_a_complaint_about_a_pdf_can_be_sent(monkeypatch):
 
 
 @pytest.mark.parametrize("cut", range(20, 600, 29))
-def test_a_cut_pdf_is_read_or_refused(cut):
+def test_damaged_pdf_is_read_or_refused(cut):
     data = pdf_file(["A page"])
     try:
         text = read_pdf(data[:cut] + data[cut + 7 :], "x", 3)
@@ -102,7 +102,7 @@ def test_a_cut_pdf_is_read_or_refused(cut):
 
 
 @pytest.mark.slow
-def test_a_bomb_costs_its_process():
+def test_pdf_bomb_ends_only_its_process():
     bomb = zlib.compress(b"BT (a) Tj ET\n" * 100_000_000, 1)
     data = pdf_file(["a"], stream=bomb, filters=b"/Filter/FlateDecode")
     with pytest.raises(InvalidField, match="x ") as caught:
@@ -120,7 +120,7 @@ def test_pdf_without_memory_for_a_process_is_unavailable():
 
 
 @pytest.mark.slow
-def test_the_end_of_the_server_ends_a_reader():
+def test_close_ends_a_running_reader():
     processes = PdfProcesses()
     bomb = zlib.compress(b"BT (a) Tj ET\n" * 4_000_000, 1)
     data = pdf_file(["a"], stream=bomb, filters=b"/Filter/FlateDecode")

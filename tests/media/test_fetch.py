@@ -24,32 +24,23 @@ TEXT = base64.b64encode(DATA).decode()
 
 
 @pytest.mark.parametrize(
-    "head",
+    ("head", "text"),
     [
-        "data:image/png;base64,",
-        "DATA:IMAGE/PNG;BASE64,",
-        "data:image/png;charset=utf-8;base64,",
-        "data:;base64,",
-        "data:image/*;base64,",
-        "data:application/octet-stream;base64,",
+        ("data:image/png;base64,", TEXT),
+        ("DATA:IMAGE/PNG;BASE64,", TEXT),
+        ("data:image/png;charset=utf-8;base64,", TEXT),
+        ("data:;base64,", TEXT),
+        ("data:image/*;base64,", TEXT),
+        ("data:application/octet-stream;base64,", TEXT),
+        ("data:image/png;base64,", base64.encodebytes(DATA).decode()),
+        ("data:image/png;base64,", TEXT.replace("/", "/\r\n")),
+        ("data:image/png;base64,", f" {TEXT[:10]}\t{TEXT[10:]} "),
+        ("data:image/png;base64,",
+         TEXT.replace("+", "%2B").replace("/", "%2f").replace("=", "%3D")),
     ],
-)
-def test_data_url_with_each_valid_head_is_decoded(head):
-    assert decode_data_url(head + TEXT + "\n", "url", max_bytes=256) == DATA
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        base64.encodebytes(DATA).decode(),
-        TEXT.replace("/", "/\r\n"),
-        f" {TEXT[:10]}\t{TEXT[10:]} ",
-        TEXT.replace("+", "%2B").replace("/", "%2f").replace("=", "%3D"),
-    ],
-)
-def test_lines_and_escapes(text):
-    assert text != TEXT
-    assert decode_data_url(f"data:image/png;base64,{text}", "url", max_bytes=256) == DATA
+)  # fmt: skip
+def test_data_url_of_every_form_is_decoded(head: str, text: str) -> None:
+    assert decode_data_url(f"{head}{text}\n", "url", max_bytes=256) == DATA
 
 
 @pytest.mark.parametrize(
@@ -79,7 +70,7 @@ def test_invalid_data_url_is_refused(url, message):
 
 
 @given(st.binary(max_size=100))
-def test_pieces_are_one_file(data):
+def test_data_url_is_decoded_piece_by_piece(data):
     url = "data:image/png;base64," + base64.b64encode(data).decode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data_url, "_PIECE", 8)
@@ -105,7 +96,6 @@ def test_public_address_is_recognized(address):
     "address",
     [
         "127.0.0.1",
-        "127.255.255.254",
         "10.0.0.1",
         "172.16.0.1",
         "192.168.1.1",
@@ -116,23 +106,17 @@ def test_public_address_is_recognized(address):
         "198.18.0.1",
         "224.0.0.1",
         "240.0.0.1",
-        "255.255.255.255",
         "::",
         "::1",
-        "fe80::1",
         "fe80::1%eth0",
         "fc00::1",
-        "fd12::1",
         "fec0::1",
         "ff02::1",
         "2001:db8::1",
         "::ffff:10.0.0.1",
-        "::ffff:127.0.0.1",
         "::10.0.0.1",
         "2002:a00:1::1",
-        "2002:7f00:1::1",
         "64:ff9b::a00:1",
-        "64:ff9b::7f00:1",
         "2001:0:a00:1::1",
         "localhost",
         "",
@@ -236,7 +220,7 @@ async def fetch(fetcher: Fetcher, url: str) -> bytes:
         b"HTTP/1.0 200 OK\r\n\r\npicture",
     ],
 )
-async def test_forms_of_bodies(raw):
+async def test_body_of_every_form_is_read(raw):
     async with site(raw) as server:
         assert await fetch(server.fetcher(), server.url()) == b"picture"
 
@@ -263,16 +247,13 @@ async def test_fetch_sends_path_host_and_headers():
     "raw",
     [
         answer(b"", "404 Not Found"),
-        answer(b"x" * 5000, "500 Oops"),
         answer(b"", "204 No Content"),
         answer(b"", "304 Not Modified"),
-        answer(b"", "101 Switching Protocols"),
         redirect("http://pics.example/b.png"),
         answer(b"short", "200 OK", "Content-Length: 7"),
         answer(b"3\r\npic\r\n", "200 OK", "Transfer-Encoding: chunked"),
         answer(b"zz\r\npic\r\n", "200 OK", "Transfer-Encoding: chunked"),
         answer(b"picture", "200 OK", "Content-Length: 7", "Content-Encoding: gzip"),
-        answer(b"picture", "200 OK", "Content-Length: -7"),
         answer(b"", "200 OK", "Content-Length: 99999999999999999999999999"),
         answer(b"picture", "200 OK", "X: " + "y" * 100_000, "Content-Length: 7"),
         answer((b"1;" + b"e" * 100 + b"\r\nx\r\n") * 900, "200 OK", "Transfer-Encoding: chunked"),
@@ -306,48 +287,25 @@ async def test_response_above_the_limit_is_refused(raw):
             await fetch(server.fetcher(), server.url())
 
 
-async def test_exactly_as_large_as_allowed():
-    async with site(answer(b"x" * LIMIT)) as server:
-        assert len(await fetch(server.fetcher(), server.url())) == LIMIT
-
-
-async def test_response_after_the_timeout_is_refused():
+async def test_server_that_does_not_answer_in_time_or_at_all_is_refused():
     async with site() as server:
         with pytest.raises(InvalidField, match="cannot be fetched"):
-            await fetch(server.fetcher(timeout=0.05), server.url())
-
-
-async def test_fetch_from_a_closed_port_is_refused():
-    async with site() as server:
-        url = server.url()
+            await fetch(server.fetcher(timeout=0.25), server.url())
+        server.addresses = []
+        with pytest.raises(InvalidField, match="cannot be fetched"):
+            await fetch(server.fetcher(), server.url())
+    server.addresses = ["127.0.0.1"]
     with pytest.raises(InvalidField, match="cannot be fetched"):
-        await fetch(server.fetcher(), url)
+        await fetch(server.fetcher(), server.url())
 
 
-async def test_an_address_that_does_not_answer_is_not_the_last():
+async def test_next_address_is_asked_if_one_does_not_answer():
     async with site(answer()) as server:
         server.addresses = ["127.0.0.2", "127.0.0.1"]
         assert await fetch(server.fetcher(), server.url()) == b"picture"
 
 
-@pytest.mark.slow
-async def test_fetch_from_an_unknown_host_is_refused():
-    async def resolve(host: str, port: int) -> Sequence[str]:
-        raise OSError("no such name")
-
-    for found in (resolve, Site().resolve):
-        server = Site()
-        server.addresses = []
-        fetcher = Fetcher(
-            ["all"], allow_redirects=False, allow_private=True, timeout=9, resolve=found
-        )
-        if found is not resolve:
-            fetcher = server.fetcher("all")
-        with pytest.raises(InvalidField, match="cannot be fetched"):
-            await fetch(fetcher, "http://pics.example/")
-
-
-async def test_names_are_looked_up_in_threads_of_their_own(monkeypatch):
+async def test_names_are_resolved_in_separate_threads(monkeypatch):
     threads = []
 
     def find(host: str, port: int, **options: object) -> list[tuple[object, ...]]:
@@ -373,18 +331,11 @@ async def test_names_are_looked_up_in_threads_of_their_own(monkeypatch):
         "p\u0131cs.example",
     ],
 )
-async def test_other_domains_are_not_even_looked_up(host):
+async def test_other_domain_is_refused_before_resolution(host):
     server = Site()
     with pytest.raises(InvalidField, match="this server does not fetch images from"):
         await fetch(server.fetcher(), f"http://{host}/a.png")
     assert not server.resolved
-
-
-async def test_no_url_is_fetched_without_allowed_domains():
-    fetcher = Fetcher([], allow_redirects=False, allow_private=True, timeout=9)
-    for url in ("http://pics.example/", "https://all/"):
-        with pytest.raises(InvalidField, match="this server does not fetch images from"):
-            await fetch(fetcher, url)
 
 
 @pytest.mark.parametrize("domain", ["", "http://x", "x/y", "x:80", "a b", "*", "x@y"])
@@ -393,7 +344,7 @@ def test_invalid_domain_is_refused(domain):
         Site().fetcher("pics.example", domain)
 
 
-async def test_domains_as_operators_write_them():
+async def test_allowed_domains_are_normalized():
     async with site(answer(), answer()) as server:
         fetcher = server.fetcher(" pics.example", "[::1]")
         assert await fetch(fetcher, server.url()) == b"picture"
@@ -406,12 +357,9 @@ async def test_domains_as_operators_write_them():
     [
         "http://",
         "http:///a.png",
-        "http://:80/a.png",
         "http://pics.example:0/",
         "http://pics.example:99999/",
-        "http://pics.example:x/",
         "http://[::1/",
-        "http://[x]/",
         "ftp://pics.example/",
         "http:pics.example",
         "https://pics.example/" + "x" * 9000,
@@ -431,7 +379,7 @@ async def test_user_names_are_refused(user):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "fd00::1"])
-async def test_addresses_that_are_not_public_are_not_connected_to(address, caplog):
+async def test_private_address_is_not_connected_to(address, caplog):
     caplog.set_level("INFO")
     async with site(answer()) as server:
         server.addresses = ["8.8.8.8", address]
@@ -442,14 +390,7 @@ async def test_addresses_that_are_not_public_are_not_connected_to(address, caplo
     assert address in caplog.text, "but the operator learns it"
 
 
-async def test_the_address_that_was_checked_is_the_one_that_is_asked():
-    """A name that changes between check and connection leads nowhere else."""
-    async with site(answer()) as server:
-        assert await fetch(server.fetcher(), server.url()) == b"picture"
-        assert server.resolved == ["pics.example"], "looked up once, by us"
-
-
-async def test_redirects_if_they_are_allowed():
+async def test_allowed_redirects_are_followed():
     async with site(redirect("b.png", "301 Moved"), redirect("/c.png"), answer()) as server:
         fetcher = server.fetcher(allow_redirects=True)
         assert await fetch(fetcher, server.url("/x/a.png")) == b"picture"
@@ -473,7 +414,7 @@ async def test_redirects_if_they_are_allowed():
         "",
     ],
 )
-async def test_redirects_lead_nowhere_that_is_not_allowed(target):
+async def test_redirect_to_a_forbidden_target_is_refused(target):
     async with site(redirect(target), answer()) as server:
         with pytest.raises(InvalidField) as error:
             await fetch(server.fetcher(allow_redirects=True), server.url())
@@ -481,14 +422,14 @@ async def test_redirects_lead_nowhere_that_is_not_allowed(target):
     assert str(error.value) == f"{NAME}: the image cannot be fetched"
 
 
-async def test_redirects_without_end():
+async def test_redirects_are_limited_in_number():
     async with site(*[redirect("/a.png")] * 9) as server:
         with pytest.raises(InvalidField, match="cannot be fetched"):
             await fetch(server.fetcher(allow_redirects=True), server.url())
         assert len(server.requests) == 6
 
 
-async def test_certificates_are_checked(monkeypatch):
+async def test_fetch_checks_the_certificate_of_the_host(monkeypatch):
     seen = []
 
     async def connect(address: str, port: int, **options: object) -> None:

@@ -13,7 +13,7 @@ import pytest
 from fastovms.cli.ovms_modes import add_model, list_models, remove_model
 from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError
-from fastovms.parts.ovms.config_list import path_from, read_config_list, read_json, write_file
+from fastovms.parts.ovms.config_list import read_config_list, write_file
 from fastovms.server_config import (
     ModelResidency,
     ModelSource,
@@ -22,72 +22,24 @@ from fastovms.server_config import (
     Settings,
 )
 
-# Files of configurations: how they name paths, and that each is an old one or a new one.
+# Files of configurations are written whole or not at all.
 
 
-@pytest.mark.parametrize(
-    ("folder", "path", "expected"),
-    [
-        ("lists", "models/m", "../models/m"),
-        (".", "models/m", "models/m"),
-        ("lists", "/abs/m", "/abs/m"),
-    ],
-)
-def test_relative_path_is_resolved_against_the_list(
-    folder, path, expected, tmp_path, monkeypatch
-) -> None:
-    (tmp_path / "lists").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert path_from(tmp_path / folder, Path(path)) == expected
+def test_file_that_cannot_be_written_keeps_its_content(tmp_path, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-
-def test_a_folder_that_is_a_link(tmp_path, monkeypatch) -> None:
-    (tmp_path / "real" / "deep").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "real" / "deep")
-    monkeypatch.chdir(tmp_path)
-    found = path_from(tmp_path / "link", Path("m"))
-    assert os.path.realpath(tmp_path / "link" / found) == str(tmp_path / "m")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "cannot read .*No such file"),
-        (b"{", "is not valid JSON"),
-        (b"\xff", "is not valid JSON"),
-        (b"[" * 100_000, "is not valid JSON"),
-    ],
-)
-def test_unreadable_list_is_refused(content, message, tmp_path) -> None:
-    path = tmp_path / "f.json"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ConfigurationError, match=message):
-        read_json(path)
-
-
-def fail(*_: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_a_file_is_the_old_one_or_the_new_one(tmp_path, monkeypatch) -> None:
     path = tmp_path / "f"
-    write_file(path, "old")
+    write_file(path, "old é")
     with pytest.raises(ConfigurationError, match="cannot write"):
         write_file(path, "\ud800")
-    assert path.read_text() == "old"
-    with monkeypatch.context() as full:
-        full.setattr(os, "replace", fail)
-        with pytest.raises(ConfigurationError, match="No space left"):
-            write_file(path, "new")
-    assert path.read_text() == "old"
-    write_file(path, "new é")
-    assert path.read_text(encoding="utf-8") == "new é"
-    with pytest.raises(ConfigurationError, match=r"cannot write .*No such file"):
-        write_file(tmp_path / "none" / "f", "")
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(ConfigurationError, match="No space left"):
+        write_file(path, "new")
+    assert path.read_text(encoding="utf-8") == "old é"
 
 
-def test_links_and_permissions_stay(tmp_path) -> None:
+def test_written_file_keeps_its_links_owner_and_mode(tmp_path) -> None:
     real = tmp_path / "real" / "f"
     real.parent.mkdir()
     real.write_text("old")
@@ -178,7 +130,7 @@ def test_listed_graphs_become_model_sources(folder):
     ]
 
 
-def test_metrics_and_a_directory(folder):
+def test_monitoring_of_a_list_enables_the_metrics(folder):
     root = {"mediapipe_config_list": [{"name": "graph"}]}
     write(folder, root)
     assert read_config_list(folder).settings.section(ServiceConfig).ovms_metrics is False
@@ -195,11 +147,6 @@ def test_tensor_options_of_a_list_are_logged(folder, caplog):
         f"model_config_list[0].config.{name} is not used: it is about models of tensors"
         for name in ("batch_size", "nireq")
     ]
-
-
-@pytest.mark.parametrize("name", ["model_config_list", "mediapipe_config_list"])
-def test_a_list_may_be_empty(folder, name):
-    assert models_of({name: []}, folder) == []
 
 
 def test_unknown_members_are_named_with_their_place_and_ignored(folder, caplog):
@@ -250,8 +197,6 @@ def test_groups_and_idle_times_are_read(folder, caplog):
     [
         ([], "the file must be an object"),
         ({}, "the file has neither model_config_list nor mediapipe_config_list"),
-        ({"monitoring": {}}, "the file has neither"),
-        ({"models": []}, "the file has neither"),
         ({"model_config_list": {}}, "model_config_list must be a list"),
         ({"model_config_list": [5]}, "model_config_list[0] must be an object"),
         ({"model_config_list": [{}]}, "model_config_list[0].config must be an object"),
@@ -266,7 +211,6 @@ def test_groups_and_idle_times_are_read(folder, caplog):
          "plugin_config must be an object"),
         ({"mediapipe_config_list": [{"name": "none"}]}, "[0]: there is no graph at"),
         ({"mediapipe_config_list": [{"name": "graph", "graph_path": "x"}]}, "there is no graph at"),
-        ({"mediapipe_config_list": [{"base_path": "graph"}]}, "[0].name must be a string"),
         ({"mediapipe_config_list": [{"name": "graph"}], "monitoring": {"metrics": {"enable": 1}}},
          "monitoring.metrics.enable must be true or false"),
         ({"model_config_list": [], "idle_unload_timeout_seconds": -5},
@@ -288,20 +232,10 @@ def test_invalid_config_list_is_refused_by_path_and_field(folder, root, message)
     assert message in str(caught.value)
 
 
-def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"cannot read .*config\.json: No such file"):
-        read_config_list(tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text("{,}")
-    for read in (read_config_list, lambda path: add_model(path, "a", Path("b"))):
-        with pytest.raises(ConfigurationError, match="is not valid JSON"):
-            read(path)
-
-
 # Editing
 
 
-def test_models_are_listed(folder):
+def test_model_directories_are_listed(folder):
     deep = folder / "org" / "name"
     deep.mkdir(parents=True)
     (deep / "openvino_model.xml").touch()
@@ -312,7 +246,7 @@ def test_models_are_listed(folder):
         list_models(folder / "none")
 
 
-def test_models_come_and_go(folder):
+def test_models_are_added_replaced_and_removed(folder):
     add_model(folder, "graph", Path("graph"))
     add_model(folder, "o", Path("/x"))
     add_model(folder / "config.json", "o", Path("other"), "permanent")
@@ -327,7 +261,7 @@ def test_models_come_and_go(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "graph", "other"]
 
 
-def test_graphs_and_other_members_stay(folder):
+def test_edited_list_keeps_its_other_members(folder):
     root = {"mediapipe_config_list": [{"name": "graph"}, {"name": "other"}],
             "monitoring": {"metrics": {"enable": True}}}  # fmt: skip
     path = write(folder, root)
@@ -339,3 +273,23 @@ def test_graphs_and_other_members_stay(folder):
     path.write_text('{"model_config_list": 5}')
     with pytest.raises(ConfigurationError, match="is not a list of models"):
         add_model(path, "m", Path("m"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"cannot read .*config\.json: No such file"),
+        (b"{,}", "is not valid JSON"),
+        (b"\xff", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
+    ],
+    ids=["missing", "not JSON", "not UTF-8", "too deep"],
+)
+def test_unreadable_list_is_refused(tmp_path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "config.json"
+    if content is not None:
+        path.write_bytes(content)
+        with pytest.raises(ConfigurationError, match=message):
+            add_model(path, "a", Path("b"))
+    with pytest.raises(ConfigurationError, match=message):
+        read_config_list(path)

@@ -14,7 +14,7 @@ from fastovms.server_config import CHAT, ENCODER, ENGINE, FILES, LIMITS
 
 
 @pytest.mark.parametrize("name", CALCULATORS)
-def test_each_option_has_a_field_or_a_reason_or_a_neutral_value(name):
+def test_every_option_of_a_graph_has_a_field_or_a_reason(name):
     calculator = CALCULATORS[name]
     assert calculator.group.required == ("models_path",)
     assert set(calculator.group.options) == set(calculator.options)
@@ -23,19 +23,21 @@ def test_each_option_has_a_field_or_a_reason_or_a_neutral_value(name):
         assert is_used or option.neutral
 
 
-def test_plugin_config_is_parsed_as_a_json_object():
-    assert parse_plugin_config("") == parse_plugin_config(" \n") == {}
-    assert parse_plugin_config('{"NUM_STREAMS": "1"}') == {"NUM_STREAMS": "1"}
-    for text in ("{", "[]", "1", "NUM_STREAMS=1"):
-        with pytest.raises(ConfigurationError, match="must be a JSON object"):
-            parse_plugin_config(text)
+@pytest.mark.parametrize("text", ["{", "[]", "1", "NUM_STREAMS=1"])
+def test_plugin_config_that_is_not_an_object_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="must be a JSON object"):
+        parse_plugin_config(text)
+
+
+def test_empty_plugin_config_has_no_properties() -> None:
+    assert parse_plugin_config(" \n") == {}
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [(True, True), (False, False), ("true", True), ("False", False), (None, None)],
 )
-def test_prompt_lookup_is_not_for_the_device(given, expected):
+def test_prompt_lookup_is_not_a_property_of_the_device(given, expected):
     config = read_plugin_config({"prompt_lookup": given, "CACHE_DIR": "/c", "NUM_STREAMS": 1})
     assert config == ({"CACHE_DIR": "/c", "NUM_STREAMS": 1}, expected, [])
 
@@ -52,7 +54,7 @@ def test_plugin_options_of_other_pipelines_are_logged():
 @pytest.mark.parametrize(
     "config", [{"prompt_lookup": 1}, {"prompt_lookup": "yes"}, {"A": None}, {"A": [1]}, {"A": {}}]
 )
-def test_values_that_none_can_have(config):
+def test_plugin_config_with_a_wrong_value_is_refused(config):
     with pytest.raises(ConfigurationError, match=f"plugin_config {next(iter(config))} must be"):
         read_plugin_config(config)
 
@@ -61,7 +63,7 @@ def test_values_that_none_can_have(config):
 
 
 @pytest.mark.parametrize("task", Task)
-def test_a_graph_has_its_calculator_and_options(tmp_path: Path, task: Task) -> None:
+def test_written_graph_is_read_back(tmp_path: Path, task: Task) -> None:
     graph = GRAPHS[task]
     assert graph.calculator in CALCULATORS
     name = "device" if task is Task.TEXT_GENERATION else "target_device"
@@ -130,7 +132,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_option_that_is_used(folder):
+def test_options_of_a_graph_become_settings(folder):
     path = write(
         folder,
         """
@@ -171,7 +173,6 @@ def test_every_option_that_is_used(folder):
     "option",
     [
         "dynamic_split_fuse: false",
-        "pipeline_type: VLM",
         "enable_tool_guided_generation: true",
         "cache_interval_multiplier: 8",
         "chat_template_mode: MINJA",
@@ -194,18 +195,14 @@ def test_unused_option_of_a_graph_is_logged(folder, option):
         ('models_path: ""', "there is no directory or GGUF file of a model at"),
         ('models_path: "none"', "models_path: there is no directory or GGUF file of a model at"),
         ('models_path: "model.txt"', "models_path: there is no directory or GGUF file"),
-        ("models_path: model", "models_path must be a string, not model"),
         ('models_path: "model" models_path: "model"', "models_path is given twice"),
         ('models_path: "model" max_num_seq: 4', "max_num_seq is not an option"),
         ('models_path: "model"\nmax_num_seqs: 0', "line 20: max_num_seqs must be an integer"),
-        ('models_path: "model" max_num_seqs: -1', "max_num_seqs must be an integer from 1"),
         ('models_path: "model" max_num_seqs: "4"', "not '4'"),
         ('models_path: "model" max_num_seqs: 4.0', "not 4.0"),
-        ('models_path: "model" max_num_seqs { }', "not a message"),
         ('models_path: "model" cache_size: 1.5', "cache_size must be an integer"),
         ('models_path: "model" max_tokens_limit: 4294967296', "to 4294967295, not 4294967296"),
         ('models_path: "model" enable_prefix_caching: yes', "must be true or false, not yes"),
-        ('models_path: "model" enable_prefix_caching: 2', "must be true or false, not 2"),
         ('models_path: "model" pipeline_type: LMM', "must be one of AUTO, LM, VLM"),
         ('models_path: "model" pipeline_type: "LM"', "must be one of AUTO, LM, VLM"),
         ('models_path: "model" draft_device: "CPU"', "draft_device needs draft_models_path"),
@@ -223,7 +220,7 @@ def test_unused_option_of_a_graph_is_logged(folder, option):
         ("models_path", "expected : or {"),
     ],
 )  # fmt: skip
-def test_a_wrong_option_is_an_error(folder, options, message):
+def test_wrong_option_of_a_graph_is_refused(folder, options, message):
     path = write(folder, options)
     with pytest.raises(ConfigurationError) as caught:
         read_graph(path)
@@ -231,7 +228,7 @@ def test_a_wrong_option_is_an_error(folder, options, message):
     assert message in str(caught.value)
 
 
-def test_a_gguf_file(folder):
+def test_graph_of_a_gguf_file_is_read(folder):
     path = write(folder, 'models_path: "./model.gguf"')
     assert read_graph(path).settings.given == {FILES.path: folder / "model.gguf"}
 
@@ -251,7 +248,7 @@ def test_a_gguf_file(folder):
          {ENCODER.task: "rerank", ENCODER.max_allowed_chunks: 9, ENGINE.max_model_len: 256}),
     ],
 )  # fmt: skip
-def test_graphs_of_encoders(folder, calculator, message, options, given):
+def test_graph_of_an_encoder_becomes_settings(folder, calculator, message, options, given):
     path = write(folder, f'models_path: "model" {options}', calculator=calculator)
     path.write_text(path.read_text().replace("LLMCalculatorOptions", message))
     node = read_graph(path)
@@ -259,34 +256,33 @@ def test_graphs_of_encoders(folder, calculator, message, options, given):
     assert node.unused == []
 
 
-def test_graph_of_another_kind_is_refused(folder):
-    options = 'models_path: "model"'
-    path = write(folder, options)
-    text = path.read_text()
-    for graph, message in (
-        (
-            text + text,
-            "a graph must have one node, with one of HttpLLMCalculator, ",
-        ),
-        ('input_stream: "a"', "not 0"),
-        (text.replace("HttpLLM", "T2s"), "must be one of HttpLLMCalculator, Embeddings"),
-        (text.replace('"LLM"', '""'), "the node needs a name"),
-        (text.replace('name: "LLM"', ""), "the node needs a name"),
-        (text.replace("LLMCalculatorOptions", "Other"), "needs one mediapipe.LLMCalculatorOptions"),
-        ("node {", "line 1: expected the name of a field"),
-    ):
-        path.write_text(graph)
-        with pytest.raises(ConfigurationError) as caught:
-            read_graph(path)
-        assert message in str(caught.value)
-    path.write_bytes(b"\xff")
-    with pytest.raises(ConfigurationError, match="cannot read"):
-        read_graph(path)
-    with pytest.raises(ConfigurationError, match="cannot read"):
-        read_graph(folder / "none.pbtxt")
+WHOLE = GRAPH.format(
+    name="LLM", calculator="HttpLLMCalculator", options='models_path: "model"'
+).encode()
 
 
-def test_older_graphs_have_the_options_in_an_extension(folder):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (WHOLE * 2, "a graph must have one node, with one of HttpLLMCalculator, "),
+        (b'input_stream: "a"', "not 0"),
+        (WHOLE.replace(b"HttpLLM", b"T2s"), "must be one of HttpLLMCalculator, Embeddings"),
+        (WHOLE.replace(b'name: "LLM"', b""), "the node needs a name"),
+        (WHOLE.replace(b"LLMCalculatorO", b"O"), "needs one mediapipe.LLMCalculatorOptions"),
+        (b"node {", "line 1: expected the name of a field"),
+        (b"\xff", "cannot read"),
+        (None, "cannot read"),
+    ],
+)
+def test_graph_of_another_kind_is_refused(folder, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (folder / "graph.pbtxt").write_bytes(content)
+    with pytest.raises(ConfigurationError) as caught:
+        read_graph(folder / "graph.pbtxt")
+    assert message in str(caught.value)
+
+
+def test_options_in_the_extension_of_older_graphs_are_read(folder):
     path = write(folder, 'models_path: "model"')
     text = path.read_text().replace("node_options", "options")
     path.write_text(

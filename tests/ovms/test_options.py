@@ -30,7 +30,7 @@ def test_names_of_options_are_unique(place):
     assert max(names.values()) == 1
 
 
-def test_every_flag_is_understood():
+def test_every_flag_of_the_table_is_accepted():
     """By its name, or as another name of a flag of the same field, or as one without use."""
     ours = {flag.name: flag.field for flag in FLAGS}
     unused = {flag.name for flag in OVMS_FLAGS}
@@ -41,7 +41,7 @@ def test_every_flag_is_understood():
             assert option.flag in unused
 
 
-def test_every_variable_is_read():
+def test_every_variable_of_the_table_is_read():
     for option in OVMS_OPTIONS:
         if option.variable and option.field is not None:
             value = "1" if option.kind is bool else "/a"

@@ -26,7 +26,7 @@ def wait_until(read, pattern):
         time.sleep(0.01)
 
 
-def test_a_terminal_shows_a_bar_below_the_log_while_the_server_is_busy(monkeypatch):
+def test_terminal_shows_a_bar_below_the_log_while_the_server_is_busy(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     log = LineWriter()
@@ -40,7 +40,7 @@ def test_a_terminal_shows_a_bar_below_the_log_while_the_server_is_busy(monkeypat
     assert terminal.getvalue().endswith("\r\x1b[Kthree\n")
 
 
-def test_a_file_has_no_bar(tmp_path):
+def test_log_file_has_no_bar(tmp_path):
     log = LineWriter(tmp_path / "log")
     with log.busy():
         log.write_line("one")
@@ -48,25 +48,18 @@ def test_a_file_has_no_bar(tmp_path):
     assert (tmp_path / "log").read_text() == "one\n"
 
 
-def test_lines_arrive_in_order(tmp_path):
+def test_lines_are_appended_in_order(tmp_path):
     path = tmp_path / "log"
     path.write_text("old\n")
     writer = LineWriter(path)
     for number in range(100):
         writer.write_line(str(number))
+    writer.write_line("bad\ud800")
     writer.close(60)
-    assert path.read_text().split() == ["old", *map(str, range(100))]
+    assert path.read_text().split() == ["old", *map(str, range(100)), "bad\\ud800"]
 
 
-def test_half_of_a_character_does_not_end_the_log(tmp_path):
-    path = tmp_path / "log"
-    writer = LineWriter(path)
-    writer.write_line("bad \ud800")
-    writer.close(60)
-    assert path.read_text() == "bad \\ud800\n"
-
-
-def test_stderr_and_logging(capfd):
+def test_log_of_another_logger_goes_to_stderr(capfd):
     writer = LineWriter()
     logger = logging.Logger("test")
     logger.addHandler(logging.StreamHandler(writer))
@@ -109,7 +102,7 @@ def test_reopened_log_writes_to_a_new_file(tmp_path):
     assert path.read_text() == "after\n"
 
 
-def test_a_file_that_cannot_be_opened(tmp_path):
+def test_log_file_that_cannot_be_opened_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match=r"cannot write the log .*: Is a directory"):
         LineWriter(tmp_path)
     path = tmp_path / "folder" / "log"
@@ -126,7 +119,7 @@ def test_a_file_that_cannot_be_opened(tmp_path):
     assert (tmp_path / "log").read_text() == "1\n2\n"
 
 
-def test_a_thread_that_cannot_be_started_is_started_with_the_next_line(tmp_path, monkeypatch):
+def test_thread_that_cannot_start_is_started_with_the_next_line(tmp_path, monkeypatch):
     start, failures = threading.Thread.start, []
 
     def fail(thread: threading.Thread) -> None:

@@ -53,6 +53,13 @@ class Recorder:
         self.exporter = InMemorySpanExporter()
         self.tracer = OpenTelemetryTracer(self.exporter, lambda: 100 * SECOND)
 
+    def record(self, start: GenerationStart = START, end: GenerationEnd = END) -> TraceContext:
+        """Begins and ends a span, and returns its context."""
+        span = self.tracer.begin(start)
+        assert span is not None
+        span.end(end)
+        return span.context
+
     def spans(self) -> tuple[ReadableSpan, ...]:
         self.tracer.close()
         return self.exporter.get_finished_spans()
@@ -67,11 +74,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     recorder.tracer.close()
 
 
-def test_a_generation_is_one_span_with_its_phases(recorder: Recorder) -> None:
-    span = recorder.tracer.begin(START)
-    assert span is not None
-    assert span.context == replace(TRACE, is_recorded=True)
-    span.end(END)
+def test_generation_is_one_span_with_its_phases(recorder: Recorder) -> None:
+    assert recorder.record() == replace(TRACE, is_recorded=True)
     [told] = recorder.spans()
     assert (told.name, told.kind, told.status.status_code) == (
         "chat fast", SpanKind.SERVER, StatusCode.UNSET,
@@ -121,9 +125,7 @@ def test_span_of_embeddings_has_no_attributes_of_generation(recorder: Recorder) 
         conversation_id=None,
         form=EncodingFormat(8, "base64"),
     )
-    span = recorder.tracer.begin(start)
-    assert span is not None
-    span.end(GenerationEnd([], 5, None, None, END.phases[:2], None))
+    recorder.record(start, GenerationEnd([], 5, None, None, END.phases[:2], None))
     [told] = recorder.spans()
     assert told.name == "embeddings fast"
     assert [event.name for event in told.events] == ["queue", "prefill"]
@@ -139,10 +141,8 @@ def test_span_of_embeddings_has_no_attributes_of_generation(recorder: Recorder) 
     }
 
 
-def test_a_failure_is_an_error(recorder: Recorder) -> None:
-    span = recorder.tracer.begin(START)
-    assert span is not None
-    span.end(END._replace(error=("EngineFailed", "out of order"), finish_reasons=[]))
+def test_failed_generation_is_an_error_span(recorder: Recorder) -> None:
+    recorder.record(end=END._replace(error=("EngineFailed", "out of order"), finish_reasons=[]))
     [told] = recorder.spans()
     assert (told.status.status_code, told.status.description) == (
         StatusCode.ERROR, "out of order",
@@ -153,12 +153,7 @@ def test_a_failure_is_an_error(recorder: Recorder) -> None:
 
 
 def test_request_without_a_trace_begins_one(recorder: Recorder) -> None:
-    spans = [recorder.tracer.begin(replace(START, trace=None)) for _ in range(2)]
-    contexts = []
-    for span in spans:
-        assert span is not None
-        span.end(END)
-        contexts.append(span.context)
+    contexts = [recorder.record(replace(START, trace=None)) for _ in range(2)]
     told = recorder.spans()
     assert [span.parent for span in told] == [None, None]
     assert len({context.trace_id for context in contexts}) == 2
@@ -176,7 +171,7 @@ def test_request_without_a_trace_begins_one(recorder: Recorder) -> None:
         ("always_on", replace(TRACE, is_sampled=False), True),
     ],
 )
-def test_the_caller_and_the_environment_decide_what_is_sampled(
+def test_caller_and_environment_decide_what_is_sampled(
     monkeypatch: pytest.MonkeyPatch,
     sampler: str | None,
     trace: TraceContext | None,
@@ -190,16 +185,6 @@ def test_the_caller_and_the_environment_decide_what_is_sampled(
     recorder.tracer.close()
 
 
-def test_the_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "kitchen")
-    recorder = Recorder()
-    span = recorder.tracer.begin(START)
-    assert span is not None
-    span.end(END)
-    [told] = recorder.spans()
-    assert told.resource.attributes["service.name"] == "kitchen"
-
-
 @pytest.mark.parametrize(
     ("endpoint", "address"),
     [
@@ -208,7 +193,7 @@ def test_the_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> N
         (None, "http://from.environment/v1/traces"),
     ],
 )
-def test_where_spans_go(
+def test_spans_go_to_the_endpoint_or_that_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, endpoint: str | None, address: str
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://from.environment")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,18 +72,11 @@ def test_progress_watch_counts_time_in_one_step(busy):
         (stats(6, num_running=1), 1, 0),
         (stats(6, num_running=1), 1, 1),
         (IDLE, 1, 0),
+        (stats(num_waiting=2, num_held=2), 1, 0),  # requests that wait for the disk
+        (stats(num_waiting=3, num_held=2), 1, 1),
     ):
         watch.observe(now, seconds)
         assert watch.stalled_for == stalled_for
-
-
-def test_progress_watch_ignores_requests_that_wait_for_the_disk():
-    watch = ProgressWatch()
-    watch.observe(IDLE, 1)
-    watch.observe(stats(num_waiting=2, num_held=2), 1)
-    assert not watch.stalled_for
-    watch.observe(stats(num_waiting=3, num_held=2), 1)
-    assert watch.stalled_for == 1
 
 
 def test_progress_watch_allows_a_step_its_time():
@@ -179,17 +173,6 @@ def test_throughput_is_logged_every_ten_seconds_of_work_only(clock, caplog):
     assert caplog.messages[2:] == [f"{end}waiting: 0"]
 
 
-def test_throughput_of_a_stalled_engine_is_logged(clock, caplog):
-    engine, log = Engine(), ThroughputLog(clock)
-    caplog.set_level("INFO")
-    engine.progress = RUNNING
-    for _ in range(11):
-        log.observe(engine, engine.stats())
-        clock.now += 1
-    [line] = caplog.messages
-    assert "generation throughput: 0.0 tokens/s, running: 1" in line
-
-
 def test_look_spares_a_starved_engine(engines, clock):
     process = Process(clock)
     process.share = 0.01
@@ -259,7 +242,7 @@ def watched() -> SimpleNamespace:
     return SimpleNamespace(loop=loop, watch=watch, somebody=somebody, get=registry.get_sample_value)
 
 
-def test_every_look_counts(watched: SimpleNamespace) -> None:
+def test_loop_stalls_are_counted(watched: SimpleNamespace) -> None:
     for late in (0.0, 0.003, 0.3, 0.04, -0.001):
         watched.loop.run(late=late)
     get, name = watched.get, "fastovms_loop_stall_seconds"
@@ -297,74 +280,7 @@ def test_stopped_loop_watch_schedules_no_call(watched: SimpleNamespace) -> None:
     assert watched.loop.call is None
 
 
-async def test_memory_is_trimmed_again_and_again_beside_the_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
-    monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
-    loop = asyncio.get_running_loop()
-    threads: list[threading.Thread] = []
-    thrice = asyncio.Event()
-
-    def trim() -> None:
-        threads.append(threading.current_thread())
-        if len(threads) == 3:
-            loop.call_soon_threadsafe(thrice.set)
-
-    trimmer = MemoryTrimmer(trim)
-    trimmer.start(loop)
-    await asyncio.wait_for(thrice.wait(), 60)
-    trimmer.stop()
-    assert threading.current_thread() not in threads
-
-
-async def test_a_trim_that_fails_is_logged_and_those_after_it_come_one_at_a_time(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
-    monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
-    loop = asyncio.get_running_loop()
-    alone, num_calls, thrice = threading.Lock(), 0, asyncio.Event()
-
-    def trim() -> None:
-        nonlocal num_calls
-        num_calls += 1
-        if num_calls == 1:
-            raise ValueError("no")
-        assert alone.acquire(blocking=False)
-        time.sleep(0.02)
-        alone.release()
-        if num_calls == 3:
-            loop.call_soon_threadsafe(thrice.set)
-
-    trimmer = MemoryTrimmer(trim)
-    trimmer.start(loop)
-    await asyncio.wait_for(thrice.wait(), 60)
-    trimmer.stop()
-    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError]
-
-
-async def test_the_first_trim_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
-    loop, is_trimmed = asyncio.get_running_loop(), asyncio.Event()
-    trimmer = MemoryTrimmer(lambda: loop.call_soon_threadsafe(is_trimmed.set) and None)
-    trimmer.start(loop)
-    await asyncio.wait_for(is_trimmed.wait(), 60)
-    trimmer.stop()
-
-
-async def test_stopped_trimmer_makes_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
-    monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
-    calls: list[None] = []
-    trimmer = MemoryTrimmer(lambda: calls.append(None))
-    trimmer.start(asyncio.get_running_loop())
-    trimmer.stop()
-    await asyncio.sleep(0.02)
-    assert not calls
-
-
-async def test_a_statistic_that_fails_does_not_end_the_watch(engines, clock, caplog):
+async def test_failed_statistic_does_not_end_the_watch(engines, clock, caplog):
     looks: list[float] = []
 
     def fail(*_: object) -> None:
@@ -388,13 +304,51 @@ async def test_a_statistic_that_fails_does_not_end_the_watch(engines, clock, cap
     ]
 
 
-async def test_a_trim_without_a_thread_is_repeated(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def trims(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], object], int], Awaitable]:
+    """Returns what trims memory a number of times in short intervals, and then once no more."""
     monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
     monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
-    loop, is_trimmed, failures = asyncio.get_running_loop(), asyncio.Event(), []
-    start = threading.Thread.start
+
+    async def run(trim: Callable[[int], object], times: int) -> None:
+        loop, numbers, enough = asyncio.get_running_loop(), count(1), asyncio.Event()
+
+        def numbered() -> None:
+            number = next(numbers)
+            if number == times:
+                loop.call_soon_threadsafe(enough.set)
+            trim(number)
+
+        trimmer = MemoryTrimmer(numbered)
+        trimmer.start(loop)
+        await asyncio.wait_for(enough.wait(), 60)
+        trimmer.stop()
+
+    return run
+
+
+async def test_memory_is_trimmed_repeatedly_in_another_thread(trims) -> None:
+    threads: list[threading.Thread] = []
+    await trims(lambda _: threads.append(threading.current_thread()), 3)
+    assert threading.current_thread() not in threads
+
+
+async def test_trims_do_not_overlap_and_a_failure_is_logged(trims, caplog) -> None:
+    alone = threading.Lock()
+
+    def trim(number: int) -> None:
+        if number == 1:
+            raise ValueError("no")
+        assert alone.acquire(blocking=False)
+        time.sleep(0.02)
+        alone.release()
+
+    await trims(trim, 3)
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError]
+
+
+async def test_trim_without_a_thread_is_repeated(trims, monkeypatch) -> None:
+    failures, start = [], threading.Thread.start
 
     def fail(thread: threading.Thread) -> None:
         if not failures:
@@ -403,8 +357,14 @@ async def test_a_trim_without_a_thread_is_repeated(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", fail)
-    trimmer = MemoryTrimmer(lambda: loop.call_soon_threadsafe(is_trimmed.set) and None)
-    trimmer.start(loop)
-    await asyncio.wait_for(is_trimmed.wait(), 60)
-    trimmer.stop()
+    await trims(lambda _: None, 1)
     assert failures
+
+
+async def test_stopped_trimmer_makes_no_calls() -> None:
+    loop = FakeLoop()
+    trimmer = MemoryTrimmer(lambda: None)
+    trimmer.start(loop)  # type: ignore[arg-type]
+    assert loop.call is not None
+    trimmer.stop()
+    assert loop.call is None

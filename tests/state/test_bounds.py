@@ -28,7 +28,7 @@ def evict_all(database: StateDatabase) -> None:
             return
 
 
-def test_the_least_recently_used_go_when_there_are_too_many(make_database, clock):
+def test_least_recently_used_object_is_evicted_first(make_database, clock):
     database = make_database(UNBOUNDED._replace(max_count=2))
     for id in ("a", "b", "c"):
         clock.now += 100
@@ -38,19 +38,6 @@ def test_the_least_recently_used_go_when_there_are_too_many(make_database, clock
     evict_all(database)
     assert [find(database, id) is not None for id in "abc"] == [True, False, True]
     database.check()
-
-
-def test_the_oldest_go_when_they_are_too_large(make_database, clock):
-    database = make_database(UNBOUNDED._replace(max_bytes=5000))
-    for number in range(10):
-        clock.now += 1
-        body = b"x" * 1000
-        response = StoredResponse(str(number), body, progress=ResponseProgress.FINISHED)
-        do(database, lambda state, response=response: state.add_response("t", response, None))
-        evict_all(database)
-        assert database.totals.num_bytes <= 5000
-    assert find(database, "9") is not None
-    assert find(database, "5") is None
 
 
 def test_expired_objects_are_evicted(make_database, clock):
@@ -67,7 +54,7 @@ def test_expired_objects_are_evicted(make_database, clock):
     assert database.seconds_to_expiry() == 600
 
 
-def test_a_wrong_clock_deletes_a_share(make_database, clock, caplog):
+def test_jump_of_the_clock_evicts_a_share_at_a_time(make_database, clock, caplog):
     database = make_database(UNBOUNDED._replace(max_age=30 * 86400))
     for number in range(100):
         add(database, str(number))
@@ -95,11 +82,7 @@ def test_a_wrong_clock_deletes_a_share(make_database, clock, caplog):
         ({"max_count": 4}, "vvaaaa", "vvaa"),
         ({"max_count": 4}, "aaaavv", "aavv"),
         ({"max_count": 4}, "aaaaaa", "aaaa"),  # a tenant alone may have everything
-        (
-            {"max_count": 6},
-            "aaaabbbv",
-            "aaabbv",
-        ),  # the one with the most first, until it has no more
+        ({"max_count": 6}, "aaaabbbv", "aaabbv"),  # the one with the most first
         ({"max_count": 5}, "aaaabbbv", "aabbv"),
         ({"max_count": 4}, "AAAAvv", "AAAAvv"),  # what runs drives out nobody's share
         ({"max_count": 4}, "AAaavvv", "AAvv"),
@@ -128,23 +111,7 @@ def test_eviction_takes_from_the_tenant_with_the_most(make_database, clock, boun
     database.check()
 
 
-@pytest.mark.slow
-def test_an_attack_leaves_another_tenants_objects_alone(make_database, clock):
-    database = make_database(UNBOUNDED._replace(max_bytes=100_000))
-    for id in ("a", "b", "c"):
-        add(database, id, tenant="victim")
-    for number in range(100):
-        clock.now += 1
-        response = StoredResponse(str(number), b"x" * 20_000)
-        do(database, lambda state, r=response: state.add_response("attacker", r, None))
-        evict_all(database)
-        assert database.totals.num_bytes <= 100_000
-    assert all(find(database, id, tenant="victim") for id in ("a", "b", "c"))
-    assert find(database, "99", tenant="attacker") is not None
-    database.check()
-
-
-def test_a_running_response_stays(make_database, clock):
+def test_running_response_is_not_evicted(make_database, clock):
     database = make_database(StateBounds(max_age=1, max_count=0, max_bytes=1000))
     add(database, "a", progress=ResponseProgress.RUNNING)
     clock.now += 100

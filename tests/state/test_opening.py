@@ -10,18 +10,11 @@ from fastovms.errors import ConfigurationError
 from fastovms.server_config import StateConfig
 
 
-def test_disabled_store_is_none():
+def test_disabled_store_is_not_opened():
     assert open_store(StateConfig(enable_store=False), {}, time.time) is None
 
 
-async def test_store_in_a_directory_is_on_disk(tmp_path):
-    store = open_store(StateConfig(state_dir=str(tmp_path)), {}, time.time)
-    assert store.stats().is_on_disk
-    await store.close()
-    assert (tmp_path / "state.db").exists()
-
-
-async def test_a_database_and_a_directory_go_together(tmp_path, postgres_server):
+async def test_state_url_leaves_the_directory_to_files(tmp_path, postgres_server):
     store = open_store(
         StateConfig(state_dir=str(tmp_path), state_url=postgres_server.url()), {}, time.time
     )
@@ -30,7 +23,7 @@ async def test_a_database_and_a_directory_go_together(tmp_path, postgres_server)
     assert list(tmp_path.iterdir()) == []  # the directory is for files and batches
 
 
-def test_without_the_extra(monkeypatch):
+def test_state_url_without_the_extra_is_refused(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("fastovms.parts.postgres.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)

@@ -22,7 +22,7 @@ from fastovms.state.store import (
 from tests.state.transactions import add, context, do, find, ids, items
 
 
-def test_a_response_is_found_by_its_tenant_only(make_database):
+def test_response_is_found_by_its_tenant_only(make_database):
     database = make_database()
     add(database, "a")
     assert find(database, "a") == FoundResponse(b"{}", items("a-out"), ResponseProgress.FINISHED)
@@ -94,7 +94,7 @@ def test_response_that_continues_a_deleted_or_foreign_one_is_refused(make_databa
     database.check()
 
 
-def test_a_running_response_is_finished_though_what_it_continues_is_gone(make_database):
+def test_running_response_is_finished_after_its_previous_one_is_deleted(make_database):
     database = make_database()
     add(database, "a")
     running = add(database, "b", "a", progress=ResponseProgress.RUNNING)
@@ -105,7 +105,7 @@ def test_a_running_response_is_finished_though_what_it_continues_is_gone(make_da
     database.check()
 
 
-def test_a_circle_that_was_stored_ends(make_database):
+def test_stored_cycle_of_responses_has_an_end(make_database):
     """Older versions could be made to store one."""
     database = make_database()
     add(database, "a")
@@ -122,7 +122,7 @@ def test_a_circle_that_was_stored_ends(make_database):
     assert do(database, lambda state: state.delete_response("t", "a")) is True
 
 
-def test_a_chain_has_an_end(make_database, monkeypatch):
+def test_chain_is_limited_in_length(make_database, monkeypatch):
     monkeypatch.setattr(operations, "MAX_CHAIN", 3)
     database = make_database()
     for id, previous in (("a", None), ("b", "a"), ("c", "b")):
@@ -137,7 +137,7 @@ def test_a_chain_has_an_end(make_database, monkeypatch):
     database.check()
 
 
-def test_of_a_long_chain_the_newest_items_are_read(make_database):
+def test_newest_items_of_a_long_chain_are_read(make_database):
     database = make_database()
     add(database, "root")
     add(database, "leaf", "root")
@@ -149,7 +149,7 @@ def test_of_a_long_chain_the_newest_items_are_read(make_database):
     assert (len(whole.items), whole.is_whole, whole.missing_id) == (4, True, None)
 
 
-def test_a_running_response_is_finished_once(make_database):
+def test_running_response_is_finished_once(make_database):
     database = make_database()
     add(database, "a", progress=ResponseProgress.RUNNING)
     assert context(database, "a").progress is ResponseProgress.RUNNING
@@ -165,7 +165,7 @@ def test_a_running_response_is_finished_once(make_database):
     database.check()
 
 
-def test_the_first_of_two_responses_with_one_id_is_kept(make_database):
+def test_second_response_with_an_id_is_not_added(make_database):
     database = make_database()
     do(database, lambda state: state.add_conversation("t", "c", b"", []))
     add(database, "a")
@@ -177,7 +177,7 @@ def test_the_first_of_two_responses_with_one_id_is_kept(make_database):
     database.check()
 
 
-def test_a_conversation_grows_with_its_responses(make_database):
+def test_conversation_grows_with_its_responses(make_database):
     database = make_database()
     do(database, lambda state: state.add_conversation("t", "c", b"one", items("first")))
     response = StoredResponse("r", b"{}", items("in"), items("out"))
@@ -202,7 +202,7 @@ def test_a_conversation_grows_with_its_responses(make_database):
 
 
 @pytest.mark.parametrize("ascending", [True, False])
-def test_conversations_are_listed_in_the_order_in_which_they_began(make_database, ascending):
+def test_conversations_are_listed_in_the_order_of_creation(make_database, ascending):
     database = make_database()
     names = ["b", "a", "d", "c"]
     for name in names:
@@ -235,7 +235,7 @@ def test_conversations_are_listed_in_the_order_in_which_they_began(make_database
         lambda state: state.delete_item("t", "c", "i"),
     ],
 )
-def test_there_is_no_such_conversation(make_database, operation):
+def test_conversation_of_another_tenant_is_unknown(make_database, operation):
     database = make_database()
     do(database, lambda state: state.add_conversation("other", "c", b"{}", items("i")))
     assert not do(database, operation)

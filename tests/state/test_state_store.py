@@ -6,7 +6,6 @@ import asyncio
 import queue
 import sqlite3
 import threading
-from functools import partial
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -15,34 +14,8 @@ from fastovms.errors import StateFailed
 from fastovms.state.database import StateBounds
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateCollector, StateStore, StateWorker
-from fastovms.state.store import StateStats, StoredItem
-from fastovms.state.tables import Totals
+from fastovms.state.store import StoredItem
 from tests.state.conftest import UNBOUNDED
-
-# What is too much, too large or too old.
-
-
-BOUNDS = StateBounds(max_age=100, max_count=3, max_bytes=1000)
-
-
-@pytest.mark.parametrize(
-    ("totals", "oldest_use", "is_exceeded"),
-    [
-        (Totals(), None, False),
-        (Totals(3, 1000), 901.0, False),
-        (Totals(4, 1000), 901.0, True),
-        (Totals(3, 1001), 901.0, True),
-        (Totals(1, 1), 900.0, True),
-    ],
-)
-def test_bounds_limit_number_size_and_age(totals, oldest_use, is_exceeded):
-    assert BOUNDS.is_exceeded(totals, oldest_use, now=1000.0) is is_exceeded
-
-
-def test_seconds_to_expiry():
-    assert BOUNDS.seconds_to_expiry(None, 1000.0) is None
-    assert BOUNDS.seconds_to_expiry(950.0, 1000.0) == 50
-    assert BOUNDS.seconds_to_expiry(1.0, 1000.0) == 0
 
 
 async def test_state_metrics_are_exported(make_sqlite, tmp_path):
@@ -81,6 +54,14 @@ class Gate:
         self.opened.wait()
 
 
+async def blocked(worker: StateWorker) -> tuple[Gate, asyncio.Future[None]]:
+    """Has the worker run an operation that lasts. Returns its gate and its result."""
+    gate = Gate()
+    result = asyncio.ensure_future(worker.run(gate))
+    await asyncio.to_thread(gate.entered.wait)
+    return gate, result
+
+
 def add(id: str):
     return lambda state: state.add_conversation("t", id, b"{}", [])
 
@@ -104,12 +85,7 @@ async def start(make_sqlite):
         await worker.close()
 
 
-async def test_results_come_in_order(start):
-    worker, _ = start()
-    assert await asyncio.gather(worker.run(add("a")), worker.run(find("a"))) == [None, b"{}"]
-
-
-async def test_an_error_reaches_who_asked(start):
+async def test_error_of_an_operation_reaches_its_caller(start):
     worker, _ = start()
     await worker.run(add("a"))
     with pytest.raises(StateFailed, match="already"):
@@ -121,7 +97,6 @@ async def test_an_error_reaches_who_asked(start):
 
 async def test_waiting_operations_share_a_commit(start, monkeypatch):
     worker, database = start()
-    gate = Gate()
     batches = []
     transact = database.transact
 
@@ -130,18 +105,16 @@ async def test_waiting_operations_share_a_commit(start, monkeypatch):
         return transact(operations)
 
     monkeypatch.setattr(database, "transact", count)
-    blocked = asyncio.ensure_future(worker.run(gate))
-    await asyncio.to_thread(gate.entered.wait)
+    gate, first = await blocked(worker)
     waiting = [asyncio.ensure_future(worker.run(add(str(number)))) for number in range(50)]
     await asyncio.sleep(0)
     gate.opened.set()
-    await asyncio.gather(blocked, *waiting)
+    await asyncio.gather(first, *waiting)
     assert batches == [1, 50]
 
 
 async def test_operation_with_a_failed_commit_fails(start, monkeypatch):
     worker, database = start()
-    failed = asyncio.get_running_loop().create_future()
 
     class Connection:
         """Fails to commit."""
@@ -156,18 +129,14 @@ async def test_operation_with_a_failed_commit_fails(start, monkeypatch):
             return getattr(self.connection, name)
 
     await worker.run(add("a"))
-    monkeypatch.setattr(database, "_connection", Connection(database._connection))
-    with pytest.raises(StateFailed):
-        await worker.run(add("b"))
-    monkeypatch.undo()
-    assert await worker.run(find("b")) is None
-    assert await worker.run(find("a")) == b"{}"
-    failed.cancel()
+    with monkeypatch.context() as failing:
+        failing.setattr(database, "_connection", Connection(database._connection))
+        with pytest.raises(StateFailed):
+            await worker.run(add("b"))
+    assert [await worker.run(find(id)) for id in "ab"] == [b"{}", None]
 
 
-async def test_a_transaction_that_fails_in_an_unexpected_way_fails_its_operation_only(
-    start, monkeypatch
-):
+async def test_unexpected_failure_fails_its_own_operation_only(start, monkeypatch):
     """The others of its batch, and those after it, are done."""
     worker, database = start()
     attempt = database._run
@@ -179,13 +148,11 @@ async def test_a_transaction_that_fails_in_an_unexpected_way_fails_its_operation
 
     bad = find("x")
     monkeypatch.setattr(database, "_run", fail_at)
-    gate = Gate()
-    blocked = asyncio.ensure_future(worker.run(gate))
-    await asyncio.to_thread(gate.entered.wait)
+    gate, first = await blocked(worker)
     batch = [asyncio.ensure_future(worker.run(some)) for some in (add("a"), bad, add("b"))]
     await asyncio.sleep(0)
     gate.opened.set()
-    assert await asyncio.gather(blocked, *batch[::2]) == [None] * 3
+    assert await asyncio.gather(first, *batch[::2]) == [None] * 3
     with pytest.raises(StateFailed, match="KeyError"):
         await batch[1]
     assert worker.num_failures == 1
@@ -193,7 +160,7 @@ async def test_a_transaction_that_fails_in_an_unexpected_way_fails_its_operation
 
 
 @pytest.mark.parametrize("error", [RuntimeError, StateFailed])
-async def test_housekeeping_that_fails_does_not_end_the_work(start, monkeypatch, caplog, error):
+async def test_failed_housekeeping_is_logged_and_work_goes_on(start, monkeypatch, caplog, error):
     worker, database = start()
 
     def fail():
@@ -205,19 +172,17 @@ async def test_housekeeping_that_fails_does_not_end_the_work(start, monkeypatch,
     assert "no eviction today" in caplog.text
 
 
-async def test_a_full_queue_makes_others_wait(start):
+async def test_full_queue_makes_operations_wait(start):
     worker, _ = start(max_queued=2)
-    gate = Gate()
-    blocked = asyncio.ensure_future(worker.run(gate))
-    await asyncio.to_thread(gate.entered.wait)
+    gate, first = await blocked(worker)
     others = [asyncio.ensure_future(worker.run(add(str(number)))) for number in range(10)]
     await asyncio.sleep(0.01)
     assert len(worker._jobs) == 1
     gate.opened.set()
-    await asyncio.gather(blocked, *others)
+    await asyncio.gather(first, *others)
 
 
-async def test_a_disk_that_hangs_is_not_waited_for(start):
+async def test_operations_fail_at_once_while_the_disk_hangs(start):
     """One operation has waited in vain; others do not, until the disk has answered."""
     worker, _ = start(timeout=0.3)
     gate = Gate()
@@ -250,7 +215,7 @@ async def skip_time(monkeypatch):
 
 
 @pytest.mark.parametrize("is_too_late", [False, True])
-async def test_result_beside_its_timeout_leaves_the_worker_usable(
+async def test_result_at_its_timeout_leaves_the_worker_usable(
     start, monkeypatch, skip_time, is_too_late
 ):
     """One long turn of the loop ends behind both. Which one comes first is the loop's business."""
@@ -272,28 +237,25 @@ async def test_result_beside_its_timeout_leaves_the_worker_usable(
 
 async def test_cancelled_operation_is_executed_without_answer(start):
     worker, _ = start()
-    gate = Gate()
-    blocked = asyncio.ensure_future(worker.run(gate))
-    leaving = asyncio.ensure_future(worker.run(add("a")))
-    await asyncio.to_thread(gate.entered.wait)
-    leaving.cancel()
+    gate, first = await blocked(worker)
+    cancelled = asyncio.ensure_future(worker.run(add("a")))
+    await asyncio.sleep(0)
+    cancelled.cancel()
     gate.opened.set()
-    await blocked
+    await first
     assert await worker.run(find("a")) == b"{}"
 
 
-async def test_close_ends_what_was_asked(start):
+async def test_close_finishes_queued_operations(start):
     worker, _ = start()
-    gate = Gate()
-    blocked = asyncio.ensure_future(worker.run(gate))
+    gate, first = await blocked(worker)
     last = asyncio.ensure_future(worker.run(add("a")))
-    await asyncio.to_thread(gate.entered.wait)
     closing = asyncio.ensure_future(worker.close())
     await asyncio.sleep(0.01)
     with pytest.raises(StateFailed, match="closed"):
         await worker.run(find("a"))
     gate.opened.set()
-    await asyncio.gather(blocked, last, closing)
+    await asyncio.gather(first, last, closing)
 
 
 async def test_close_does_not_wait_for_a_disk_that_hangs(start):
@@ -307,28 +269,20 @@ async def test_close_does_not_wait_for_a_disk_that_hangs(start):
     worker._threads[0].join()
 
 
-def test_a_loop_that_has_ended_ends_the_thread(make_sqlite):
-    gate = Gate()
-
-    async def leave() -> StateWorker:
+def test_thread_ends_after_its_loop_has_ended(make_sqlite):
+    async def leave() -> tuple[StateWorker, Gate]:
         worker = StateWorker([make_sqlite()], max_queued=1, timeout=30.0)
-        asked = asyncio.ensure_future(worker.run(gate))
-        await asyncio.to_thread(gate.entered.wait)
-        asked.cancel()
-        return worker
+        gate, result = await blocked(worker)
+        result.cancel()
+        return worker, gate
 
-    worker = asyncio.run(leave())
+    worker, gate = asyncio.run(leave())
     gate.opened.set()
     worker._threads[0].join(60)
     assert not worker._threads[0].is_alive()
 
 
-async def test_close_without_a_thread(start):
-    worker, _ = start()
-    await worker.close()
-
-
-async def test_bounds_are_kept_while_it_works_and_while_it_does_not(start, clock):
+async def test_bounds_are_kept_while_the_store_is_busy_and_idle(start, clock):
     worker, database = start(UNBOUNDED._replace(max_count=10, max_age=0.5))
     await asyncio.gather(*(worker.run(add(str(number))) for number in range(200)))
     assert await worker.run(find("0")) is None
@@ -345,28 +299,19 @@ async def test_bounds_are_kept_while_it_works_and_while_it_does_not(start, clock
 
 
 @pytest.mark.parametrize("reads", [True, False])
-async def test_operations_that_read_have_threads_of_their_own(make_sqlite, tmp_path, reads) -> None:
+async def test_reading_and_writing_operations_have_separate_threads(make_sqlite, tmp_path, reads):
     path = str(tmp_path / "state.db")
-    store = StateStore(make_sqlite(path=path), readers=[make_sqlite(path=path)])
-    operation = Operations.find_conversation if reads else Operations.delete_conversation
     used = []
-    for name in ("_reading", "_writing"):
-        worker = getattr(store, name)
-        worker.run = partial(noted, used, name, worker.run)
+
+    def noting(name: str):
+        database = make_sqlite(path=path)
+        transact = database.transact
+        database.transact = lambda operations: used.append(name) or transact(operations)
+        return database
+
+    store = StateStore(noting("writer"), readers=[noting("reader")])
+    operation = Operations.find_conversation if reads else Operations.delete_conversation
     await store.run(operation, "t", "c")
-    assert used == ["_reading" if reads else "_writing"]
-    await store.close()
-
-
-async def noted(used: list[str], name: str, run, operation):
-    used.append(name)
-    return await run(operation)
-
-
-async def test_stats_have_count_size_and_location(make_sqlite, tmp_path) -> None:
-    store = StateStore(make_sqlite(path=str(tmp_path / "state.db")))
-    await store.run(Operations.add_conversation, "t", "c", b"{}", [])
-    stats = store.stats()
-    assert stats == StateStats(1, stats.num_bytes, num_failures=0, is_on_disk=True)
+    assert used == ["reader" if reads else "writer"]
     assert store.trouble() == ""
     await store.close()

@@ -5,7 +5,7 @@ import asyncio
 from fastovms.state.store import Watchers, response_topic
 
 
-async def test_a_watch_is_woken_by_its_topic():
+async def test_watch_is_woken_by_its_topic():
     watchers = Watchers()
     with watchers.watch("a") as first, watchers.watch("a") as second, watchers.watch("b") as other:
         watchers.wake("a")

@@ -16,25 +16,8 @@ from fastovms.state.store import (
     StoredResponse,
     UnknownCursor,
 )
-from fastovms.state.tables import marks, seal, slices, unseal
 from tests.state.conftest import UNBOUNDED
 from tests.state.transactions import add, context, do, ids, items
-
-
-@pytest.mark.parametrize("text", [b"", b"{}", bytes(10_000)])
-def test_damaged_seal_is_refused(text):
-    sealed = seal(text)
-    assert unseal(sealed) == text
-    for damaged in (sealed[:-1], sealed[1:], sealed + b"0", bytes([sealed[0] ^ 1]) + sealed[1:]):
-        with pytest.raises(StateFailed, match="is corrupt"):
-            unseal(damaged)
-    with pytest.raises(StateFailed):
-        unseal(b"")
-
-
-def test_seal_of_none_is_none():
-    assert seal(None) is None
-
 
 READS = {
     "response": lambda state: state.find_response("t", "r"),
@@ -50,7 +33,7 @@ READS = {
 
 
 @pytest.mark.parametrize("read", READS)
-def test_whatever_a_disk_has_changed_is_no_answer(make_sqlite, tmp_path, read):
+def test_data_that_a_disk_has_changed_is_refused(make_sqlite, tmp_path, read):
     path = str(tmp_path / "state.db")
     database = make_sqlite(path=path)
     item = StoredItem("i", b"text")
@@ -72,15 +55,6 @@ def test_whatever_a_disk_has_changed_is_no_answer(make_sqlite, tmp_path, read):
         do(database, READS[read])
     assert do(database, lambda state: state.delete_response("t", "r")), "it can still be deleted"
     assert (tmp_path / "state.db").exists(), "others may be as they were"
-
-
-def test_a_variable_for_each_value():
-    assert [marks(values) for values in ([], [7], "abc")] == ["", "?", "?, ?, ?"]
-
-
-def test_slices_have_the_size_except_the_last():
-    assert list(slices(range(5), 2)) == [range(2), range(2, 4), range(4, 5)]
-    assert list(slices([], 2)) == []
 
 
 # Rows of items: pages of them, and their order.
@@ -122,7 +96,7 @@ def test_page_after_an_unknown_item_is_refused(make_database):
 
 
 @pytest.mark.parametrize("ascending", [True, False])
-def test_pages_of_items_with_one_id_have_an_end(make_database, ascending):
+def test_pages_of_items_with_the_same_id_have_an_end(make_database, ascending):
     database = make_database()
     some = [StoredItem(id, body) for id, body in (("x", b"0"), ("x", b"1"), ("y", b"2"))]
     do(database, lambda state: state.add_conversation("t", "c", b"{}", some))
@@ -131,7 +105,7 @@ def test_pages_of_items_with_one_id_have_an_end(make_database, ascending):
     assert found == ([some[2]] if ascending else [], False)
 
 
-def test_the_items_of_a_chain_that_is_longer_than_two_statements(make_database, monkeypatch):
+def test_items_of_a_chain_are_read_in_several_statements(make_database, monkeypatch):
     monkeypatch.setattr(tables, "MAX_VARIABLES", 100)  # of 49 responses
     database = make_database()
     previous = None
@@ -146,7 +120,7 @@ def test_the_items_of_a_chain_that_is_longer_than_two_statements(make_database, 
     assert 200 <= len(some.items) < 220
 
 
-def test_more_items_than_a_statement_has_room_for(make_database):
+def test_more_items_than_a_statement_holds_are_added_in_order(make_database):
     database = make_database()
     many = items(*map(str, range(250)))
     do(database, lambda state: state.add_conversation("t", "c", b"{}", many[:120]))

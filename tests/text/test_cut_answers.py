@@ -10,10 +10,11 @@ import pytest
 from fastovms.text.headed_messages import HeadedMessages
 from fastovms.text.output import output_parser
 from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat, ThoughtTags
-from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Piece, Reasoning
+from fastovms.text.scanning import Piece
 from fastovms.text.told_tools import written_call
 from fastovms.text.tools import TOOL_FORMATS, ToolFormat
 from fastovms.text.tools.tool_format import TaggedCalls
+from tests.text.parsing import said
 from tests.text.tools import family_calls as family
 from tests.text.tools.checks import SHOP
 
@@ -53,23 +54,6 @@ def texts_of(tool_format: ToolFormat) -> list[str]:
     return texts
 
 
-def told(pieces: Sequence[Piece]) -> tuple[str, str, list[tuple[str, str]]]:
-    """The content, the reasoning and the calls, with the text of their arguments."""
-    content, reasoning = "", ""
-    calls: list[tuple[str, str]] = []
-    for piece in pieces:
-        match piece:
-            case Content(text):
-                content += text
-            case Reasoning(text):
-                reasoning += text
-            case CallBegin(name=name):
-                calls.append((name, ""))
-            case CallArguments(text=text):
-                calls[-1] = (calls[-1][0], calls[-1][1] + text)
-    return content, reasoning, calls
-
-
 def read(
     text: str,
     tool_format: ToolFormat | None,
@@ -91,10 +75,10 @@ def check_cuts(
     prompt: str = "",
 ) -> None:
     """Whatever an answer tells that a limit has cut is a beginning of what the whole one tells."""
-    whole = told(read(text, tool_format, reasoning, is_cut=False, prompt=prompt))
+    whole = said(read(text, tool_format, reasoning, is_cut=False, prompt=prompt))
     for end in range(len(text)):
         pieces = read(text[:end], tool_format, reasoning, is_cut=True, prompt=prompt)
-        content, thoughts, calls = told(pieces)
+        content, thoughts, calls, ends = said(pieces)
         assert not re.search(r"[<\[]\S", content), text[:end]
         assert whole[0].startswith(content.rstrip()), text[:end]
         assert whole[1].startswith(thoughts), text[:end]
@@ -102,7 +86,6 @@ def check_cuts(
         for (name, arguments), (its_name, its_arguments) in zip(calls, whole[2], strict=False):
             assert name == its_name
             assert its_arguments.startswith(arguments), text[:end]
-        ends = [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
         assert all(
             complete == (call == its_call)
             for complete, call, its_call in zip(ends, calls, whole[2], strict=False)
@@ -166,21 +149,21 @@ def test_tag_that_ends_an_answer_is_content(
                 text = before + begin[:end]
                 if tool_format is not None and tool_format.name == "functionary_v32":
                     text = f"all\n{text}"
-                found = told(read(text, tool_format, reasoning, is_cut=False, prompt=prompt))
-                assert found == (text.removeprefix("all\n"), "", []), text
+                found = said(read(text, tool_format, reasoning, is_cut=False, prompt=prompt))
+                assert found == (text.removeprefix("all\n"), "", [], []), text
                 if len(begin) > 1:
                     stream = output_parser(tool_format, reasoning, prompt=prompt, tools=SHOP)
                     pieces = [piece for letter in text for piece in stream.push(letter)]
-                    assert told([*pieces, *stream.finish(is_cut=False)]) == found, text
+                    assert said([*pieces, *stream.finish(is_cut=False)]) == found, text
 
 
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS.values(), ids=lambda found: found.name)
 def test_call_that_the_model_does_not_finish_loses_no_text(tool_format: ToolFormat) -> None:
     """Names, values and markup of an unfinished call are in the content, or in its arguments."""
     for text in texts_of(tool_format):
-        whole = told(read(text, tool_format, None, is_cut=False))[2]
+        whole = said(read(text, tool_format, None, is_cut=False)).calls
         for end in range(1, len(text)):
-            content, _, calls = told(read(text[:end], tool_format, None, is_cut=False))
+            content, _, calls, _ = said(read(text[:end], tool_format, None, is_cut=False))
             if not calls and not isinstance(tool_format.parse, HeadedMessages):
                 assert content.split() == text[:end].removeprefix("all\n").split(), text[:end]
             assert all(call[0] == its[0] for call, its in zip(calls, whole, strict=False))

@@ -32,7 +32,7 @@ def test_formats_are_detected_from_whole_templates(name, tools, reasoning):
     assert names((TEMPLATES / f"{name}.jinja").read_text()) == (tools, reasoning)
 
 
-def test_the_demo_model():
+def test_formats_of_the_demo_model_are_detected():
     source = (DEMO_MODEL / "chat_template.jinja").read_text()
     assert names(source) == ("hermes3", "qwen3")
 
@@ -90,21 +90,13 @@ def test_formats_are_detected_from_marks(marks, tools, reasoning):
     assert names(marks) == (tools, reasoning)
 
 
-def test_every_format_has_its_own_name():
-    for formats in (TOOL_FORMATS, REASONING_FORMATS):
-        assert all(name == found.name for name, found in formats.items())
-    assert {"hermes3", "llama3", "phi4", "mistral", "devstral", "qwen3coder", "gptoss"} <= set(
-        TOOL_FORMATS
-    )
-
-
-def test_tags_to_keep():
+def test_kept_tags_are_those_of_both_formats():
     assert kept_tags(None, None) == frozenset()
     tags = kept_tags(TOOL_FORMATS["hermes3"], REASONING_FORMATS["qwen3"])
     assert tags == {"<tool_call>", "</tool_call>", "<think>", "</think>"}
 
 
-def test_formats_that_do_not_go_together():
+def test_formats_that_do_not_go_together_are_refused():
     gptoss = (TOOL_FORMATS["gptoss"], REASONING_FORMATS["gptoss"])
     check_formats(*gptoss)
     check_formats(gptoss[0], None)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer
 
@@ -17,7 +16,6 @@ from fastovms.text.detokenizer import TableDetokenizer, WindowDetokenizer
 from fastovms.text.output import (
     CustomCallParser,
     InputReader,
-    TaggedAnswer,
     TextStream,
     answer_grammar,
     call_grammar,
@@ -32,22 +30,14 @@ from fastovms.text.scanning import (
     CallBegin,
     CallEnd,
     Content,
-    Incremental,
-    IncrementalParser,
-    Piece,
-    PieceCollector,
     PlainParser,
     Reasoning,
-    Scanner,
     joined,
 )
-from fastovms.text.tokenizer import Tokenizer
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
-from fastovms.text.tools.tool_format import TaggedCalls
 from tests.grammar.byte_level import generate
 from tests.paths import BYTE_LEVEL_TOKENIZER
 from tests.text.parsing import parse
-from tests.text.tools.checks import cuts
 from tests.vocabularies import vocabulary
 
 # The texts of custom tools are read out of arguments, however these arrive.
@@ -64,7 +54,7 @@ def read(arguments: str, *, complete: bool = True, width: int = 1) -> str:
 
 
 @given(st.text(), st.booleans(), st.integers(1, 9))
-def test_any_text_comes_through(text, is_ascii, width):
+def test_input_of_a_custom_tool_is_any_text(text, is_ascii, width):
     arguments = json.dumps({"input": text}, ensure_ascii=is_ascii)
     assert read(arguments, width=width) == text
     assert read(input_arguments(text), width=width) == text
@@ -88,7 +78,7 @@ def test_any_text_comes_through(text, is_ascii, width):
         ("{}", ""),
     ],
 )
-def test_arguments_of_every_kind(arguments, text, width):
+def test_input_is_read_from_arguments_of_any_form(arguments, text, width):
     assert read(arguments, width=width) == text
 
 
@@ -122,7 +112,7 @@ class Scripted(PlainParser):
     finish = PlainParser.finish
 
 
-def test_only_calls_to_custom_tools_are_changed():
+def test_calls_to_custom_tools_have_their_input_as_arguments():
     arguments = '{"input": "a"}'
     pieces = []
     for index, name in enumerate(("write", "add", "write")):
@@ -136,11 +126,6 @@ def test_only_calls_to_custom_tools_are_changed():
     assert parser.in_reasoning
 
 
-def test_input_parameters_anchor_the_pattern_if_given():
-    assert "pattern" not in input_parameters()["properties"]["input"]
-    assert input_parameters("a|b")["properties"]["input"]["pattern"] == "^(?:a|b)$"
-
-
 @pytest.fixture(scope="module")
 def compiler() -> GrammarCompiler:
     tokenizer_json = BYTE_LEVEL_TOKENIZER.read_text()
@@ -148,7 +133,7 @@ def compiler() -> GrammarCompiler:
 
 
 @pytest.mark.parametrize("name", sorted(TOOL_FORMATS))
-def test_every_format_keeps_the_text_to_its_expression(compiler, name):
+def test_input_follows_its_expression_in_every_format(compiler, name):
     tool_format, tool = TOOL_FORMATS[name], Tool("write", input_parameters(QUOTED))
     choice = CallChoice([tool], required=True, parallel=False)
     tokenizer = LLTokenizer(BYTE_LEVEL_TOKENIZER.read_text(), eos_token=0)
@@ -193,7 +178,7 @@ SCHEMA = '{"properties": {"a": {"type": "integer"}}, "additionalProperties": fal
 
 
 @pytest.mark.parametrize("name", REASONING_FORMATS)
-def test_an_answer_is_constrained_and_a_thought_is_not(name: str) -> None:
+def test_answer_is_constrained_and_reasoning_is_not(name: str) -> None:
     reasoning_format = REASONING_FORMATS[name]
     default = ("", '{"a":1}', '{"b":1}')
     thought, right, wrong = ANSWERS.get(name, default)
@@ -210,7 +195,7 @@ def test_an_answer_is_constrained_and_a_thought_is_not(name: str) -> None:
         assert accepts(framed, thought) is None
 
 
-def test_a_prompt_that_has_begun_a_thought() -> None:
+def test_answer_after_reasoning_begun_by_the_prompt_is_constrained() -> None:
     reasoning_format = REASONING_FORMATS["qwen3"]
     grammar = Grammar(GrammarKind.JSON_SCHEMA, SCHEMA)
     framed = answer_grammar(grammar, reasoning_format, prompt="<think>\n")
@@ -222,7 +207,7 @@ def test_a_prompt_that_has_begun_a_thought() -> None:
 
 
 @pytest.mark.parametrize("required", [True, False])
-def test_calls_after_a_thought(required: bool) -> None:
+def test_required_call_may_follow_reasoning(required: bool) -> None:
     hermes, qwen = TOOL_FORMATS["hermes3"], REASONING_FORMATS["qwen3"]
     choice = CallChoice([Tool("now")], required=required)
     call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
@@ -240,7 +225,7 @@ def test_calls_after_a_thought(required: bool) -> None:
         assert accepts(grammar, "<think>why</think>text") is not required
 
 
-def test_an_answer_or_a_call() -> None:
+def test_answer_or_call_is_accepted() -> None:
     choice = CallChoice([Tool("now")])
     grammar = Grammar(GrammarKind.JSON_SCHEMA, SCHEMA)
     either = answer_grammar(grammar, None, prompt="", calls=(TOOL_FORMATS["hermes3"], choice))
@@ -249,91 +234,6 @@ def test_an_answer_or_a_call() -> None:
     assert accepts(either, '<tool_call>{"name": "now", "arguments": {}}</tool_call>') is True
     assert accepts(either, "text") is False
     assert answer_grammar(grammar, None, prompt="") is grammar
-
-
-# Calls and thoughts among each other, in forms made up for the test.
-
-
-def tagged_answer_read(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    if (yield from scan.take("()")):
-        out.begin("f")
-        out.arguments("{}")
-        out.end(complete=True)
-    else:
-        out.content(opening)
-
-
-CALLS = TaggedCalls(("<f>",), tagged_answer_read, bare=("()",))
-THOUGHTS = ThoughtTags((("<t>", "</t>"), ("so:", ".")), ("<a>", "</a>"))
-ANYWHERE = ThoughtTags((("<t>x", "</t>"), ("<t>", "</t>")), ("<a>", "</a>"), anywhere=True)
-
-
-def call(index: int) -> list[Piece]:
-    return [CallBegin(index, "f"), CallArguments(index, "{}"), CallEnd(index, True)]
-
-
-def check(text: str, pieces: list[Piece], thoughts: ThoughtTags | None, **given: bool) -> None:
-    inside = given.get("inside", False)
-    calls = CALLS if given.get("has_tools", True) else None
-    for parts in cuts(text):
-        answer = TaggedAnswer(calls, thoughts, inside)
-        assert parse(IncrementalParser(answer.parse), parts) == pieces, parts
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("a", [Content("a")]),
-        ("<t>a</t>b<f>()", [Reasoning("a"), Content("b"), *call(0)]),
-        ("so: a.b", [Reasoning("a"), Content("b")]),
-        ("<t>a<f>()</t>b", [Reasoning("a"), *call(0), Content("b")]),
-        ("<t>a<f>b</t>c", [Reasoning("a<f>b"), Content("c")]),
-        ("<t>a", [Reasoning("a")]),
-        ("<t>a</t><a>b</a>", [Reasoning("a"), Content("b")]),
-        ("<a>b</a>", [Content("<a>b</a>")]),
-        ("b<t>a</t>", [Content("b<t>a</t>")]),
-        ("()a", [*call(0), Content("a")]),
-        ("a()", [Content("a()")]),
-        ("<t>a</t>()", [Reasoning("a"), *call(0)]),
-    ],
-)
-def test_a_thought_comes_first(text: str, pieces: list[Piece]) -> None:
-    check(text, pieces, THOUGHTS)
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("<t>xa</t>b", [Reasoning("a"), Content("b")]),
-        ("b<t>a</t>c<t>xd</t>",
-         [Content("b"), Reasoning("a"), Content("c"), Reasoning("\nd")]),
-        ("a</t>b", [Content("ab")]),
-        ("<a>b</a>", [Content("b")]),
-        ("b<t>a<f>()</t>", [Content("b"), Reasoning("a"), *call(0)]),
-    ],
-)  # fmt: skip
-def test_thoughts_may_come_anywhere(text: str, pieces: list[Piece]) -> None:
-    check(text, pieces, ANYWHERE)
-
-
-def test_calls_may_be_shown_in_thoughts_where_their_tags_are_no_others() -> None:
-    shown = replace(CALLS, end_thoughts=False)
-    for parts in cuts("<t>a<f>()</t><f>()"):
-        answer = TaggedAnswer(shown, THOUGHTS, is_inside=False)
-        assert parse(IncrementalParser(answer.parse), parts) == [Reasoning("a<f>()"), *call(0)]
-
-
-def test_an_answer_that_begins_within_a_thought() -> None:
-    check("a</t>b", [Reasoning("a"), Content("b")], THOUGHTS, inside=True)
-    check("a<f>()", [Reasoning("a"), *call(0)], THOUGHTS, inside=True)
-
-
-def test_tags_without_a_parser_are_content() -> None:
-    check("<t>a</t><f>()", [Content("<t>a</t>"), *call(0)], None)
-    check(
-        "<t>a<f>()</t>b<f>()", [Reasoning("a<f>()"), Content("b<f>()")], THOUGHTS, has_tools=False
-    )
-    check("<f>()", [Content("<f>()")], None, has_tools=False)
 
 
 # Reasoning and calls in one answer.
@@ -367,20 +267,16 @@ SECOND = [CallBegin(1, "add"), CallArguments(1, '{"a": 1}'), CallEnd(1, True)]
         (f"<think>\n\n</think>\n\nok\n{CALL}\n", "", [Content("ok"), *ADD]),
     ],
 )
-def test_reasoning_then_calls(text, prompt, pieces):
+def test_reasoning_and_calls_are_separated_from_content(text, prompt, pieces):
     for texts in ([text], text):
         parser = output_parser(HERMES3, QWEN3, prompt=prompt, tools=TOOLS)
         assert parse(parser, texts) == pieces
 
 
-def test_without_formats_all_is_content():
-    text = f"<think>why</think>{CALL}"
-    assert parse(output_parser(None, None, prompt="", tools=TOOLS), text) == [Content(text)]
-
-
-def test_without_tools_calls_are_content():
+def test_calls_without_tools_are_content():
     parser = output_parser(HERMES3, QWEN3, prompt="", tools=[])
     assert parse(parser, ["<think>why</think>", CALL]) == [Reasoning("why"), Content(CALL)]
+    assert parse(output_parser(None, None, prompt="", tools=TOOLS), CALL) == [Content(CALL)]
 
 
 def test_in_reasoning_follows_the_text():
@@ -412,7 +308,7 @@ def test_arguments_stream_character_by_character():
         ("onyx", "<|start|>assistant to=self<|message|>", True),
     ],
 )
-def test_whether_the_prompt_has_opened_reasoning(name: str, prompt: str, is_inside: bool) -> None:
+def test_prompt_that_opens_reasoning_is_recognized(name: str, prompt: str, is_inside: bool) -> None:
     assert opens_reasoning(REASONING_FORMATS[name], prompt) is is_inside
 
 
@@ -425,7 +321,7 @@ def stream(*stop: str, include_stop: bool = False, min_tokens: int = 0) -> TextS
     return TextStream(detokenizer, stop, include_stop=include_stop, min_tokens=min_tokens)
 
 
-def test_without_stop_strings_text_passes() -> None:
+def test_text_without_stop_strings_passes() -> None:
     text = stream()
     assert text.push(b"ab\xe2\x82")[:3] == ("ab", None, 4)
     assert text.push(b"\xac")[:3] == ("€", None, 5)
@@ -434,7 +330,7 @@ def test_without_stop_strings_text_passes() -> None:
 
 
 @pytest.mark.parametrize(("include_stop", "shown"), [(False, "ab"), (True, "abEND")])
-def test_tokens_behind_the_stop_string_are_not_counted(include_stop: bool, shown: str) -> None:
+def test_tokens_after_the_stop_string_are_not_counted(include_stop: bool, shown: str) -> None:
     text = stream("END", include_stop=include_stop)
     first = text.push(b"abE")
     second = text.push(b"NDcd")
@@ -542,7 +438,7 @@ def test_stop_string_in_parsed_text_is_counted_as_in_plain_text(
     assert outcomes[0] == outcomes[1]
 
 
-def test_tokens_behind_a_stop_string_do_not_count_where_any_text_may_change() -> None:
+def test_window_detokenizer_counts_tokens_up_to_the_stop_string() -> None:
     """A `WindowDetokenizer` holds the last characters back."""
     for stop, shown, num_tokens in (("cd", "ab", 4), ("d", "abc", 4), ("h", "abcdefg", 8)):
         detokenizer = WindowDetokenizer(lambda token_ids: bytes(token_ids).decode())
@@ -551,24 +447,3 @@ def test_tokens_behind_a_stop_string_do_not_count_where_any_text_may_change() ->
         deltas.append(text.flush())
         assert "".join(delta.text for delta in deltas) == shown
         assert deltas[-1][1:3] == (stop, num_tokens)
-
-
-@pytest.mark.slow
-@settings(max_examples=60)
-@given(st.data())
-def test_any_cut_of_the_tokens_gives_the_same(
-    sentencepiece: Tokenizer, data: st.DataObject
-) -> None:
-    token_ids = sentencepiece.encode("one two three four five, the fox said: wait for the END now")
-    stop = data.draw(st.lists(st.sampled_from([" fox", "five,", "END", "absent", "ee f"])))
-    include_stop = data.draw(st.booleans())
-
-    def run(chunks: list[list[int]]) -> tuple[str, str | None, int]:
-        text = TextStream(sentencepiece.detokenizer(), stop, include_stop=include_stop)
-        pieces = [text.push(chunk).text for chunk in chunks]
-        last = text.flush()
-        return "".join([*pieces, last.text]), last.stop, last.num_tokens
-
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(token_ids)), max_size=6)))
-    chunks = [token_ids[a:b] for a, b in zip([0, *cuts], [*cuts, len(token_ids)], strict=True)]
-    assert run(chunks) == run([[token_id] for token_id in token_ids])

@@ -5,22 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fastovms.text.output import output_parser
-from fastovms.text.reasoning import REASONING_FORMATS, think_format
+from fastovms.text.reasoning import REASONING_FORMATS
 from fastovms.text.scanning import Content, Piece, Reasoning
-from fastovms.text.tools.tool_format import first_taught
 from tests.text.parsing import parse
 from tests.text.tools.checks import cuts
-
-# Formats of reasoning are known by the marks in templates.
-
-
-@pytest.mark.parametrize(
-    ("template", "is_taught"), [("a <b> <c>", True), ("<d>", True), ("<b>", False), ("", False)]
-)
-def test_all_texts_of_a_mark_have_to_be_there(template: str, is_taught: bool) -> None:
-    rows = think_format("y"), think_format("x", marks=(("<b>", "<c>"), ("<d>",)))
-    assert first_taught(rows, template) == ("x" if is_taught else None)
-
 
 # Thoughts are set apart from the answer that follows them.
 

@@ -140,12 +140,12 @@ def test_huge_values_and_endless_work_are_refused(source):
 
 
 @pytest.mark.parametrize("source", LONG[:4])
-def test_work_that_takes_more_than_may_be_spent_here_needs_a_process(source):
+def test_work_beyond_the_small_limit_needs_a_process(source):
     with pytest.raises(NeedsProcess):
         render(source, is_small=True)
 
 
-def test_text_that_no_request_may_make_is_refused_at_once():
+def test_text_beyond_every_limit_is_refused_at_once():
     with pytest.raises(LimitExceeded, match="makes a text or list of 3000000000 characters"):
         render("{{ 'a' * 3000000000 }}", is_small=True)
 
@@ -175,7 +175,7 @@ def test_renderings_share_a_budget():
         "{{ {}.setdefault(1, 2) }}",
     ],
 )
-def test_internals_are_out_of_reach(source):
+def test_internals_of_python_are_refused(source):
     with pytest.raises(TemplateError):
         render(source)
 
@@ -204,5 +204,5 @@ def test_internals_are_out_of_reach(source):
         ("{{ dict(a=1).a }}{{ namespace(b=2).b }}{{ 'a b'.split() }}", "12['a', 'b']"),
     ],
 )  # fmt: skip
-def test_bounded_operations_do_what_they_always_do(source, text):
+def test_bounded_operations_keep_their_results(source, text):
     assert render(source) == text

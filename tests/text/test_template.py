@@ -26,7 +26,9 @@ def write(directory: Path, files: dict[str, object]) -> None:
     for name, content in files.items():
         path = directory / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        if not isinstance(content, bytes):
+            content = (content if isinstance(content, str) else json.dumps(content)).encode()
+        path.write_bytes(content)
 
 
 NAMED = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}, 1, {}]
@@ -93,17 +95,12 @@ def test_special_tokens_are_merged_from_both_files(tmp_path):
         ({"tokenizer_config.json": "{"}, "tokenizer_config.json is not valid JSON"),
         ({"tokenizer_config.json": "[]"}, "tokenizer_config.json must be a JSON object"),
         ({"chat_template.jinja": "{% if %}"}, "the chat template is malformed"),
+        ({"chat_template.jinja": b"\xff"}, "cannot be read"),
     ],
 )
 def test_broken_template_files_are_configuration_errors(tmp_path, files, reason):
     write(tmp_path, files)
     with pytest.raises(ConfigurationError, match=reason):
-        load_template(tmp_path)
-
-
-def test_a_file_that_is_no_text(tmp_path):
-    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
-    with pytest.raises(ConfigurationError, match="cannot be read"):
         load_template(tmp_path)
 
 
@@ -118,7 +115,7 @@ def template(source: str, **tokens: str) -> ChatTemplate:
     return make_template({"default": source}, tokens, now=lambda: NOW)
 
 
-def test_the_demo_model_has_one():
+def test_template_of_the_demo_model_renders_a_chat():
     chat_template = load_template(DEMO_MODEL)
     assert chat_template is not None
     assert chat_template.render(HELLO) == (
@@ -126,7 +123,7 @@ def test_the_demo_model_has_one():
     )
 
 
-def test_a_model_without_a_template(tmp_path):
+def test_template_file_overrides_that_of_the_model(tmp_path):
     assert load_template(tmp_path) is None
     override = tmp_path / "other.jinja"
     override.write_text("{{ messages[0].content }}!")
@@ -135,18 +132,13 @@ def test_a_model_without_a_template(tmp_path):
     assert chat_template.render(HELLO) == "hello!"
 
 
-def test_named_templates_and_tokens(tmp_path):
-    (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps(
-            {
-                "bos_token": {"content": "<s>"},
-                "chat_template": [
-                    {"name": "default", "template": "{{ bos_token }}plain"},
-                    {"name": "tool_use", "template": "{{ tools | length }} tools"},
-                ],
-            }
-        )
-    )
+def test_tool_use_template_is_chosen_with_tools(tmp_path):
+    templates = [
+        {"name": "default", "template": "{{ bos_token }}plain"},
+        {"name": "tool_use", "template": "{{ tools | length }} tools"},
+    ]
+    config = {"bos_token": {"content": "<s>"}, "chat_template": templates}
+    write(tmp_path, {"tokenizer_config.json": config})
     chat_template = load_template(tmp_path)
     assert chat_template is not None
     assert chat_template.render(HELLO) == "<s>plain"
@@ -154,7 +146,7 @@ def test_named_templates_and_tokens(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "bos_token"])
-def test_variables_of_our_own(name):
+def test_template_variables_of_the_server_are_refused(name):
     with pytest.raises(InvalidField, match=name) as error:
         template("", bos_token="<s>").render(HELLO, kwargs={name: 1})
     assert error.value.param == f"chat_template_kwargs.{name}"
@@ -174,7 +166,7 @@ PARTS = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}
         (PARTS, [{"type": "text", "text": "So "}, {"type": "image"}], "hello</s>So "),
     ],
 )
-def test_the_final_message_is_continued(source, content, text):
+def test_final_message_is_continued(source, content, text):
     messages = [*HELLO, {"role": "assistant", "content": content}]
     if source == PARTS:
         messages[0] = {"role": "user", "content": [{"type": "text", "text": "hello"}]}
@@ -220,44 +212,17 @@ def test_message_of_a_template_error_is_cut():
 # Templates reach nothing outside, and come to an end.
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        ("{{ raise_exception('only users') }}", "only users"),
-        ("{{ messages[0].content + 1 }}", "can only concatenate str"),
-        ("{{ missing.name }}", "'missing' is undefined"),
-        ("{{ messages.clear() }}", "access to attribute 'clear'"),
-        ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__'"),
-    ],
-)
-def test_unsafe_or_slow_template_is_refused(source, reason, monkeypatch):
-    monkeypatch.setattr("fastovms.text.template_forms._MAX_SECONDS", 0.1)
-    with pytest.raises(RequestError, match="the chat template cannot render") as error:
-        template(source).render(HELLO)
-    assert reason in error.value.message
-
-
 def test_limit_that_a_models_template_exceeds_is_named():
     with pytest.raises(InvalidField, match="the model's chat template makes a text or list of"):
         template("{{ 'a' * 1000000000 }}").render(HELLO)
 
 
-def test_all_renderings_of_a_chat_have_one_budget(monkeypatch):
+def test_renderings_of_a_chat_share_one_budget(monkeypatch):
     source = "{% for i in range(600) %}{% endfor %}{{ raise_exception('no') }}"
     monkeypatch.setattr("fastovms.text.template.FULL", Limits(1000, 1000))
     chat_template = template(source)
     with pytest.raises(InvalidField, match="takes more than"):
         chat_template.render(HELLO)  # a second time with merged turns, and to find the place
-
-
-def test_operators_do_what_they_always_do():
-    source = (
-        "{{ 1 + 2 }}{{ 'a' + 'b' }}{{ [1] + [2] }}{{ 'x' ~ 1 ~ none ~ [2] }}{{ 'ab' * 2 }}"
-        "{{ 2 ** 3 }}{{ 7 % 4 }}{{ '%02d %s' % (1, 'y') }}{% set t = 'c' ~ 'd' ~ 1 %}{{ t ~ t }}"
-        "{% if 'a' ~ 'b' == 'ab' %}!{% endif %}{{ {'k': 'p' ~ 'q'}.k }}{{ ['r' ~ 's'][0] }}"
-    )
-    assert template(source).render(HELLO) == ("3ab[1, 2]x1None[2]abab8301 ycd1cd1!pqrs")
 
 
 # Templates have what Hugging Face's have.
@@ -277,5 +242,5 @@ def test_operators_do_what_they_always_do():
         ('{{ ("[1]" | from_json)[0] }}', "1"),
     ],
 )
-def test_hugging_face_extensions(source, text):
+def test_hugging_face_extensions_are_available(source, text):
     assert template(source).render(HELLO, kwargs={"kind": "foo"}) == text

@@ -12,7 +12,7 @@ from fastovms.server_config import DEMO_MODEL
 from fastovms.text.template import ChatTemplate
 from fastovms.text.template_files import load_template, make_template
 from fastovms.text.template_forms import OUTCOMES
-from fastovms.text.template_messages import ONE_BY_ONE, TemplateForm, adapt
+from fastovms.text.template_messages import TemplateForm, adapt
 from tests.paths import TEMPLATES
 
 TEMPLATE_NAMES = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
@@ -95,40 +95,45 @@ def test_calls_are_rendered_as_the_model_writes_them(name, end):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", ["", None, "{}", {}])
-def test_calls_without_arguments(arguments):
+def test_call_without_arguments_is_rendered_with_an_empty_object(arguments):
     function = {"name": "add", "arguments": arguments}
     call = {**CALL, "tool_calls": [{"id": "call00001", "function": function}]}
     for name, text in (("qwen3", '"arguments": {}}'), ("llama3", '"parameters": {}}')):
         assert text in load(name).render([USER, call], tools=[TOOL])
 
 
-def test_arguments_that_are_no_object_stay_text():
-    function = {"name": "add", "arguments": "oops"}
-    call = {**CALL, "tool_calls": [{"function": function}]}
-    assert '"parameters": "oops"}' in load("llama3").render([USER, call], tools=[TOOL])
+SYSTEM = {"role": "system", "content": "One."}
+DEVELOPER = {"role": "developer", "content": "Two."}
+OOPS = {**CALL, "tool_calls": [{"function": {"name": "add", "arguments": "oops"}}]}
 
 
 @pytest.mark.slow
-def test_forms_of_templates():
-    forms = {name: load(name)._tool_form.form for name in ("llama3", "gptoss", "mistral", "gemma3")}
-    assert forms["llama3"].argument_objects
-    assert (forms["llama3"].calls, forms["gptoss"].calls) == (ONE_BY_ONE, ONE_BY_ONE)
-    assert forms["gptoss"].reasoning == "thinking"
-    assert forms["gptoss"].efforts == ("low", "medium", "high")
-    assert forms["mistral"].joins_users
-    assert forms["mistral"].short_ids
-    assert forms["gemma3"].content_parts
-    assert forms["gemma3"].iterates_parts
+@pytest.mark.parametrize(
+    ("name", "messages", "kwargs", "shown"),
+    [
+        ("llama3", [USER, OOPS], {}, '"parameters": "oops"}'),
+        ("qwen3", [DEVELOPER, USER], {}, "<|im_start|>system\nTwo."),
+        ("gptoss", [DEVELOPER, USER], {}, "<|start|>developer<|message|>Two."),
+        ("mistral", [SYSTEM, DEVELOPER, USER], {}, "One.\n\nTwo."),
+        ("gemma3", [SYSTEM, DEVELOPER, USER], {}, "One.\n\nTwo."),
+        ("qwen3", [SYSTEM, DEVELOPER, USER], {}, "Two.<|im_end|>"),
+        ("mistral", [USER, USER], {}, "[INST] hello\n\nhello[/INST]"),
+        ("qwen3", [USER], {"enable_thinking": False}, "<think>\n\n</think>\n\n"),
+        ("gptoss", [USER], {"reasoning_effort": "high"}, "Reasoning: high"),
+    ],
+)
+def test_messages_are_shown_in_the_form_of_the_template(name, messages, kwargs, shown):
+    assert shown in load(name).render(messages, kwargs=kwargs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEMPLATE_NAMES)
-def test_every_history_of_the_matrix_is_shown(name):
+def test_every_kind_of_history_is_shown(name):
     matrix = load(name).matrix
     assert {row: found for row, found in matrix.items() if found not in OUTCOMES} == {}
 
 
-def test_every_history_of_the_matrix_is_shown_by_the_demo_model():
+def test_every_kind_of_history_is_shown_by_the_demo_model():
     template = load_template(DEMO_MODEL)
     assert template is not None
     assert set(template.matrix.values()) <= set(OUTCOMES)
@@ -162,7 +167,7 @@ def test_turns_keep_their_beginning_when_others_follow(name):
 
 
 @pytest.mark.slow
-def test_parts_that_a_template_cannot_show_are_warned_of():
+def test_messages_that_a_template_cannot_show_have_a_warning():
     warnings: list[str] = []
     calls = [{**CALL["tool_calls"][0], "id": call_id} for call_id in ("a", "b")]
     results = [{**RESULT, "tool_call_id": call_id} for call_id in ("a", "b")]
@@ -182,7 +187,7 @@ def test_parts_that_a_template_cannot_show_are_warned_of():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("level", "shown"), [("xhigh", "high"), ("none", "low"), ("low", "low")])
-def test_the_nearest_effort_is_taken(level, shown):
+def test_nearest_reasoning_effort_is_used(level, shown):
     warnings: list[str] = []
     kwargs = {"reasoning_effort": level}
     assert f"Reasoning: {shown}" in load("gptoss").render([USER], kwargs=kwargs, warnings=warnings)
@@ -200,22 +205,7 @@ def test_arguments_of_any_kind_are_shown(name, arguments):
 
 
 @pytest.mark.slow
-def test_the_developer_is_the_system_where_it_is_unknown():
-    developer = {"role": "developer", "content": "Be brief."}
-    assert load("qwen3").render([developer, USER]).startswith("<|im_start|>system\nBe brief.")
-    assert "<|start|>developer<|message|>Be brief." in load("gptoss").render([developer, USER])
-
-
-@pytest.mark.slow
-def test_several_system_messages_are_merged_where_one_would_be_lost():
-    messages = [{"role": "system", "content": "One."}, {"role": "developer", "content": "Two."}]
-    assert "One.\n\nTwo." in load("mistral").render([*messages, USER])
-    assert "One.\n\nTwo." in load("gemma3").render([*messages, USER])
-    assert "Two.<|im_end|>" in load("qwen3").render([*messages, USER])
-
-
-@pytest.mark.slow
-def test_reasoning_has_the_name_that_the_template_reads():
+def test_reasoning_is_passed_by_the_name_that_the_template_reads():
     call = {**CALL, "reasoning": "because"}
     text = load("gptoss").render([USER, call], tools=[TOOL])
     assert "<|channel|>analysis<|message|>because<|end|>" in text
@@ -226,7 +216,7 @@ def test_reasoning_has_the_name_that_the_template_reads():
     assert text.count("I add.") == 1
 
 
-def test_ids_are_shortened_where_they_have_to_be():
+def test_long_call_ids_are_shortened_for_mistral():
     calls = [{**CALL["tool_calls"][0], "id": "call_1-of-another-server"}]
     result = {**RESULT, "tool_call_id": "call_1-of-another-server"}
     text = load("mistral").render([USER, {**CALL, "tool_calls": calls}, result], tools=[TOOL])
@@ -237,7 +227,7 @@ def test_ids_are_shortened_where_they_have_to_be():
 
 
 @pytest.mark.parametrize("system", [[], [{"role": "system", "content": "Be brief."}]])
-def test_tools_go_into_the_system_message_where_they_are_read_there(system):
+def test_tools_are_in_the_system_message_if_the_template_reads_them_there(system):
     source = (
         "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] }}"
         "{% if 'tools' in message %}{{ '<|tool|>' + message['tools'] + '<|/tool|>' }}{% endif %}"
@@ -253,35 +243,17 @@ def test_tools_go_into_the_system_message_where_they_are_read_there(system):
 
 
 @pytest.mark.slow
-def test_thinking_is_a_matter_of_arguments():
-    template = load("qwen3")
-    text = template.render([USER], kwargs={"enable_thinking": False})
-    assert text.endswith("<think>\n\n</think>\n\n")
-    assert "Reasoning: high" in load("gptoss").render([USER], kwargs={"reasoning_effort": "high"})
-
-
-@pytest.mark.slow
-def test_the_form_of_content_can_be_given():
+def test_content_format_overrides_the_detected_form():
     text = load("gemma3", "string").render([USER])
     assert "hello" not in text
     assert "hello" in load("gemma3", "openai").render([USER])
 
 
-@pytest.mark.slow
-def test_turns_are_merged_where_the_template_wants_them_to_alternate():
-    assert "[INST] hello\n\nhello[/INST]" in load("mistral").render([USER, USER])
-
-
-def test_messages_are_not_changed():
-    message = {**CALL, "tool_calls": [], "content": [{"type": "text", "text": "a"}]}
-    copy = {**message, "content": list(message["content"])}
-    (adapted,) = adapt([message], replace(TemplateForm(), argument_objects=True)).messages
-    assert message == copy
-    assert adapted == {"role": "assistant", "content": "a"}
-    assert adapt([USER | {"extra": 1}], TemplateForm()).messages == [USER | {"extra": 1}]
-
-
-def test_parts_that_are_no_text_stay():
+def test_given_messages_are_not_changed():
     image = {"type": "image_url", "image_url": {"url": "x"}}
-    (adapted,) = adapt([{"role": "user", "content": ["a", image]}], TemplateForm()).messages
-    assert adapted["content"] == ["a", image]
+    for content, shown in (([{"type": "text", "text": "a"}], "a"), (["a", image], ["a", image])):
+        message = {**CALL, "tool_calls": [], "content": list(content)}
+        (adapted,) = adapt([message], replace(TemplateForm(), argument_objects=True)).messages
+        assert message == {**CALL, "tool_calls": [], "content": content}
+        assert adapted == {"role": "assistant", "content": shown}
+    assert adapt([USER | {"extra": 1}], TemplateForm()).messages == [USER | {"extra": 1}]

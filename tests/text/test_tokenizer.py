@@ -19,7 +19,6 @@ from fastovms.text.tokenizer import (
     DecodeBatch,
     FimTokens,
     Tokenizer,
-    TokenTable,
     build_token_table,
     find_special_tokens,
 )
@@ -82,7 +81,9 @@ def decoder(*texts: str, special: int | None = None, strip: bool = False) -> Dec
          True),
     ],
 )  # fmt: skip
-def test_kinds_of_vocabularies(decode: DecodeBatch, token_bytes: list[bytes], strips: bool) -> None:
+def test_token_table_has_the_bytes_of_the_detokenizer(
+    decode: DecodeBatch, token_bytes: list[bytes], strips: bool
+) -> None:
     vocab = {data: token_id for token_id, data in enumerate(VOCAB)}
     special = find_special_tokens(len(VOCAB), decode)
     assert special == {3}
@@ -93,7 +94,7 @@ def test_kinds_of_vocabularies(decode: DecodeBatch, token_bytes: list[bytes], st
     assert table.skipping_special_tokens([b"<s>"]).decode([3, 0]) == "<s>a"
 
 
-def test_a_detokenizer_with_rules_of_its_own_has_no_table() -> None:
+def test_detokenizer_with_its_own_rules_has_no_table() -> None:
     plain = decoder("a", "b")
 
     def cleans_up(batch: list[list[int]], skips: bool) -> list[str]:
@@ -104,23 +105,11 @@ def test_a_detokenizer_with_rules_of_its_own_has_no_table() -> None:
     assert build_token_table(vocab, frozenset(), [], cleans_up) is None
 
 
-def test_a_token_that_openvino_takes_for_a_byte_has_its_text() -> None:
+def test_token_that_looks_like_a_byte_keeps_its_text() -> None:
     vocab = {b"<s>": 0, b"\xe2\x96\x81b": 1, b"<body>": 2}
     table = build_token_table(vocab, frozenset(), [[1, 2]], decoder("<s>", " b", "\ufffd"))
     assert table is not None
     assert table.decode([1, 2, 1]) == " b<body> b"
-
-
-def test_gaps_in_the_vocabulary_have_empty_bytes_in_the_table() -> None:
-    table = build_token_table({b"b": 2}, frozenset(), [], decoder("", "", "b"))
-    assert table is not None
-    assert list(table.token_bytes) == [b"", b"", b"b"]
-
-
-def test_only_a_text_that_begins_loses_its_space() -> None:
-    table = TokenTable([b" a"], frozenset(), strip_leading_space=True)
-    assert table.decode([0, 0]) == "a a"
-    assert table.detokenizer(continues=True).push([0]) == " a"
 
 
 TEXTS = ["the model", "of the river, at night?", "x", "[SEP] is written out"]
@@ -163,26 +152,19 @@ def test_slices_of_a_text_have_its_tokens(load, from_end):
     assert np.array_equal(np.concatenate(found[::-1] if from_end else found), whole)
 
 
-def test_texts_of_tokens():
-    texts = TextEncoder.load(DEMO_MODEL)
-    assert texts.has_detokenizer
-    [token_ids] = texts.encode(["Once upon a time"])
-    assert texts.decode(token_ids.tolist(), skip_special_tokens=True) == "Once upon a time"
-
-
-def test_a_model_without_a_detokenizer(texts):
+def test_model_without_a_detokenizer_cannot_decode(texts):
     assert not texts.has_detokenizer
     with pytest.raises(RuntimeError):
         texts.decode([5], skip_special_tokens=True)
 
 
-def test_lone_surrogates_are_refused(texts):
+def test_lone_surrogate_in_a_text_is_refused(texts):
     with pytest.raises(RequestError, match=r"U\+D800 at position 1"):
         texts.encode(["a", "a\ud800"])
 
 
 @pytest.mark.slow
-def test_a_tokenizer_without_pairs():
+def test_tokenizer_without_pairs_encodes_single_texts():
     texts = TextEncoder.load(DEMO_MODEL)
     assert texts.pair is None
     assert texts.vocabulary()
@@ -191,7 +173,7 @@ def test_a_tokenizer_without_pairs():
     assert np.array_equal(texts.enclosed(token_ids), reference)
 
 
-def test_a_missing_tokenizer(tmp_path):
+def test_missing_tokenizer_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="the tokenizer cannot be loaded"):
         TextEncoder.load(tmp_path)
 
@@ -230,19 +212,14 @@ def test_long_text_is_not_cut_at_the_models_length(byte_level: Tokenizer) -> Non
     assert byte_level.decode(byte_level.encode("fox " * 200)) == "fox " * 200
 
 
-def test_padding_never_shows(tokenizer: Tokenizer) -> None:
-    assert tokenizer.decode([]) == ""
-    assert tokenizer.encode("", add_special_tokens=False) == []
-
-
 @pytest.mark.parametrize("text", ["\ud800", "tail \udfff", "\ud83d\ude00"])
-def test_lone_surrogate_is_the_clients_fault(byte_level: Tokenizer, text: str) -> None:
+def test_lone_surrogate_is_refused(byte_level: Tokenizer, text: str) -> None:
     with pytest.raises(RequestError, match=r"lone surrogate U\+D[89AF]\w\w at position \d"):
         byte_level.encode(text)
 
 
 @pytest.mark.slow
-def test_threads_may_share_it(byte_level: Tokenizer) -> None:
+def test_tokenizer_may_be_shared_by_threads(byte_level: Tokenizer) -> None:
     texts = [f"text {number} " * (number % 40 + 1) for number in range(400)]
 
     def round_trip(text: str) -> bool:
@@ -277,7 +254,9 @@ def test_missing_tokenizer_file_is_named(tmp_path: Path, name: str, message: str
 
 @pytest.mark.parametrize("name", ["openvino_tokenizer", "openvino_detokenizer"])
 @pytest.mark.parametrize("fault", ["xml", "bin", "no bin"])
-def test_broken_file_gives_one_line(tmp_path: Path, name: str, fault: str) -> None:
+def test_broken_tokenizer_file_is_refused_with_one_line(
+    tmp_path: Path, name: str, fault: str
+) -> None:
     model_dir = Path(shutil.copytree(FIXTURES / "byte_level", tmp_path / "model"))
     match fault:
         case "xml":

@@ -104,7 +104,7 @@ def test_calls_and_results_become_alternating_messages() -> None:
     assert len(warnings) == 2
 
 
-def test_messages_without_any_are_left_alone() -> None:
+def test_messages_without_tools_are_unchanged() -> None:
     assert told(SYSTEM, USER, has_tools=False) == [SYSTEM, USER]
 
 
@@ -123,7 +123,7 @@ TOOLS = [Tool("f", {"properties": PROPERTIES}), Tool("g")]
 
 
 @pytest.mark.parametrize("name", TOOL_FORMATS)
-def test_a_written_call_is_that_call(name: str) -> None:
+def test_written_call_is_read_back_in_every_format(name: str) -> None:
     tool_format = TOOL_FORMATS[name]
     text = written_call(tool_format, "f", ARGUMENTS)
     assert calls_in(tool_format, text, TOOLS) == [("f", ARGUMENTS)], text

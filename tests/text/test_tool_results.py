@@ -98,7 +98,9 @@ def test_missing_result_is_marked_in_every_form_of_calls(form: TemplateForm) -> 
         ([result("b"), result("x")], (3, "is not the id of a call before it")),
     ],
 )
-def test_fault_of_results(results: list[Message], fault: tuple[int, str] | None) -> None:
+def test_results_without_their_call_are_a_fault(
+    results: list[Message], fault: tuple[int, str] | None
+) -> None:
     assert fault_of_results([USER, calls("a", "b"), *results]) == fault
     assert fault_of_results([USER, *results]) is None, "the calls may have been left out"
 

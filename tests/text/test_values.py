@@ -4,27 +4,47 @@ from __future__ import annotations
 
 import ast
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.text.scanning import Scanner
+from fastovms.text.scanning import IncrementalParser, PieceCollector, Scanner
 from fastovms.text.values import (
     JSON,
     PYTHON,
+    Copy,
     copy_json,
     copy_python,
-    copy_value,
     escape,
-    is_json,
-    read_string,
-    read_word,
-    starts_string,
     to_json,
 )
-from tests.text.copying import copied, read_whole, rest_of
+from tests.text.tools.checks import cuts
+
+
+def copied(copy: Copy, text: str) -> tuple[str, bool, str]:
+    """Returns what a copy writes of a text, whether that was a whole value, and the text that is
+    left to be read: the same however the text is cut."""
+    found = set()
+    for parts in cuts(text):
+        told: list[str] = []
+        results: list[tuple[bool, str]] = []
+
+        def start(scan: Scanner, out: PieceCollector, told=told, results=results):
+            is_whole = yield from copy(scan, told.append)
+            rest: list[str] = []
+            yield from scan.rest(rest.append)
+            results.append((is_whole, "".join(rest)))
+
+        parser = IncrementalParser(start)
+        for part in parts:
+            parser.push(part)
+        parser.finish()
+        [(is_whole, rest)] = results
+        found.add(("".join(told), is_whole, rest))
+    [same] = found
+    return same
+
 
 # JSON as models write it, with their usual faults mended.
 
@@ -65,32 +85,6 @@ def test_copy_json_repairs_strings_and_stops_at_the_first_fault(
     text: str, told: str, is_whole: bool, rest: str
 ) -> None:
     assert copied(copy_json, text) == (told, is_whole, rest)
-
-
-@pytest.mark.parametrize(
-    ("text", "read"),
-    [
-        ('"a\\"b"', 'a"b'),
-        ('""', ""),
-        (r'"a\ud800"', "a\ufffd"),
-        ('"a', None),
-        ("a", None),
-        ("", None),
-    ],
-)
-def test_read_string_decodes_a_complete_json_string(text: str, read: str | None) -> None:
-    scan = Scanner()
-    assert read_whole(scan, read_string(scan), [text]) == read
-
-
-@pytest.mark.parametrize("text", ["1", '"a"', '{"a":[{}]}', "[" * 5000 + "]" * 5000])
-def test_one_json_value_is_json(text: str) -> None:
-    assert is_json(text)
-
-
-@pytest.mark.parametrize("text", ["", "1 ", "a", '"a\nb"', "[" * 5000, "[1,]", "1 2"])
-def test_text_other_than_one_json_value_is_not_json(text: str) -> None:
-    assert not is_json(text)
 
 
 # Literals of Python become JSON.
@@ -135,56 +129,7 @@ def test_copy_python_writes_python_literals_as_json(
     assert copied(copy_python, text) == (told, is_whole, rest)
 
 
-# Values in any notation: containers, white space, and the first character that does not belong.
-
-
-LOOSE = replace(JSON, brackets={"(": ")", "<": "}"}, quotes=('"', "<q>"), is_json=False)
-"""Tuples in parentheses, and objects that begin with `<`."""
-
-
-@pytest.mark.parametrize(
-    ("text", "told", "is_whole", "rest"),
-    [
-        ("( 1 , 2 )", "[1,2]", True, ""),
-        ("(1,)", "[1]", True, ""),
-        ("()", "[]", True, ""),
-        ('<"a": (1)}', '{"a":[1]}', True, ""),
-        ("(1 2)", "[1", False, "2)"),
-        ("(1", "[1", False, ""),
-        ("[1]", "", False, "[1]"),
-    ],
-)
-def test_a_notation_of_ones_own(text: str, told: str, is_whole: bool, rest: str) -> None:
-    assert copied(lambda scan, emit: copy_value(scan, emit, LOOSE), text) == (told, is_whole, rest)
-
-
 @pytest.mark.slow
-def test_depth_costs_no_recursion() -> None:
+def test_deeply_nested_value_costs_no_recursion() -> None:
     text = "[" * 100_000 + "]" * 100_000
     assert to_json(text, JSON) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "json"), [("1", "1"), (" 1", " 1"), ("1 ", None), ("1,", None), ("", None)]
-)
-def test_to_json_accepts_exactly_one_value(text: str, json: str | None) -> None:
-    assert to_json(text, JSON) == json
-
-
-@pytest.mark.parametrize(
-    ("text", "word", "rest"), [("a.b_1-c(d", "a.b_1-c", "(d"), ("é", "", "é"), ("", "", "")]
-)
-def test_words_are_ascii(text: str, word: str, rest: str) -> None:
-    scan = Scanner()
-    assert read_whole(scan, read_word(scan), [text]) == word
-    assert rest_of(scan) == rest
-
-
-@pytest.mark.parametrize(
-    ("text", "starts", "rest"),
-    [('"a', True, '"a'), ("<q>", True, "<q>"), ("<x>", False, "<x>"), ("<q", False, "")],
-)
-def test_incomplete_quote_at_the_end_is_dropped(text: str, starts: bool, rest: str) -> None:
-    scan = Scanner()
-    assert read_whole(scan, starts_string(scan, LOOSE), list(text)) is starts
-    assert rest_of(scan) == rest

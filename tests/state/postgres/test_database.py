@@ -11,11 +11,10 @@ import pytest
 
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.parts.postgres.database import EVICTION_LOCK, DatabaseLink, PostgresDatabase, open_url
-from fastovms.parts.postgres.schema import PostgresSession, open_session
+from fastovms.parts.postgres.schema import open_session
 from fastovms.parts.postgres.server_address import ServerAddress
 from fastovms.state.database import Unreachable
 from fastovms.state.store import Page, StoredResponse, UnknownCursor
-from fastovms.state.tables import Totals
 from tests.state.conftest import UNBOUNDED, Clock
 from tests.state.transactions import add, context, do, find, ids, items
 
@@ -30,7 +29,7 @@ def nowhere():
         yield ServerAddress({"host": "127.0.0.1", "port": str(taken.getsockname()[1])})
 
 
-def test_attempts_become_rare(nowhere, caplog):
+def test_attempts_to_connect_become_rare(nowhere, caplog):
     clock = Clock()
     link = DatabaseLink(nowhere, clock)
     with pytest.raises(Unreachable, match="Connection refused"):
@@ -52,7 +51,7 @@ def test_attempts_become_rare(nowhere, caplog):
     assert link.num_connects == 0
 
 
-def test_it_can_be_reached_again(postgres, nowhere, caplog):
+def test_reachable_database_is_used_again(postgres, nowhere, caplog):
     clock = Clock()
     link = DatabaseLink(nowhere, clock)
     with pytest.raises(Unreachable):
@@ -67,33 +66,13 @@ def test_it_can_be_reached_again(postgres, nowhere, caplog):
     link.connect().close()
 
 
-def test_a_database_in_which_no_tables_can_be_made(postgres):
+def test_database_without_room_for_tables_is_unreachable(postgres):
     link = DatabaseLink(postgres)
     session = link.connect()
     session.execute("DROP TABLE state_version")
     session.close()
     with pytest.raises(Unreachable, match='"objects" already exists'):
         link.connect()
-
-
-def test_totals_of_a_link_are_added_up(nowhere):
-    link = DatabaseLink(nowhere)
-    link.add(Totals(2, 30))
-    link.add(Totals(-1, -10))
-    assert link.totals == (1, 20)
-
-
-def test_state_of_a_url_is_kept_after_closing(postgres):
-    with open_url(postgres, UNBOUNDED) as state:
-        add(state, "a")
-    with open_url(postgres, UNBOUNDED) as state:
-        assert find(state, "a") is not None
-        assert list(state.faults()) == []
-
-
-def test_a_statement_may_take_longer_than_those_of_servers(postgres):
-    with open_url(postgres, UNBOUNDED) as state, state.snapshot() as tables:
-        assert tables.execute("SHOW statement_timeout").fetchone() == ("1h",)
 
 
 @pytest.mark.slow
@@ -108,16 +87,7 @@ def test_faults_are_yielded_as_they_are_found(postgres):
         assert len(list(faults)) == 102, "the other sizes, and the totals"
 
 
-def test_one_that_cannot_be_reached():
-    nowhere = ServerAddress({"host": "127.0.0.1", "port": "1"})
-    with (
-        pytest.raises(StateFailed, match=r"postgresql://127.0.0.1/: .*Connection refused"),
-        open_url(nowhere, UNBOUNDED),
-    ):
-        pass
-
-
-def test_one_that_has_no_state_is_left_as_it_is(postgres, caplog):
+def test_database_without_a_state_is_left_unchanged(postgres, caplog):
     for _ in range(2):
         with (
             pytest.raises(ConfigurationError, match=r"^postgresql://.* has no stored state"),
@@ -125,8 +95,8 @@ def test_one_that_has_no_state_is_left_as_it_is(postgres, caplog):
         ):
             pass
     assert caplog.text == ""
-    with open_url(postgres, UNBOUNDED):
-        pass
+    with open_url(postgres, UNBOUNDED) as state, state.snapshot() as tables:
+        assert tables.execute("SHOW statement_timeout").fetchone() == ("1h",)
     with open_url(postgres, UNBOUNDED, must_exist=True) as state:
         assert list(state.faults()) == []
 
@@ -153,14 +123,6 @@ def test_database_error_becomes_state_failed(postgres):
         raise psycopg.OperationalError("no\nluck")
 
 
-def test_state_failure_of_another_source_is_unchanged(postgres):
-    with (
-        pytest.raises(StateFailed, match=r"^elsewhere: no luck$"),
-        open_url(postgres, UNBOUNDED),
-    ):
-        raise StateFailed("elsewhere: no luck")
-
-
 # Transactions on a database that others change, and a connection that may be lost.
 
 
@@ -183,52 +145,6 @@ def test_lost_connection_is_restored_at_the_next_operation(make_postgres, only_r
     kill_sessions(other)
     assert find(database, "a") is not None
     assert database.is_on_disk
-
-
-@pytest.mark.slow
-def test_a_connection_that_is_lost_within_a_transaction(make_postgres):
-    """Nothing was committed, so that the operation is done again."""
-    other, database = make_postgres(), make_postgres()
-    calls = []
-
-    def operation(state):
-        calls.append(len(calls))
-        state.add_conversation("t", "c", b"{}", [])
-        if len(calls) == 1:
-            kill_sessions(other)
-        state.add_items("t", "c", items("i"))
-
-    add(other, "a")
-    do(database, operation)
-    assert calls == [0, 1]
-    assert ids(do(other, lambda state: state.conversation_context("t", "c", 100))) == ["i"]
-    other.check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_kept", [False, True])
-def test_a_connection_that_is_lost_during_a_commit(make_postgres, monkeypatch, is_kept):
-    """Nobody knows whether it was kept, so that it is neither acknowledged nor done again."""
-    other, database = make_postgres(), make_postgres()
-    do(database, lambda state: state.add_conversation("t", "c", b"{}", []))
-    commit = PostgresSession.commit
-
-    def lose(session):
-        if is_kept:
-            commit(session)
-        kill_sessions(other)
-        commit(session)
-
-    with monkeypatch.context() as losing:
-        losing.setattr(PostgresSession, "commit", lose)
-        add_one = lambda state: state.add_items("t", "c", items("i"))  # noqa: E731
-        outcomes = database.transact([add_one, add_one])
-    for _, error in outcomes:
-        assert isinstance(error, StateFailed)
-        assert "it is unknown whether" in str(error)
-    found = do(database, lambda state: state.conversation_context("t", "c", 100))
-    assert ids(found) == (["i", "i"] if is_kept else [])
-    database.check()
 
 
 @pytest.mark.slow
@@ -259,7 +175,7 @@ def test_deadlocked_transaction_is_repeated(make_postgres):
     one.check()
 
 
-def test_an_id_that_another_adds_at_the_same_time(make_postgres):
+def test_id_that_two_servers_add_at_once_is_stored_once(make_postgres):
     one, two = make_postgres(), make_postgres()
     looked = threading.Barrier(2)
 
@@ -301,7 +217,7 @@ def test_failed_operation_does_not_affect_others(make_postgres):
     assert isinstance(error, StateFailed)
 
 
-def test_one_server_at_a_time_evicts(make_postgres, postgres, clock):
+def test_one_server_evicts_at_a_time(make_postgres, postgres, clock):
     bounds = UNBOUNDED._replace(max_count=1)
     database = make_postgres(bounds)
     for id in "abc":
@@ -343,7 +259,7 @@ def test_unavailable_database_has_a_reason_and_recovers(make_postgres, postgres)
     database.close()
 
 
-def test_a_text_that_postgresql_does_not_have(make_postgres):
+def test_id_with_nul_is_not_found(make_postgres):
     database = make_postgres()
     add(database, "a")
     assert find(database, "a\0") is None

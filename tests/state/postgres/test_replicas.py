@@ -84,7 +84,7 @@ async def replicas(address: ServerAddress):
 
 
 @pytest.mark.slow
-async def test_turns_at_once_behave_as_on_one_server(replicas, make_postgres):
+async def test_turns_at_once_are_stored_as_by_one_server(replicas, make_postgres):
     """Nothing is lost, nothing comes twice, the items of a turn stay together, and what one has
     acknowledged the others know."""
     await replicas[0].run(Operations.add_conversation, "t", "c", b"{}", [])
@@ -111,7 +111,7 @@ async def test_turns_at_once_behave_as_on_one_server(replicas, make_postgres):
 
 
 @pytest.mark.slow
-async def test_two_servers_keep_the_bounds_together(address, make_postgres):
+async def test_servers_keep_the_bounds_together(address, make_postgres):
     config = StateConfig(state_url=url_of(address), max_objects=20)
     stores = [open_store(config, {}, time.time) for _ in range(2)]
 

@@ -97,14 +97,3 @@ async def test_concurrent_operations_do_not_conflict(stores, make_postgres):
     for store in stores:
         assert await store.run(Operations.renew_leases) == []
     database.check()
-
-
-async def test_one_of_many_gets_an_id(stores):
-    for id in map(str, range(10)):
-        added = await asyncio.gather(
-            *(
-                store.run(Operations.add_response, "t", StoredResponse(id, b"{}", progress=RUNNING))
-                for store in stores * 3
-            )
-        )
-        assert sum(added) == 1

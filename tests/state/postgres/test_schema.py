@@ -25,17 +25,7 @@ def session(postgres):
     session.close()
 
 
-def test_values_come_back_as_they_were(session):
-    values = ("text\u00e9", b"\0\xff", 2**40, 0.1, None)
-    row = session.execute(
-        "SELECT CAST(? AS text), CAST(? AS bytea), CAST(? AS bigint), "
-        "CAST(? AS double precision), CAST(? AS text)",
-        values,
-    ).fetchone()
-    assert row == values
-
-
-def test_a_transaction_has_its_limits_and_its_session_has_none(session):
+def test_transactions_have_time_limits(session):
     names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
     show = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
     outside = session.execute(show).fetchone()
@@ -59,7 +49,7 @@ def test_session_prepares_no_statements(session):
 
 
 @pytest.mark.slow
-def test_an_answer_that_does_not_come_is_not_waited_for(session, monkeypatch):
+def test_missing_answer_ends_the_session(session, monkeypatch):
     monkeypatch.setattr(session._connection, "answer_timeout", 0.2)
     started = time.monotonic()
     with pytest.raises(psycopg.OperationalError):
@@ -72,7 +62,7 @@ def test_an_answer_that_does_not_come_is_not_waited_for(session, monkeypatch):
 
 
 @pytest.mark.slow
-def test_many_servers_start_at_the_same_time(postgres):
+def test_servers_that_start_at_once_make_the_tables_once(postgres):
     def start(_: int) -> None:
         session = open_session(postgres.connection_parameters())
         make_tables(session)
@@ -94,7 +84,7 @@ def test_many_servers_start_at_the_same_time(postgres):
         (-1, "the database has the format -1, not 4: it is not a known format"),
     ],
 )
-def test_another_version_is_left_alone(postgres, version, message):
+def test_tables_of_another_version_are_refused(postgres, version, message):
     session = open_session(postgres.connection_parameters())
     make_tables(session)
     session.execute("UPDATE state_version SET version = ?", (version,))
@@ -104,7 +94,7 @@ def test_another_version_is_left_alone(postgres, version, message):
 
 
 @pytest.mark.slow
-def test_the_slots_of_all_sessions_are_counted(postgres):
+def test_totals_are_the_sum_of_all_sessions(postgres):
     sessions = [open_session(postgres.connection_parameters()) for _ in range(3)]
     make_tables(sessions[0])
     for session in sessions:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.errors import ConfigurationError, StateFailed
-from fastovms.parts.postgres.server_address import may_have_password, read_address
+from fastovms.parts.postgres.server_address import read_address
 
 
 def test_connection_parameters_have_defaults():
@@ -12,14 +12,11 @@ def test_connection_parameters_have_defaults():
     given = {"user": "me", "host": "db", "port": "6432", "dbname": "state", "options": "x"}
     assert (given | {"sslmode": "verify-full", "connect_timeout": "3"}).items() <= told.items()
     assert int(told["tcp_user_timeout"]) > 0
-
-
-def test_url_overrides_default_parameters():
     address = read_address("postgres://db/?connect_timeout=9", None, {})
     assert address.connection_parameters()["connect_timeout"] == "9"
 
 
-def test_where_the_password_is(tmp_path):
+def test_password_is_read_from_file_credential_or_url(tmp_path):
     file, credential = tmp_path / "file", tmp_path / "state-password"
     url = "postgresql://me:one@db/state"
     assert read_address(url, None, {}).connection_parameters()["password"] == "one"
@@ -39,7 +36,7 @@ def test_where_the_password_is(tmp_path):
     assert "password" not in read_address("postgresql://db", None, {}).connection_parameters()
 
 
-def test_no_address_shows_a_password(tmp_path):
+def test_address_is_shown_without_its_password(tmp_path):
     for url in ("postgresql://me:secret@db/state", "postgresql://db/state?password=secret"):
         address = read_address(url, None, {})
         assert str(address) == "postgresql://db/state"
@@ -59,17 +56,3 @@ def test_invalid_url_is_refused_without_its_password(url, reason):
     with pytest.raises(ConfigurationError, match=reason) as raised:
         read_address(url, None, {})
     assert "secret" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("url", "may_have"),
-    [
-        ("postgresql://db:5432/state", False),
-        ("postgresql://me@[::1]:5432/state?sslmode=require", False),
-        ("postgresql://me:secret@db/state", True),
-        ("postgresql://db/state?password=secret", True),
-        ("postgresql://[::1/state", True),
-    ],
-)
-def test_url_with_a_password_is_recognized(url, may_have):
-    assert may_have_password(url) is may_have

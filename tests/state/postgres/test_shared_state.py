@@ -37,7 +37,7 @@ async def listener(postgres):
     await listener.close()
 
 
-async def test_a_notification_wakes_whom_it_is_for(listener, postgres):
+async def test_notification_wakes_the_watches_of_its_topic(listener, postgres):
     with listener.watch("mine") as mine, listener.watch("other") as other:
         await mine.changed(60)  # it listens from now on
         await other.changed(60)
@@ -48,7 +48,7 @@ async def test_a_notification_wakes_whom_it_is_for(listener, postgres):
         waiting[1].cancel()
 
 
-async def test_it_comes_back_after_its_connection_was_lost(listener, postgres, monkeypatch):
+async def test_listener_reconnects_and_wakes_every_watch(listener, postgres, monkeypatch):
     monkeypatch.setattr(shared_state, "_FIRST_DELAY", 0.01)
     with listener.watch("mine") as watch:
         await watch.changed(60)
@@ -63,7 +63,7 @@ async def test_it_comes_back_after_its_connection_was_lost(listener, postgres, m
 
 
 @pytest.mark.slow
-async def test_it_ends_at_once(postgres):
+async def test_listener_closes_at_once(postgres):
     listener = NotificationListener(postgres)
     await listener.close()
     for seconds in (0.0, 0.2):
@@ -75,7 +75,7 @@ async def test_it_ends_at_once(postgres):
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_whoever_waits_without_a_server_looks_by_itself(postgres_server: PostgresServer):
+async def test_watch_without_a_server_times_out(postgres_server: PostgresServer):
     gone = {"host": "127.0.0.1", "port": "1", "dbname": "x", "connect_timeout": "1"}
     listener = NotificationListener(ServerAddress(gone))
     with listener.watch("mine") as watch:
@@ -84,7 +84,7 @@ async def test_whoever_waits_without_a_server_looks_by_itself(postgres_server: P
 
 
 @pytest.mark.slow
-async def test_a_store_behind_a_pooler_listens_past_it(postgres, pgbouncer):
+async def test_listen_url_bypasses_a_pooler(postgres, pgbouncer):
     """What listens through it hears nothing, and is in nobody's way."""
     urls = {"pooled": url_of(pgbouncer), "direct": url_of(postgres)}
     stores = [
@@ -109,33 +109,11 @@ async def test_a_store_behind_a_pooler_listens_past_it(postgres, pgbouncer):
         await store.close()
 
 
-def shared_state_url_of(postgres, **more: str) -> str:
-    given = postgres.parameters | more
-    query = "&".join(f"{name}={value}" for name, value in given.items())
-    return f"postgresql://?{query}"
-
-
 def open_at(url: str, **fields):
     return open_store(StateConfig(state_url=url, **fields), {}, time.time)
 
 
-async def test_two_servers_share_a_state(postgres):
-    one, two = (
-        open_at(shared_state_url_of(postgres)),
-        open_at(shared_state_url_of(postgres), num_connections=2),
-    )
-    await one.run(Operations.add_conversation, "t", "c", b"{}", [])
-    assert await two.run(Operations.find_conversation, "t", "c") == b"{}"
-    assert await two.run(Operations.find_conversation, "other", "c") is None
-    stats = one.stats()
-    # How many objects there are it knows as of its last look, which a write may overtake.
-    assert (stats.num_failures, stats.is_on_disk) == (0, True)
-    assert one.trouble() == ""
-    await one.close()
-    await two.close()
-
-
-async def test_a_server_starts_without_its_database(postgres, caplog):
+async def test_store_without_its_database_starts_and_fails_operations(postgres, caplog):
     url = "postgresql://me:secret@127.0.0.1:1/state"
     store = open_at(url)
     with pytest.raises(StateFailed, match="the state cannot be had"):
@@ -148,11 +126,11 @@ async def test_a_server_starts_without_its_database(postgres, caplog):
     await store.close()
 
 
-def test_a_later_version_is_refused(postgres):
+def test_database_of_a_later_version_is_refused(postgres):
     session = open_session(postgres.connection_parameters())
     session.execute("CREATE TABLE state_version (version integer NOT NULL)")
     session.execute("INSERT INTO state_version VALUES (99)")
     session.close()
-    host = conninfo_to_dict(shared_state_url_of(postgres))["host"]
+    host = conninfo_to_dict(url_of(postgres))["host"]
     with pytest.raises(ConfigurationError, match=f"cannot keep the state in postgresql://{host}/"):
-        open_at(shared_state_url_of(postgres))
+        open_at(url_of(postgres))

@@ -38,7 +38,7 @@ def damaged(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("method", ["execute", "executescript"])
-def test_a_message_that_is_no_text(damaged: Path, method: str) -> None:
+def test_error_message_that_is_not_utf8_is_a_corrupt_file(damaged: Path, method: str) -> None:
     plain = sqlite3.connect(damaged)
     with pytest.raises(UnicodeDecodeError):
         getattr(plain, method)("SELECT * FROM other")
@@ -54,7 +54,7 @@ def test_a_message_that_is_no_text(damaged: Path, method: str) -> None:
     ("version", "advice"),
     [(3, "convert it with fastovms 0.2"), (99, "it is from a later fastovms")],
 )
-async def test_a_file_of_another_version_is_left_alone(tmp_path, version, advice):
+async def test_file_of_another_version_is_refused(tmp_path, version, advice):
     await open_at(tmp_path).close()
     connection = sqlite3.connect(tmp_path / "state.db")
     connection.execute(f"PRAGMA user_version = {version}")
@@ -67,13 +67,13 @@ async def test_a_file_of_another_version_is_left_alone(tmp_path, version, advice
 # What a process leaves behind, and what a disk has no room for.
 
 
-def test_a_response_that_a_process_left_running_is_interrupted(make_database, tmp_path):
+def test_response_left_running_is_interrupted_at_the_next_start(make_database, tmp_path):
     path = str(tmp_path / "state.db")
     add(make_database(path=path), "a", progress=ResponseProgress.RUNNING)
     assert find(make_database(path=path), "a").progress is ResponseProgress.INTERRUPTED
 
 
-def test_an_eviction_that_fails_leaves_no_transaction_open(make_database, monkeypatch):
+def test_failed_eviction_leaves_no_open_transaction(make_database, monkeypatch):
     database = make_database(UNBOUNDED._replace(max_count=1))
     for id in ("a", "b"):
         add(database, id)
@@ -88,7 +88,7 @@ def test_an_eviction_that_fails_leaves_no_transaction_open(make_database, monkey
     database.check()
 
 
-def test_a_full_disk_fails_what_it_has_no_room_for(make_database, tmp_path):
+def test_full_disk_fails_only_the_operation_without_room(make_database, tmp_path):
     database = make_database(path=str(tmp_path / "state.db"))
     add(database, "a")
     connection: sqlite3.Connection = database._connection
@@ -110,7 +110,7 @@ def test_a_full_disk_fails_what_it_has_no_room_for(make_database, tmp_path):
     database.check()
 
 
-def test_reading_needs_no_disk_space(make_database, tmp_path, clock):
+def test_reads_work_on_a_disk_that_cannot_be_written(make_database, tmp_path, clock):
     database = make_database(path=str(tmp_path / "state.db"))
     add(database, "a")
     add(database, "b", "a")

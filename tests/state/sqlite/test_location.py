@@ -24,39 +24,10 @@ from fastovms.state.sqlite.location import AwaitedFile, open_directory
 from fastovms.state.store import StoredItem
 from fastovms.system.disk import state_directory
 from tests.state.conftest import Clock
-from tests.state.transactions import add, find
-
-
-def test_a_file_is_awaited(make_database, tmp_path, caplog):
-    answers = [UnusableFile("no luck"), make_database(path=str(tmp_path / "state.db"))]
-
-    def open_file():
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    clock = Clock()
-    state = AwaitedFile(open_file, "a reason", clock)
-    with pytest.raises(StateUnread, match="a reason"):
-        add(state, "a")
-    assert state.trouble == "responses are not stored: a reason"
-    assert (state.keep_house(), state.is_on_disk, state.totals.num_objects) == (1, False, 0)
-    clock.now += 1
-    assert (state.keep_house(), state.is_on_disk) == (2, False)
-    assert state.trouble == "responses are not stored: no luck"
-    assert "still not stored: no luck" in caplog.text
-    clock.now += 2
-    assert state.keep_house() > 60
-    assert (state.trouble, state.is_on_disk) == ("", True)
-    add(state, "a")
-    assert find(state, "a") is not None
-    assert state.totals.num_objects == 1
-    state.close()
 
 
 @pytest.mark.parametrize("error", [UnusableFile("no luck"), KeyError("unexpected")])
-def test_the_delays_grow_up_to_a_bound(caplog, error):
+def test_delays_between_attempts_grow_up_to_a_bound(caplog, error):
     def fail():
         raise error
 
@@ -91,17 +62,6 @@ def open_at(directory: Path | str | None, environ=None):
     return open_store(config, environ or {}, time.time)
 
 
-async def test_the_state_is_there_again(tmp_path):
-    store = open_at(tmp_path / "new" / "state")
-    await store.run(Operations.add_conversation, "t", "c", b"{}", [])
-    await store.close()
-    store = open_at(tmp_path / "new" / "state")
-    assert await store.run(Operations.find_conversation, "t", "c") == b"{}"
-    for path in (tmp_path / "new" / "state").iterdir():
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
-    await store.close()
-
-
 async def test_store_in_memory_writes_no_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = open_at(":memory:")
@@ -110,7 +70,7 @@ async def test_store_in_memory_writes_no_files(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_two_servers_do_not_share_a_directory(tmp_path, caplog):
+async def test_directory_is_used_by_one_server_only(tmp_path, caplog):
     store = open_at(tmp_path)
     with pytest.raises(ConfigurationError, match=f"{tmp_path}: another server uses it"):
         open_at(tmp_path)
@@ -155,16 +115,9 @@ def test_unusable_state_directory_is_refused(tmp_path):
         open_at(tmp_path / "file" / "below")
 
 
-async def test_unusable_default_directory_is_logged(tmp_path, caplog):
-    (tmp_path / "file").write_text("")
-    store = open_at(None, {"STATE_DIRECTORY": str(tmp_path / "file")})
-    assert "--state-dir" in caplog.text
-    await store.close()
-
-
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal", ".lock"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_a_database_that_a_stranger_put_there_is_not_opened(tmp_path, suffix, kind) -> None:
+def test_link_or_pipe_instead_of_a_database_is_refused(tmp_path, suffix, kind) -> None:
     target = tmp_path / "target"
     target.write_text("of somebody else")
     path = tmp_path / "state" / f"{location.STATE_FILE}{suffix}"
@@ -188,16 +141,13 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
     ("place", "error", "starts"),
     [
         ("open_file", OSError(errno.ENOSPC, "no luck"), True),
-        ("Path.mkdir", OSError(errno.EIO, "no luck"), True),
         ("open_file", OSError(errno.EACCES, "no luck"), True),
-        ("open_file", OSError(errno.EROFS, "no luck"), True),
         ("Path.mkdir", OSError(errno.EROFS, "no luck"), True),
         ("Path.mkdir", OSError(errno.ENOENT, "no luck"), True),  # as of /proc
         ("os.open", OSError(errno.EROFS, "no luck"), True),
         ("lock_file", OSError(errno.ENOLCK, "no luck"), True),
         ("Path.mkdir", OSError(errno.ENAMETOOLONG, "no luck"), False),
         ("Database", sqlite_error(sqlite3.SQLITE_FULL), True),
-        ("Database", sqlite_error(sqlite3.SQLITE_IOERR_WRITE), True),
         ("Database", sqlite_error(sqlite3.SQLITE_CANTOPEN), True),
         ("Database", sqlite_error(sqlite3.SQLITE_READONLY), True),
     ],
@@ -246,14 +196,14 @@ async def test_state_moves_to_disk_once_it_recovers(tmp_path, monkeypatch):
     await store.run(Operations.add_conversation, "t", "d", b"{}", [])
     await store.close()
     store = open_at(tmp_path / "real")
+    for path in (tmp_path / "real").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     assert await store.run(Operations.find_conversation, "t", "c") is None
     assert await store.run(Operations.find_conversation, "t", "d") == b"{}"
     await store.close()
 
 
-async def test_a_store_takes_systemds_directory_when_another_server_leaves_it(
-    tmp_path, monkeypatch
-):
+async def test_directory_of_systemd_is_used_once_another_server_leaves_it(tmp_path, monkeypatch):
     monkeypatch.setattr("fastovms.state.sqlite.location._FIRST_DELAY", 0.01)
     environ = {"STATE_DIRECTORY": str(tmp_path)}
     first, second = open_at(None, environ), open_at(None, environ)
@@ -267,7 +217,7 @@ async def test_a_store_takes_systemds_directory_when_another_server_leaves_it(
     await second.close()
 
 
-async def test_a_second_server_of_a_user_has_its_state_in_memory(tmp_path, caplog):
+async def test_second_server_of_a_user_keeps_its_state_in_memory(tmp_path, caplog):
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     first, second = open_at(None, environ), open_at(None, environ)
     await first.run(Operations.add_conversation, "t", "first", b"{}", [])
@@ -280,7 +230,7 @@ async def test_a_second_server_of_a_user_has_its_state_in_memory(tmp_path, caplo
     await second.close()
 
 
-async def test_a_damaged_file_is_set_aside(tmp_path, caplog):
+async def test_damaged_file_is_set_aside_at_the_start(tmp_path, caplog):
     (tmp_path / "state.db").write_bytes(os.urandom(10_000))
     (tmp_path / "state.db-wal").write_bytes(os.urandom(10_000))
     store = open_at(tmp_path)
@@ -290,7 +240,7 @@ async def test_a_damaged_file_is_set_aside(tmp_path, caplog):
     await store.close()
 
 
-async def test_a_file_that_turns_out_to_be_damaged_is_set_aside(tmp_path, caplog):
+async def test_damage_found_later_sets_the_file_aside(tmp_path, caplog):
     store = open_at(tmp_path)
     await store.run(Operations.add_conversation, "t", "c", b"{}", [StoredItem("i", b"text")])
     await store.close()
@@ -318,7 +268,7 @@ async def test_a_file_that_turns_out_to_be_damaged_is_set_aside(tmp_path, caplog
     assert (tmp_path / "state.db.damaged").exists()
 
 
-async def test_damage_on_a_disk_that_cannot_be_written(tmp_path, caplog, monkeypatch):
+async def test_damaged_file_that_cannot_be_renamed_stays_in_use(tmp_path, caplog, monkeypatch):
     store = open_at(tmp_path)
 
     def fail(*paths):

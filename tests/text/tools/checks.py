@@ -6,6 +6,9 @@ import itertools
 import json
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
 
 from fastovms.text.output import call_grammar, output_parser
 from fastovms.text.reasoning import ReasoningFormat
@@ -30,6 +33,23 @@ def cuts(text: str) -> Iterator[list[str]]:
     for _ in range(10):
         positions = sorted({0, len(text), *(rng.randrange(len(text) + 1) for _ in range(9))})
         yield [text[a:b] for a, b in itertools.pairwise(positions)]
+
+
+def samples(*tables: tuple[Any, ...]) -> list[Any]:
+    """Returns parameters for tests of samples, with ids: formats, texts and pieces.
+
+    Args:
+        tables: a format or several of them, their samples as pairs or as pairs by name, and marks.
+    """
+    found = []
+    for forms, table, *marks in tables:
+        named = (
+            table.items() if isinstance(table, dict) else [(text, (text, p)) for text, p in table]
+        )
+        for form in forms if isinstance(forms, list | tuple) else [forms]:
+            for name, sample in named:
+                found.append(pytest.param(form, *sample, id=f"{form.name}: {name}", marks=marks))
+    return found
 
 
 def check_sample(

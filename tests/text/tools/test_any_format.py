@@ -13,10 +13,9 @@ from fastovms.text.headed_messages import HeadedMessages
 from fastovms.text.output import call_grammar, output_parser
 from fastovms.text.reasoning import REASONING_FORMATS
 from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content
-from fastovms.text.told_tools import written_call
-from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool, ToolFormat
+from fastovms.text.tools import TOOL_FORMATS, CallChoice, ToolFormat
 from tests.text.parsing import parse
-from tests.text.tools.checks import SHOP, calls_in, check_walks, follows
+from tests.text.tools.checks import SHOP, check_walks, follows
 from tests.vocabularies import vocabulary
 
 # Pieces of calls in all formats.
@@ -55,7 +54,9 @@ def cut_texts(draw: st.DrawFn, tags: tuple[str, ...]) -> list[str]:
 @ANY_FORMAT
 @settings(max_examples=40)
 @given(data=st.data())
-def test_any_text_in_any_pieces(tool_format: ToolFormat, data: st.DataObject) -> None:
+def test_any_text_gives_the_same_pieces_however_cut(
+    tool_format: ToolFormat, data: st.DataObject
+) -> None:
     texts = data.draw(cut_texts(tool_format.tags))
     text = "".join(texts)
     reasoning = data.draw(st.sampled_from([None, REASONING_FORMATS.get(tool_format.name)]))
@@ -124,46 +125,3 @@ def test_calls_that_the_model_chooses_follow_their_schemas(tool_format: ToolForm
                     assert follows(json.loads(arguments), schemas[name]), text
                 num_calls += len(names)
     assert num_calls
-
-
-UNQUOTED = [
-    found
-    for found in TOOL_FORMATS.values()
-    if '"x": "MARK"' not in written_call(found, "f", {"x": "MARK"})
-]
-"""The formats that write some values without quotes."""
-
-
-def unquoted(tool_format: ToolFormat, text: str) -> str:
-    """A call with the text of one value as it is."""
-    call = written_call(tool_format, "f", {"x": "MARK"}).replace('string="true"', 'string="false"')
-    for quote in ('"', '<|"|>', "<escape>"):
-        call = call.replace(f"{quote}MARK{quote}", "MARK")
-    return call.replace("MARK", text)
-
-
-@pytest.mark.parametrize("tool_format", UNQUOTED, ids=lambda found: found.name)
-@pytest.mark.parametrize(
-    ("schema", "values"),
-    [
-        (
-            {},
-            {"007": "007", "+15551234567": "+15551234567", "1_000": "1_000", "7": 7, "-0.5": -0.5},
-        ),
-        ({"type": ["integer", "string"]}, {"007": "007", "1.5": "1.5", "7": 7}),
-        ({"type": "string"}, {"007": "007", "7": "7"}),
-        ({"type": "integer"}, {"007": 7, "+5": 5, "1_000": 1000, "7": 7}),
-        ({"type": "boolean"}, {"TRUE": True, "False": False, "true": True}),
-        ({"enum": ["1", 2]}, {"1": "1", "2": 2}),
-        (None, {"007": "007", "7": 7, "True": True, "None": None}),
-    ],
-)
-def test_unquoted_value_has_a_type_that_its_schema_allows(
-    tool_format: ToolFormat, schema: dict[str, object] | None, values: dict[str, object]
-) -> None:
-    properties = {} if schema is None else {"x": schema}
-    for text, value in values.items():
-        call = unquoted(tool_format, text)
-        [found] = calls_in(tool_format, call, [Tool("f", {"properties": properties})])
-        assert found == ("f", {"x": value}), text
-        assert type(found[1]["x"]) is type(value), text

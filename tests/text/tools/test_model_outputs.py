@@ -12,10 +12,9 @@ import pytest
 
 from fastovms.text.output import output_parser
 from fastovms.text.reasoning import REASONING_FORMATS
-from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Reasoning
 from fastovms.text.tools import TOOL_FORMATS, Tool
-from tests.text.parsing import parse
-from tests.text.tools.family_calls import FAMILIES, Call, glm
+from tests.text.parsing import parse, said
+from tests.text.tools.family_calls import FAMILIES, Call
 
 TOOLS = [
     Tool(
@@ -124,21 +123,12 @@ def read(name: str, reasoning: str | None, answer: Answer, texts: list[str]) -> 
         prompt=answer.prompt,
         tools=TOOLS,
     )
-    calls: list[Call] = []
-    told = {Content: "", Reasoning: ""}
-    for piece in parse(parser, texts):
-        match piece:
-            case CallBegin(index, called):
-                assert index == len(calls)
-                calls.append((called, ""))
-            case CallArguments(index, text):
-                calls[index] = (calls[index][0], calls[index][1] + text)
-            case CallEnd(index, complete, _):
-                if complete:
-                    calls[index] = (calls[index][0], json.loads(calls[index][1]))
-            case Content(text) | Reasoning(text):
-                told[type(piece)] += text
-    return Answer(answer.text, tuple(calls), told[Content], told[Reasoning], answer.prompt)
+    content, thoughts, calls, completes = said(parse(parser, texts))
+    found = tuple(
+        (called, json.loads(arguments) if complete else arguments)
+        for (called, arguments), complete in zip(calls, completes, strict=True)
+    )
+    return Answer(answer.text, found, content, thoughts, answer.prompt)
 
 
 def check(name: str, answer: Answer, reasoning: str | None = None) -> None:
@@ -164,13 +154,9 @@ def test_several_calls_are_parsed_in_the_form_of_every_family(name: str) -> None
     check(name, Answer(FAMILIES[name](*CALLS), CALLS))
 
 
-def test_glm_without_line_breaks() -> None:
-    check("glm45", Answer(glm(*CALLS, line=""), CALLS))
-
-
 @pytest.mark.slow
 @FAMILY
-def test_a_thought_and_text_before_calls(name: str) -> None:
+def test_thought_and_text_before_calls_are_parsed(name: str) -> None:
     reasoning = REASONING.get(name, "qwen3")
     thought = THOUGHTS.get(name, "<think>\nI think.\n</think>\n\n")
     calls = FAMILIES[name](PARIS, BOOK)
@@ -185,7 +171,7 @@ def test_a_thought_and_text_before_calls(name: str) -> None:
 
 @pytest.mark.slow
 @FAMILY
-def test_calls_that_are_cut_short(name: str) -> None:
+def test_calls_that_are_cut_short_are_incomplete(name: str) -> None:
     """At every third place: whole calls are right, one that is not is no JSON, and what is content
     is at most the markup of a call that has not begun. No arguments at all are empty ones, as in
     OVMS."""
@@ -206,7 +192,7 @@ def test_calls_that_are_cut_short(name: str) -> None:
 
 
 @FAMILY
-def test_text_without_calls(name: str) -> None:
+def test_text_without_calls_is_content(name: str) -> None:
     """With brackets, braces and tags of others in it."""
     text = 'Use `f(x)` or [1, 2] or {"a": 1}; <b>bold</b> & a < b.\n\n```json\n{"k": [1]}\n```\nÜ'
     written = text

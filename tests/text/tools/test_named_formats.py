@@ -7,6 +7,7 @@ import pytest
 from fastovms.text.output import output_parser
 from fastovms.text.reasoning import REASONING_FORMATS
 from fastovms.text.scanning import Content, Piece, Reasoning
+from fastovms.text.tools import ToolFormat
 from fastovms.text.tools.named_formats import (
     DEEPSEEK,
     DEEPSEEK_V31,
@@ -16,7 +17,7 @@ from fastovms.text.tools.named_formats import (
     KIMI_K2,
 )
 from tests.text.parsing import parse
-from tests.text.tools.checks import SHOP, call, check_sample
+from tests.text.tools.checks import SHOP, call, check_sample, samples
 
 # DeepSeek V3, R1 and V3.1.
 
@@ -29,14 +30,10 @@ def fenced(name: str, arguments: str) -> str:
     return f"{BEGIN}function{SEPARATOR}{name}\n```json\n{arguments}\n```{END}"
 
 
-SAMPLES = {
+DEEPSEEK_SAMPLES = {
     "fenced": (
         "Let me see.\n\n" + ALL + fenced("search", '{"query": "```"}') + ALL_END,
         [Content("Let me see."), *call(0, "search", '{"query": "```"}')],
-    ),
-    "several": (
-        f"{ALL}{fenced('now', '{}')}\n{fenced('now', '{}')}{ALL_END}",
-        call(0, "now", "{}") + call(1, "now", "{}"),
     ),
     "without a fence": (
         f'{ALL}{BEGIN}function{SEPARATOR}search{{"query": "a"}}{END}{ALL_END}',
@@ -53,7 +50,6 @@ SAMPLES = {
         call(0, "function", '{"a": 1}'),
     ),
     "no arguments": (f"{BEGIN}function{SEPARATOR}now\n{END}", call(0, "now", "{}")),
-    "a tag alone": (f"{ALL}x", [Content(f"{ALL}x")]),
     "no separator": (f"{ALL}{BEGIN}now{END}", [Content(f"{ALL}{BEGIN}now{END}")]),
     "cut in the name": (f"{BEGIN}function{SEPARATOR}no", []),
     "no JSON": (
@@ -63,12 +59,6 @@ SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_deepseek_sample_gives_its_pieces_however_cut(name: str) -> None:
-    for tool_format in (DEEPSEEK, DEEPSEEK_V31):
-        check_sample(tool_format, *SAMPLES[name], SHOP)
-
-
 # Functionary, in two versions.
 
 
@@ -76,37 +66,22 @@ SEARCH = call(0, "search", '{"query": "a"}')
 ARGUMENTS = '{"query": "a"}'
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        (f"<function=search>{ARGUMENTS}</function>", SEARCH),
-        (f"A.<function=search>{ARGUMENTS}</function>\n<function=now></function>",
-         [Content("A."), *SEARCH, *call(1, "now", "{}")]),
-        ("<function=now>x", [Content("<function=now>x")]),
-        ("<function=a", []),
-    ],
-)  # fmt: skip
-def test_functionary_v31_sample_gives_its_pieces_however_cut(
-    text: str, pieces: list[Piece]
-) -> None:
-    check_sample(FUNCTIONARY_V31, text, pieces, SHOP)
+FUNCTIONARY_V31_SAMPLES = [
+    (f"<function=search>{ARGUMENTS}</function>", SEARCH),
+    (f"A.<function=search>{ARGUMENTS}</function>\n<function=now></function>",
+     [Content("A."), *SEARCH, *call(1, "now", "{}")]),
+    ("<function=now>x", [Content("<function=now>x")]),
+    ("<function=a", []),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("all\nHello", [Content("Hello")]),
-        (f"search\n{ARGUMENTS}", SEARCH),
-        (f"search\n{ARGUMENTS}>>>now\n{{}}", [*SEARCH, *call(1, "now", "{}")]),
-        (f"all\nI look.\n>>>search\n{ARGUMENTS}", [Content("I look."), *SEARCH]),
-        (f">>>all\nI look.\n>>>search\n{ARGUMENTS}", [Content("I look."), *SEARCH]),
-        ("allow me", [Content("allow me")]),
-        ("other\n{}", [Content("other\n{}")]),
-        ("al", []),
-    ],
-)
-def test_parts_behind_a_sign(text: str, pieces: list[Piece]) -> None:
-    check_sample(FUNCTIONARY_V32, text, pieces, SHOP)
+FUNCTIONARY_V32_SAMPLES = [
+    ("all\nHello", [Content("Hello")]),
+    (f">>>all\nI look.\n>>>search\n{ARGUMENTS}", [Content("I look."), *SEARCH]),
+    ("allow me", [Content("allow me")]),
+    ("other\n{}", [Content("other\n{}")]),
+    ("al", []),
+]
 
 
 # gpt-oss: reasoning, calls and content in messages.
@@ -122,15 +97,6 @@ FINAL = "<|channel|>final<|message|>answer<|return|>"
 
 GPTOSS_SAMPLES = {
     "an answer": (FINAL, [Content("answer")]),
-    "an answer whose end is the end of text": (
-        "<|channel|>final<|message|>answer",
-        [Content("answer")],
-    ),
-    "a thought and an answer": (THOUGHT + NEXT + FINAL, [Reasoning("why"), Content("answer")]),
-    "a thought and a call": (
-        THOUGHT + NEXT + CALL,
-        [Reasoning("why"), *call(0, "search", '{"query": "a"}')],
-    ),
     "the recipient first": (
         ' to=functions.search<|channel|>commentary json<|message|>{"query": "a"}',
         call(0, "search", '{"query": "a"}'),
@@ -138,10 +104,6 @@ GPTOSS_SAMPLES = {
     "the recipient behind the role": (
         THOUGHT + NEXT + " to=functions.now<|channel|>commentary <|constrain|>json<|message|>{}",
         [Reasoning("why"), *call(0, "now", "{}")],
-    ),
-    "several calls": (
-        CALL + NEXT + CALL,
-        call(0, "search", '{"query": "a"}') + call(1, "search", '{"query": "a"}'),
     ),
     "a call among thoughts": (
         "<|channel|>analysis to=functions.now<|message|>{}<|call|>",
@@ -171,7 +133,6 @@ GPTOSS_SAMPLES = {
         f"<|channel|>analysis<|message|>why{NEXT}{FINAL}",
         [Reasoning("why"), Content("answer")],
     ),
-    "an unknown channel": ("<|channel|>other<|message|>text<|end|>", [Content("text")]),
     "plain text": ("to be or not", [Content("to be or not")]),
     "a header alone": ("<|channel|>final", []),
     "a header without a body": ("<|channel|>x<|end|>y", [Content("y")]),
@@ -190,12 +151,7 @@ GPTOSS_SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", GPTOSS_SAMPLES)
-def test_gptoss_sample_gives_its_pieces_however_cut(name: str) -> None:
-    check_sample(GPTOSS, *GPTOSS_SAMPLES[name], SHOP, reasoning=REASONING)
-
-
-def test_the_prompt_may_have_begun_a_thought() -> None:
+def test_gptoss_prompt_may_have_begun_a_thought() -> None:
     prompt = "<|start|>assistant<|channel|>analysis<|message|>"
     text = f"why<|end|>{NEXT}{FINAL}"
     check_sample(
@@ -208,7 +164,7 @@ def test_the_prompt_may_have_begun_a_thought() -> None:
     )
 
 
-def test_without_tools_the_arguments_of_calls_are_content() -> None:
+def test_gptoss_without_tools_shows_arguments_as_content() -> None:
     parser = output_parser(GPTOSS, REASONING, prompt="", tools=[])
     assert parse(parser, THOUGHT + NEXT + CALL) == [
         Reasoning("why"),
@@ -216,7 +172,7 @@ def test_without_tools_the_arguments_of_calls_are_content() -> None:
     ]
 
 
-def test_without_reasoning_thoughts_are_content() -> None:
+def test_gptoss_without_reasoning_shows_thoughts_as_content() -> None:
     parser = output_parser(GPTOSS, None, prompt="", tools=SHOP)
     assert parse(parser, THOUGHT + NEXT + FINAL) == [Content("why answer")]
 
@@ -233,19 +189,30 @@ def section(*calls: str) -> str:
     return f"<|tool_calls_section_begin|>{''.join(calls)}<|tool_calls_section_end|>"
 
 
+KIMI_K2_SAMPLES = [
+    (section(one("functions.search:0"), one("functions.now:1", "{}")),
+     [*SEARCH, *call(1, "now", "{}")]),
+    (section(one("search:0")), SEARCH),
+    (section(one("functions.search:0 ")), SEARCH),
+    (one("functions.search:0"), SEARCH),
+    (section("<|tool_call_begin|>functions.now:0<|tool_call_end|>"),
+     [Content(section("<|tool_call_begin|>functions.now:0<|tool_call_end|>"))]),
+    ("<|tool_calls_section_begin|>x", [Content("<|tool_calls_section_begin|>x")]),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        (f"I look. {section(one('functions.search:0'))}", [Content("I look."), *SEARCH]),
-        (section(one("functions.search:0"), one("functions.now:1", "{}")),
-         [*SEARCH, *call(1, "now", "{}")]),
-        (section(one("search:0")), SEARCH),
-        (section(one("functions.search:0 ")), SEARCH),
-        (one("functions.search:0"), SEARCH),
-        (section("<|tool_call_begin|>functions.now:0<|tool_call_end|>"),
-         [Content(section("<|tool_call_begin|>functions.now:0<|tool_call_end|>"))]),
-        ("<|tool_calls_section_begin|>x", [Content("<|tool_calls_section_begin|>x")]),
-    ],
-)  # fmt: skip
-def test_kimi_k2_samples(text: str, pieces: list[Piece]) -> None:
-    check_sample(KIMI_K2, text, pieces, SHOP)
+    ("tool_format", "text", "pieces"),
+    samples(
+        ((DEEPSEEK, DEEPSEEK_V31), DEEPSEEK_SAMPLES),
+        (FUNCTIONARY_V31, FUNCTIONARY_V31_SAMPLES),
+        (FUNCTIONARY_V32, FUNCTIONARY_V32_SAMPLES),
+        (GPTOSS, GPTOSS_SAMPLES),
+        (KIMI_K2, KIMI_K2_SAMPLES),
+    ),
+)
+def test_sample_of_a_format_with_names_gives_its_pieces_however_cut(
+    tool_format: ToolFormat, text: str, pieces: list[Piece]
+) -> None:
+    reasoning = REASONING if tool_format is GPTOSS else None
+    check_sample(tool_format, text, pieces, SHOP, reasoning=reasoning)

@@ -44,7 +44,9 @@ OF_TOKENS = ("minimax_m3",)
 
 @pytest.mark.parametrize("tool_format", FORMATS, ids=lambda form: form.name)
 @pytest.mark.parametrize(("schema", "arguments"), OPEN.values(), ids=OPEN)
-def test_arguments_of_any_name(tool_format, schema, arguments) -> None:
+def test_arguments_that_the_schema_does_not_list_are_accepted(
+    tool_format, schema, arguments
+) -> None:
     tool = Tool("f", schema, is_relaxed=True)
     text = written_call(tool_format, "f", arguments)
     grammar = call_grammar(tool_format, None, CallChoice([tool], required=True), prompt="")

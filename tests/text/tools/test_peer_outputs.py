@@ -10,35 +10,15 @@ import pytest
 
 from fastovms.text.output import output_parser
 from fastovms.text.reasoning import REASONING_FORMATS
-from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Reasoning
 from fastovms.text.tools import TOOL_FORMATS, Tool
-from tests.text.parsing import parse
+from tests.text.parsing import parse, said
 from tests.text.tools.checks import cuts
 
-STRING = {"type": "string"}
 TOOLS = [
-    Tool("get_weather", {"properties": {"city": STRING, "days": {"type": "integer"}}}),
-    Tool("get_time", {"properties": {"timezone": STRING}}),
-    Tool(
-        "test",
-        {
-            "properties": {
-                "text": STRING, "number": {"type": "number"}, "flag": {"type": "boolean"},
-                "none": {"type": "null"}, "list": {"type": "array"}, "object": {"type": "object"},
-            }
-        },
-    ),
-    Tool("refresh"),
-]  # fmt: skip
+    Tool("get_weather", {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}})
+]
 TOKYO = ("get_weather", {"city": "Tokyo"})
-TIME = ("get_time", {"timezone": "Asia/Tokyo"})
-REFRESH = ("refresh", {})
 JSON_TOKYO = '{"name": "get_weather", "arguments": {"city": "Tokyo"}}'
-JSON_TIME = '{"name": "get_time", "arguments": {"timezone": "Asia/Tokyo"}}'
-TYPES = {
-    "text": 'He said "hello"\nC:\\x', "number": 3.14, "flag": True, "none": None,
-    "list": ["a", "b"], "object": {"nested": "value"},
-}  # fmt: skip
 
 
 class Answer(NamedTuple):
@@ -53,42 +33,24 @@ class Answer(NamedTuple):
     prompt: str = ""
 
 
-def action(*calls: str) -> str:
-    return f"<|START_ACTION|>\n[\n    {', '.join(calls)}\n]\n<|END_ACTION|>"
+def action(call: str) -> str:
+    return f"<|START_ACTION|>\n[\n    {call}\n]\n<|END_ACTION|>"
 
 
 COHERE_TOKYO = '{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Tokyo"}}'
-COHERE_REFRESH = '{"tool_call_id": "1", "tool_name": "refresh", "parameters": {}}'
 SEED = "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Tokyo</parameter>\n</function>\n"
 MINIMAX = '<invoke name="get_weather">\n<parameter name="city">Tokyo</parameter>\n</invoke>\n'
 DSML = "<｜DSML｜function_calls>\n"
-DSML_TOKYO = (
-    '<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Tokyo'
-    "</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
-)
 DSML_END = "</｜DSML｜function_calls>"
 PLUGIN = "<|action_start|><|plugin|>"
 
 ANSWERS = [
-    Answer("functiongemma", "<start_function_call>call:get_weather{city:<escape>Tokyo<escape>}"
-           "<end_function_call>", (TOKYO,)),
-    Answer("functiongemma", "I look.<start_function_call>call:get_weather{city:<escape>Tokyo"
-           "<escape>,days:3}<end_function_call><start_function_call>call:refresh{}"
-           "<end_function_call>", (("get_weather", {"city": "Tokyo", "days": 3}), REFRESH),
-           "I look."),
-    Answer("functiongemma", "<start_function_call>call:test{flag:true,number:3.14,list:[<escape>a"
-           "<escape>,<escape>b<escape>]}<end_function_call>",
-           (("test", {"flag": True, "number": 3.14, "list": ["a", "b"]}),)),
-    Answer("granite_20b_fc", f"<function_call> {JSON_TOKYO}\n<function_call> {JSON_TIME}",
-           (TOKYO, TIME)),
-    Answer("granite_20b_fc", f"I look.\n<function_call> {JSON_TOKYO}", (TOKYO,), "I look."),
     Answer("granite_20b_fc", '<function_call> {"name": 123}',
            content='<function_call> {"name": 123}'),
     Answer("internlm", f'I look. {PLUGIN}{{"name": "get_weather", "parameters": {{"city": "Tokyo"}}'
            "}<|action_end|>", (TOKYO,), "I look."),
     Answer("internlm", f"{PLUGIN}no JSON<|action_end|>", content=f"{PLUGIN}no JSON<|action_end|>"),
     Answer("internlm", '<|action_start|>{"name": "f"}', content='<|action_start|>{"name": "f"}'),
-    Answer("jamba", f"<tool_calls>[{JSON_TOKYO}, {JSON_TIME}]</tool_calls>", (TOKYO, TIME)),
     Answer("jamba", f"I call now. <tool_calls>[{JSON_TOKYO}]</tool_calls>\nThank you!", (TOKYO,),
            "I call now.\nThank you!"),
     Answer("jamba", "<think>\nwhy\n</think>\n<answer>\nIt is 18.\n</answer>", (), "It is 18.",
@@ -105,7 +67,6 @@ ANSWERS = [
            f"{JSON_TOKYO}\n</tool_call>\n", (TOKYO,), "It is 18.", "why", "ernie45"),
     Answer("command_r7b", f"<|START_THINKING|> I call.<|END_THINKING|>{action(COHERE_TOKYO)}",
            (TOKYO,), "", "I call.", "command_r7b"),
-    Answer("command_r7b", action(COHERE_TOKYO, COHERE_REFRESH), (TOKYO, REFRESH)),
     Answer("command_r7b", "<|START_THINKING|>why<|END_THINKING|>\n<|START_RESPONSE|>It is 18."
            "<|END_RESPONSE|>", (), "It is 18.", "why", "command_r7b"),
     Answer("command_r7b", "<|START_RESPONSE|>It is 18.<|END_RESPONSE|>", (), "It is 18.", "",
@@ -114,12 +75,8 @@ ANSWERS = [
            "I look.", "why", "seed_oss"),
     Answer("seed_oss", f"why</seed:think>\n{SEED}</seed:tool_call>", (TOKYO,), "", "why",
            "seed_oss", "<seed:bos>assistant\n<seed:think>"),
-    Answer("minimax_m2", f"<minimax:tool_call>\n{MINIMAX}</minimax:tool_call>", (TOKYO,)),
     Answer("minimax_m2", f"why\n</think>\n\n<minimax:tool_call>\n{MINIMAX}{MINIMAX}"
            "</minimax:tool_call>", (TOKYO, TOKYO), "", "why", "qwen3", "]~b]ai\n<think>\n"),
-    Answer("deepseek_v32", f"{DSML}{DSML_TOKYO}{DSML_TOKYO}{DSML_END}", (TOKYO, TOKYO)),
-    Answer("deepseek_v32", f'Sure! {DSML}<｜DSML｜invoke name="refresh">\n</｜DSML｜invoke>\n'
-           f"{DSML_END}", (REFRESH,), "Sure!"),
     Answer("deepseek_v32", f'{DSML}<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter '
            f'name="days" string="true">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n{DSML_END}',
            (("get_weather", {"days": 3}),)),
@@ -134,35 +91,16 @@ ANSWERS = [
     Answer("gemma4", '<|channel>why <|tool_call>call:get_weather{city:<|"|>Tokyo<|"|>}<tool_call|>',
            (TOKYO,), "", "why", "gemma4"),
 ]  # fmt: skip
-ANSWERS += [
-    Answer(name, text.replace("ARGUMENTS", json.dumps(TYPES)), (("test", TYPES),))
-    for name, text in (
-        ("granite_20b_fc", '<function_call> {"name": "test", "arguments": ARGUMENTS}'),
-        ("internlm", f'{PLUGIN}{{"name": "test", "parameters": ARGUMENTS}}<|action_end|>'),
-        ("jamba", '<tool_calls>[{"name": "test", "arguments": ARGUMENTS}]</tool_calls>'),
-        ("nemotron", '<TOOLCALL>[{"name": "test", "arguments": ARGUMENTS}]</TOOLCALL>'),
-    )
-]
 
 
 def read(answer: Answer, parts: list[str]) -> Answer:
     thoughts = REASONING_FORMATS[answer.thoughts] if answer.thoughts else None
     tool_format = TOOL_FORMATS[answer.name]
     parser = output_parser(tool_format, thoughts, prompt=answer.prompt, tools=TOOLS)
-    told = {Content: "", Reasoning: ""}
-    calls: list[tuple[str, Any]] = []
-    for piece in parse(parser, parts):
-        match piece:
-            case CallBegin(_, name):
-                calls.append((name, ""))
-            case CallArguments(_, text):
-                calls[-1] = (calls[-1][0], text)
-            case CallEnd(_, is_whole, _):
-                assert is_whole
-                calls[-1] = (calls[-1][0], json.loads(calls[-1][1]))
-            case Content(text) | Reasoning(text):
-                told[type(piece)] += text
-    return answer._replace(calls=tuple(calls), content=told[Content], reasoning=told[Reasoning])
+    content, reasoning, calls, completes = said(parse(parser, parts))
+    assert all(completes)
+    found = tuple((name, json.loads(arguments)) for name, arguments in calls)
+    return answer._replace(calls=found, content=content, reasoning=reasoning)
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: f"{answer.name}: {answer.text}")

@@ -7,10 +7,8 @@ import pytest
 from fastovms.grammar_tree import Literal
 from fastovms.params import Grammar, GrammarKind
 from fastovms.text.parameters import CallChoice, Tool
-from fastovms.text.scanning import Content, Incremental, Piece, PieceCollector, Scanner
 from fastovms.text.tools import TOOL_FORMATS, detect_tool_format
-from fastovms.text.tools.tool_format import read_end, tagged_calls
-from tests.text.tools.reading import read
+from fastovms.text.tools.tool_format import tagged_calls
 from tests.vocabularies import vocabulary
 
 
@@ -24,7 +22,7 @@ from tests.vocabularies import vocabulary
         (False, False, ",", ["a", "a<c>x"], ["<c>x<c>x", "<c>xa"]),
     ],
 )
-def test_calls_behind_a_tag(
+def test_grammar_of_tagged_calls_follows_the_choice(
     required: bool, parallel: bool, between: str | None, right: list[str], wrong: list[str]
 ) -> None:
     choice = CallChoice([Tool("f")], required=required, parallel=parallel)
@@ -36,23 +34,6 @@ def test_calls_behind_a_tag(
         assert not any(accepts(grammar, text) for text in wrong)
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces", "rest"),
-    [
-        (" </c>a", [], "a"),
-        (" a", [Content(" ")], "a"),
-        ("</", [], ""),
-        ("</d>", [], "</d>"),
-    ],
-)
-def test_the_tag_behind_a_call(text: str, pieces: list[Piece], rest: str) -> None:
-    def reader(scan: Scanner, out: PieceCollector) -> Incremental[bool]:
-        yield from read_end(scan, out, "</c>")
-        return True
-
-    assert read(reader, text) == (True, pieces, rest)
-
-
-def test_a_template_teaches_a_format_by_all_texts_of_a_mark() -> None:
+def test_tool_format_is_detected_by_all_texts_of_a_mark() -> None:
     assert detect_tool_format("[TOOL_CALLS] [ARGS]") is TOOL_FORMATS["devstral"]
     assert detect_tool_format("[TOOL_CALLS]") is TOOL_FORMATS["mistral"]

@@ -9,6 +9,8 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
+from urllib.parse import SplitResult
 
 import pytest
 from hypothesis import given
@@ -443,3 +445,16 @@ async def test_fetch_checks_the_certificate_of_the_host(monkeypatch):
     assert (address, port, host) == ("127.0.0.1", 443, "pics.example")
     assert isinstance(context, ssl.SSLContext)
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+async def test_redirect_from_https_to_http_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetcher = Site().fetcher(allow_redirects=True)
+    redirected = SimpleNamespace(status=302, location="http://pics.example/b.png")
+    plain = SimpleNamespace(status=200, body=b"x", is_too_large=False)
+
+    async def answer_by_scheme(parts: SplitResult, max_bytes: int) -> SimpleNamespace:
+        return redirected if parts.scheme == "https" else plain
+
+    monkeypatch.setattr(fetcher, "_ask", answer_by_scheme)
+    with pytest.raises(InvalidField, match="cannot be fetched"):
+        await fetch(fetcher, "https://pics.example/a.png")

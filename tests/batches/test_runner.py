@@ -311,7 +311,7 @@ async def test_batch_that_ends_every_process_fails(server) -> None:
     record = new_record()
     for _ in range(MAX_IDLE_STARTS):
         await cut(server, record, 0)
-    await server.run(record).drive()
+    await asyncio.wait_for(server.run(record).drive(), 60)
     assert record.status is BatchStatus.FAILED
     assert "the server has ended 5 times" in record.errors[0].message
     assert record.output_file_id is record.error_file_id is None
@@ -323,7 +323,7 @@ async def test_failed_batch_keeps_completed_lines(server) -> None:
     num_done = len(server.asked)
     for _ in range(MAX_IDLE_STARTS):
         await cut(server, record, num_done)
-    await server.run(record).drive()
+    await asyncio.wait_for(server.run(record).drive(), 60)
     assert record.status is BatchStatus.FAILED
     assert server.results(record) == sorted(server.asked)
     assert len(server.asked) == num_done > 0

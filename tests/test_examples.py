@@ -7,13 +7,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from fastovms.server_config import DEMO_MODEL
+from tests.encoder_models import encoder_dir
+from tests.paths import ROOT
 from tests.real_server import Server, start_server, stop_server
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = ROOT / "examples"
 
 PRINTED = {
     "stream": r" there was .+\n\[60 tokens\]\n",
@@ -26,20 +28,34 @@ PRINTED = {
     r"completed, whole: True\nOnce upon a time(.|\n)+",
     "batch": r"completed: 20 of 20, \d+ tokens\nthe first story: 0 friends(.|\n)*",
     "hundred_prompts": r"100 answers, (9\d|100) of them right\n",
+    "retrieval": r"(The|Visitors|Bread) .+\n(The|Visitors|Bread) .+\n\n(.|\n)+",
 }
 """What each program prints, as a regular expression of the whole."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with a directory of its own, in which it keeps files."""
-    server = start_server("--state-dir", str(tmp_path_factory.mktemp("state")))
+    """A server with a directory of its own, in which it keeps files, and with models that embed and
+    rank."""
+    models = {"demo_model": DEMO_MODEL, "bge": encoder_dir(), "rank": encoder_dir(1)}
+    flags = [flag for name, path in models.items() for flag in ("--model", f"{name}={path}")]
+    server = start_server(*flags, "--state-dir", str(tmp_path_factory.mktemp("state")))
     yield server
     stop_server(server)
 
 
 def test_every_example_is_run():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PRINTED)
+    """`tests/clients/in_python` runs the one of LangChain, in an environment that has it."""
+    programs = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert programs == {*PRINTED, "langchain_agent"}
+
+
+@pytest.mark.parametrize(
+    ("name", "page"), [("langchain_agent", "clients"), ("retrieval", "embeddings")]
+)
+def test_example_on_a_page_is_the_program(name: str, page: str):
+    program = (EXAMPLES / f"{name}.py").read_text()
+    assert f"```py\n{program}```\n" in (ROOT / f"docs/{page}.md").read_text()
 
 
 @pytest.mark.nightly(

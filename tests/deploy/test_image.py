@@ -93,6 +93,8 @@ def test_compose_runs_the_image_with_its_volumes_and_a_health_check() -> None:
     assert (address[0], address[1] in HEALTH_PATHS) == (instruction("EXPOSE"), True)
     variables = {name for name in service["environment"] if name not in ("API_KEY", "HF_TOKEN")}
     assert variables <= VARIABLES.keys()
+    asked = compose["services"]["open-webui"]["environment"]["OPENAI_API_BASE_URL"]
+    assert asked == f"http://fastovms:{instruction('EXPOSE')}/v1"
 
 
 def test_the_context_of_the_build_has_all_that_is_copied() -> None:

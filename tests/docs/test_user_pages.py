@@ -43,6 +43,7 @@ NOT_RUN: Final = {
     "optimum-cli": "needs torch and a hub",
     "apt-get": "changes the system",
     "usermod": "changes the system",
+    "ufw": "changes the system",
     "install": "changes the system",
     "systemctl": "needs systemd",
     "journalctl": "needs systemd",
@@ -74,8 +75,10 @@ NOT_RUN: Final = {
     "chmod": "makes files of the operator",
     "sed": "makes files of the operator",
     "export": "sets variables of the reader's shell",
+    "grep": "runs with the curl before it",
     "kill": "needs a process of the reader's",
     "echo": "makes files of the operator",
+    "taskset": "needs the cores of the reader's machine",
     "llm": "a program of others; tests/clients/in_python/use_llm.py runs it",
     "open-webui": "a program of others",
     "n8n": "a program of others",
@@ -208,8 +211,8 @@ OF_OTHERS: Final = frozenset(
      "--alias", "--chat-template-file", "--jinja", "--slot-save-path", "--embedding", "--reranking",
      "--base-url", "--url",  # of llama.cpp and vLLM
      "--modelfile", "--processor-time",
-     "--cpus", "--memory", "--read-only", "--tmpfs", "--stop-timeout", "--now", "--live",
-     "--stream")
+     "--cpus", "--cpuset-cpus", "--memory", "--read-only", "--tmpfs", "--stop-timeout", "--now",
+     "--live", "--stream")
 )  # fmt: skip
 """Flags of other programs that pages name in their text."""
 

@@ -94,7 +94,8 @@ def _words(command: str) -> list[str]:
 def simple_commands(command: str) -> Iterator[list[str]]:
     """Yields the words of each part of a command between `&&`, `|` and `;`, without variables that
     are set before it and without redirections."""
-    lexer = shlex.shlex(command.partition("<<")[0], posix=True, punctuation_chars="&|;<>()")
+    joined = command.partition("<<")[0].replace("\\\n", " ")
+    lexer = shlex.shlex(joined, posix=True, punctuation_chars="&|;<>()")
     lexer.whitespace_split = True
     words: list[str] = []
     tokens = iter([*lexer, ";"])

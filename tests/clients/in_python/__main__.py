@@ -27,7 +27,7 @@ CLIENTS: Final[Mapping[str, Sequence[str]]] = {
     "cohere": ("cohere>=5.20,<6",),
     "guidance": ("guidance>=0.3.1,<0.4", "openai>=3,<4"),
     "instructor": ("instructor>=1.17,<2",),
-    "langchain": ("langchain-openai>=1.7,<2", "numpy"),
+    "langchain": ("langchain>=1.5,<2", "langchain-openai>=1.7,<2", "numpy"),
     "litellm": ("litellm>=1.106,<2", "mcp"),
     "llama-index": (
         "llama-index-llms-openai-like>=0.8,<0.9",

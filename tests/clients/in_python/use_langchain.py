@@ -1,7 +1,12 @@
 """Uses langchain-openai: texts, streams, tools and structured answers of `ChatOpenAI`, and a
-retriever over the vectors of `OpenAIEmbeddings`."""
+retriever over the vectors of `OpenAIEmbeddings`. Runs the agent of `examples/`."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
@@ -84,6 +89,7 @@ def main(url: str, name: str) -> None:
     assert isinstance(some.invoke("Some JSON"), dict | list | str | int | float | None)
 
     retrieve(url)
+    run_agent(url)
 
 
 def retrieve(url: str) -> None:
@@ -100,3 +106,12 @@ def retrieve(url: str) -> None:
         (found,) = retriever.invoke(text)
         assert found.page_content == text
     assert len(embeddings.embed_query("Hello")) == len(embeddings.embed_documents(texts)[0])
+
+
+def run_agent(url: str) -> None:
+    program = Path(__file__).parents[3] / "examples" / "langchain_agent.py"
+    environ = {**os.environ, "OPENAI_BASE_URL": url}
+    ran = subprocess.run(
+        [sys.executable, program], env=environ, check=True, capture_output=True, text=True
+    )
+    assert ran.stdout.endswith("\n\nIt is 18 degrees and sunny in Paris.\n"), ran.stdout

@@ -89,11 +89,17 @@ def _set_stops(config: genai.GenerationConfig, params: SamplingParams) -> None:
         config.include_stop_str_in_output = True
 
 
+_MAX_MIN_P: Final = 1 - 2**-24
+"""The largest share that the pipeline takes, a 32-bit float below 1. With it, as with 1, only the
+likeliest token and its equals are left."""
+
+
 def _set_members(config: genai.GenerationConfig, params: SamplingParams, use: GenaiUse) -> None:
     """Sets the members of `config` that have the same names as sampling parameters."""
     for name, row in rows_of(SamplingFields).items():
         if row.field.genai is use:
             setattr(config, name, getattr(params, name))
+    config.min_p = min(config.min_p, _MAX_MIN_P)
 
 
 def _set_beams(config: genai.GenerationConfig, search: BeamSearch, n: int) -> None:

@@ -19,6 +19,7 @@ from tests.backends.genai.test_support import DRAFT, LOOKUP, UNLIMITED, config_o
         ({"temperature": 0}, {"do_sample": False, "max_length": 100, "apply_chat_template": False}),
         ({"temperature": 1e-6}, {"do_sample": False}),
         ({"top_k": 5, "top_p": 0.5, "min_p": 0.25}, {"top_k": 5, "top_p": 0.5, "min_p": 0.25}),
+        ({"min_p": 1.0}, {"min_p": 1 - 2**-24}),  # the pipeline takes no 1
         ({"top_k": 0}, {"top_k": UNLIMITED}),
         ({"logprobs": None}, {"logprobs": 0}),
         ({"logprobs": 0}, {"logprobs": 1}),

@@ -20,6 +20,7 @@ import numpy as np
 
 from bench.common.properties import add_property_flag, properties_of
 from bench.common.report import machine, median, table
+from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import find_instructions
 from fastovms.engine.kernels.low_rank import pack_adapter
 from fastovms.engine.model.compilation import load_model
@@ -31,7 +32,11 @@ from fastovms.parts.adapters.graph import (
     compile_adapters,
     module_shapes,
 )
-from fastovms.parts.decode_kernels.few_rows import FewRowVariants, choose_few_rows
+from fastovms.parts.decode_kernels.few_rows import (
+    FewRowVariants,
+    compile_few_rows,
+    fastest_kernels,
+)
 from fastovms.parts.tuning.measurement import MeasuredStep, inputs_of
 
 _TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -160,7 +165,8 @@ def _ratio(times: Sequence[float], others: Sequence[float]) -> str:
 def _kernels(model: PagedModel) -> FewRowVariants:
     instructions = find_instructions()
     assert instructions is not None, "this CPU has none that there are kernels for"
-    variants = choose_few_rows(model, instructions, has_adapters=True)
+    store = WeightStore(fastest_kernels(model.graph, instructions, model.num_threads))
+    variants = compile_few_rows(model, store, has_adapters=True)
     assert variants is not None, "the kernels cannot compute this model"
     return variants
 

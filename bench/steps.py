@@ -28,11 +28,12 @@ from bench.common.report import machine, median, table
 from bench.common.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
+from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import find_instructions
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
-from fastovms.parts.decode_kernels.few_rows import choose_few_rows
+from fastovms.parts.decode_kernels.few_rows import compile_few_rows, fastest_kernels
 
 NUM_SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXTS = (128, 512, 1024, 4096)
@@ -99,7 +100,8 @@ def use_kernels(model: PagedModel) -> None:
     """Has all steps of few tokens computed by our own kernels."""
     instructions = find_instructions()
     assert instructions is not None, "this CPU has none that there are kernels for"
-    variants = choose_few_rows(model, instructions)
+    store = WeightStore(fastest_kernels(model.graph, instructions, model.num_threads))
+    variants = compile_few_rows(model, store)
     assert variants is not None, "the kernels cannot compute this model"
     makers = {number: [make] for number, make in variants.operations.items()}
     for number, make in variants.whole.items():

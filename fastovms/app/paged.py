@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from fastovms import __version__
 from fastovms.backends.model_files import (
     Comparison,
     check_graph,
@@ -21,9 +24,11 @@ from fastovms.backends.paged.backend import (
     BackendParts,
     FurtherCache,
     Grammars,
+    MayGoOn,
     PagedBackend,
     SharedCores,
 )
+from fastovms.backends.paged.preparing import prepared
 from fastovms.config import EngineConfig
 from fastovms.engine.extensions import BeamSearches, EngineExtensions
 from fastovms.engine.model.compilation import (
@@ -48,7 +53,7 @@ from fastovms.parts.tuning.idle import (
     read_files,
 )
 from fastovms.system.deferred import Deferred
-from fastovms.system.disk import DiskCache
+from fastovms.system.disk import DiskCache, key_of, user_directory
 
 if TYPE_CHECKING:
     from fastovms.grammar.compiler import GrammarCompiler
@@ -78,6 +83,11 @@ class TunedCores(SharedCores):
         return cls(cores.engines, cores.turn, IdleTuning(cores.engines))
 
 
+_COMPILER: Final = "fastovms.app.kernel_process"
+_KERNELS: Final = ("fastovms.engine.sampling_kernels", "fastovms.parts.drafts.suffix_kernels")
+_COMPILED: Final = "compiled"
+"""The kind of the cache's entry that says that these have been compiled."""
+
 _DELAY: Final = 2.0
 """Seconds in which a first request may come, which is then answered undisturbed."""
 
@@ -95,15 +105,32 @@ _beam_searches: Final[Deferred[[], BeamSearches]] = Deferred("parts.beams:BeamSe
 
 
 class SamplingKernels(BackendExtension):
-    """Has NumPy sample until the kernels of sampling are loaded. These are compiled at the very
-    first start."""
+    """Has NumPy sample until the kernels of sampling are loaded. At the very first start, a process
+    compiles these and those of lookups. `cache` keeps that it has done so."""
+
+    def __init__(self, cache: DiskCache) -> None:
+        self._cache = cache
 
     def start(self, backend: PagedBackend) -> None:
         use_numpy_for_now()
 
-    def prepare(self, may_go_on: Callable[[float], bool]) -> None:
-        if may_go_on(_DELAY):
-            try_to_load_kernels()
+    def prepare(self, may_go_on: MayGoOn) -> None:
+        if not may_go_on(_DELAY):
+            return
+        if self._cache.find(_COMPILED, self._key()) is None:
+            logger.info(
+                "first start: compiling the sampling code beside the server, which takes about "
+                "10 s of a core; requests are already answered, a little more slowly"
+            )
+            if prepared(_COMPILER, *_KERNELS, may_go_on=may_go_on) is None:
+                return
+            self._cache.put(_COMPILED, self._key(), lambda entry: (entry / "all").touch())
+        try_to_load_kernels()
+
+    @staticmethod
+    def _key() -> str:
+        directories = os.environ.get("NUMBA_CACHE_DIR"), user_directory("cache", os.environ)
+        return key_of(__version__, version("numba"), *map(str, directories))
 
 
 class SingleRows(BackendExtension):
@@ -112,7 +139,7 @@ class SingleRows(BackendExtension):
     def __init__(self, model: PagedModel) -> None:
         self._model = model
 
-    def prepare(self, may_go_on: Callable[[float], bool]) -> None:
+    def prepare(self, may_go_on: MayGoOn) -> None:
         if not self._model.awaits_single_rows or not may_go_on(0.0):
             return
         try:
@@ -197,7 +224,8 @@ def compile_paged(
     measurement = Measurement(model.name, model_dir, config, cache) if is_to_be_measured else None
     if config.max_num_batched_tokens is None:
         config = replace(config, max_num_batched_tokens=token_budget)
-    extensions = [SamplingKernels(), SuffixKernels(), *_of_model(paged_model, config, cache)]
+    of_model = _of_model(paged_model, files.max_model_len, config, cache)
+    extensions = [SamplingKernels(cache), SuffixKernels(), *of_model]
     draft_model, further_cache = None, None
     if draft is not None:
         draft_model = drafts.load_draft_model(draft, model_dir, model, config)
@@ -250,7 +278,9 @@ def can_use_kernels(model: PagedModel) -> bool:
     )
 
 
-def _of_model(model: PagedModel, config: EngineConfig, cache: DiskCache) -> list[BackendExtension]:
+def _of_model(
+    model: PagedModel, max_model_len: int, config: EngineConfig, cache: DiskCache
+) -> list[BackendExtension]:
     """Returns the extensions that change how the steps of a model are computed. Raises
     ConfigurationError if an adapter cannot be served."""
     has_kernels = False
@@ -260,7 +290,11 @@ def _of_model(model: PagedModel, config: EngineConfig, cache: DiskCache) -> list
         if has_kernels:
             from fastovms.parts.decode_kernels.prepare import DecodeKernels
 
-            extensions.append(DecodeKernels(model, cache, has_adapters=config.serves_adapters))
+            kernels = DecodeKernels(
+                model, cache, max_model_len=max_model_len, has_adapters=config.serves_adapters
+            )
+            kernels.restore()
+            extensions.append(kernels)
     if config.serves_adapters:
         from fastovms.parts.adapters.table import AdapterTable
 

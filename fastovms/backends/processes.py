@@ -112,6 +112,10 @@ class ChildProcess:
                 process_group=0,
             )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def ask(self, message: object, what: str) -> Any:
         """Sends a message and returns the answer. If the process ends instead, this is a
         `WorkerFailed` that says so of `what`."""

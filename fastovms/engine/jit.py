@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -73,21 +72,9 @@ def kernel(*signatures: str) -> Callable[[Function], Function]:
             compiled = numba.njit(list(signatures), cache=_MAY_CACHE, **KERNEL_OPTIONS)(function)
         except Exception:  # the cache cannot be written: compile at each start
             compiled = numba.njit(list(signatures), **KERNEL_OPTIONS)(function)
-        if any(compiled.stats.cache_misses.values()):
-            _announce()
         return cast(Function, compiled)
 
     return decorate
-
-
-@lru_cache
-def _announce() -> None:
-    """Logs once, after the first kernel that was not cached, how long the compilation of the others
-    takes."""
-    logger.info(
-        "first start: compiling the sampling code in the background, which takes about 7 s of a "
-        "core; requests are already answered, a little more slowly"
-    )
 
 
 def row_kernel(returns: str, *others: str) -> Callable[[Function], Function]:

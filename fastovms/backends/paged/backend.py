@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats, GrammarStats
@@ -185,11 +185,19 @@ _CLOSE_TIMEOUT = 10.0
 """Seconds to wait for the running step when the backend is closed."""
 
 _MAX_WAIT_FOR_REST = 5.0
-"""Seconds that a piece of preparation waits at most for the engines to rest."""
+"""Seconds that a piece of preparation waits for the engines to rest, unless it says otherwise."""
 
 _MAX_UNDELIVERED_STEPS = 8
 """How many steps the engine may be ahead of the loop. More would only queue tokens that cannot be
 sent yet."""
+
+
+class MayGoOn(Protocol):
+    """Has a piece of work wait that makes a model faster, so that requests go first."""
+
+    def __call__(self, delay: float, patience: float = _MAX_WAIT_FOR_REST, /) -> bool:
+        """Waits for `delay` seconds, then until no engine works, but no longer than `patience`
+        seconds. Returns whether the backend is still open."""
 
 
 class BackendExtension:
@@ -213,14 +221,10 @@ class BackendExtension:
         thread."""
         return stats
 
-    def prepare(self, may_go_on: Callable[[float], bool]) -> None:
+    def prepare(self, may_go_on: MayGoOn) -> None:
         """Makes the model faster that is being served. Runs in a thread of its own once the engine
-        is warm, after the `prepare` of earlier extensions.
-
-        Args:
-            may_go_on: before a piece of work, waits for the given seconds, then until no engine
-                works or for some seconds. Returns whether the backend is still open.
-        """
+        is warm, after the `prepare` of earlier extensions. `may_go_on` is to be called before each
+        piece of work."""
 
     def end(self, *, is_in_order: bool) -> None:
         """Called on the engine's thread at its end. `is_in_order` says whether the engine has not
@@ -473,11 +477,11 @@ class PagedBackend:
             forget_compiler()
             find_trim()()
 
-    def _may_go_on(self, delay: float) -> bool:
-        """See `BackendExtension.prepare`."""
+    def _may_go_on(self, delay: float, patience: float = _MAX_WAIT_FOR_REST, /) -> bool:
+        """See `MayGoOn`."""
         if self._closing.wait(delay):
             return False
-        self._cores.engines.wait_for_rest(_MAX_WAIT_FOR_REST)
+        self._cores.engines.wait_for_rest(patience)
         return not self._closing.is_set()
 
     def _publish(self, step: StepReport) -> None:

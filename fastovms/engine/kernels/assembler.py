@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.engine.kernels.compiler import Kernels
-from fastovms.engine.kernels.matrices import PackedMatrix, pack, packed_size
+from fastovms.engine.kernels.matrices import PackedMatrix, Room, pack, packed_size
 from fastovms.engine.kernels.programs import NUM_FIELDS, Field, Opcode
 from fastovms.engine.kernels.segments import Port, Segment, Step, Weights, port_of
 
@@ -37,10 +38,20 @@ class Place:
 
 
 class WeightStore:
-    """Packed weights of a model, which all of its programs share."""
+    """Packed weights of a model, which all of its programs share.
 
-    def __init__(self, kernels: Kernels) -> None:
+    Args:
+        room_for: returns memory for the weights of products, by their names, of a size in bytes;
+            None = anonymous memory.
+    """
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        room_for: Callable[[tuple[str, ...], int], Room] | None = None,
+    ) -> None:
         self.kernels = kernels
+        self._room_for = room_for
         self._matrices: dict[tuple[str, ...], PackedMatrix] = {}
 
     @property
@@ -57,7 +68,8 @@ class WeightStore:
         if key not in self._matrices:
             stacked = [_weights(step) for step in products]
             compressed = [weights.compressed for weights in stacked]
-            self._matrices[key] = pack(compressed, stacked[0].kind, self.kernels)
+            room_for = None if self._room_for is None else partial(self._room_for, key)
+            self._matrices[key] = pack(compressed, stacked[0].kind, self.kernels, room_for)
         return self._matrices[key]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -201,16 +201,34 @@ def packed_size(weights: CompressedWeights, kind: ProductKind) -> int:
     return num_blocks * kind.block_size(weights.num_columns // columns, columns)
 
 
-def pack(stacked: Sequence[CompressedWeights], kind: ProductKind, kernels: Kernels) -> PackedMatrix:
+class Room(NamedTuple):
+    """Memory for packed weights, which begins with a page.
+
+    Attributes:
+        data: uint8.
+        is_filled: whether the packed weights are there already; otherwise all is zero.
+    """
+
+    data: NDArray[np.uint8]
+    is_filled: bool
+
+
+def pack(
+    stacked: Sequence[CompressedWeights],
+    kind: ProductKind,
+    kernels: Kernels,
+    room_for: Callable[[int], Room] | None = None,
+) -> PackedMatrix:
     """Packs weights for the code that `packed_kind` has returned of each of them. All have the same
-    columns and groups; all but the last fill whole blocks."""
+    columns and groups; all but the last fill whole blocks. `room_for` returns memory of a size in
+    bytes; None = anonymous memory."""
     columns = group_columns(stacked[0], kind.activation_bits)
     assert columns is not None, "see packed_kind"
     sizes = [packed_size(weights, kind) for weights in stacked]
-    data = _aligned(sum(sizes))
-    data[:] = 0
-    for weights, part in zip(stacked, np.split(data, np.cumsum(sizes)[:-1]), strict=True):
-        _pack_into(part, weights, columns, kind, kernels)
+    data, is_filled = (room_for or _anonymous)(sum(sizes))
+    if not is_filled:
+        for weights, part in zip(stacked, np.split(data, np.cumsum(sizes)[:-1]), strict=True):
+            _pack_into(part, weights, columns, kind, kernels)
     num_rows = sum(weights.num_rows for weights in stacked)
     return PackedMatrix(data, kind, num_rows, stacked[0].num_columns, columns)
 
@@ -255,9 +273,8 @@ def _by_lanes(values: NDArray[np.float32], num_groups: int, lanes: int) -> NDArr
     return padded.reshape(-1, lanes, num_groups).transpose(0, 2, 1)
 
 
-def _aligned(size: int) -> NDArray[np.uint8]:
-    """Returns memory that begins with a page."""
+def _anonymous(size: int) -> Room:
     page = 4096
-    room = np.empty(size + page, np.uint8)
+    room = np.zeros(size + page, np.uint8)
     start = -room.ctypes.data % page
-    return room[start : start + size]
+    return Room(room[start : start + size], is_filled=False)

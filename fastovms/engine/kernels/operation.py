@@ -11,7 +11,7 @@ import numba
 import numpy as np
 import openvino as ov
 
-from fastovms.engine.kernels.assembler import Program, WeightStore, assemble, packed_bytes
+from fastovms.engine.kernels.assembler import Program, WeightStore, assemble
 from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.segments import Port, find_segments, port_of
 
@@ -148,21 +148,12 @@ class RewrittenModel:
             operation.release()
 
 
-def use_kernels(
-    model: ov.Model, store: WeightStore, *, max_rows: int, max_bytes: int
-) -> RewrittenModel | None:
-    """Rewrites a paged model in place, for steps of up to `max_rows` tokens.
-
-    Args:
-        max_bytes: the most memory that packed weights may take.
-
-    Returns:
-        None if nothing in the model can be computed by the kernels, or its weights are too large;
-        the model is as it was then.
-    """
+def use_kernels(model: ov.Model, store: WeightStore, *, max_rows: int) -> RewrittenModel | None:
+    """Rewrites a paged model in place, for steps of up to `max_rows` tokens. Returns None if
+    nothing in the model can be computed by the kernels; the model is as it was then."""
     kernels = store.kernels
     segments = find_segments(model, kernels.instructions)
-    if not segments or sum(map(packed_bytes, segments)) > max_bytes:
+    if not segments:
         return None
     programs = [assemble(segment, store) for segment in segments]
     workspace = Workspace(kernels, max_rows)

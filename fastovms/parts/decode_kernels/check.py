@@ -20,7 +20,9 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.model.compilation import compile_variants
+from fastovms.engine.model.devices import device_memory
 from fastovms.engine.model.model import (
     Floats,
     PagedGraph,
@@ -34,9 +36,6 @@ from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.parts.comparison.graph_comparison import PROPERTIES
 from fastovms.parts.comparison.layer_cut import cut_layers
 from fastovms.parts.decode_kernels.few_rows import MAX_ROWS, FewRowVariants, compile_few_rows
-
-VERSION: Final = 3
-"""Changes with what the check finds, so that passed ones are made again."""
 
 _SIZES: Final = (1, 2, 3, 5, MAX_ROWS)
 """The numbers of tokens of the steps that are compared with f32."""
@@ -79,46 +78,48 @@ _TOKEN_IDS: Final = (5, 400)
 Makers = Mapping[int, RunnerFactory]
 
 
-def why_wrong(
-    model: PagedModel, variants: FewRowVariants, before_each: Callable[[], None] = lambda: None
-) -> str | None:
-    """Compares the logits of steps that the variants compute. Takes the time of some hundred steps,
-    and of compiling a layer of each kind in f32. Raises RuntimeError if OpenVINO refuses something.
+def compile_cut(paged: PagedGraph, device: str, precisions: Precisions) -> PagedModel:
+    """Compiles a layer of each kind of a model. Raises NotEnoughMemory if they could not be
+    checked; RuntimeError if OpenVINO refuses something."""
+    cut = replace(paged, model=paged.model.clone())
+    cut_layers(cut.model)
+    return compile_whole(cut, device, precisions)
+
+
+def compile_whole(paged: PagedGraph, device: str, precisions: Precisions) -> PagedModel:
+    """Compiles a model once more; see `compile_cut`."""
+    if device_memory(ov.Core(), device) < _num_weights(paged) * _BYTES_PER_WEIGHT:
+        raise NotEnoughMemory
+    compiled = compile_variants(ov.Core(), paged.model, device, precisions)
+    return PagedModel(compiled, device=device, precisions=precisions, graph=paged)
+
+
+class NotEnoughMemory(Exception):
+    """There is too little memory to compute a model in f32."""
+
+
+def why_wrong(model: PagedModel, store: WeightStore, *, is_long: bool = True) -> str | None:
+    """Compares logits of steps, computed by the kernels and by OpenVINO, with those in f32. Takes
+    the time of some hundred steps, and of compiling the model in f32. Raises RuntimeError if
+    OpenVINO refuses something.
 
     Args:
-        before_each: is called before each piece of work.
+        store: has the packed weights.
+        is_long: whether to compare after a long text, too.
 
     Returns:
         What is wrong, in words; None = nothing.
     """
-    before_each()
-    graph = replace(model.graph, model=model.graph.model.clone())
-    starts = (0, _text_length(model))
-    if not cut_layers(graph.model):
-        return _why_less_exact(model, variants, starts)
-    if model.available_memory() < _num_weights(graph) * _BYTES_PER_WEIGHT:
-        return "too little memory is free to check them"
-    short = _compile(model, graph, replace(model.precisions, has_single_rows=False))
-    own = compile_few_rows(short, variants.store)
+    own = compile_few_rows(model, store)
     if own is None:
         return "a layer of each kind cannot be computed"
-    wrong = _why_less_exact(short, own, starts)
-    del short, own
-    before_each()
-    if wrong is not None or not _differs(model, variants):
-        return wrong
-    before_each()
-    return _why_less_exact(model, variants, (0,))
+    starts = (0, _text_length(model.graph)) if is_long else (0,)
+    return _why_less_exact(model, own, starts)
 
 
 def _num_weights(graph: PagedGraph) -> int:
     constants = (op for op in graph.model.get_ops() if op.get_type_name() == "Constant")
     return sum(math.prod(constant.get_output_shape(0)) for constant in constants)
-
-
-def _compile(model: PagedModel, graph: PagedGraph, precisions: Precisions) -> PagedModel:
-    compiled = compile_variants(ov.Core(), graph.model, model.device, precisions)
-    return PagedModel(compiled, device=model.device, precisions=precisions, graph=graph)
 
 
 def _ways(variants: FewRowVariants) -> list[Makers]:
@@ -137,7 +138,7 @@ def _why_less_exact(
 ) -> str | None:
     """Compares the errors of OpenVINO and of the variants against f32, after texts of these
     numbers of tokens."""
-    reference = _compile(model, model.graph, Precisions("f32", PROPERTIES))
+    reference = compile_whole(model.graph, model.device, Precisions("f32", PROPERTIES))
     exact = [list(_logits_after(reference, start)) for start in starts]
     del reference  # before others need memory
     least = _EXACT[min(each.kind.activation_bits for each in variants.store.matrices)]
@@ -170,13 +171,13 @@ def _error(expected: Floats, found: Floats) -> float:
     return float(np.sqrt(np.square(expected - found).mean())) / float(expected.std())
 
 
-def _text_length(model: PagedModel) -> int:
+def _text_length(paged: PagedGraph) -> int:
     """Returns the length in tokens of a text that is longer than the windows of the attentions, up
     to `MAX_CONTEXT`, in whole blocks."""
-    windows = [window for window in attention_windows(model.graph.model) if window < MAX_CONTEXT]
+    windows = [window for window in attention_windows(paged.model) if window < MAX_CONTEXT]
     longest = MAX_CONTEXT
-    if model.graph.max_exact_len is not None:
-        longest = min(longest, model.graph.max_exact_len.num_tokens)
+    if paged.max_exact_len is not None:
+        longest = min(longest, paged.max_exact_len.num_tokens)
     length = min(max([*windows, _TEXT_LENGTH]) + _OWN_LENGTH, longest - _OWN_LENGTH)
     return max(0, length // _OWN_LENGTH * _OWN_LENGTH)
 
@@ -206,14 +207,17 @@ def _logits_after(model: PagedModel, start: int) -> Iterator[Floats]:
             yield logits[:, :: 1 + logits.shape[1] // _NUM_LOGITS].copy()
 
 
-def _differs(model: PagedModel, variants: FewRowVariants) -> bool:
-    """Returns whether logits of steps of all sizes differ clearly from OpenVINO's."""
+def differs(
+    model: PagedModel, variants: FewRowVariants, before_each: Callable[[], None] = lambda: None
+) -> bool:
+    """Returns whether logits of steps of all sizes differ clearly from OpenVINO's, so that
+    `why_wrong` has to decide. `before_each` is called before a step of each size."""
     models = [model.twin(), *(_with_kernels(model, makers) for makers in _ways(variants))]
-    return any(
-        _differ(expected, own)
-        for expected, *found in zip(*map(_logits_of_texts, models), strict=True)
-        for own in found
-    )
+    for expected, *found in zip(*map(_logits_of_texts, models), strict=True):
+        before_each()
+        if any(_differ(expected, own) for own in found):
+            return True
+    return False
 
 
 def _logits_of_texts(model: PagedModel) -> Iterator[Floats]:
@@ -223,15 +227,15 @@ def _logits_of_texts(model: PagedModel) -> Iterator[Floats]:
     sizes = [(8, context) for context in range(4)]
     sizes += [(number, 4) for number in (*range(1, 8), MAX_ROWS)]
     for seed, (number, context) in enumerate(sizes):
-        token_ids = np.random.default_rng(seed).integers(*_TOKEN_IDS, number)
-        layout = StepLayout(model.block_size)
-        last = [
-            layout.add(
-                array("q", [*[0] * context, token_id]), context, context + 1, array("i", (row,))
-            )
-            for row, token_id in enumerate(token_ids.tolist())
-        ]
-        yield as_float32(model.infer(layout.finish(array("q", last)))).copy()
+        rng = np.random.default_rng(seed)
+        texts = [array("q", rng.integers(*_TOKEN_IDS, context + 1)) for _ in range(number)]
+        for start, end in ((0, context), (context, context + 1)) if context else ((0, 1),):
+            layout = StepLayout(model.block_size)
+            last = [
+                layout.add(text, start, end, array("i", (row,))) for row, text in enumerate(texts)
+            ]
+            logits = as_float32(model.infer(layout.finish(array("q", last))))
+        yield logits.copy()
 
 
 def _differ(expected: Floats, found: Floats) -> bool:

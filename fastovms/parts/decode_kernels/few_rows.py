@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 import openvino as ov
 
 from fastovms.engine.kernels import compiler
-from fastovms.engine.kernels.assembler import WeightStore
+from fastovms.engine.kernels.assembler import WeightStore, assemble, packed_bytes
+from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_kernels
 from fastovms.engine.kernels.segments import find_segments
@@ -25,6 +26,7 @@ from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.kv_cache import CacheInput, cache_layout
 from fastovms.engine.model.model import (
     AdaptedRunnerFactory,
+    PagedGraph,
     PagedModel,
     Runner,
     RunnerFactory,
@@ -70,9 +72,6 @@ _SCALE_BYTES: Final = 8
 """The bytes of a scale and a zero point in a cache of 8 bits. A block has that many further rows of
 keys and that many further columns of values."""
 
-_MAX_MEMORY_SHARE: Final = 0.25
-"""The share of the free memory that packed weights may take."""
-
 
 @dataclass(frozen=True, slots=True)
 class FewRowVariants:
@@ -91,73 +90,85 @@ class FewRowVariants:
     adapted: Mapping[int, AdaptedRunnerFactory] = field(default_factory=dict)
 
 
-def choose_few_rows(
-    model: PagedModel,
-    instructions: str,
-    before_each: Callable[[], None] = lambda: None,
-    *,
-    has_adapters: bool = False,
-) -> FewRowVariants | None:
-    """Compiles the kernels and the variants with these instructions, or those of
-    `_EXACT_INSTRUCTIONS` where weights have zero points. Takes seconds; None = see
-    `compile_few_rows`. Raises RuntimeError if OpenVINO refuses something.
-
-    Args:
-        before_each: is called before each piece of work.
-        has_adapters: whether some steps have adapters.
+def fastest_kernels(paged: PagedGraph, instructions: str, num_threads: int) -> Kernels:
+    """Compiles the kernels with these instructions, or those of `_EXACT_INSTRUCTIONS` where weights
+    have zero points. Takes seconds at the first time. Raises Exception as `compile_kernels` does.
     """
-    before_each()
-    if has_zero_points(model, instructions):
+    if has_zero_points(paged.model, instructions):
         instructions = _EXACT_INSTRUCTIONS[instructions]
-    kernels = compiler.compile_kernels(instructions, model.num_threads)
-    before_each()
-    return compile_few_rows(model, WeightStore(kernels), has_adapters=has_adapters)
+    return compiler.compile_kernels(instructions, num_threads)
 
 
-def has_zero_points(model: PagedModel, instructions: str) -> bool:
+def packed_size(paged: PagedGraph, instructions: str) -> int:
+    """Returns the bytes that the packed weights of a model take; 0 = the kernels can multiply none
+    of its weights."""
+    return sum(map(packed_bytes, find_segments(paged.model, instructions)))
+
+
+def pack_weights(paged: PagedGraph, store: WeightStore, cache: CacheShape | None) -> None:
+    """Packs all weights that the variants of a model need. `cache` is the shape of the caches that
+    whole steps could use; None = there are no whole steps."""
+    graph = paged.model.clone()
+    fuse_projections(graph)
+    if cache is not None:
+        assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES)
+    for segment in find_segments(graph, store.kernels.instructions):
+        assemble(segment, store)
+
+
+def has_zero_points(model: ov.Model, instructions: str) -> bool:
     """Returns whether weights of the kernels have zero points other than the middle. OpenVINO
     multiplies such weights with activations that are not quantized to 8 bits."""
-    segments = find_segments(model.graph.model, instructions)
+    segments = find_segments(model, instructions)
     weights = (step.weights for segment in segments for step in segment.steps)
     return any(each.kind.has_zero_points for each in weights if each is not None)
 
 
 def compile_few_rows(
-    model: PagedModel, store: WeightStore, *, has_adapters: bool = False
+    model: PagedModel,
+    store: WeightStore,
+    *,
+    has_adapters: bool = False,
+    has_operations: bool = True,
 ) -> FewRowVariants | None:
     """Packs the weights of a model and compiles the variants, which takes seconds; None = the
-    kernels cannot compute it, or there is too little memory. Raises RuntimeError if OpenVINO
-    refuses something.
+    kernels cannot compute it. Raises RuntimeError if OpenVINO refuses something.
 
     Args:
         store: takes the packed weights, but for those that it has already.
-        has_adapters: see `choose_few_rows`.
+        has_adapters: whether some steps have adapters.
+        has_operations: whether variants with OpenVINO's attention are needed even if there are
+            whole steps.
     """
-    core = ov.Core()
-    max_bytes = int(model.available_memory() * _MAX_MEMORY_SHARE)
-    properties = {**model.precisions.large, "INFERENCE_PRECISION_HINT": "f32"}
-    whole: dict[int, RunnerFactory] = {}
-    adapted: dict[int, AdaptedRunnerFactory] = {}
-    operations: dict[int, RunnerFactory] = {}
+    whole, adapted = _whole_steps(model, store, has_adapters=has_adapters)
+    operations: Mapping[int, RunnerFactory] | None = {}
+    if has_operations or not whole:
+        operations = _operations(model, store)
+    return None if operations is None else FewRowVariants(whole, operations, store, adapted)
+
+
+def _operations(model: PagedModel, store: WeightStore) -> Mapping[int, RunnerFactory] | None:
+    """Returns factories by the number of tokens; None = the kernels can multiply no weights, or
+    OpenVINO would lay the cache out differently."""
+    found: dict[int, RunnerFactory] = {}
     for is_single in (False, True):
         graph = model.graph.model.clone()
         if is_single and not fix_shapes(graph):
             break
         fuse_projections(graph)
-        part = use_kernels(graph, store, max_rows=MAX_ROWS, max_bytes=max_bytes)
+        part = use_kernels(graph, store, max_rows=MAX_ROWS)
         if part is None:
             return None
-        compiled = core.compile_model(part.model, model.device, properties)
+        compiled = ov.Core().compile_model(part.model, model.device, _properties(model))
         if cache_layout(compiled) != model.cache_layout:
             return None
         numbers = (1,) if is_single else range(1, MAX_ROWS + 1)
-        operations |= dict.fromkeys(numbers, partial(_KernelRunner, compiled, part))
-        step = _whole_step(model, store, is_single=is_single, has_adapters=has_adapters)
-        if step is not None:
-            whole |= dict.fromkeys(numbers, step.make)
-            if step.make_adapted is not None:
-                adapted = dict.fromkeys(range(1, MAX_ROWS + 1), step.make_adapted)
-    return FewRowVariants(whole, operations, store, adapted)
+        found |= dict.fromkeys(numbers, partial(_KernelRunner, compiled, part))
+    return found
+
+
+def _properties(model: PagedModel) -> dict[str, object]:
+    return {**model.precisions.large, "INFERENCE_PRECISION_HINT": "f32"}
 
 
 class _KernelRunner(StepRunner):
@@ -169,49 +180,50 @@ class _KernelRunner(StepRunner):
 
 
 class _WholeSteps(NamedTuple):
-    """Factories of runners of whole steps, and of those with adapters; None = no adapters."""
+    """Factories of runners of whole steps, and of those with adapters, by the number of tokens;
+    empty = there are none."""
 
-    make: RunnerFactory
-    make_adapted: AdaptedRunnerFactory | None
+    makers: Mapping[int, RunnerFactory] = {}
+    adapted: Mapping[int, AdaptedRunnerFactory] = {}
 
 
-def _whole_step(
-    model: PagedModel, store: WeightStore, *, is_single: bool, has_adapters: bool
-) -> _WholeSteps | None:
-    """Returns factories; None = the kernels cannot compute whole steps."""
-    cache = _cache_shape(model.cache_inputs)
+def _whole_steps(model: PagedModel, store: WeightStore, *, has_adapters: bool) -> _WholeSteps:
+    cache = cache_shape(model.cache_inputs)
     if cache is None:
-        return None
+        return _WholeSteps()
     graph = model.graph.model.clone()
     modules = _modules_of_products(model.graph.model, fuse_projections(graph))
     step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES)
     if step is None:
-        return None
-    before = step.before
-    if is_single:
-        before = before.clone()
-        before.reshape({port: [1] for port in before.inputs})
-    properties = {**model.precisions.large, "INFERENCE_PRECISION_HINT": "f32"}
-    compiled = ov.Core().compile_model(before, model.device, properties)
+        return _WholeSteps()
+    single = step.before.clone()
+    single.reshape({port: [1] for port in single.inputs})
+    core, properties = ov.Core(), _properties(model)
+    several, single = (
+        core.compile_model(before, model.device, properties) for before in (step.before, single)
+    )
 
-    def make() -> Runner:
+    def make(before: ov.CompiledModel) -> Runner:
         workspace = Workspace(store.kernels, MAX_ROWS)
         workspace.reserve([step.program])
-        return StepProgramRunner(step, compiled, workspace)
+        return StepProgramRunner(step, before, workspace)
 
+    numbers = range(1, MAX_ROWS + 1)
+    makers: dict[int, RunnerFactory] = dict.fromkeys(numbers, partial(make, several))
+    makers[1] = partial(make, single)
     adapted = None
-    if has_adapters and not is_single:
+    if has_adapters:
         adapted = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES, modules)
     num_modules = len(find_modules(model.graph.model))
     if adapted is None or sum(map(len, adapted.groups)) != num_modules:
-        return _WholeSteps(make, None)
+        return _WholeSteps(makers)
 
     def make_adapted(adapters: Callable[[], PackedAdapters]) -> Runner:
         workspace = Workspace(store.kernels, MAX_ROWS)
         workspace.reserve([adapted.program])
-        return AdaptedStepRunner(adapted, compiled, workspace, adapters)
+        return AdaptedStepRunner(adapted, several, workspace, adapters)
 
-    return _WholeSteps(make, make_adapted)
+    return _WholeSteps(makers, dict.fromkeys(numbers, make_adapted))
 
 
 def _modules_of_products(
@@ -235,7 +247,7 @@ def _modules_of_products(
     return found
 
 
-def _cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
+def cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
     """Returns the shape that all caches have; None = they differ, or the kernels do not know how
     they hold numbers."""
     types = {str(one.element_type) for one in inputs}
@@ -266,7 +278,7 @@ def gains(
     replaced.
 
     Args:
-        before_each: is called before each number is measured.
+        before_each: is called before each round.
 
     Returns:
         Only the numbers that are clearly faster; also empty if the time was too short to tell.
@@ -277,12 +289,18 @@ def gains(
             break  # more tokens gain less
         before_each()
         case = MeasuredStep(num_tokens, CONTEXT, 1)
+
+        def end_round() -> float:
+            before_each()
+            return 1.0
+
         times = measure(
             {"plain": plain, "ours": ours},
             (case,),
             clock,
             max_seconds=max_seconds,
             max_rounds=max_rounds,
+            memory_speed=end_round,
         )
         pairs = zip(times["plain"][case], times["ours"][case], strict=True)
         ratios = [before / after for before, after in pairs]

@@ -1,57 +1,123 @@
-"""Prepares kernels of our own for steps of few rows of a model that is being served already."""
+"""Prepares kernels of our own for steps of few rows of a model that is being served already.
+
+At the first start of a model, a process beside the server packs the weights and checks what the
+kernels compute with them. The server maps the weights, measures, and switches over between two
+steps. What it has found is kept: later starts use the kernels from the first step on.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+import zlib
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import openvino as ov
 
 from fastovms import __version__
 from fastovms.backend_stats import BackendStats
-from fastovms.backends.paged.backend import BackendExtension
+from fastovms.backends.paged.backend import BackendExtension, MayGoOn
+from fastovms.backends.paged.preparing import prepared
+from fastovms.backends.processes import WorkerFailed
 from fastovms.engine.model.devices import reason_of
-from fastovms.engine.model.model import PagedModel, RunnerFactory
-from fastovms.system.disk import DiskCache, file_identity, key_of
-from fastovms.system.memory import find_trim
+from fastovms.engine.model.model import PagedModel, Precisions, RunnerFactory, as_float32
+from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
+from fastovms.engine.model.step_inputs import StepLayout
+from fastovms.system.disk import DiskCache, file_identity, key_of, read_file
 
 if TYPE_CHECKING:
     from fastovms.parts.decode_kernels.few_rows import FewRowVariants
 
 logger = logging.getLogger(__name__)
 
-_MAX_SECONDS: Final = 3.0
+_MAX_SECONDS: Final = 30.0
 _NUM_ROUNDS: Final = 5
 """How long, and how often, steps of one size are measured at most."""
 
+_ATTEMPTS: Final = (0.0, 60.0, 600.0)
+"""Seconds to wait before each measurement, until one has found that the kernels are faster."""
 
-_CHECKED: Final = "kernels"
-"""The kind of the cache's entries for kernels that have passed their check."""
+_SHARE: Final = 8
+"""How many times as long as a piece of work the next one waits while engines work."""
+
+_MAX_WAIT: Final = 5.0
+
+_FORMAT: Final = 3
+"""The version of what is kept and of how it is checked; a new version invalidates kept entries."""
+
+PACKED: Final = "packed"
+"""The kind of the cache's entries for weights that are packed and checked."""
+
+_MEASURED: Final = "kernels"
+"""The kind of the entries for what was measured with them."""
+
+_FILE: Final = "measured.json"
 
 _MIN_GAIN_OF_ONE: Final = 1.35
 """How much faster the kernels must compute steps of one row where the graph for these is not
 compiled yet, which gains up to 1.3."""
+
+_WHOLE: Final = "whole steps"
+_PRODUCTS: Final = "products"
+
+Gains = Mapping[str, Mapping[int, float]]
+"""By the way of `_ways`, how much faster steps are, by the number of their tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What the process `process` is to prepare.
+
+    Attributes:
+        device: OpenVINO's name of the device.
+        precisions: with which OpenVINO computes the model.
+        num_threads: that compute a step.
+        caches: keep the weights: the first one that can be written.
+        key: of the entry.
+        entry: has the weights; the whole model is to be checked. None = they are to be packed, and
+            a layer of each kind is to be checked.
+    """
+
+    model_dir: Path
+    max_model_len: int
+    device: str
+    precisions: Precisions
+    num_threads: int
+    caches: tuple[DiskCache, ...]
+    key: str
+    entry: Path | None = None
+
+
+class Prepared(NamedTuple):
+    """The result: `entry` has the weights; None = `reason` says why not."""
+
+    entry: Path | None
+    reason: str = ""
 
 
 class _DroppedError(Exception):
     """The model is not served any more."""
 
 
-class _WrongError(Exception):
-    """The kernels are less exact than OpenVINO, as the message says."""
+class _UnusedError(Exception):
+    """The kernels are not used, for the reason that the message says."""
 
 
 class DecodeKernels(BackendExtension):
-    """Prepares the kernels for steps of few rows while the engine runs, which takes seconds.
-    Compiles the kernels, packs the weights, checks logits, measures, and logs the result in one
-    line. The engine then uses the kernels that are correct and faster.
+    """Has steps of few rows computed by the kernels that are correct and faster: from the start on
+    where this is known, otherwise after a preparation beside the server. Logs the result in one
+    line.
 
     Args:
-        cache: stores that the kernels have passed their check; None = always check them.
+        cache: keeps the packed weights and what was measured; None = they are not kept.
+        max_model_len: the context with which the model was read.
         has_adapters: whether adapters are served.
     """
 
@@ -61,132 +127,226 @@ class DecodeKernels(BackendExtension):
         cache: DiskCache | None = None,
         clock: Callable[[], float] = time.perf_counter,
         *,
+        max_model_len: int = DEFAULT_MAX_MODEL_LEN,
         has_adapters: bool = False,
     ) -> None:
         self._model = model
         self._cache = cache or DiskCache(None)
         self._clock = clock
+        self._max_model_len = max_model_len
         self._has_adapters = has_adapters
         self._num_packed = 0
+        self._is_decided = False
 
     def add_stats(self, stats: BackendStats) -> BackendStats:
         packed = self._num_packed
         return replace(stats, packed_weights_bytes=packed) if packed else stats
 
-    def prepare(self, may_go_on: Callable[[float], bool]) -> None:
-        def wait_for_rest() -> None:
-            if not may_go_on(0.0):
+    def restore(self) -> bool:
+        """Uses the kernels of an earlier start. Returns whether it is known which ones are to be
+        used, if any; otherwise they are to be prepared. Takes about a second."""
+        key = self._key()
+        kept = self._cache.find(_MEASURED, key)
+        if kept is None:
+            return False
+        try:
+            found = json.loads(read_file(kept / _FILE))
+            gains = {
+                way: {int(number): float(gain) for number, gain in gains.items()}
+                for way, gains in found["gains"].items()
+            }
+            if any(gains.values()) and not self._restore(key, gains, found["proof"]):
+                return False
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            self._cache.discard(kept)
+            return False
+        self._is_decided = True
+        self._log(gains)
+        return True
+
+    def _restore(self, key: str, gains: Gains, proof: int) -> bool:
+        entry = self._cache.find(PACKED, key)
+        if entry is None:
+            return False
+        try:
+            variants = self._variants(entry, has_operations=bool(gains.get(_PRODUCTS)))
+            if _proof(self._model, variants) == proof:
+                self._use(variants, gains)
+                return True
+        except (OSError, ValueError) as error:
+            logger.warning("decode kernels: %s", reason_of(error))
+        self._cache.discard(entry)
+        return False
+
+    def prepare(self, may_go_on: MayGoOn) -> None:
+        if self._is_decided:
+            return
+        since = self._clock()
+
+        def wait() -> None:
+            nonlocal since
+            spent = self._clock() - since
+            if not may_go_on(0.0, min(_MAX_WAIT, _SHARE * spent)):
                 raise _DroppedError
+            since = self._clock()
 
-        with suppress(_DroppedError):
-            self._num_packed = _prepare_kernels(
-                self._model, wait_for_rest, self._cache, self._clock, self._has_adapters
-            )
+        try:
+            with TemporaryDirectory(prefix="fastovms-") as scratch:
+                gains = self._prepare(may_go_on, wait, Path(scratch))
+            self._log(gains)
+        except _DroppedError:
+            pass
+        except _UnusedError as error:
+            logger.warning("decode kernels: not used: %s", error)
+        except Exception as error:
+            logger.warning("decode kernels: not used: %s", reason_of(error))
 
+    def _prepare(self, may_go_on: MayGoOn, wait: Callable[[], None], scratch: Path) -> Gains:
+        from fastovms.parts.decode_kernels import check
+        from fastovms.parts.decode_kernels.step_program import StepProgramRunner
 
-def _prepare_kernels(
-    model: PagedModel,
-    wait_for_rest: Callable[[], None],
-    cache: DiskCache,
-    clock: Callable[[], float],
-    has_adapters: bool,
-) -> int:
-    """Logs the result, and returns the bytes of the packed weights that are in use."""
-    try:
-        num_packed, result = _prepare(model, wait_for_rest, cache, clock, has_adapters=has_adapters)
-        logger.info("decode kernels: %s", result)
-        return num_packed
-    except _DroppedError:
-        raise
-    except Exception as error:
-        logger.warning("decode kernels: not used: %s", reason_of(error))
-        return 0
+        preparation = self._preparation(scratch)
+        entry = _result_of(preparation, may_go_on)
+        wait()
+        is_limited = StepProgramRunner.max_context_len is not None
+        variants = self._variants(entry, has_operations=is_limited)
+        model = self._model
+        if check.differs(model, variants, wait):
+            _result_of(replace(preparation, entry=entry), may_go_on)
+        gains: Gains = {}
+        for delay in _ATTEMPTS:
+            if not may_go_on(delay, _MAX_WAIT):
+                raise _DroppedError
+            gains = self._measure(variants, wait)
+            if any(gains.values()):
+                break
+        self._keep(gains, _proof(model, variants))
+        self._use(variants, gains)
+        model.forget_files()  # which were read once more
+        return gains
 
-
-def _prepare(
-    model: PagedModel,
-    wait_for_rest: Callable[[], None],
-    cache: DiskCache,
-    clock: Callable[[], float],
-    *,
-    has_adapters: bool,
-) -> tuple[int, str]:
-    """Prepares the kernels. Returns the bytes of their weights, and the result for the log: the
-    largest gain, or the reason why they are not used."""
-    from fastovms.engine.kernels.compiler import find_instructions
-    from fastovms.parts.decode_kernels import few_rows
-
-    instructions = find_instructions()
-    if instructions is None:
-        return 0, "not used: this CPU has neither AVX2 nor AVX-512 VNNI"
-    variants = few_rows.choose_few_rows(
-        model, instructions, before_each=wait_for_rest, has_adapters=has_adapters
-    )
-    if variants is None:
-        return 0, "not used: the weights have other precisions, or too little memory is free"
-    instructions = variants.store.kernels.instructions
-    _check(model, variants, cache, wait_for_rest)
-    plain = model.twin()
-    chosen: dict[int, list[RunnerFactory]] = {}
-    speeds: list[str] = []
-    fastest = 1.0
-    for name, makers in (("whole steps", variants.whole), ("products", variants.operations)):
-        if not makers:
-            continue
-        wait_for_rest()
-        ours = model.twin()
-        ours.use_for_few_rows({number: [make] for number, make in makers.items()})
-        gains = few_rows.gains(
-            plain,
-            ours,
-            clock,
-            before_each=wait_for_rest,
-            max_seconds=_MAX_SECONDS,
-            max_rounds=_NUM_ROUNDS,
+    def _preparation(self, scratch: Path) -> Preparation:
+        model = self._model
+        return Preparation(
+            model.graph.weights.parent,
+            self._max_model_len,
+            model.device,
+            replace(model.precisions, has_single_rows=False),
+            model.num_threads,
+            (self._cache, DiskCache(scratch)),
+            self._key(),
         )
-        if model.awaits_single_rows and gains.get(1, 0.0) < _MIN_GAIN_OF_ONE:
-            gains.pop(1, None)
-        for number in few_rows.served_numbers(gains):
-            chosen.setdefault(number, []).append(makers[number])
-        if gains:
-            fastest = max(fastest, *gains.values())
-            listed = ", ".join(f"{number}: {gain:.2f}" for number, gain in gains.items())
-            speeds.append(f"{name} {listed}")
-    if not chosen:
-        return 0, f"not used: no faster than OpenVINO on this CPU ({instructions})"
-    served = {make for makers in chosen.values() for make in makers}
-    # OpenVINO takes still longer with adapters, so that these need no measurement of their own.
-    adapted = variants.adapted if served & set(variants.whole.values()) else {}
-    model.use_for_few_rows(chosen, adapted)
-    model.forget_files()  # which were read once more
-    logger.debug(
-        "decode kernels: %s, speed relative to OpenVINO by tokens a step: %s",
-        instructions,
-        "; ".join(speeds),
+
+    def _key(self) -> str:
+        """Returns the cache key: a hash of all that the packed weights, their check and the
+        measurement depend on."""
+        model, weights = self._model, self._model.graph.weights
+        properties = [model.precisions.large, model.precisions.small]
+        return key_of(
+            [__version__, ov.get_version(), version("numba"), _FORMAT],
+            [ov.Core().get_property(model.device, "FULL_DEVICE_NAME"), model.num_threads],
+            [{name: str(value) for name, value in (one or {}).items()} for one in properties],
+            file_identity([weights.with_suffix(".xml"), weights]),
+        )
+
+    def _variants(self, entry: Path, *, has_operations: bool) -> FewRowVariants:
+        """Returns the variants over mapped weights; see `compile_few_rows`."""
+        from fastovms.engine.kernels.assembler import WeightStore
+        from fastovms.engine.kernels.compiler import compile_kernels
+        from fastovms.parts.decode_kernels.few_rows import compile_few_rows
+        from fastovms.parts.decode_kernels.kept import KeptWeights
+
+        kept = KeptWeights(entry)
+        kernels = compile_kernels(kept.facts["instructions"], self._model.num_threads)
+        store = WeightStore(kernels, kept.room_for)
+        variants = compile_few_rows(
+            self._model, store, has_adapters=self._has_adapters, has_operations=has_operations
+        )
+        if variants is None:
+            raise _UnusedError("OpenVINO lays the cache out differently")
+        return variants
+
+    def _measure(self, variants: FewRowVariants, wait: Callable[[], None]) -> Gains:
+        from fastovms.parts.decode_kernels import few_rows
+
+        model = self._model
+        plain = model.twin()
+        found: dict[str, Mapping[int, float]] = {}
+        for way, makers in _ways(variants).items():
+            ours = model.twin()
+            ours.use_for_few_rows({number: [make] for number, make in makers.items()})
+            gains = few_rows.gains(
+                plain,
+                ours,
+                self._clock,
+                before_each=wait,
+                max_seconds=_MAX_SECONDS,
+                max_rounds=_NUM_ROUNDS,
+            )
+            if model.awaits_single_rows and gains.get(1, 0.0) < _MIN_GAIN_OF_ONE:
+                gains.pop(1, None)
+            found[way] = gains
+        return found
+
+    def _use(self, variants: FewRowVariants, gains: Gains) -> None:
+        from fastovms.parts.decode_kernels.few_rows import served_numbers
+
+        chosen: dict[int, list[RunnerFactory]] = {}
+        for way, makers in _ways(variants).items():
+            for number in served_numbers(gains.get(way, {})):
+                chosen.setdefault(number, []).append(makers[number])
+        if not chosen:
+            return
+        # OpenVINO takes still longer with adapters, so that these need no measurement of their own.
+        served = {make for makers in chosen.values() for make in makers}
+        adapted = variants.adapted if served & set(variants.whole.values()) else {}
+        self._model.use_for_few_rows(chosen, adapted)
+        self._num_packed = variants.store.num_bytes
+
+    def _keep(self, gains: Gains, proof: int) -> None:
+        def fill(directory: Path) -> None:
+            (directory / _FILE).write_text(json.dumps({"gains": gains, "proof": proof}))
+
+        self._cache.put(_MEASURED, self._key(), fill, replace=True)
+
+    def _log(self, gains: Gains) -> None:
+        speeds = [gain for found in gains.values() for gain in found.values()]
+        if not speeds:
+            logger.info("decode kernels: not used: no faster than OpenVINO on this CPU")
+            return
+        logger.info(
+            "decode kernels: in use, up to %.1f times as fast as OpenVINO in steps of few tokens",
+            max(speeds),
+        )
+        logger.debug("decode kernels: speed relative to OpenVINO by tokens a step: %s", gains)
+
+
+def _result_of(preparation: Preparation, may_go_on: MayGoOn) -> Path:
+    """Returns the entry of weights that a process has prepared."""
+    result: Prepared | WorkerFailed | None = prepared(
+        "fastovms.parts.decode_kernels.process", may_go_on=may_go_on, message=preparation
     )
-    result = f"in use, up to {fastest:.1f} times as fast as OpenVINO in steps of few tokens"
-    return variants.store.num_bytes, result
+    if result is None:
+        raise _DroppedError
+    if isinstance(result, WorkerFailed):
+        raise _UnusedError(f"the process that prepares them {result.reason}")
+    if result.entry is None:
+        raise _UnusedError(result.reason)
+    return result.entry
 
 
-def _check(
-    model: PagedModel, variants: FewRowVariants, cache: DiskCache, wait_for_rest: Callable[[], None]
-) -> None:
-    """Checks what the kernels compute, unless they have passed that with these files before. Raises
-    _WrongError if they have not passed."""
-    import numba
+def _ways(variants: FewRowVariants) -> dict[str, Mapping[int, RunnerFactory]]:
+    ways = {_WHOLE: variants.whole, _PRODUCTS: variants.operations}
+    return {way: makers for way, makers in ways.items() if makers}
 
-    from fastovms.parts.decode_kernels import check as kernel_check
 
-    weights = model.graph.weights
-    key = key_of(
-        [__version__, ov.get_version(), numba.__version__, kernel_check.VERSION],
-        [variants.store.kernels.instructions, dict(model.precisions.large)],
-        file_identity([weights.with_suffix(".xml"), weights]),
-    )
-    if cache.find(_CHECKED, key) is not None:
-        return
-    wrong = kernel_check.why_wrong(model, variants, wait_for_rest)
-    find_trim()()  # of the weights that were computed with, malloc keeps a part
-    if wrong is not None:
-        raise _WrongError(wrong)
-    cache.put(_CHECKED, key, lambda entry: (entry / "passed").touch())
+def _proof(model: PagedModel, variants: FewRowVariants) -> int:
+    """Returns a checksum of logits that the kernels compute. Every packed weight changes it."""
+    makers: Any = next(iter(_ways(variants).values()))
+    own = model.twin()
+    own.use_for_few_rows({number: [make] for number, make in makers.items()})
+    own.allocate_cache(1)
+    token_ids = array("q", (1, 2, 3))
+    layout = StepLayout(own.block_size)
+    last = layout.add(token_ids, 0, len(token_ids), array("i", (0,)))
+    return zlib.crc32(as_float32(own.infer(layout.finish(array("q", (last,))))).tobytes())

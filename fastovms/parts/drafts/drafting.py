@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.backend_stats import EngineCounters
-from fastovms.backends.paged.backend import BackendExtension, PagedBackend
+from fastovms.backends.paged.backend import BackendExtension, MayGoOn, PagedBackend
 from fastovms.config import EngineConfig
 from fastovms.engine.extensions import Drafter
 from fastovms.engine.model.model import Floats, Model
@@ -432,7 +432,7 @@ class SuffixKernels(BackendExtension):
     def start(self, backend: PagedBackend) -> None:
         SUFFIX_FUNCTIONS.defer()
 
-    def prepare(self, may_go_on: abc.Callable[[float], bool]) -> None:
+    def prepare(self, may_go_on: MayGoOn) -> None:
         if may_go_on(0.0):
             SUFFIX_FUNCTIONS.try_to_load()
 

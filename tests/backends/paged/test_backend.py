@@ -7,7 +7,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from fastovms.backends.model_files import MAX_DIFFERENCE
 from fastovms.backends.paged.backend import (
     BackendExtension,
     BackendParts,
+    MayGoOn,
     PagedBackend,
     SharedCores,
     reserve_cache,
@@ -214,7 +215,7 @@ async def test_preparation_begins_when_the_engine_is_warm_and_ends_with_the_back
     steps: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     class Preparation(BackendExtension):
-        def prepare(self, may_go_on: Callable[[float], bool]) -> None:
+        def prepare(self, may_go_on: MayGoOn) -> None:
             steps.put(may_go_on(0.0))
             steps.put(may_go_on(60.0))
 

@@ -117,7 +117,7 @@ def test_graphs_compute_the_same_with_kernels(
     kernels_for: Callable[[str], Kernels], instructions: str, make: Any, num_segments: int
 ) -> None:
     model, store = graph(make), WeightStore(kernels_for(instructions))
-    rewritten = use_kernels(model.clone(), store, max_rows=MAX_ROWS, max_bytes=2**30)
+    rewritten = use_kernels(model.clone(), store, max_rows=MAX_ROWS)
     assert rewritten is not None
     assert len(rewritten.operations) == num_segments
     kinds = [node.get_type_name() for node in rewritten.model.get_ordered_ops()]
@@ -150,14 +150,14 @@ def test_activations_have_the_bits_that_weights_need(kernels: Kernels) -> None:
 def test_programs_share_packed_weights(kernels: Kernels) -> None:
     store = WeightStore(kernels)
     for _ in range(2):
-        assert use_kernels(graph(residual_layer), store, max_rows=1, max_bytes=2**30) is not None
+        assert use_kernels(graph(residual_layer), store, max_rows=1) is not None
     (segment,) = find_segments(graph(residual_layer), "avx2")
     assert store.num_bytes == packed_bytes(segment)
 
 
 def test_models_that_are_not_used_any_more_free_packed_weights(kernels: Kernels) -> None:
     store = WeightStore(kernels)
-    rewritten = use_kernels(graph(residual_layer), store, max_rows=MAX_ROWS, max_bytes=2**30)
+    rewritten = use_kernels(graph(residual_layer), store, max_rows=MAX_ROWS)
     assert rewritten is not None
     computed(rewritten.model, np.zeros((1, 1, WIDTH), np.float32))  # a compiled model has clones
     packed = [weakref.ref(matrix.data) for matrix in store.matrices]
@@ -165,15 +165,6 @@ def test_models_that_are_not_used_any_more_free_packed_weights(kernels: Kernels)
     gc.collect()
     assert packed
     assert not any(data() is not None for data in packed)
-
-
-def test_weights_that_are_too_large_are_left_alone(kernels: Kernels) -> None:
-    model = graph(residual_layer)
-    (segment,) = find_segments(model, "avx2")
-    size = packed_bytes(segment)
-    store = WeightStore(kernels)
-    assert use_kernels(model, store, max_rows=1, max_bytes=size - 1) is None
-    assert use_kernels(model, store, max_rows=1, max_bytes=size) is not None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,15 +19,15 @@ from openvino import opset13
 from bench.models import write_model
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
-from fastovms.app.paged import SingleRows, can_use_kernels
 from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import WeightStore, packed_bytes
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.low_rank import pack_adapter
 from fastovms.engine.kernels.segments import find_segments
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, ExportedModel, load_model
+from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.model import PagedModel, RunnerFactory, as_float32
+from fastovms.engine.model.paging import read_paged_graph
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.gguf.converter import convert
 from fastovms.parts.adapters.graph import (
@@ -37,7 +36,6 @@ from fastovms.parts.adapters.graph import (
     compile_adapters,
     module_shapes,
 )
-from fastovms.parts.decode_kernels import check as kernel_check
 from fastovms.parts.decode_kernels import few_rows
 from fastovms.parts.decode_kernels.few_rows import (
     MAX_ROWS,
@@ -45,9 +43,7 @@ from fastovms.parts.decode_kernels.few_rows import (
     compile_few_rows,
     served_numbers,
 )
-from fastovms.parts.decode_kernels.prepare import DecodeKernels
 from fastovms.parts.decode_kernels.step_program import AdaptedStepRunner, StepProgramRunner
-from fastovms.system.disk import DiskCache
 from tests.gguf.tiny_models import HIDDEN, TinyModel
 from tests.gguf.tiny_models import write_model as write_gguf
 
@@ -245,13 +241,6 @@ def test_dense_weights_are_left_to_openvino(tiny_models: dict[str, Path], kernel
     assert compile_few_rows(load_model(tiny_models["tiny-fp32"]), WeightStore(kernels)) is None
 
 
-def test_no_memory_leaves_them_to_openvino(
-    model: PagedModel, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PagedModel, "available_memory", lambda _: 1000)
-    assert compile_few_rows(model.twin(), WeightStore(kernels)) is None
-
-
 @pytest.mark.parametrize(
     ("gains", "expected"),
     [
@@ -341,108 +330,6 @@ def test_kernels_compute_steps_with_adapters(
     assert sizes == [most, most]
 
 
-@pytest.mark.parametrize("has_adapters", [True, False])
-def test_kernels_for_adapters_are_used_where_adapters_are_served(
-    model: PagedModel,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    has_adapters: bool,
-) -> None:
-    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: {1: 1.5})
-    pairs = random_pairs(model, 4)
-    packed = pack_adapter([pairs.get(name) for name in module_shapes(model.graph.model)])
-    stack = AdapterStack({}).with_adapter(7, pairs, packed)
-    served = model.twin()
-    served.use_for_adapters(compile_adapters(model, stack), stack.packed)
-    prepared(served, caplog, has_adapters=has_adapters)
-    steps: list[bool] = []
-    infer = AdaptedStepRunner.infer
-    monkeypatch.setattr(
-        AdaptedStepRunner, "infer", lambda *given: steps.append(True) or infer(*given)
-    )
-    decode(served, 3, 1, (7, 0, 7))
-    assert len(steps) == 2 * has_adapters
-
-
-# Preparation beside a server
-
-
-def prepared(
-    model: PagedModel,
-    caplog: pytest.LogCaptureFixture,
-    *,
-    cache: DiskCache | None = None,
-    has_adapters: bool = False,
-) -> str:
-    """Returns the last line of the log."""
-    model.allocate_cache(2)
-    with caplog.at_level("INFO"):
-        DecodeKernels(model, cache, has_adapters=has_adapters).prepare(lambda _: True)
-    return caplog.messages[-1]
-
-
-@pytest.mark.parametrize(
-    ("gains", "numbers", "line"),
-    [
-        ({1: 1.5, 2: 1.2}, (1, 2), "in use, up to 1.5 times as fast as OpenVINO"),
-        ({}, (), "no faster than OpenVINO"),
-    ],
-)
-def test_kernels_that_are_faster_are_used(
-    model: PagedModel,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    gains: dict[int, float],
-    numbers: Sequence[int],
-    line: str,
-) -> None:
-    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: gains)
-    served = model.twin()
-    assert line in prepared(served, caplog)
-    assert served.few_row_numbers == frozenset(numbers)
-
-
-@pytest.mark.parametrize(
-    ("name", "result", "line"),
-    [
-        ("compile_few_rows", lambda *_, **__: None, "not used: the weights have other precisions"),
-        ("compile_few_rows", Mock(side_effect=RuntimeError("no")), "not used: no"),
-    ],
-)
-def test_kernels_that_fail_are_off_and_logged_once(
-    model: PagedModel,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    result: Any,
-    line: str,
-) -> None:
-    monkeypatch.setattr(few_rows, name, result)
-    served = model.twin()
-    assert line in prepared(served, caplog)
-    assert len([one for one in caplog.messages if one.startswith("decode kernels")]) == 1
-    assert not served.few_row_numbers
-
-
-def test_only_kernels_that_have_passed_are_not_checked_again(
-    model: PagedModel,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    verdicts = iter(["logits differ", None, "other weights"])
-    monkeypatch.setattr(kernel_check, "why_wrong", lambda *_: next(verdicts))
-    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: {1: 1.5})
-    cache = DiskCache(tmp_path)
-    lines = []
-    for changes in (False, False, False, True):
-        if changes:
-            os.utime(model.graph.weights, ns=(1, 1))
-        lines.append(prepared(model.twin(), caplog, cache=cache).removeprefix("decode kernels: "))
-    used = "in use, up to 1.5 times as fast as OpenVINO in steps of few tokens"
-    assert lines == ["not used: logits differ", used, used, "not used: other weights"]
-
-
 @pytest.mark.parametrize(
     ("zero_points", "expected"),
     [(0.0, "avx512_vnni"), (0.25, "avx512_vnni16"), (8.0, "avx512_vnni16")],
@@ -461,54 +348,6 @@ def test_weights_with_zero_points_get_activations_of_16_bits(
     product.input(1).replace_source_output(head.output(0))
     ov.save_model(graph, tmp_path / "openvino_model.xml", compress_to_fp16=False)
     compiled: list[str] = []
-    monkeypatch.setattr(compiler, "find_instructions", lambda: "avx512_vnni")
     monkeypatch.setattr(compiler, "compile_kernels", lambda name, _: compiled.append(name))
-    monkeypatch.setattr(few_rows, "compile_few_rows", lambda *_, **__: None)
-    DecodeKernels(load_model(tmp_path)).prepare(lambda _: True)
+    few_rows.fastest_kernels(read_paged_graph(ov.Core(), tmp_path), "avx512_vnni", 2)
     assert compiled == [expected]
-
-
-@pytest.mark.parametrize(
-    ("has_kernels", "gains", "expected"),
-    [(True, {}, True), (True, {1: 1.2, 2: 1.5}, True), (True, {1: 1.5}, False), (False, {}, True)],
-)
-def test_the_graph_for_steps_of_one_row_is_compiled_where_kernels_gain_little(
-    tiny_models: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    has_kernels: bool,
-    gains: dict[int, float],
-    expected: bool,
-) -> None:
-    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: dict(gains))
-    files = ExportedModel(tiny_models["tiny"])
-    choice = replace(files.choices[0], has_single_rows=True)
-    _, model = files.compile([choice], single_rows_later=True)
-    model.allocate_cache(2)
-    for extension in [DecodeKernels(model)] * has_kernels + [SingleRows(model)]:
-        extension.prepare(lambda _: True)
-    assert model.has_single_rows == expected
-    assert (1 in model.few_row_numbers) != expected
-    assert not model.awaits_single_rows
-
-
-def test_a_model_that_is_dropped_is_not_measured(
-    model: PagedModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO"):
-        DecodeKernels(model.twin()).prepare(lambda _: False)
-    assert not caplog.messages
-
-
-def test_kernels_are_used_for_large_models_without_precision_exact(
-    tmp_path: Path, tiny_models: dict[str, Path]
-) -> None:
-    small = load_model(tiny_models["tiny"])
-    assert not can_use_kernels(small)
-    large = replace(small.graph, weights=tmp_path / "weights")
-    with large.weights.open("wb") as file:
-        file.truncate(EXACT_WEIGHTS_SIZE + 1)
-    small.graph = large
-    assert can_use_kernels(small)
-    exact = load_model(tiny_models["tiny"], exact=True)
-    exact.graph = large
-    assert not can_use_kernels(exact)

@@ -22,7 +22,6 @@ from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.parts.decode_kernels import check as kernel_check
 from fastovms.parts.decode_kernels import few_rows
-from fastovms.parts.decode_kernels.check import why_wrong
 from fastovms.parts.decode_kernels.few_rows import FewRowVariants, compile_few_rows
 from fastovms.parts.decode_kernels.step_program import StepProgramRunner
 
@@ -69,16 +68,27 @@ def variants_of(model: PagedModel, kernels: Kernels) -> FewRowVariants:
     return found
 
 
+def why_wrong(model: PagedModel, variants: FewRowVariants) -> str | None:
+    """Returns what the check of a model finds."""
+    store = variants.store
+    cut = kernel_check.compile_cut(model.graph, model.device, model.precisions)
+    wrong = kernel_check.why_wrong(cut, store)
+    if wrong is None and kernel_check.differs(model, variants):
+        whole = kernel_check.compile_whole(model.graph, model.device, model.precisions)
+        return kernel_check.why_wrong(whole, store, is_long=False)
+    return wrong
+
+
 def test_exact_kernels_are_right(model: PagedModel, kernels: Kernels) -> None:
     assert why_wrong(model, variants_of(model, kernels)) is None
 
 
-def test_kernels_are_not_used_where_memory_is_too_short_to_check_them(
-    model: PagedModel, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+def test_models_too_large_for_memory_are_not_checked(
+    model: PagedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variants = variants_of(model, kernels)
-    monkeypatch.setattr(PagedModel, "available_memory", lambda self: 4 * 300 * 64)
-    assert why_wrong(model, variants) == "too little memory is free to check them"
+    monkeypatch.setattr(kernel_check, "device_memory", lambda *_: 4 * 300 * 64)
+    with pytest.raises(kernel_check.NotEnoughMemory):
+        kernel_check.compile_cut(model.graph, model.device, model.precisions)
 
 
 def nodes_of(graph: ov.Model, *kinds: str) -> list[Any]:
@@ -214,7 +224,7 @@ def test_ours_may_be_as_inexact_as_openvino(
         return np.full(4, 0.3 * (factor if one.few_row_numbers else 1.0))
 
     monkeypatch.setattr(kernel_check, "_errors", errors)
-    monkeypatch.setattr(kernel_check, "_differs", lambda *_: False)
+    monkeypatch.setattr(kernel_check, "differs", lambda *_: False)
     assert (why_wrong(model, variants_of(model, kernels)) is None) is is_right
 
 
@@ -229,6 +239,6 @@ def test_kernels_that_differ_on_a_cut_are_compared_on_the_whole_model(
         return compare(one, *given)
 
     monkeypatch.setattr(kernel_check, "_why_less_exact", count)
-    monkeypatch.setattr(kernel_check, "_differs", lambda *_: True)
+    monkeypatch.setattr(kernel_check, "differs", lambda *_: True)
     assert why_wrong(model, variants_of(model, kernels)) is None
     assert compared == [2, 4]

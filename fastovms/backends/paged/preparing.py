@@ -1,0 +1,81 @@
+"""Runs processes that prepare what makes a model faster, beside the requests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from fastovms.backends.paged.backend import MayGoOn
+from fastovms.backends.processes import ChildProcess, WorkerFailed, receive, send
+
+_RUN: Final = 0.1
+_PAUSE: Final = 0.1
+"""Seconds for which a process runs and is stopped in turn while engines work. With one client and
+with 32, a process that always ran and took what these left of two cores, which was half a core,
+cost them 5 and 16 % of their throughput; with a niceness of 10 it took 0.8, and cost 21 %."""
+
+_NICENESS: Final = 10
+_LONGER_PAUSE: Final = 0.4
+"""Of processes that are left too little: they get a tenth of a core where others need it, too."""
+
+_PATIENCE: Final = 60.0
+_LEAST_SHARE: Final = 0.05
+"""After how many seconds a process that has got less than this share of a core is left too little.
+"""
+
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+def prepared(
+    module: str,
+    *arguments: str,
+    may_go_on: MayGoOn,
+    message: object = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Any:
+    """Runs `serve` of a module as a process, and sends it a message. Returns its answer, a
+    `WorkerFailed` if it has ended without one, or None if the backend is closed. The process takes
+    what others leave of the processor, or, if that is too little, is started again and gets a
+    share."""
+    for is_patient in (True, False):
+        try:
+            process = ChildProcess(module, *arguments, dies_with_thread=True)
+        except OSError as error:
+            return WorkerFailed(f"cannot be started: {error}")
+        with suppress(OSError):  # a sandbox may forbid it
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+            if is_patient:
+                os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+        with suppress(EOFError, OSError):
+            send(process.connection, message)
+            start = clock()
+            while not process.connection.poll(_RUN):
+                process.send_signal(signal.SIGSTOP)
+                is_open = may_go_on(0.0, _PAUSE if is_patient else _LONGER_PAUSE)
+                process.send_signal(signal.SIGCONT)
+                if not is_open:
+                    process.end()
+                    return None
+                since = clock() - start
+                enough = _LEAST_SHARE * since
+                if is_patient and since > _PATIENCE and _seconds_of(process.pid) < enough:
+                    break
+            else:
+                answer = receive(process.connection)
+                process.close()
+                return answer
+            process.end()
+            continue
+        return WorkerFailed(process.close())
+    raise AssertionError("the second process ends")
+
+
+def _seconds_of(pid: int) -> float:
+    """Returns how long a process has computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -1,0 +1,87 @@
+"""Packed weights in the cache, as a file that is mapped into memory: processes share its pages, and
+the system may take them back and read them again."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fastovms.engine.kernels.matrices import Room
+from fastovms.system.disk import open_file, read_file
+
+_WEIGHTS: Final = "weights.bin"
+_INDEX: Final = "index.json"
+_PAGE: Final = 4096
+
+Names = tuple[str, ...]
+"""The names of the products whose weights are one matrix."""
+
+
+class WrittenWeights:
+    """Gives room in a new file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._end = 0
+        self._places: list[tuple[Names, int, int]] = []
+
+    def room_for(self, names: Names, size: int) -> Room:
+        """Returns room at the end of the file. Raises OSError if the disk is full."""
+        place = self._end
+        self._end += -(-size // _PAGE) * _PAGE
+        os.posix_fallocate(self._descriptor, place, self._end - place)
+        self._places.append((names, place, size))
+        return Room(np.frombuffer(mmap.mmap(self._descriptor, size, offset=place), np.uint8), False)
+
+    def index(self, facts: Mapping[str, object]) -> bytes:
+        return json.dumps({**facts, "size": self._end, "places": self._places}).encode()
+
+
+@contextmanager
+def written_weights(directory: Path, facts: Mapping[str, object]) -> Iterator[WrittenWeights]:
+    """Yields room in files below an entry of the cache; `facts` are kept with the weights."""
+    descriptor = open_file(directory / _WEIGHTS, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        written = WrittenWeights(descriptor)
+        yield written
+    finally:
+        os.close(descriptor)
+    (directory / _INDEX).write_bytes(written.index(facts))
+
+
+class KeptWeights:
+    """Weights in an entry of the cache. Raises OSError or ValueError if these are no such files.
+
+    Attributes:
+        facts: what is kept with them.
+    """
+
+    def __init__(self, entry: Path) -> None:
+        self.facts: dict[str, Any] = json.loads(read_file(entry / _INDEX))
+        descriptor = open_file(entry / _WEIGHTS, os.O_RDONLY)
+        try:
+            size = os.fstat(descriptor).st_size
+            if not size or size != self.facts["size"]:  # pages beyond the end cannot be read
+                raise ValueError(f"{_WEIGHTS} has {size} bytes")
+            mapped = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+        except KeyError as error:
+            raise ValueError(f"{_INDEX} lacks {error}") from None
+        finally:
+            os.close(descriptor)
+        mapped.madvise(mmap.MADV_WILLNEED)
+        self._data = np.frombuffer(mapped, np.uint8)
+        self._places = {tuple(names): (at, size) for names, at, size in self.facts["places"]}
+
+    def room_for(self, names: Names, size: int) -> Room:
+        """Returns the weights. Raises ValueError if they are others."""
+        place, kept_size = self._places.get(names, (0, -1))
+        if kept_size != size:
+            raise ValueError(f"the weights of {', '.join(names)} are others")
+        return Room(self._data[place : place + size], is_filled=True)

@@ -1,0 +1,83 @@
+"""The process that packs and checks the kernels' weights of a model beside the server."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import openvino as ov
+
+from fastovms.backends.processes import receive, send
+from fastovms.engine.kernels.assembler import WeightStore
+from fastovms.engine.kernels.compiler import find_instructions
+from fastovms.engine.model.devices import available_memory, format_size, reason_of
+from fastovms.engine.model.paging import read_paged_graph
+from fastovms.parts.decode_kernels import check
+from fastovms.parts.decode_kernels.few_rows import (
+    cache_shape,
+    fastest_kernels,
+    pack_weights,
+    packed_size,
+)
+from fastovms.parts.decode_kernels.kept import KeptWeights, written_weights
+from fastovms.parts.decode_kernels.prepare import PACKED, Preparation, Prepared
+
+_MEMORY_SHARE: Final = 0.75
+"""The share of the free memory that packed weights may take. The system may take them back, but not
+while steps read them."""
+
+
+class _WrongError(Exception):
+    """The kernels are less exact than OpenVINO, as the message says."""
+
+
+def prepare(given: Preparation) -> Prepared:
+    """Packs and checks weights, unless another process has done it, or checks the whole model."""
+    paged = read_paged_graph(ov.Core(), given.model_dir, given.max_model_len)
+    instructions = find_instructions()
+    if instructions is None:
+        return Prepared(None, "this CPU has neither AVX2 nor AVX-512 VNNI")
+    size = packed_size(paged, instructions)
+    if not size:
+        return Prepared(None, "the weights have other precisions")
+    free = available_memory()
+    if size > _MEMORY_SHARE * free:
+        needed, room = format_size(size), format_size(free)
+        return Prepared(None, f"they need {needed} for weights, and {room} of memory are free")
+    kernels = fastest_kernels(paged, instructions, given.num_threads)
+    if given.entry is not None:
+        model = check.compile_whole(paged, given.device, given.precisions)
+        store = WeightStore(kernels, KeptWeights(given.entry).room_for)
+        wrong = check.why_wrong(model, store, is_long=False)
+        return Prepared(given.entry if wrong is None else None, wrong or "")
+
+    def fill(directory: Path) -> None:
+        layers = check.compile_cut(paged, given.device, given.precisions)
+        with written_weights(directory, {"instructions": kernels.instructions}) as written:
+            store = WeightStore(kernels, written.room_for)
+            pack_weights(paged, store, cache_shape(layers.cache_inputs))
+        wrong = check.why_wrong(layers, store)
+        if wrong is not None:
+            raise _WrongError(wrong)
+
+    with given.caches[0].exclusive(PACKED, given.key):
+        for cache in given.caches:
+            try:
+                entry = cache.find(PACKED, given.key) or cache.put(PACKED, given.key, fill)
+            except _WrongError as error:
+                return Prepared(None, str(error))
+            if entry is not None:
+                return Prepared(entry)
+    return Prepared(None, "the packed weights cannot be stored in the cache or below /tmp")
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    given = receive(connection)
+    try:
+        result = prepare(given)
+    except check.NotEnoughMemory:
+        result = Prepared(None, "too little memory is free to check them")
+    except Exception as error:
+        result = Prepared(None, reason_of(error))
+    send(connection, result)

@@ -1,0 +1,12 @@
+"""What a process of a test runs."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+from typing import Any
+
+from fastovms.backends.processes import receive, send
+
+
+def serve(connection: Connection[Any, Any], name: str) -> None:
+    send(connection, f"{receive(connection)} to {name}")

@@ -189,6 +189,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             )
             for shape in load_shapes(arguments)
         ]
+        for name, side in sides.items():
+            if isinstance(side, Server) and (kernels := side.decode_kernels()):
+                print(f"{name}: decode kernels at the end: {kernels}")
     tables = [
         figures_table(results),
         goodput_table(results, Limits(arguments.first_token_limit, arguments.token_limit)),

@@ -214,6 +214,7 @@ class BackendStats:
 
     Attributes:
         step_allowance: seconds after which the current step counts as hanging.
+        decode_kernels: whether the decode kernels are in use, in words, and why not.
         num_held: the number of waiting requests that wait for a disk read.
         block_size: tokens per block of the KV cache.
         num_blocks: the number of blocks of the cache; constant, like `block_size`.
@@ -239,6 +240,13 @@ class BackendStats:
     packed_weights_bytes: Annotated[
         int, Gauge("packed_weights_bytes", "Bytes of weights packed for the decode kernels")
     ] = 0
+    decode_kernel_max_tokens: Annotated[
+        int,
+        Gauge(
+            "decode_kernel_max_tokens",
+            "The most tokens of a step that the decode kernels compute, 0 = OpenVINO computes all",
+        ),
+    ] = 0
     kv_cache_bytes: Annotated[
         int, Gauge("kv_cache_bytes", "Bytes of the KV cache used so far at most")
     ] = 0
@@ -254,6 +262,7 @@ class BackendStats:
     num_blocks: int = 0
     num_free_blocks: int = 0
     step_allowance: float = 0.0
+    decode_kernels: str = ""
 
     @property
     def kv_cache_usage(self) -> float:

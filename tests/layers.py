@@ -38,7 +38,7 @@ MAX_CHAT_LINES = 27_500
 NEEDED_PARTS = {
     "decisions": {"responses"},
     "decode_kernels": {"adapters", "comparison", "tuning"},
-    "doctor": {"embeddings", "postgres", "tuning"},
+    "doctor": {"decode_kernels", "embeddings", "postgres", "tuning"},
     "genai": {"comparison", "drafts", "grammars"},
     "load_test": {"client"},
     "ollama": {"embeddings", "several_models"},

@@ -13,7 +13,7 @@ import openvino_genai
 
 from bench.common.streams import completion, run_streams
 from bench.serving.load_shape import Request
-from fastovms.parts.client.http_client import HttpClient, Target, first_model
+from fastovms.parts.client.http_client import HttpClient, Target, decode_kernels, first_model
 from fastovms.parts.load_test.report import Load, Timeline
 
 Side = Callable[[Sequence[Request]], Load]
@@ -45,6 +45,18 @@ class Server:
             for request in requests
         ]
         return self._runner.run(run_streams(self._target, sent))
+
+    def decode_kernels(self) -> str:
+        """Returns what the server says of its decode kernels; "" = nothing."""
+        return self._runner.run(_kernels(self._target, self._model))
+
+
+async def _kernels(target: Target, model: str) -> str:
+    client = HttpClient(target)
+    try:
+        return await decode_kernels(client, model)
+    finally:
+        await client.close()
 
 
 async def _first_model(target: Target) -> str:

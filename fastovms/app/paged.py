@@ -32,11 +32,10 @@ from fastovms.backends.paged.preparing import prepared
 from fastovms.config import EngineConfig
 from fastovms.engine.extensions import BeamSearches, EngineExtensions
 from fastovms.engine.model.compilation import (
-    EXACT_WEIGHTS_SIZE,
     ExportedModel,
     compile_single_rows,
 )
-from fastovms.engine.model.devices import available_memory, is_cpu, reason_of
+from fastovms.engine.model.devices import available_memory, reason_of
 from fastovms.engine.model.model import Model, PagedModel
 from fastovms.engine.row_functions import (
     load_kernels_beside,
@@ -267,34 +266,15 @@ def compile_paged(
     return reserve
 
 
-def can_use_kernels(model: PagedModel) -> bool:
-    """Returns whether it is worth trying: on the CPU, with weights that do not fit its caches, and
-    where a text may depend on what else is computed."""
-    return (
-        is_cpu(model.device)
-        and not model.is_batch_invariant
-        and model.states is None
-        and model.graph.weights.stat().st_size > EXACT_WEIGHTS_SIZE
-    )
-
-
 def _of_model(
     model: PagedModel, max_model_len: int, config: EngineConfig, cache: DiskCache
 ) -> list[BackendExtension]:
     """Returns the extensions that change how the steps of a model are computed. Raises
     ConfigurationError if an adapter cannot be served."""
-    has_kernels = False
-    extensions: list[BackendExtension] = []
-    if config.decode_kernels == "auto":
-        has_kernels = can_use_kernels(model)
-        if has_kernels:
-            from fastovms.parts.decode_kernels.prepare import DecodeKernels
+    from fastovms.parts.decode_kernels.prepare import DecodeKernels, kernels_of
 
-            kernels = DecodeKernels(
-                model, cache, max_model_len=max_model_len, has_adapters=config.serves_adapters
-            )
-            kernels.restore()
-            extensions.append(kernels)
+    kernels = kernels_of(model, config, cache, max_model_len)
+    extensions: list[BackendExtension] = [kernels]
     if config.serves_adapters:
         from fastovms.parts.adapters.table import AdapterTable
 
@@ -302,7 +282,7 @@ def _of_model(
             model,
             max_adapters=config.max_loras,
             max_rank=config.max_lora_rank,
-            has_kernels=has_kernels,
+            has_kernels=isinstance(kernels, DecodeKernels),
         )
         adapters.load_first(config.lora_modules)
         extensions.append(adapters)

@@ -270,6 +270,7 @@ class GenerationCollector(Collector):
         yield _model_info(models)
         cached = {m.model_name: stats[m.model_name] for m in models if m.has_kv_cache}
         yield _cache_info(cached)
+        yield _kernel_info(stats)
         yield from _families(BackendStats, stats)
         usage = {model_name: values.kv_cache_usage for model_name, values in cached.items()}
         yield _family(_KV_CACHE_USAGE, usage)
@@ -308,6 +309,19 @@ def _cache_info(stats: Mapping[str, BackendStats]) -> Metric:
             "num_gpu_blocks": str(values.num_blocks),
         }
         info.add_sample(info.name, labels, 1.0)
+    return info
+
+
+def _kernel_info(stats: Mapping[str, BackendStats]) -> Metric:
+    """Returns what computes steps of few tokens, of models of which that is known."""
+    info = GaugeMetricFamily(
+        f"{_PREFIX}decode_kernels_info", "1, with whether the decode kernels are in use"
+    )
+    for model_name, values in stats.items():
+        state, _, reason = values.decode_kernels.partition(": ")
+        if state:
+            labels = {"model_name": model_name, "state": state, "reason": reason}
+            info.add_sample(info.name, labels, 1.0)
     return info
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import ssl
 import time
@@ -448,6 +449,19 @@ async def first_model(client: HttpClient) -> str:
     if not isinstance(name, str):
         raise RequestFailed("no model", f"{path} lists none: name one with --model")
     return name
+
+
+_KERNELS: Final = re.compile(r'^fastovms_decode_kernels_info{model_name="([^"]*)",(.*)} ', re.M)
+
+
+async def decode_kernels(client: HttpClient, model: str) -> str:
+    """Returns what the server's metrics say of the decode kernels of a model, as labels; "" =
+    nothing."""
+    try:
+        metrics = await client.ask("GET", "/metrics")
+    except RequestFailed:  # another server, or a key without the right
+        return ""
+    return dict(_KERNELS.findall(metrics.decode(errors="replace"))).get(model, "")
 
 
 @dataclass(slots=True)

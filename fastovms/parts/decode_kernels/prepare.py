@@ -26,7 +26,9 @@ from fastovms.backend_stats import BackendStats
 from fastovms.backends.paged.backend import BackendExtension, MayGoOn
 from fastovms.backends.paged.preparing import prepared
 from fastovms.backends.processes import WorkerFailed
-from fastovms.engine.model.devices import reason_of
+from fastovms.config import EngineConfig
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
+from fastovms.engine.model.devices import is_cpu, reason_of
 from fastovms.engine.model.model import PagedModel, Precisions, RunnerFactory, as_float32
 from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
 from fastovms.engine.model.step_inputs import StepLayout
@@ -63,6 +65,10 @@ _FILE: Final = "measured.json"
 _MIN_GAIN_OF_ONE: Final = 1.35
 """How much faster the kernels must compute steps of one row where the graph for these is not
 compiled yet, which gains up to 1.3."""
+
+BEING_PREPARED: Final = "being prepared"
+
+_CHOICE_OF_EXPERTS: Final = "TopK"
 
 _WHOLE: Final = "whole steps"
 _PRODUCTS: Final = "products"
@@ -119,6 +125,9 @@ class DecodeKernels(BackendExtension):
         cache: keeps the packed weights and what was measured; None = they are not kept.
         max_model_len: the context with which the model was read.
         has_adapters: whether adapters are served.
+
+    Attributes:
+        status: whether the kernels are in use, for people.
     """
 
     def __init__(
@@ -136,11 +145,16 @@ class DecodeKernels(BackendExtension):
         self._max_model_len = max_model_len
         self._has_adapters = has_adapters
         self._num_packed = 0
+        self.status = BEING_PREPARED
         self._is_decided = False
 
     def add_stats(self, stats: BackendStats) -> BackendStats:
-        packed = self._num_packed
-        return replace(stats, packed_weights_bytes=packed) if packed else stats
+        return replace(
+            stats,
+            decode_kernels=self.status,
+            decode_kernel_max_tokens=max(self._model.few_row_numbers, default=0),
+            packed_weights_bytes=self._num_packed,
+        )
 
     def restore(self) -> bool:
         """Uses the kernels of an earlier start. Returns whether it is known which ones are to be
@@ -196,10 +210,10 @@ class DecodeKernels(BackendExtension):
             self._log(gains)
         except _DroppedError:
             pass
-        except _UnusedError as error:
-            logger.warning("decode kernels: not used: %s", error)
         except Exception as error:
-            logger.warning("decode kernels: not used: %s", reason_of(error))
+            reason = str(error) if isinstance(error, _UnusedError) else reason_of(error)
+            self.status = f"not used: {reason}"
+            logger.warning("decode kernels: %s", self.status)
 
     def _prepare(self, may_go_on: MayGoOn, wait: Callable[[], None], scratch: Path) -> Gains:
         from fastovms.parts.decode_kernels import check
@@ -309,16 +323,65 @@ class DecodeKernels(BackendExtension):
 
         self._cache.put(_MEASURED, self._key(), fill, replace=True)
 
+    def _why_slow(self) -> str:
+        nodes = self._model.graph.model.get_ops()
+        if any(node.get_type_name() == _CHOICE_OF_EXPERTS for node in nodes):
+            return "the model has experts, which they do not support, and its other products are "
+        return ""
+
     def _log(self, gains: Gains) -> None:
         speeds = [gain for found in gains.values() for gain in found.values()]
-        if not speeds:
-            logger.info("decode kernels: not used: no faster than OpenVINO on this CPU")
-            return
-        logger.info(
-            "decode kernels: in use, up to %.1f times as fast as OpenVINO in steps of few tokens",
-            max(speeds),
-        )
+        if speeds:
+            gain = f"up to {max(speeds):.1f} times as fast as OpenVINO"
+            self.status = f"in use: {gain} in steps of few tokens"
+        else:
+            self.status = f"not used: {self._why_slow()}no faster than OpenVINO on this CPU"
+        logger.info("decode kernels: %s", self.status)
         logger.debug("decode kernels: speed relative to OpenVINO by tokens a step: %s", gains)
+
+
+class WithoutKernels(BackendExtension):
+    """Says why a model does not use the kernels.
+
+    Attributes:
+        status: see `DecodeKernels`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.status = f"not used: {reason}"
+
+    def add_stats(self, stats: BackendStats) -> BackendStats:
+        return replace(stats, decode_kernels=self.status)
+
+
+def why_no_kernels(model: PagedModel, config: EngineConfig) -> str | None:
+    """Returns why it is not worth trying the decode kernels; None = it is."""
+    if config.decode_kernels == "off":
+        return "--decode-kernels off"
+    if not is_cpu(model.device):
+        return f"the model runs on {model.device}"
+    if model.is_batch_invariant:
+        return "with --precision exact a text depends on nothing that is computed beside it"
+    if model.states is not None:
+        return "the model has states besides attention, which they do not support"
+    if model.graph.weights.stat().st_size <= EXACT_WEIGHTS_SIZE:
+        return "the model is so small that it stays in the caches of the CPU"
+    return None
+
+
+def kernels_of(
+    model: PagedModel, config: EngineConfig, cache: DiskCache, max_model_len: int
+) -> DecodeKernels | WithoutKernels:
+    """Returns the extension that has the decode kernels used or prepared, or says why they are not
+    used. See `DecodeKernels`."""
+    why_not = why_no_kernels(model, config)
+    if why_not is not None:
+        return WithoutKernels(why_not)
+    kernels = DecodeKernels(
+        model, cache, max_model_len=max_model_len, has_adapters=config.serves_adapters
+    )
+    kernels.restore()
+    return kernels
 
 
 def _result_of(preparation: Preparation, may_go_on: MayGoOn) -> Path:

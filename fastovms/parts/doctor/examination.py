@@ -401,6 +401,12 @@ def check_tuning(facts: ModelOnMachine) -> Iterator[Finding]:
         )
 
 
+def check_kernels(facts: ModelOnMachine) -> Iterator[Finding]:
+    run = facts.model.run
+    if run is not None and run.decode_kernels:
+        yield Finding(Level.OK, "decode kernels", run.decode_kernels)
+
+
 def check_reads(facts: ModelOnMachine) -> Iterator[Finding]:
     traffic, run = facts.model.traffic, facts.model.run
     text = f"a token reads {format_size(traffic.per_token)} of weights"
@@ -461,6 +467,7 @@ MODEL_CHECKS: Final[tuple[ModelCheck, ...]] = (
     check_fit,
     check_backend,
     check_tuning,
+    check_kernels,
     check_reads,
     check_bandwidth,
     check_run,

@@ -31,6 +31,7 @@ from fastovms.engine.model.devices import (
 )
 from fastovms.errors import FastovmsError, UnsupportedModel
 from fastovms.http.listeners import TcpAddress, parse_address
+from fastovms.parts.decode_kernels.prepare import BEING_PREPARED, kernels_of
 from fastovms.parts.tuning import measurement as tuning
 from fastovms.parts.tuning.idle import find_kept, read_files
 from fastovms.server_config import ModelConfig, SecurityConfig, StateConfig
@@ -433,6 +434,7 @@ class RunFacts:
         kv_bytes_per_token: bytes of the KV cache per token.
         context: the context length in the test run.
         seconds_per_token: seconds per token of one sequence; None = not run, or too slow.
+        decode_kernels: whether these compute steps of few tokens, and why not.
     """
 
     way: str
@@ -441,6 +443,7 @@ class RunFacts:
     kv_bytes_per_token: float
     context: int
     seconds_per_token: float | None
+    decode_kernels: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,6 +515,9 @@ def _run(files: ExportedModel, engine: EngineConfig, cache: DiskCache, *, runs: 
     if kept is not None:
         choices = sorted(choices, key=lambda choice: choice.name != kept.name)
     precisions, model = files.compile(choices)
+    kernels = kernels_of(model, engine, cache, files.max_model_len).status
+    if kernels == BEING_PREPARED:
+        kernels = "not known: a server finds it out beside the first requests for this model"
     seconds = None
     if runs:
         times: Mapping[str, tuning.Times] = tuning.measure(
@@ -531,6 +537,7 @@ def _run(files: ExportedModel, engine: EngineConfig, cache: DiskCache, *, runs: 
         kv_bytes_per_token=model.bytes_per_block / model.block_size,
         context=_STEP.context,
         seconds_per_token=seconds,
+        decode_kernels=kernels,
     )
 
 

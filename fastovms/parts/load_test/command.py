@@ -20,7 +20,13 @@ import uvloop
 from tqdm import tqdm
 
 from fastovms.errors import ConfigurationError, RequestFailed
-from fastovms.parts.client.http_client import HttpClient, Target, cancelled_by, first_model
+from fastovms.parts.client.http_client import (
+    HttpClient,
+    Target,
+    cancelled_by,
+    decode_kernels,
+    first_model,
+)
 from fastovms.parts.load_test.config import (
     BACKENDS,
     DEFAULT_OUTPUT_LEN,
@@ -268,6 +274,7 @@ class LoadedServer:
     Attributes:
         url: as given on the command line.
         model: the requested model; None = the first one that the server lists.
+        decode_kernels: what the server's metrics say of these at the end of the load.
     """
 
     def __init__(self, url: str, target: Target, config: LoadConfig) -> None:
@@ -276,6 +283,7 @@ class LoadedServer:
         self.url = url
         self.client = HttpClient(target, headers=headers, verify=not config.insecure)
         self.model = config.model
+        self.decode_kernels = ""
         self.loads: list[Load] = []
 
     @property
@@ -285,6 +293,12 @@ class LoadedServer:
             sum(load.seconds for load in self.loads),
             [timeline for load in self.loads for timeline in load.timelines],
         )
+
+    async def end(self) -> None:
+        """Asks for what the report says of the server, and closes the connections."""
+        if self.model is not None:
+            self.decode_kernels = await decode_kernels(self.client, self.model)
+        await self.client.close()
 
     async def find_model(self) -> None:
         """Raises RequestFailed: the server cannot be asked, or lists no model."""
@@ -419,7 +433,7 @@ async def _run(
         with cancelled_by(signal.SIGINT, signal.SIGTERM, task=task) as cancellation:
             await asyncio.wait([task])
     for server in servers:
-        await server.client.close()
+        await server.end()
     if task.cancelled():
         return cancellation.exit_code
     task.result()
@@ -472,10 +486,13 @@ class _Found:
         self.rounds = [_summary(load, config) for load in server.loads]
         self.summary = _summary(server.load, config)
         text = render(self.summary, config)
+        if server.decode_kernels:
+            text = f"decode kernels: {server.decode_kernels}\n{text}"
         self.text = text if report.compare is None else f"{server.url}\n{text}"
         self.values: dict[str, object] = {
             "date": time.strftime("%Y%m%d-%H%M%S"),
             "base_url": server.url,
+            **({"decode_kernels": server.decode_kernels} if server.decode_kernels else {}),
             **values(self.summary, config),
             **(details(server.load) if report.save_detailed else {}),
         }

@@ -16,22 +16,32 @@ import pytest
 
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
-from fastovms.app.paged import SingleRows, can_use_kernels
+from fastovms.app.paged import SingleRows
+from fastovms.backend_stats import BackendStats
+from fastovms.backends.paged.backend import BackendExtension
 from fastovms.backends.processes import WorkerFailed
+from fastovms.config import EngineConfig
 from fastovms.engine.kernels.low_rank import pack_adapter
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, ExportedModel, load_model
+from fastovms.engine.model.kv_cache import States
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.parts.adapters.graph import AdapterStack, compile_adapters, module_shapes
 from fastovms.parts.decode_kernels import check, few_rows, prepare, process
-from fastovms.parts.decode_kernels.prepare import DecodeKernels, Preparation, Prepared
+from fastovms.parts.decode_kernels.prepare import (
+    DecodeKernels,
+    Preparation,
+    Prepared,
+    WithoutKernels,
+    why_no_kernels,
+)
 from fastovms.parts.decode_kernels.step_program import AdaptedStepRunner
 from fastovms.server_config import DEMO_MODEL
 from fastovms.system.disk import DiskCache
 from tests.engine.model.test_few_rows import decode, random_pairs
 
 FASTER = {1: 1.5, 2: 1.2}
-IN_USE = "decode kernels: in use, up to 1.5 times as fast as OpenVINO in steps of few tokens"
+IN_USE = "decode kernels: in use: up to 1.5 times as fast as OpenVINO in steps of few tokens"
 NUM_LAYERS = 4
 PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "u8"}
 
@@ -384,16 +394,58 @@ def test_the_graph_for_steps_of_one_row_is_compiled_where_kernels_gain_little(
     assert not model.awaits_single_rows
 
 
-def test_kernels_are_used_for_large_models_without_precision_exact(
-    tmp_path: Path, directory: Path
+def test_models_say_why_they_use_no_kernels(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    config = EngineConfig()
     small = load_model(directory)
-    assert not can_use_kernels(small)
+    assert "so small" in str(why_no_kernels(small, config))
     large = replace(small.graph, weights=tmp_path / "weights")
     with large.weights.open("wb") as file:
         file.truncate(EXACT_WEIGHTS_SIZE + 1)
     small.graph = large
-    assert can_use_kernels(small)
+    assert why_no_kernels(small, config) is None
+    off = replace(config, decode_kernels="off")
+    assert why_no_kernels(small, off) == "--decode-kernels off"
     exact = load_model(directory, exact=True)
     exact.graph = large
-    assert not can_use_kernels(exact)
+    assert "--precision exact" in str(why_no_kernels(exact, config))
+    monkeypatch.setattr(small, "states", States(1))
+    assert "states" in str(why_no_kernels(small, config))
+    monkeypatch.setattr(small, "device", "GPU.0")
+    assert why_no_kernels(small, config) == "the model runs on GPU.0"
+
+
+@pytest.mark.parametrize(
+    ("extension", "status", "most"),
+    [
+        (lambda _: WithoutKernels("why"), "not used: why", 0),
+        (DecodeKernels, "being prepared", 0),
+        (lambda model: kernels_in_use(model), IN_USE.partition(": ")[2], 2),
+    ],
+)
+def test_statistics_say_what_computes(
+    model: PagedModel, extension: Callable[[PagedModel], BackendExtension], status: str, most: int
+) -> None:
+    served = model.twin()
+    served.allocate_cache(1)
+    stats = extension(served).add_stats(BackendStats())
+    assert (stats.decode_kernels, stats.decode_kernel_max_tokens) == (status, most)
+    assert bool(stats.packed_weights_bytes) == bool(most)
+
+
+def kernels_in_use(model: PagedModel) -> DecodeKernels:
+    kernels = DecodeKernels(model)
+    kernels.prepare(lambda *_: True)
+    return kernels
+
+
+def test_experts_are_the_reason_where_products_alone_are_no_faster(
+    model: PagedModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: {})
+    monkeypatch.setattr(prepare, "_CHOICE_OF_EXPERTS", "MatMul")
+    assert started(model, caplog)[1] == (
+        "decode kernels: not used: the model has experts, which they do not support, and its other "
+        "products are no faster than OpenVINO on this CPU"
+    )

@@ -262,7 +262,7 @@ class BackendStats:
     num_blocks: int = 0
     num_free_blocks: int = 0
     step_allowance: float = 0.0
-    decode_kernels: str = ""
+    decode_kernels: str = "not used: the model runs on another engine"
 
     @property
     def kv_cache_usage(self) -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fastovms import __version__
+from fastovms.backend_stats import BackendStats
 from fastovms.backends.model_files import (
     Comparison,
     check_graph,
@@ -34,8 +35,9 @@ from fastovms.engine.extensions import BeamSearches, EngineExtensions
 from fastovms.engine.model.compilation import (
     ExportedModel,
     compile_single_rows,
+    why_no_kernels,
 )
-from fastovms.engine.model.devices import available_memory, reason_of
+from fastovms.engine.model.devices import available_memory, is_cpu, reason_of
 from fastovms.engine.model.model import Model, PagedModel
 from fastovms.engine.row_functions import (
     load_kernels_beside,
@@ -56,6 +58,7 @@ from fastovms.system.disk import DiskCache, key_of, user_directory
 
 if TYPE_CHECKING:
     from fastovms.grammar.compiler import GrammarCompiler
+    from fastovms.parts.decode_kernels.prepare import KeptKernels
     from fastovms.parts.drafts.draft_model import DraftModel
     from fastovms.parts.prefix_cache.engine import PrefixDirectory
 
@@ -208,22 +211,24 @@ def compile_paged(
     files = read_files(model_dir, config, model.max_model_len)
     model = fit_attention(model, files.graph)
     model = fit_vocabulary(model, files.vocab_size)
-    with ThreadPoolExecutor(1) as beside:  # compilation uses one core for most of its time
+    with ThreadPoolExecutor(2) as beside:  # compilation uses one core for most of its time
         checked = beside.submit(check_graph, paging_comparison(files), cache)
         if draft is not None or files.available_memory() < _ROOM_FOR_BOTH * files.weights_size:
             checked.result()
         if draft is not None:  # a head changes the graph
             draft = drafts.fit_draft_files(draft, files.graph, model.max_model_len)
+        kept = beside.submit(_read_kept, files, config, cache)
         compiler = beside.submit(_load_grammar_compiler, model_dir, model)
         try:
             paged_model, token_budget, is_to_be_measured = load_tuned(files, config, cache)
         finally:
             checked.result()
         grammars = compiler.result()
+        kernels_before = kept.result()
     measurement = Measurement(model.name, model_dir, config, cache) if is_to_be_measured else None
     if config.max_num_batched_tokens is None:
         config = replace(config, max_num_batched_tokens=token_budget)
-    of_model = _of_model(paged_model, files.max_model_len, config, cache)
+    of_model = _of_model(paged_model, files.max_model_len, config, cache, kernels_before)
     extensions = [SamplingKernels(cache), SuffixKernels(), *of_model]
     draft_model, further_cache = None, None
     if draft is not None:
@@ -266,15 +271,50 @@ def compile_paged(
     return reserve
 
 
+class WithoutKernels(BackendExtension):
+    """Says why a model does not use the kernels."""
+
+    def __init__(self, reason: str) -> None:
+        self._status = f"not used: {reason}"
+
+    def add_stats(self, stats: BackendStats) -> BackendStats:
+        return replace(stats, decode_kernels=self._status)
+
+
+def _read_kept(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> KeptKernels | None:
+    """Reads the kernels of an earlier start, beside the compilation."""
+    if config.decode_kernels == "off" or not is_cpu(files.device):
+        return None
+    if config.precision == "exact" or files.weights_size <= EXACT_WEIGHTS_SIZE:
+        return None
+    from fastovms.parts.decode_kernels.prepare import kernels_key, read_kept
+
+    precisions = files.choices[0]
+    key = kernels_key(files.graph, files.device, precisions)
+    return read_kept(key, files.graph, files.device, precisions, cache, config.serves_adapters)
+
+
 def _of_model(
-    model: PagedModel, max_model_len: int, config: EngineConfig, cache: DiskCache
+    model: PagedModel,
+    max_model_len: int,
+    config: EngineConfig,
+    cache: DiskCache,
+    kept: KeptKernels | None,
 ) -> list[BackendExtension]:
     """Returns the extensions that change how the steps of a model are computed. Raises
     ConfigurationError if an adapter cannot be served."""
-    from fastovms.parts.decode_kernels.prepare import DecodeKernels, kernels_of
+    extensions: list[BackendExtension] = []
+    why_not = why_no_kernels(model, config)
+    if why_not is None:
+        from fastovms.parts.decode_kernels.prepare import DecodeKernels
 
-    kernels = kernels_of(model, config, cache, max_model_len)
-    extensions: list[BackendExtension] = [kernels]
+        kernels = DecodeKernels(
+            model, cache, max_model_len=max_model_len, has_adapters=config.serves_adapters
+        )
+        kernels.restore(kept)
+        extensions.append(kernels)
+    else:
+        extensions.append(WithoutKernels(why_not))
     if config.serves_adapters:
         from fastovms.parts.adapters.table import AdapterTable
 
@@ -282,7 +322,7 @@ def _of_model(
             model,
             max_adapters=config.max_loras,
             max_rank=config.max_lora_rank,
-            has_kernels=isinstance(kernels, DecodeKernels),
+            has_kernels=why_not is None,
         )
         adapters.load_first(config.lora_modules)
         extensions.append(adapters)

@@ -313,15 +313,14 @@ def _cache_info(stats: Mapping[str, BackendStats]) -> Metric:
 
 
 def _kernel_info(stats: Mapping[str, BackendStats]) -> Metric:
-    """Returns what computes steps of few tokens, of models of which that is known."""
+    """Returns whether kernels of our own compute steps of few tokens."""
     info = GaugeMetricFamily(
         f"{_PREFIX}decode_kernels_info", "1, with whether the decode kernels are in use"
     )
     for model_name, values in stats.items():
         state, _, reason = values.decode_kernels.partition(": ")
-        if state:
-            labels = {"model_name": model_name, "state": state, "reason": reason}
-            info.add_sample(info.name, labels, 1.0)
+        labels = {"model_name": model_name, "state": state, "reason": reason}
+        info.add_sample(info.name, labels, 1.0)
     return info
 
 

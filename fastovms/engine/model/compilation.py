@@ -33,6 +33,7 @@ from pathlib import Path
 import openvino as ov
 from openvino.preprocess import PrePostProcessor
 
+from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import (
     device_memory,
     find_device,
@@ -393,3 +394,18 @@ def load_model(
         graph=graph,
     )
     return files.compile(files.choices)[1]
+
+
+def why_no_kernels(model: PagedModel, config: EngineConfig) -> str | None:
+    """Returns why it is not worth trying kernels of our own for its steps; None = it is."""
+    if config.decode_kernels == "off":
+        return "--decode-kernels off"
+    if not is_cpu(model.device):
+        return f"the model runs on {model.device}"
+    if model.is_batch_invariant:
+        return "with --precision exact a text depends on nothing that is computed beside it"
+    if model.states is not None:
+        return "the model has states besides attention, which they do not support"
+    if model.graph.weights.stat().st_size <= EXACT_WEIGHTS_SIZE:
+        return "the model is so small that it stays in the caches of the CPU"
+    return None

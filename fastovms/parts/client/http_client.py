@@ -461,7 +461,8 @@ async def decode_kernels(client: HttpClient, model: str) -> str:
         metrics = await client.ask("GET", "/metrics")
     except RequestFailed:  # another server, or a key without the right
         return ""
-    return dict(_KERNELS.findall(metrics.decode(errors="replace"))).get(model, "")
+    found: dict[str, str] = dict(_KERNELS.findall(metrics.decode(errors="replace")))
+    return found.get(model, "")
 
 
 @dataclass(slots=True)

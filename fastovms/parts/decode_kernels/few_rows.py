@@ -28,6 +28,7 @@ from fastovms.engine.model.model import (
     AdaptedRunnerFactory,
     PagedGraph,
     PagedModel,
+    Precisions,
     Runner,
     RunnerFactory,
     StepRunner,
@@ -140,7 +141,14 @@ def compile_few_rows(
         has_operations: whether variants with OpenVINO's attention are needed even if there are
             whole steps.
     """
-    whole, adapted = _whole_steps(model, store, has_adapters=has_adapters)
+    whole, adapted = whole_steps(
+        model.graph.model,
+        cache_shape(model.cache_inputs),
+        store,
+        model.device,
+        model.precisions,
+        has_adapters=has_adapters,
+    )
     operations: Mapping[int, RunnerFactory] | None = {}
     if has_operations or not whole:
         operations = _operations(model, store)
@@ -159,7 +167,7 @@ def _operations(model: PagedModel, store: WeightStore) -> Mapping[int, RunnerFac
         part = use_kernels(graph, store, max_rows=MAX_ROWS)
         if part is None:
             return None
-        compiled = ov.Core().compile_model(part.model, model.device, _properties(model))
+        compiled = ov.Core().compile_model(part.model, model.device, _properties(model.precisions))
         if cache_layout(compiled) != model.cache_layout:
             return None
         numbers = (1,) if is_single else range(1, MAX_ROWS + 1)
@@ -167,8 +175,8 @@ def _operations(model: PagedModel, store: WeightStore) -> Mapping[int, RunnerFac
     return found
 
 
-def _properties(model: PagedModel) -> dict[str, object]:
-    return {**model.precisions.large, "INFERENCE_PRECISION_HINT": "f32"}
+def _properties(precisions: Precisions) -> dict[str, object]:
+    return {**precisions.large, "INFERENCE_PRECISION_HINT": "f32"}
 
 
 class _KernelRunner(StepRunner):
@@ -179,7 +187,7 @@ class _KernelRunner(StepRunner):
         self._part = part
 
 
-class _WholeSteps(NamedTuple):
+class WholeSteps(NamedTuple):
     """Factories of runners of whole steps, and of those with adapters, by the number of tokens;
     empty = there are none."""
 
@@ -187,20 +195,28 @@ class _WholeSteps(NamedTuple):
     adapted: Mapping[int, AdaptedRunnerFactory] = {}
 
 
-def _whole_steps(model: PagedModel, store: WeightStore, *, has_adapters: bool) -> _WholeSteps:
-    cache = cache_shape(model.cache_inputs)
+def whole_steps(
+    model: ov.Model,
+    cache: CacheShape | None,
+    store: WeightStore,
+    device: str,
+    precisions: Precisions,
+    *,
+    has_adapters: bool,
+) -> WholeSteps:
+    """Returns the factories for a paged model whose caches have a shape; see `compile_few_rows`."""
     if cache is None:
-        return _WholeSteps()
-    graph = model.graph.model.clone()
-    modules = _modules_of_products(model.graph.model, fuse_projections(graph))
+        return WholeSteps()
+    graph = model.clone()
+    modules = _modules_of_products(model, fuse_projections(graph))
     step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES)
     if step is None:
-        return _WholeSteps()
+        return WholeSteps()
     single = step.before.clone()
     single.reshape({port: [1] for port in single.inputs})
-    core, properties = ov.Core(), _properties(model)
+    core, properties = ov.Core(), _properties(precisions)
     several, single = (
-        core.compile_model(before, model.device, properties) for before in (step.before, single)
+        core.compile_model(before, device, properties) for before in (step.before, single)
     )
 
     def make(before: ov.CompiledModel) -> Runner:
@@ -214,16 +230,16 @@ def _whole_steps(model: PagedModel, store: WeightStore, *, has_adapters: bool) -
     adapted = None
     if has_adapters:
         adapted = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES, modules)
-    num_modules = len(find_modules(model.graph.model))
+    num_modules = len(find_modules(model))
     if adapted is None or sum(map(len, adapted.groups)) != num_modules:
-        return _WholeSteps(makers)
+        return WholeSteps(makers)
 
     def make_adapted(adapters: Callable[[], PackedAdapters]) -> Runner:
         workspace = Workspace(store.kernels, MAX_ROWS)
         workspace.reserve([adapted.program])
         return AdaptedStepRunner(adapted, several, workspace, adapters)
 
-    return _WholeSteps(makers, dict.fromkeys(numbers, make_adapted))
+    return WholeSteps(makers, dict.fromkeys(numbers, make_adapted))
 
 
 def _modules_of_products(

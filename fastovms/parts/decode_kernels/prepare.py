@@ -26,13 +26,18 @@ from fastovms.backend_stats import BackendStats
 from fastovms.backends.paged.backend import BackendExtension, MayGoOn
 from fastovms.backends.paged.preparing import prepared
 from fastovms.backends.processes import WorkerFailed
-from fastovms.config import EngineConfig
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
-from fastovms.engine.model.devices import is_cpu, reason_of
-from fastovms.engine.model.model import PagedModel, Precisions, RunnerFactory, as_float32
+from fastovms.engine.model.devices import reason_of
+from fastovms.engine.model.model import (
+    PagedGraph,
+    PagedModel,
+    Precisions,
+    RunnerFactory,
+    as_float32,
+)
 from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
 from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.system.disk import DiskCache, file_identity, key_of, read_file
+from fastovms.system.memory import num_usable_cpus
 
 if TYPE_CHECKING:
     from fastovms.parts.decode_kernels.few_rows import FewRowVariants
@@ -156,40 +161,38 @@ class DecodeKernels(BackendExtension):
             packed_weights_bytes=self._num_packed,
         )
 
-    def restore(self) -> bool:
+    def restore(self, kept: KeptKernels | None = None) -> bool:
         """Uses the kernels of an earlier start. Returns whether it is known which ones are to be
-        used, if any; otherwise they are to be prepared. Takes about a second."""
-        key = self._key()
-        kept = self._cache.find(_MEASURED, key)
+        used, if any; otherwise they are to be prepared.
+
+        Args:
+            kept: what was read while the model was compiled; None = it is to be read now.
+        """
+        model, key = self._model, self._key()
+        if kept is None or kept.key != key:
+            kept = read_kept(
+                key, model.graph, model.device, model.precisions, self._cache, self._has_adapters
+            )
         if kept is None:
             return False
-        try:
-            found = json.loads(read_file(kept / _FILE))
-            gains = {
-                way: {int(number): float(gain) for number, gain in gains.items()}
-                for way, gains in found["gains"].items()
-            }
-            if any(gains.values()) and not self._restore(key, gains, found["proof"]):
-                return False
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            self._cache.discard(kept)
+        if any(kept.gains.values()) and not self._use_kept(kept):
             return False
         self._is_decided = True
-        self._log(gains)
+        self._log(kept.gains)
         return True
 
-    def _restore(self, key: str, gains: Gains, proof: int) -> bool:
-        entry = self._cache.find(PACKED, key)
-        if entry is None:
-            return False
+    def _use_kept(self, kept: KeptKernels) -> bool:
+        """Returns whether the kernels compute the same as at the earlier start."""
+        variants = kept.variants
         try:
-            variants = self._variants(entry, has_operations=bool(gains.get(_PRODUCTS)))
-            if _proof(self._model, variants) == proof:
-                self._use(variants, gains)
+            if kept.gains.get(_PRODUCTS):
+                variants = self._variants(kept.entry, has_operations=True)
+            if variants is not None and _proof(self._model, variants) == kept.proof:
+                self._use(variants, kept.gains)
                 return True
-        except (OSError, ValueError) as error:
+        except Exception as error:
             logger.warning("decode kernels: %s", reason_of(error))
-        self._cache.discard(entry)
+        self._cache.discard(kept.entry)
         return False
 
     def prepare(self, may_go_on: MayGoOn) -> None:
@@ -213,7 +216,7 @@ class DecodeKernels(BackendExtension):
         except Exception as error:
             reason = str(error) if isinstance(error, _UnusedError) else reason_of(error)
             self.status = f"not used: {reason}"
-            logger.warning("decode kernels: %s", self.status)
+            logger.warning("decode kernels: not used: %s", reason)
 
     def _prepare(self, may_go_on: MayGoOn, wait: Callable[[], None], scratch: Path) -> Gains:
         from fastovms.parts.decode_kernels import check
@@ -252,16 +255,7 @@ class DecodeKernels(BackendExtension):
         )
 
     def _key(self) -> str:
-        """Returns the cache key: a hash of all that the packed weights, their check and the
-        measurement depend on."""
-        model, weights = self._model, self._model.graph.weights
-        properties = [model.precisions.large, model.precisions.small]
-        return key_of(
-            [__version__, ov.get_version(), version("numba"), _FORMAT],
-            [ov.Core().get_property(model.device, "FULL_DEVICE_NAME"), model.num_threads],
-            [{name: str(value) for name, value in (one or {}).items()} for one in properties],
-            file_identity([weights.with_suffix(".xml"), weights]),
-        )
+        return kernels_key(self._model.graph, self._model.device, self._model.precisions)
 
     def _variants(self, entry: Path, *, has_operations: bool) -> FewRowVariants:
         """Returns the variants over mapped weights; see `compile_few_rows`."""
@@ -334,54 +328,103 @@ class DecodeKernels(BackendExtension):
         if speeds:
             gain = f"up to {max(speeds):.1f} times as fast as OpenVINO"
             self.status = f"in use: {gain} in steps of few tokens"
+            logger.info("decode kernels: in use: %s in steps of few tokens", gain)
         else:
-            self.status = f"not used: {self._why_slow()}no faster than OpenVINO on this CPU"
-        logger.info("decode kernels: %s", self.status)
+            reason = f"{self._why_slow()}no faster than OpenVINO on this CPU"
+            self.status = f"not used: {reason}"
+            logger.info("decode kernels: not used: %s", reason)
         logger.debug("decode kernels: speed relative to OpenVINO by tokens a step: %s", gains)
 
 
-class WithoutKernels(BackendExtension):
-    """Says why a model does not use the kernels.
+def kernels_key(paged: PagedGraph, device: str, precisions: Precisions) -> str:
+    """Returns the cache key: a hash of all that the packed weights, their check and the measurement
+    depend on."""
+    properties = [precisions.large, precisions.small]
+    return key_of(
+        [__version__, ov.get_version(), version("numba"), _FORMAT],
+        [ov.Core().get_property(device, "FULL_DEVICE_NAME"), num_usable_cpus()],
+        [{name: str(value) for name, value in (one or {}).items()} for one in properties],
+        file_identity([paged.weights.with_suffix(".xml"), paged.weights]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeptKernels:
+    """What an earlier start has found.
 
     Attributes:
-        status: see `DecodeKernels`.
+        key: of the entries.
+        gains: of the variants; empty = OpenVINO is faster.
+        proof: see `_proof`.
+        entry: has the weights.
+        variants: have whole steps alone; None = they cannot be read.
     """
 
-    def __init__(self, reason: str) -> None:
-        self.status = f"not used: {reason}"
-
-    def add_stats(self, stats: BackendStats) -> BackendStats:
-        return replace(stats, decode_kernels=self.status)
-
-
-def why_no_kernels(model: PagedModel, config: EngineConfig) -> str | None:
-    """Returns why it is not worth trying the decode kernels; None = it is."""
-    if config.decode_kernels == "off":
-        return "--decode-kernels off"
-    if not is_cpu(model.device):
-        return f"the model runs on {model.device}"
-    if model.is_batch_invariant:
-        return "with --precision exact a text depends on nothing that is computed beside it"
-    if model.states is not None:
-        return "the model has states besides attention, which they do not support"
-    if model.graph.weights.stat().st_size <= EXACT_WEIGHTS_SIZE:
-        return "the model is so small that it stays in the caches of the CPU"
-    return None
+    key: str
+    gains: Gains
+    proof: int
+    entry: Path
+    variants: FewRowVariants | None = None
 
 
-def kernels_of(
-    model: PagedModel, config: EngineConfig, cache: DiskCache, max_model_len: int
-) -> DecodeKernels | WithoutKernels:
-    """Returns the extension that has the decode kernels used or prepared, or says why they are not
-    used. See `DecodeKernels`."""
-    why_not = why_no_kernels(model, config)
-    if why_not is not None:
-        return WithoutKernels(why_not)
-    kernels = DecodeKernels(
-        model, cache, max_model_len=max_model_len, has_adapters=config.serves_adapters
+def read_kept(
+    key: str,
+    paged: PagedGraph,
+    device: str,
+    precisions: Precisions,
+    cache: DiskCache,
+    has_adapters: bool,
+) -> KeptKernels | None:
+    """Returns what an earlier start has found, with whole steps over mapped weights, which takes
+    about a second; None = nothing, or what is there was damaged and is deleted."""
+    measured, entry = cache.find(_MEASURED, key), cache.find(PACKED, key)
+    if measured is None or entry is None:
+        return None
+    try:
+        found = json.loads(read_file(measured / _FILE))
+        gains = {
+            way: {int(number): float(gain) for number, gain in gains.items()}
+            for way, gains in found["gains"].items()
+        }
+        proof = int(found["proof"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        cache.discard(measured)
+        return None
+    kept = KeptKernels(key, gains, proof, entry)
+    if not any(gains.values()):
+        return kept
+    try:
+        return replace(
+            kept, variants=_read_whole_steps(entry, paged, device, precisions, has_adapters)
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("decode kernels: %s", reason_of(error))
+        cache.discard(entry)
+        return None
+
+
+def _read_whole_steps(
+    entry: Path, paged: PagedGraph, device: str, precisions: Precisions, has_adapters: bool
+) -> FewRowVariants:
+    from fastovms.engine.kernels.assembler import WeightStore
+    from fastovms.engine.kernels.compiler import compile_kernels
+    from fastovms.engine.kernels.whole_steps import CacheShape
+    from fastovms.parts.decode_kernels.few_rows import FewRowVariants, whole_steps
+    from fastovms.parts.decode_kernels.kept import KeptWeights
+
+    kept = KeptWeights(entry)
+    kernels = compile_kernels(kept.facts["instructions"], kept.facts["num_threads"])
+    store = WeightStore(kernels, kept.room_for)
+    cache = kept.facts["cache"]
+    makers, adapted = whole_steps(
+        paged.model,
+        None if cache is None else CacheShape(**cache),
+        store,
+        device,
+        precisions,
+        has_adapters=has_adapters,
     )
-    kernels.restore()
-    return kernels
+    return FewRowVariants(makers, {}, store, adapted)
 
 
 def _result_of(preparation: Preparation, may_go_on: MayGoOn) -> Path:

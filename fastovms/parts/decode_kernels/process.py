@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -54,9 +55,15 @@ def prepare(given: Preparation) -> Prepared:
 
     def fill(directory: Path) -> None:
         layers = check.compile_cut(paged, given.device, given.precisions)
-        with written_weights(directory, {"instructions": kernels.instructions}) as written:
+        shape = cache_shape(layers.cache_inputs)
+        facts = {
+            "instructions": kernels.instructions,
+            "num_threads": given.num_threads,
+            "cache": None if shape is None else asdict(shape),
+        }
+        with written_weights(directory, facts) as written:
             store = WeightStore(kernels, written.room_for)
-            pack_weights(paged, store, cache_shape(layers.cache_inputs))
+            pack_weights(paged, store, shape)
         wrong = check.why_wrong(layers, store)
         if wrong is not None:
             raise _WrongError(wrong)

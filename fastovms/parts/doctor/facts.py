@@ -21,7 +21,7 @@ from fastovms.api.rendering import load_chat
 from fastovms.backends.model_files import read_model_info
 from fastovms.backends.model_task import graph_file, takes_images
 from fastovms.config import EngineConfig, HttpConfig
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, ExportedModel
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, ExportedModel, why_no_kernels
 from fastovms.engine.model.devices import (
     AUTO,
     MemoryReader,
@@ -31,7 +31,7 @@ from fastovms.engine.model.devices import (
 )
 from fastovms.errors import FastovmsError, UnsupportedModel
 from fastovms.http.listeners import TcpAddress, parse_address
-from fastovms.parts.decode_kernels.prepare import BEING_PREPARED, kernels_of
+from fastovms.parts.decode_kernels.prepare import DecodeKernels
 from fastovms.parts.tuning import measurement as tuning
 from fastovms.parts.tuning.idle import find_kept, read_files
 from fastovms.server_config import ModelConfig, SecurityConfig, StateConfig
@@ -515,9 +515,13 @@ def _run(files: ExportedModel, engine: EngineConfig, cache: DiskCache, *, runs: 
     if kept is not None:
         choices = sorted(choices, key=lambda choice: choice.name != kept.name)
     precisions, model = files.compile(choices)
-    kernels = kernels_of(model, engine, cache, files.max_model_len).status
-    if kernels == BEING_PREPARED:
+    why_not = why_no_kernels(model, engine)
+    kernels = f"not used: {why_not}"
+    if why_not is None:
+        decode_kernels = DecodeKernels(model, cache, max_model_len=files.max_model_len)
         kernels = "not known: a server finds it out beside the first requests for this model"
+        if decode_kernels.restore():
+            kernels = decode_kernels.status
     seconds = None
     if runs:
         times: Mapping[str, tuning.Times] = tuning.measure(

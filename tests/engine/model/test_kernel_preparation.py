@@ -16,13 +16,18 @@ import pytest
 
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
-from fastovms.app.paged import SingleRows
+from fastovms.app.paged import SingleRows, WithoutKernels
 from fastovms.backend_stats import BackendStats
 from fastovms.backends.paged.backend import BackendExtension
 from fastovms.backends.processes import WorkerFailed
 from fastovms.config import EngineConfig
 from fastovms.engine.kernels.low_rank import pack_adapter
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, ExportedModel, load_model
+from fastovms.engine.model.compilation import (
+    EXACT_WEIGHTS_SIZE,
+    ExportedModel,
+    load_model,
+    why_no_kernels,
+)
 from fastovms.engine.model.kv_cache import States
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.step_inputs import StepLayout

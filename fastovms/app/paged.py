@@ -33,6 +33,7 @@ from fastovms.backends.paged.preparing import prepared
 from fastovms.config import EngineConfig
 from fastovms.engine.extensions import BeamSearches, EngineExtensions
 from fastovms.engine.model.compilation import (
+    EXACT_WEIGHTS_SIZE,
     ExportedModel,
     compile_single_rows,
     why_no_kernels,

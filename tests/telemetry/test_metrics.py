@@ -42,10 +42,12 @@ def test_means_need_more_than_one_token_and_a_duration(
 
 
 NOT_EXPORTED = {
-    "num_steps", "num_prefill_tokens", "block_size", "num_free_blocks", "step_allowance", "decode_kernels",
+    "num_steps", "num_prefill_tokens", "block_size", "num_free_blocks", "step_allowance",
+    "decode_kernels",
 }  # fmt: skip
 """`step_seconds` counts the steps, `kv_cache_usage_perc` and `cache_config_info` tell of the
-blocks, `num_prompt_tokens` of prompts, and only the watch needs the allowance."""
+blocks, `num_prompt_tokens` of prompts, `decode_kernels_info` of the kernels, and only
+the watch needs the allowance."""
 
 
 def numbered(statistics: type, first: int) -> dict[str, int]:

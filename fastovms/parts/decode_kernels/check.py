@@ -110,7 +110,7 @@ def why_wrong(model: PagedModel, store: WeightStore, *, is_long: bool = True) ->
     Returns:
         What is wrong, in words; None = nothing.
     """
-    own = compile_few_rows(model, store)
+    own = compile_few_rows(model, store, has_operations=False)
     if own is None:
         return "a layer of each kind cannot be computed"
     starts = (0, _text_length(model.graph)) if is_long else (0,)

@@ -56,7 +56,7 @@ _SHARE: Final = 8
 
 _MAX_WAIT: Final = 5.0
 
-_FORMAT: Final = 3
+_FORMAT: Final = 4
 """The version of what is kept and of how it is checked; a new version invalidates kept entries."""
 
 PACKED: Final = "packed"
@@ -186,7 +186,7 @@ class DecodeKernels(BackendExtension):
         variants = kept.variants
         try:
             if kept.gains.get(_PRODUCTS):
-                variants = self._variants(kept.entry, has_operations=True)
+                variants = self._variants(kept.entry)
             if variants is not None and _proof(self._model, variants) == kept.proof:
                 self._use(variants, kept.gains)
                 return True
@@ -220,13 +220,11 @@ class DecodeKernels(BackendExtension):
 
     def _prepare(self, may_go_on: MayGoOn, wait: Callable[[], None], scratch: Path) -> Gains:
         from fastovms.parts.decode_kernels import check
-        from fastovms.parts.decode_kernels.step_program import StepProgramRunner
 
         preparation = self._preparation(scratch)
         entry = _result_of(preparation, may_go_on)
         wait()
-        is_limited = StepProgramRunner.max_context_len is not None
-        variants = self._variants(entry, has_operations=is_limited)
+        variants = self._variants(entry)
         model = self._model
         if check.differs(model, variants, wait):
             _result_of(replace(preparation, entry=entry), may_go_on)
@@ -257,7 +255,7 @@ class DecodeKernels(BackendExtension):
     def _key(self) -> str:
         return kernels_key(self._model.graph, self._model.device, self._model.precisions)
 
-    def _variants(self, entry: Path, *, has_operations: bool) -> FewRowVariants:
+    def _variants(self, entry: Path) -> FewRowVariants:
         """Returns the variants over mapped weights; see `compile_few_rows`."""
         from fastovms.engine.kernels.assembler import WeightStore
         from fastovms.engine.kernels.compiler import compile_kernels
@@ -268,7 +266,7 @@ class DecodeKernels(BackendExtension):
         kernels = compile_kernels(kept.facts["instructions"], self._model.num_threads)
         store = WeightStore(kernels, kept.room_for)
         variants = compile_few_rows(
-            self._model, store, has_adapters=self._has_adapters, has_operations=has_operations
+            self._model, store, has_adapters=self._has_adapters, has_operations=False
         )
         if variants is None:
             raise _UnusedError("OpenVINO lays the cache out differently")

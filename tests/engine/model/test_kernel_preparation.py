@@ -37,8 +37,6 @@ from fastovms.parts.decode_kernels.prepare import (
     DecodeKernels,
     Preparation,
     Prepared,
-    WithoutKernels,
-    why_no_kernels,
 )
 from fastovms.parts.decode_kernels.step_program import AdaptedStepRunner
 from fastovms.server_config import DEMO_MODEL

@@ -3,12 +3,10 @@
 A tile of queries, those of a few tokens of one sequence that share a head of keys, reads the part
 once. Numbers of the cache are converted in registers. What a cache of 8 bits scales them by is
 applied to queries and weights, of which there are fewer: a score is the product of the scaled query
-and the integers, less a number for each block. The order of sums depends on positions in the text
-alone, so that a token gets the same bits whatever else is in its step.
+and the integers, less a number for each block.
 
-On one core of a Xeon with AVX-512, a token of the text cost 64 ns for each head of keys of 64
-numbers and three queries when tiles of f32 were made of the cache first; see
-`bench/results/performance.md`.
+With a cache of 8 bits, a token of the text takes 0.5 to 0.65 of the time that it took when tiles of
+f32 were made of the cache for one row of queries; see `bench/results/performance.md`.
 """
 
 # The types are in numba's signatures.
@@ -18,6 +16,8 @@ numbers and three queries when tiles of f32 were made of the cache first; see
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import product
 from typing import Any, Final
 
 import numba
@@ -41,6 +41,10 @@ _KEYS: Final = 4
 
 _MAX_QUERIES: Final = 4
 """The most queries that a form of the code is for."""
+
+_MAX_CONVERTING: Final = 8
+"""The most queries for which numbers of the cache are converted wherever they are read. For more,
+a block is converted once."""
 
 
 class _AttentionCode(VectorCode):
@@ -167,6 +171,18 @@ class _AttentionCode(VectorCode):
                     for place, total in zip(row, totals, strict=True):
                         self.store(builder.load(total), place)
 
+    def emit_numbers(
+        self, _: int, source: Value, row_bytes: Value, num_rows: Value, size: Value, target: Value
+    ) -> None:
+        """Emits the conversion of rows of the cache to f32 [num_rows, size]."""
+        builder = self.builder
+        num_vectors = builder.udiv(size, i64(self._lanes))
+        with Loop(builder, num_rows) as row, Loop(builder, num_vectors) as vector:
+            column = builder.mul(vector, i64(self._lanes))
+            numbers = self._numbers(builder.add(source, builder.mul(row, row_bytes)), column)
+            place = builder.add(builder.mul(row, size), column)
+            self.store(numbers, builder.add(target, builder.mul(place, i64(4))))
+
     def _numbers(self, address: Value, column: Value) -> Value:
         """Loads numbers of the cache as f32."""
         builder = self.builder
@@ -188,52 +204,67 @@ class _AttentionCode(VectorCode):
 
     def _sums(self, vectors: list[Value]) -> Value:
         """Returns the sum of each of four vectors, as a vector of four."""
-        starts = range(0, self._lanes, 4)
-        other = self._lanes
-        low = [b + n for b in starts for n in (0, other, 1, other + 1)]
-        high = [b + n for b in starts for n in (2, other + 2, 3, other + 3)]
-        pairs = [self._added(vectors[i], vectors[i + 1], low, high) for i in (0, 2)]
-        low = [b + n for b in starts for n in (0, 1, other, other + 1)]
-        high = [b + n for b in starts for n in (2, 3, other + 2, other + 3)]
-        total = self._added(pairs[0], pairs[1], low, high)
+        builder = self.builder
+        first, second, third, fourth = self._transposed(vectors)
+        total = builder.fadd(builder.fadd(first, second), builder.fadd(third, fourth))
         lanes = self._lanes
         while lanes > 4:
             lanes //= 2
-            total = self._added(total, total, list(range(lanes)), list(range(lanes, 2 * lanes)))
+            halves = (range(lanes), range(lanes, 2 * lanes))
+            total = builder.fadd(*(self._chosen(total, total, half) for half in halves))
         return total
 
-    def _added(self, a: Value, b: Value, low: list[int], high: list[int]) -> Value:
-        """Returns the sum of two choices of the lanes of two vectors."""
-        builder = self.builder
-        chosen = (ir.Constant(ir.VectorType(I32, len(one)), one) for one in (low, high))
-        first, second = (builder.shuffle_vector(a, b, one) for one in chosen)
-        return builder.fadd(first, second)
+    def _transposed(self, vectors: list[Value]) -> list[Value]:
+        """Returns four vectors, of which the n-th has in each four of lanes what each of the given
+        ones has in the n-th lane of the four."""
+        starts, other = range(0, self._lanes, 4), self._lanes
+        low = [start + n for start in starts for n in (0, other, 1, other + 1)]
+        high = [start + n for start in starts for n in (2, other + 2, 3, other + 3)]
+        pairs = [
+            [self._chosen(vectors[n], vectors[n + 1], lanes) for n in (0, 2)]
+            for lanes in (low, high)
+        ]
+        low = [start + n for start in starts for n in (0, 1, other, other + 1)]
+        high = [start + n for start in starts for n in (2, 3, other + 2, other + 3)]
+        return [self._chosen(pair[0], pair[1], lanes) for pair in pairs for lanes in (low, high)]
+
+    def _chosen(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
+        """Returns some lanes of two vectors, of which the second one's come after the first's."""
+        numbers = list(lanes)
+        chosen = ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
+        return self.builder.shuffle_vector(a, b, chosen)
 
 
-def _in_form(bits: Any, num_queries: Any, emit: Any) -> Any:
+def _in_form(emit: Any, max_queries: int = _MAX_QUERIES) -> Any:
     """Returns a generator of code that chooses the form when it runs. The arguments begin with
     lanes, which are known when it is compiled, bits, and the number of queries."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         lanes = signature.args[0].literal_value
-        for known_bits in _BITS:
-            for known in range(1, _MAX_QUERIES * lanes // 16 + 1):
-                is_form = builder.and_(
-                    builder.icmp_signed("==", arguments[1], i64(known_bits)),
-                    builder.icmp_signed("==", arguments[2], i64(known)),
-                )
-                with builder.if_then(is_form):
-                    emit(_AttentionCode(builder, lanes, known_bits), known, *arguments[3:])
+        most = max(max_queries * lanes // 16, 1)
+        for bits, known in product(_BITS, range(1, most + 1)):
+            is_form = builder.and_(
+                builder.icmp_signed("==", arguments[1], i64(bits)),
+                builder.icmp_signed("==", arguments[2], i64(known)),
+            )
+            with builder.if_then(is_form):
+                emit(_AttentionCode(builder, lanes, bits), known, *arguments[3:])
         return context.get_dummy_value()
 
     return generate
+
+
+def _numbers(
+    _: Any, lanes: Any, bits: Any, one: Any, a: Any, b: Any, c: Any, d: Any, e: Any
+) -> Any:
+    return numba.void(lanes, bits, one, a, b, c, d, e), _in_form(_AttentionCode.emit_numbers, 1)
 
 
 def _scores(
     _: Any, lanes: Any, bits: Any, num: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any
 ) -> Any:
     given = (lanes, bits, num, a, b, c, d, e, f)
-    return numba.void(*given), _in_form(bits, num, _AttentionCode.emit_scores)
+    return numba.void(*given), _in_form(_AttentionCode.emit_scores)
 
 
 def _values(
@@ -252,9 +283,10 @@ def _values(
     i: Any,
 ) -> Any:
     given = (lanes, bits, num, a, b, c, d, e, f, g, h, i)
-    return numba.void(*given), _in_form(bits, num, _AttentionCode.emit_values)
+    return numba.void(*given), _in_form(_AttentionCode.emit_values)
 
 
+_emit_numbers: Any = intrinsic(prefer_literal=True)(_numbers)
 _emit_scores: Any = intrinsic(prefer_literal=True)(_scores)
 _emit_values: Any = intrinsic(prefer_literal=True)(_values)
 _helper: Any = numba.njit(inline="never", **KERNEL_OPTIONS)
@@ -316,7 +348,7 @@ def _weigh(scores, low, high, count, excess, largest, total, factor):
     for t in range(low, high):
         s[t] = exponential(s[t] - shift)
     added = np.float32(0)
-    for t in range(count):  # always as many, for the same order of sums
+    for t in range(count):
         added += s[t]
     shrunk = exponential(before - top)
     floats_at(largest)[0], floats_at(factor)[0] = top, shrunk
@@ -354,7 +386,8 @@ def _clear(target, count, value):
 @_helper
 def _room(num, size, block_size):
     """Returns memory for what `_attend` makes of `num` queries."""
-    return np.empty(num * (2 * size + block_size + 3) + 2 * block_size, np.float32)
+    of_block = block_size * (size + 2)
+    return np.empty(num * (2 * size + block_size + 3) + of_block, np.float32)
 
 
 @_helper
@@ -394,6 +427,9 @@ def _attend(
     factors = weights + num * of_query
     excess, excess_of_values = factors + 4 * num, factors + 8 * num
     scales, zeros = factors + 12 * num, factors + 12 * num + of_query
+    tile = zeros + of_query
+    is_wide = num > _MAX_CONVERTING
+    own_bits = 32 if is_wide else bits
     largest = result + 4 * num * size
     total = largest + 4 * num
     _clear(result, num * size, np.float32(0))
@@ -417,16 +453,20 @@ def _attend(
         if bits == 8:
             _scale_for_block(scaled, num, size, at, folded, excess)
             _read_scales(at_values, place, place + count, value_row, scales, zeros)
-        lead = place % 4  # keys are multiplied in the same fours whatever the first one is
-        at_keys = at + header + (place - lead) * key_row
+        lead = place % _KEYS
+        fours = (lead + count + _KEYS - 1) // _KEYS
+        own_keys = at + header + (place - lead) * key_row
+        if is_wide:
+            _emit_numbers(lanes, bits, 1, own_keys, key_row, _KEYS * fours, size, tile)
+            own_keys = tile
         for n in range(0, num, max_queries):
             _emit_scores(
                 lanes,
-                bits,
+                own_bits,
                 min(num - n, max_queries),
                 folded + 4 * n * size,
-                at_keys,
-                (lead + count + 3) // 4,
+                own_keys,
+                fours,
                 size,
                 weights + n * of_query + 4 * (place - lead),
                 of_query,
@@ -443,15 +483,19 @@ def _attend(
             if bits == 8:
                 of_values = _scale_weights(own, block_size, scales, zeros)
                 floats_at(excess_of_values)[n] = of_values
+        own_values, own_row = at_values + value_header + place * value_row, value_row
+        if is_wide:
+            _emit_numbers(lanes, bits, 1, own_values, value_row, count, size, tile)
+            own_values, own_row = tile, 4 * size
         for n in range(0, num, max_queries):
             _emit_values(
                 lanes,
-                bits,
+                own_bits,
                 min(num - n, max_queries),
                 weights + n * of_query + 4 * place,
                 of_query,
-                at_values + value_header + place * value_row,
-                value_row,
+                own_values,
+                own_row,
                 count,
                 size,
                 result + 4 * n * size,

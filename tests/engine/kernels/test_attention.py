@@ -120,14 +120,3 @@ def test_attention_is_that_of_the_numbers_in_the_cache(
                 np.testing.assert_allclose(largest[row], scores.max(-1), rtol=1e-4, atol=1e-4)
                 np.testing.assert_allclose(totals[row], weights.sum(-1), rtol=2e-4)
                 np.testing.assert_allclose(sums[row], weights @ values, rtol=0, atol=2e-3)
-
-
-def test_attention_of_a_row_does_not_depend_on_other_rows(kernels: Kernels) -> None:
-    cache, group = random_cache(64, 8), 3
-    queries = np.random.default_rng(0).normal(size=(8, group, 64)).astype(np.float32)
-    together = attend(kernels, cache, queries, 1, 120, 0, 0, 127, 8)
-    for row in range(8):
-        end = 120 + row
-        alone = attend(kernels, cache, queries[row : row + 1], 1, end, 0, 0, end, 8)
-        for one, other in zip(alone, together, strict=True):
-            assert np.array_equal(one[0], other[row])

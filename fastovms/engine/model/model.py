@@ -166,6 +166,11 @@ class Runner(Protocol):
         """The longest text, in tokens, that it is for; None = any."""
 
     @property
+    def max_long_chunk(self) -> int | None:
+        """The most tokens of one sequence that it is for after a text of more than
+        `MAX_SHORT_TEXT`; None = any."""
+
+    @property
     def hidden_states(self) -> Floats | None:
         """Returns the hidden states of the last step; see `Model.hidden_states`."""
 
@@ -215,6 +220,7 @@ class StepRunner:
     """
 
     max_context_len: int | None = None
+    max_long_chunk: int | None = None
 
     def __init__(self, compiled: ov.CompiledModel, *, is_on_gpu: bool) -> None:
         self._request = compiled.create_infer_request()
@@ -352,6 +358,9 @@ class PagedGraph:
 MAX_SMALL_STEP = 48
 """The maximum number of tokens of a small step. With AMX and models of 135M and 500M parameters f32
 takes 0.83 to 0.89 of bf16's time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
+
+MAX_SHORT_TEXT = 2048
+"""See `Runner.max_long_chunk`."""
 
 MAX_SMALL_PROMPT_CONTEXT = 1024
 """The longest context, in tokens, of a small step that has part of a prompt in it: beyond it,
@@ -695,5 +704,7 @@ class PagedModel:
 
 def _has_room(runner: Runner, inputs: StepInputs) -> bool:
     """Returns whether a runner is for texts as long as those of a step."""
-    limit = runner.max_context_len
-    return limit is None or bool(inputs.max_context_len <= limit)
+    length, limit, most = inputs.max_context_len, runner.max_context_len, runner.max_long_chunk
+    if most is not None and length > MAX_SHORT_TEXT:
+        return bool(np.diff(inputs.subsequence_begins).max() <= most)
+    return limit is None or bool(length <= limit)

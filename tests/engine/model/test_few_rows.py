@@ -237,6 +237,21 @@ def test_long_texts_are_left_to_the_next_way(
         mixed.infer(layout.finish(array("q", (last,))))
 
 
+@pytest.mark.parametrize(("size", "is_ours"), [(16, True), (17, False)])
+def test_large_chunks_of_long_texts_are_left_to_openvino(
+    ours: PagedModel, monkeypatch: pytest.MonkeyPatch, size: int, is_ours: bool
+) -> None:
+    monkeypatch.setattr("fastovms.engine.model.model.MAX_SHORT_TEXT", 30)
+    infer = Mock(side_effect=StepProgramRunner.infer, autospec=True)
+    monkeypatch.setattr(StepProgramRunner, "infer", lambda *given: infer(*given))
+    layout = StepLayout(ours.block_size)
+    ours.allocate_cache(2)
+    last = layout.add(TEXT, 20, 20 + size, array("i", (0, 1)))
+    ours.infer(layout.finish(array("q", (last,))))
+    is_whole = any(isinstance(one[0], StepProgramRunner) for one in ours._few_rows.values())
+    assert infer.called is (is_ours and is_whole)
+
+
 def test_dense_weights_are_left_to_openvino(tiny_models: dict[str, Path], kernels: Kernels) -> None:
     assert compile_few_rows(load_model(tiny_models["tiny-fp32"]), WeightStore(kernels)) is None
 

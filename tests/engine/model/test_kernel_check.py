@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from openvino import opset13
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from fastovms.engine.kernels.assembler import WeightStore
+from fastovms.engine.kernels.attention import ARGUMENTS
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
+from fastovms.engine.kernels.programs import SEGMENT
 from fastovms.engine.kernels.segments import normalization_of
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
@@ -202,6 +205,28 @@ def test_other_places_in_the_cache_are_refused(
         return infer(runner, inputs._replace(past_lens=past_lens))
 
     monkeypatch.setattr(StepProgramRunner, "infer", shifted)
+    assert why_wrong(model, variants) is not None
+
+
+@pytest.mark.parametrize("first", [0, SEGMENT])
+def test_a_wrong_segment_of_the_attention_is_refused(
+    model: PagedModel, kernels: Kernels, first: int
+) -> None:
+    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * ARGUMENTS)
+    attend = kind(kernels.attend)
+
+    @kind
+    def wrong(*given: int) -> None:
+        attend(*given)
+        num_rows, begin, size, group, result = (given[n] for n in (2, 8, 11, 12, 16))
+        if begin // SEGMENT * SEGMENT == first:
+            room = (ctypes.c_float * (num_rows * group * size)).from_address(result)
+            np.frombuffer(room, np.float32)[:] *= 0.5
+
+    address = ctypes.cast(wrong, ctypes.c_void_p).value
+    variants = variants_of(model, replace(kernels, attend=address))
+    if not variants.whole:
+        pytest.skip("attention is OpenVINO's")
     assert why_wrong(model, variants) is not None
 
 

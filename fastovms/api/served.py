@@ -372,6 +372,9 @@ class ModelHolder(Protocol):
     def seconds_to_leave(self, name: str) -> float | None:
         """Returns the seconds that a model stays loaded without requests; None = without limit."""
 
+    def is_permanent(self, name: str) -> bool:
+        """Returns whether a model always stays loaded."""
+
     def dismiss(self, name: str) -> None:
         """Unloads a model when its last request has ended; returns at once."""
 

@@ -57,6 +57,9 @@ class Holder:
         self.loads_on_demand = loads_on_demand
         self.dismissed: list[str] = []
 
+    def is_permanent(self, name: str) -> bool:
+        return False
+
     def dismiss(self, name: str) -> None:
         self.dismissed.append(name)
 

@@ -564,6 +564,35 @@ def test_model_of_another_group_waits_until_the_loaded_group_is_unloaded() -> No
     models.check()
 
 
+def test_group_of_several_idle_times_leaves_after_the_longest() -> None:
+    models = grouped(a=group("x", 30), b=group("x", 90))
+    for name in ("a", "b"):
+        load(models, name, 0)
+        models.release(name, 0)
+    assert models.next_move(89) is None
+    for name in ("a", "b"):
+        assert models.next_move(90) == Move(UNLOAD, name)
+        models.unloaded()
+
+
+def test_busy_models_of_another_group_all_leave_for_one_that_waits() -> None:
+    models = grouped(a=group("x"), b=group("x"), c=group("y"))
+    for name in ("a", "b"):
+        load(models, name, 0)
+    models.wait("c", 1)
+    assert models.next_move(7) is None
+    assert [model.name for model in models if model.leaves] == ["a", "b"]
+
+
+def test_groups_exclude_nothing_where_all_models_stay_loaded() -> None:
+    models = residency()
+    for name in ("x", "y"):
+        models.add(name, 10, group(name), is_loaded=name == "x")
+    assert not models.loads_on_demand
+    models.wait("y", 1)
+    assert models.next_move(1) == Move(LOAD, "y")
+
+
 def test_permanent_models_make_no_room_and_do_not_count() -> None:
     models = residency("a", "b", max_loaded_models=1, idle_unload=60)
     models.add("stays", 10, group("permanent", 1))

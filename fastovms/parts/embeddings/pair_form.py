@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from jinja2 import TemplateError
 
 from fastovms.backends.model_task import LOGIT_SCORE
 from fastovms.errors import InvalidField
@@ -76,9 +79,14 @@ class PairForm:
         messages = [
             {"role": role, "content": text} for role, text in given.items() if text is not None
         ]
-        prompt = self.render(
-            {**self.tokens, "messages": messages, "tools": None, "add_generation_prompt": True}
-        )
+        try:
+            prompt = self.render(
+                {**self.tokens, "messages": messages, "tools": None, "add_generation_prompt": True}
+            )
+        except TemplateError as error:
+            raise InvalidField(
+                f"instruct cannot be used with the template of the model: {error}", param="instruct"
+            ) from error
         before, *rest = prompt.split(_QUERY)
         between, *last = rest[0].split(_DOCUMENT) if len(rest) == 1 else [""]
         if len(last) != 1:
@@ -89,9 +97,10 @@ class PairForm:
         return FixedTexts(before, between, last[0])
 
     def is_written(self, queries: Iterable[str]) -> bool:
-        """Returns whether a client, or the operator, has already written the prompt itself."""
+        """Returns whether a client, or the operator, has already written the prompt itself, in
+        every query."""
         start = self.fixed_texts().before[:_START]
-        return bool(start) and any(query.startswith(start) for query in queries)
+        return bool(start) and all(query.startswith(start) for query in queries)
 
 
 def find_pair_form(
@@ -99,21 +108,26 @@ def find_pair_form(
 ) -> PairForm | None:
     """Returns the form of a reranker's prompt: that of `override`, a chat template or its file, or
     of a chat template of the model with the roles of query and document, or that of
-    Qwen3-Reranker's card; None = no form is known. Raises ConfigurationError if a file is broken.
+    Qwen3-Reranker's card; None = no form is known. An `override` that does not show a query and a
+    document is that of other models, which chat. Raises ConfigurationError if a file is broken.
     `config` is the content of config.json."""
     sources = [source for source in find_templates(model_dir).values() if _has_roles(source)]
-    if override is not None:
-        sources = [override if isinstance(override, str) else read_text(override)]
     if not sources and config.get("model_type") == "qwen3":
         sources = [_QWEN3]
-    if not sources:
-        logger.warning(
-            "%s has no template with the roles query and document: a query and its document are "
-            "joined as they are; --chat-template gives a template",
-            model_dir,
-        )
-        return None
-    return PairForm(compile_template(sources[0]), special_tokens(model_dir), _prompt(model_dir))
+    if override is not None:
+        sources.insert(0, override if isinstance(override, str) else read_text(override))
+    tokens, prompt = special_tokens(model_dir), _prompt(model_dir)
+    for source in sources:
+        form = PairForm(compile_template(source), tokens, prompt)
+        with suppress(InvalidField):
+            form.fixed_texts()
+            return form
+    logger.warning(
+        "%s has no template with the roles query and document: a query and its document are "
+        "joined as they are; --chat-template gives a template",
+        model_dir,
+    )
+    return None
 
 
 def _has_roles(source: str) -> bool:

@@ -73,6 +73,11 @@ def read_pair_options(
             f"instruct cannot be used with the model {model.info.name}, which reads no instruction",
             param="instruct",
         )
+    if body.instruct is not None and len(body.instruct) > _MAX_INSTRUCT:
+        raise InvalidField(
+            f"instruct must have at most {_MAX_INSTRUCT} characters, not {len(body.instruct)}",
+            param="instruct",
+        )
     if length and model.joins_pairs and model.form is None:
         raise InvalidField(
             f"max_tokens_per_doc cannot be used with the model {model.info.name}, which reads a "
@@ -89,6 +94,10 @@ def read_pair_options(
         length or None,
         body.instruct,
     )
+
+
+_MAX_INSTRUCT: Final = 16_000
+"""Characters that are tokenized at once, which takes some milliseconds."""
 
 
 class Pair(NamedTuple):
@@ -275,11 +284,15 @@ async def score_pairs(
         return await _alike(call, texts, pairs, options)
     template, config = model.texts.pair, model.config
     form = model.form
-    if form is not None and not form.is_written(texts.queries):
+    is_written = form is not None and form.is_written(texts.queries)
+    if is_written and (options.instruct is not None or options.max_document_tokens):
+        name = "max_tokens_per_doc" if options.instruct is None else "instruct"
+        raise InvalidField(f"{name} cannot be used with a query that is a whole prompt", param=name)
+    if form is not None and not is_written:
         fixed = form.fixed_texts(options.instruct)
         encoded, owners = await _prompted(model, fixed, texts, pairs, options, client)
     elif template is None or model.joins_pairs:
-        encoded = await _joined(model, texts, pairs, options, client)
+        encoded = await _joined(model, texts, pairs, options, client, is_whole=is_written)
         owners = list(range(len(pairs)))
     else:
         first = instructed(texts.queries, config.query_instruction)
@@ -348,13 +361,18 @@ async def _joined(
     pairs: Sequence[Pair],
     options: PairOptions,
     client: str,
+    *,
+    is_whole: bool,
 ) -> list[EncoderText]:
-    """Returns each pair as one text: the query, then the document."""
+    """Returns each pair as one text: the query, then the document. `is_whole` says whether they
+    are the whole prompt, without instructions."""
     room = options.max_tokens - model.texts.num_added
     limit = TextLimit(room, options.truncates, max_together=_MAX_TOKENS)
     check_texts(model, texts.queries, texts.query_names, limit)
     check_texts(model, texts.documents, texts.document_names, limit)
-    before, between = model.config.query_instruction, model.config.document_instruction
+    config = model.config
+    before = "" if is_whole else config.query_instruction
+    between = "" if is_whole else config.document_instruction
     joined: list[InputText] = [
         (before, texts.queries[query], between, texts.documents[document])
         for query, document in pairs
@@ -435,6 +453,8 @@ async def _paired(
     tokens = PairTokens(queries, documents)
     fit = partial(fit_pairs, pairs, tokens, texts, options, room, model.info, _MAX_TOKENS)
     fitted: list[FittedPair] = fit() if len(pairs) == 1 else await model.tokenizing.run(client, fit)
+    if len(fitted) * template.num_added > _MAX_TOKENS:
+        raise together_exceeded(_MAX_TOKENS, "instruct" if options.instruct else "documents")
     found: list[EncoderText] = []
     for start in range(0, len(fitted), _PIECE_PAIRS):
         piece = fitted[start : start + _PIECE_PAIRS]

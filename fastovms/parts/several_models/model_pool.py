@@ -69,6 +69,8 @@ def departure(
         yield Departure(True, False, _warnings(model, reason))
     elif not request.caller.is_admin:
         yield Departure(True, False, _warnings(model, "only an operator may unload it"))
+    elif holder.is_permanent(model.resident):
+        yield Departure(True, False, _warnings(model, "it is permanent"))
     else:
         try:
             yield Departure(True, True, ())
@@ -391,6 +393,10 @@ class ModelPool:
     def seconds_to_leave(self, name: str) -> float | None:
         """Returns the seconds that a model stays loaded without requests; None = without limit."""
         return self._residency.seconds_to_leave(name, self._clock())
+
+    def is_permanent(self, name: str) -> bool:
+        """Returns whether a model always stays loaded."""
+        return self._residency.is_permanent(name)
 
     def dismiss(self, name: str) -> None:
         """Unloads a model when its last request has ended; returns at once."""

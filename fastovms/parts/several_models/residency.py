@@ -191,6 +191,10 @@ class Residency:
         at = self._unload_at(model)
         return (self._idle_time(model) or None) if at is None else max(0.0, at - now)
 
+    def is_permanent(self, name: str) -> bool:
+        """Returns whether a model always stays loaded."""
+        return self._models[name].policy.is_permanent
+
     def retry_now(self, name: str) -> None:
         """Allows an immediate retry of a model that failed to load."""
         self._models[name].retry_at = 0.0
@@ -305,6 +309,11 @@ class Residency:
             return [model]
         return [other for other in self if other.policy.group == model.policy.group]
 
+    def _excludes(self, one: Resident, other: Resident) -> bool:
+        """Returns whether two models are never in memory at once, by their groups; where models
+        are not loaded on demand, all stay."""
+        return self.loads_on_demand and one.policy.excludes(other.policy)
+
     def _idle_time(self, model: Resident) -> float:
         """Returns the seconds that a model stays without requests; 0 = without limit."""
         if model.policy.is_permanent:
@@ -315,11 +324,11 @@ class Residency:
     def _unload_at(self, model: Resident) -> float | None:
         """Returns the time at which an idle model is unloaded unless its group is used before;
         None = never."""
-        idle = self._idle_time(model)
         present = [other for other in self._group_of(model) if not other.is_away]
-        if not idle or not model.is_idle or not all(other.is_idle for other in present):
+        times = [self._idle_time(other) for other in present]
+        if not model.is_idle or not all(times) or not all(other.is_idle for other in present):
             return None
-        return idle + max(other.last_used for other in present)
+        return max(times) + max(other.last_used for other in present)
 
     def _is_missing(self, model: Resident) -> bool:
         """Returns whether a model is to be loaded because others of its group are in memory."""
@@ -331,7 +340,7 @@ class Residency:
     def _has_room(self, wanted: Resident) -> bool:
         limit, memory = self._config.max_loaded_models, self._config.model_memory
         present = self._present()
-        if any(model.policy.excludes(wanted.policy) for model in present):
+        if any(self._excludes(model, wanted) for model in present):
             return False
         if limit is not None and len(present) >= limit and not wanted.policy.is_permanent:
             return False
@@ -348,12 +357,16 @@ class Residency:
     def _in_the_way(self, wanted: Resident) -> list[Resident]:
         """Returns the models of which some must leave before `wanted` is loaded."""
         present = self._present()
-        excluded = [model for model in present if model.policy.excludes(wanted.policy)]
+        excluded = [model for model in present if self._excludes(model, wanted)]
         return excluded or present
 
     def _choose_to_leave(self, wanted: Resident) -> None:
-        """Marks the least recently used model that has requests to be unloaded after them."""
+        """Marks the least recently used model that has requests to be unloaded after them, or all
+        models of another group, which must all leave."""
         if not any(model.leaves for model in self):
             used = [model for model in self._in_the_way(wanted) if model.num_uses]
-            if used:
+            if any(self._excludes(model, wanted) for model in used):
+                for model in used:
+                    model.leaves = True
+            elif used:
                 min(used, key=lambda model: model.last_used).leaves = True

@@ -320,6 +320,9 @@ class Holder:
     async def hold(self, name, client):
         raise BackendUnavailable("not now")
 
+    def is_permanent(self, name):
+        return False
+
     def dismiss(self, name):
         self.moves.append(f"dismiss {name}")
 

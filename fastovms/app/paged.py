@@ -30,6 +30,7 @@ from fastovms.backends.paged.backend import (
     SharedCores,
 )
 from fastovms.backends.paged.preparing import prepared
+from fastovms.backends.processes import WorkerFailed
 from fastovms.config import EngineConfig
 from fastovms.engine.extensions import BeamSearches, EngineExtensions
 from fastovms.engine.model.compilation import (
@@ -125,9 +126,13 @@ class SamplingKernels(BackendExtension):
                 "first start: compiling the sampling code beside the server, which takes about "
                 "10 s of a core; requests are already answered, a little more slowly"
             )
-            if prepared(_COMPILER, *_KERNELS, may_go_on=may_go_on) is None:
+            result = prepared(_COMPILER, *_KERNELS, may_go_on=may_go_on)
+            if result is None:
                 return
-            self._cache.put(_COMPILED, self._key(), lambda entry: (entry / "all").touch())
+            if isinstance(result, WorkerFailed):
+                logger.warning("sampling: the process that compiles %s", result.reason)
+            else:
+                self._cache.put(_COMPILED, self._key(), lambda entry: (entry / "all").touch())
         try_to_load_kernels()
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numba
+from llvmlite.binding import get_host_cpu_name
 from numba import float32, int64, uint8, void
 
 from fastovms.engine.kernels import attention, low_rank, packing, products, programs
@@ -30,6 +32,17 @@ def find_instructions(cpuinfo: Path = _CPUINFO) -> str | None:
     except OSError:
         return None
     return next((name for name, needed in _NEEDED.items() if needed <= flags), None)
+
+
+def compiled_mark(instructions: str) -> Path | None:
+    """Returns the file that says that numba's cache has the kernels of this installation with
+    these instructions for this CPU; None = numba has no directory of its own for the cache."""
+    directory, source = numba.config.CACHE_DIR, Path(programs.__file__)
+    if not directory:
+        return None
+    facts = str(source), source.stat().st_mtime_ns, numba.__version__, get_host_cpu_name()
+    digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    return Path(directory) / f"compiled-{instructions}-{digest}"
 
 
 @dataclass(frozen=True, slots=True)

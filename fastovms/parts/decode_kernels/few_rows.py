@@ -263,6 +263,11 @@ def _modules_of_products(
     return found
 
 
+_MOST_LANES: Final = 16
+_KEYS_AT_ONCE: Final = 4
+"""The numbers in a vector, and the keys whose scores are computed at once; see `attention`."""
+
+
 def cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
     """Returns the shape that all caches have; None = they differ, or the kernels do not know how
     they hold numbers."""
@@ -273,12 +278,18 @@ def cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
     extra = _SCALE_BYTES if bits == 8 else 0
     heads, num_rows, head_size = inputs[0].page_shape
     block_size = num_rows - extra
+    if head_size % _MOST_LANES or block_size % _KEYS_AT_ONCE:
+        return None  # the attention computes whole vectors
     shapes = {(one.name.partition(".")[0], one.page_shape) for one in inputs}
     expected = {
         ("key_cache", (heads, block_size + extra, head_size)),
         ("value_cache", (heads, block_size, head_size + extra)),
     }
     return CacheShape(heads, block_size, head_size, bits) if shapes == expected else None
+
+
+class NotMeasured(Exception):
+    """Steps took too long to be measured."""
 
 
 def gains(
@@ -297,7 +308,8 @@ def gains(
         before_each: is called before each round.
 
     Returns:
-        Only the numbers that are clearly faster; also empty if the time was too short to tell.
+        Only the numbers that are clearly faster. Raises NotMeasured if the time was too short to
+        tell.
     """
     found: dict[int, float] = {}
     for num_tokens in _MEASURED:
@@ -320,6 +332,8 @@ def gains(
         )
         pairs = zip(times["plain"][case], times["ours"][case], strict=True)
         ratios = [before / after for before, after in pairs]
+        if len(ratios) < MIN_ROUNDS and not found:
+            raise NotMeasured
         if len(ratios) >= MIN_ROUNDS and is_mostly_above(1.0, ratios):
             gain = statistics.median(ratios)
             if gain >= MIN_GAIN:

@@ -51,6 +51,7 @@ def written_weights(directory: Path, facts: Mapping[str, object]) -> Iterator[Wr
     try:
         written = WrittenWeights(descriptor)
         yield written
+        os.fsync(descriptor)  # a page that was not written would be zeros after a power failure
     finally:
         os.close(descriptor)
     (directory / _INDEX).write_bytes(written.index(facts))
@@ -82,6 +83,6 @@ class KeptWeights:
     def room_for(self, names: Names, size: int) -> Room:
         """Returns the weights. Raises ValueError if they are others."""
         place, kept_size = self._places.get(names, (0, -1))
-        if kept_size != size:
+        if kept_size != size or not 0 <= place <= len(self._data) - size:
             raise ValueError(f"the weights of {', '.join(names)} are others")
         return Room(self._data[place : place + size], is_filled=True)

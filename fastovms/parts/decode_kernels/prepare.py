@@ -13,6 +13,7 @@ import time
 import zlib
 from array import array
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -23,10 +24,10 @@ import openvino as ov
 
 from fastovms import __version__
 from fastovms.backend_stats import BackendStats
-from fastovms.backends.paged.backend import BackendExtension, MayGoOn
+from fastovms.backends.paged.backend import BackendExtension, MayGoOn, PagedBackend
 from fastovms.backends.paged.preparing import prepared
 from fastovms.backends.processes import WorkerFailed
-from fastovms.engine.model.devices import reason_of
+from fastovms.engine.model.devices import available_memory, reason_of
 from fastovms.engine.model.model import (
     PagedGraph,
     PagedModel,
@@ -75,6 +76,10 @@ BEING_PREPARED: Final = "being prepared"
 
 _CHOICE_OF_EXPERTS: Final = "TopK"
 
+MEMORY_SHARE: Final = 0.75
+"""The share of the free memory that packed weights may take. The system may take them back, but not
+while steps read them."""
+
 _WHOLE: Final = "whole steps"
 _PRODUCTS: Final = "products"
 
@@ -111,6 +116,10 @@ class Prepared(NamedTuple):
 
     entry: Path | None
     reason: str = ""
+
+
+class _NotCompiledError(Exception):
+    """The kernels are to be compiled beside the server first."""
 
 
 class _DroppedError(Exception):
@@ -150,8 +159,12 @@ class DecodeKernels(BackendExtension):
         self._max_model_len = max_model_len
         self._has_adapters = has_adapters
         self._num_packed = 0
+        self._backend: PagedBackend | None = None
         self.status = BEING_PREPARED
         self._is_decided = False
+
+    def start(self, backend: PagedBackend) -> None:
+        self._backend = backend
 
     def add_stats(self, stats: BackendStats) -> BackendStats:
         return replace(
@@ -175,8 +188,11 @@ class DecodeKernels(BackendExtension):
             )
         if kept is None:
             return False
-        if any(kept.gains.values()) and not self._use_kept(kept):
-            return False
+        if any(kept.gains.values()):
+            if kept.size > MEMORY_SHARE * available_memory():
+                return False  # the preparation logs how much is lacking
+            if not self._use_kept(kept):
+                return False
         self._is_decided = True
         self._log(kept.gains)
         return True
@@ -217,24 +233,34 @@ class DecodeKernels(BackendExtension):
             reason = str(error) if isinstance(error, _UnusedError) else reason_of(error)
             self.status = f"not used: {reason}"
             logger.warning("decode kernels: not used: %s", reason)
+        if self._backend is not None:
+            self._backend.call(lambda: None)  # the engine publishes the status
 
     def _prepare(self, may_go_on: MayGoOn, wait: Callable[[], None], scratch: Path) -> Gains:
         from fastovms.parts.decode_kernels import check
+        from fastovms.parts.decode_kernels.few_rows import NotMeasured
 
         preparation = self._preparation(scratch)
         entry = _result_of(preparation, may_go_on)
         wait()
-        variants = self._variants(entry)
         model = self._model
-        if check.differs(model, variants, wait):
-            _result_of(replace(preparation, entry=entry), may_go_on)
-        gains: Gains = {}
+        try:
+            variants = self._variants(entry)
+            if check.differs(model, variants, wait):
+                _result_of(replace(preparation, entry=entry), may_go_on)
+        except (ValueError, KeyError, TypeError, _UnusedError):
+            self._cache.discard(entry)  # a later start packs them again
+            raise
+        gains: Gains | None = None
         for delay in _ATTEMPTS:
             if not may_go_on(delay, _MAX_WAIT):
                 raise _DroppedError
-            gains = self._measure(variants, wait)
-            if any(gains.values()):
-                break
+            with suppress(NotMeasured):
+                gains = self._measure(variants, wait)
+                if any(gains.values()):
+                    break
+        if gains is None:
+            raise _UnusedError("steps took too long to be measured; a later start tries again")
         self._keep(gains, _proof(model, variants))
         self._use(variants, gains)
         model.forget_files()  # which were read once more
@@ -337,10 +363,13 @@ class DecodeKernels(BackendExtension):
 def kernels_key(paged: PagedGraph, device: str, precisions: Precisions) -> str:
     """Returns the cache key: a hash of all that the packed weights, their check and the measurement
     depend on."""
+    from fastovms.engine.kernels.compiler import find_instructions
+
     properties = [precisions.large, precisions.small]
     return key_of(
         [__version__, ov.get_version(), version("numba"), _FORMAT],
         [ov.Core().get_property(device, "FULL_DEVICE_NAME"), num_usable_cpus()],
+        [find_instructions()],
         [{name: str(value) for name, value in (one or {}).items()} for one in properties],
         file_identity([paged.weights.with_suffix(".xml"), paged.weights]),
     )
@@ -355,6 +384,7 @@ class KeptKernels:
         gains: of the variants; empty = OpenVINO is faster.
         proof: see `_proof`.
         entry: has the weights.
+        size: of the weights, in bytes.
         variants: have whole steps alone; None = they cannot be read.
     """
 
@@ -362,6 +392,7 @@ class KeptKernels:
     gains: Gains
     proof: int
     entry: Path
+    size: int = 0
     variants: FewRowVariants | None = None
 
 
@@ -392,25 +423,33 @@ def read_kept(
     if not any(gains.values()):
         return kept
     try:
-        return replace(
-            kept, variants=_read_whole_steps(entry, paged, device, precisions, has_adapters)
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _read_whole_steps(kept, paged, device, precisions, has_adapters)
+    except _NotCompiledError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:  # it is damaged
         logger.warning("decode kernels: %s", reason_of(error))
         cache.discard(entry)
+        return None
+    except Exception as error:  # the preparation finds out whether this lasts
+        logger.warning("decode kernels: not read: %s", reason_of(error))
         return None
 
 
 def _read_whole_steps(
-    entry: Path, paged: PagedGraph, device: str, precisions: Precisions, has_adapters: bool
-) -> FewRowVariants:
+    found: KeptKernels, paged: PagedGraph, device: str, precisions: Precisions, has_adapters: bool
+) -> KeptKernels:
+    """Returns what was found, with whole steps. Raises ValueError, KeyError or TypeError if the
+    files are damaged; _NotCompiledError; Exception as `compile_kernels` does."""
     from fastovms.engine.kernels.assembler import WeightStore
-    from fastovms.engine.kernels.compiler import compile_kernels
+    from fastovms.engine.kernels.compiler import compile_kernels, compiled_mark
     from fastovms.engine.kernels.whole_steps import CacheShape
     from fastovms.parts.decode_kernels.few_rows import FewRowVariants, whole_steps
     from fastovms.parts.decode_kernels.kept import KeptWeights
 
-    kept = KeptWeights(entry)
+    kept = KeptWeights(found.entry)
+    mark = compiled_mark(kept.facts["instructions"])
+    if mark is None or not mark.exists():
+        raise _NotCompiledError
     kernels = compile_kernels(kept.facts["instructions"], kept.facts["num_threads"])
     store = WeightStore(kernels, kept.room_for)
     cache = kept.facts["cache"]
@@ -422,7 +461,8 @@ def _read_whole_steps(
         precisions,
         has_adapters=has_adapters,
     )
-    return FewRowVariants(makers, {}, store, adapted)
+    variants = FewRowVariants(makers, {}, store, adapted)
+    return replace(found, size=kept.facts["size"], variants=variants)
 
 
 def _result_of(preparation: Preparation, may_go_on: MayGoOn) -> Path:

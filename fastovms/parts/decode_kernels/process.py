@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import openvino as ov
 
 from fastovms.backends.processes import receive, send
 from fastovms.engine.kernels.assembler import WeightStore
-from fastovms.engine.kernels.compiler import find_instructions
+from fastovms.engine.kernels.compiler import compiled_mark, find_instructions
 from fastovms.engine.model.devices import available_memory, format_size, reason_of
 from fastovms.engine.model.paging import read_paged_graph
 from fastovms.parts.decode_kernels import check
@@ -22,11 +22,7 @@ from fastovms.parts.decode_kernels.few_rows import (
     packed_size,
 )
 from fastovms.parts.decode_kernels.kept import KeptWeights, written_weights
-from fastovms.parts.decode_kernels.prepare import PACKED, Preparation, Prepared
-
-_MEMORY_SHARE: Final = 0.75
-"""The share of the free memory that packed weights may take. The system may take them back, but not
-while steps read them."""
+from fastovms.parts.decode_kernels.prepare import MEMORY_SHARE, PACKED, Preparation, Prepared
 
 
 class _WrongError(Exception):
@@ -43,10 +39,12 @@ def prepare(given: Preparation) -> Prepared:
     if not size:
         return Prepared(None, "the weights have other precisions")
     free = available_memory()
-    if size > _MEMORY_SHARE * free:
+    if size > MEMORY_SHARE * free:
         needed, room = format_size(size), format_size(free)
         return Prepared(None, f"they need {needed} for weights, and {room} of memory are free")
     kernels = fastest_kernels(paged, instructions, given.num_threads)
+    if (mark := compiled_mark(kernels.instructions)) is not None:
+        mark.touch()
     if given.entry is not None:
         model = check.compile_whole(paged, given.device, given.precisions)
         store = WeightStore(kernels, KeptWeights(given.entry).room_for)

@@ -88,12 +88,14 @@ def _embeddings(model_dir: Path, model: ModelInfo) -> list[Path]:
 
 def _difference(model_dir: Path, model: ModelInfo) -> float:
     """Returns the largest difference of log probabilities between pipeline and exported graph.
-    Raises NotComparable if the two cannot be compared, and RuntimeError if one of them cannot be
-    computed: each request would fail as the text of the check does."""
+    Raises NotComparable if the two cannot be compared, and RuntimeError if the pipeline cannot
+    compute the text of the check: each request would fail as it does."""
     process = ChildProcess(_PROCESS)
     answer = process.ask((model_dir, model), "the process of the check")
     process.close()
     if isinstance(answer, WorkerFailed):
+        if "SIGKILL" in answer.reason:  # memory was short, which says nothing of the model
+            raise NotComparable(answer.reason)
         raise RuntimeError(answer.reason)
     if isinstance(answer, str):
         raise NotComparable(answer)

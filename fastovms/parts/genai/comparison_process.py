@@ -37,6 +37,10 @@ _MAX_PART: Final = 16
 _NUM_BLOCKS: Final = 16
 
 
+class _NoReference(Exception):
+    """The exported graph cannot be computed, as the message says."""
+
+
 class _Text(NamedTuple):
     """A prompt's tokens and the pipeline's generated tokens, with their log probabilities."""
 
@@ -46,15 +50,19 @@ class _Text(NamedTuple):
 
 def largest_difference(model_dir: Path, model: ModelInfo) -> float:
     """Returns the largest difference between the log probabilities. Raises RequestError if the
-    model's context has no room for the text; RuntimeError if the pipeline or the exported graph
-    cannot be computed; UnknownInput if the inputs of the graph are unknown."""
+    model's context has no room for the text; RuntimeError if the pipeline cannot compute it;
+    _NoReference if the exported graph cannot be computed, UnknownInput if its inputs are
+    unknown."""
     text = _generate(model_dir, model)  # with it goes the pipeline
     core = ov.Core()
     token_ids = np.array([text.token_ids[:-1]], np.int64)
     inputs: dict[str, NDArray[Any]] = {"input_ids": token_ids}
     if model.takes_images:
         inputs = {"inputs_embeds": _embeddings(core, model_dir, model, token_ids)}
-    (expected,) = compute_plain(core, core.read_model(graph_file(model_dir)), inputs)
+    try:
+        (expected,) = compute_plain(core, core.read_model(graph_file(model_dir)), inputs)
+    except RuntimeError as error:
+        raise _NoReference(reason_of(error)) from None
     num_rows = min(len(expected), len(text.logprobs))
     rows = np.arange(-num_rows, 0)
     chosen = expected[rows, text.token_ids[-num_rows:]]
@@ -109,6 +117,8 @@ def serve(connection: Connection[Any, Any]) -> None:
         answer = largest_difference(*receive(connection))
     except UnknownInput as error:
         answer = f"the graph has an unknown input {error}"
+    except _NoReference as error:
+        answer = f"the exported graph cannot be computed: {error}"
     except RequestError as error:
         answer = str(error)
     except RuntimeError as error:

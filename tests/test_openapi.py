@@ -3,6 +3,7 @@ operation, with examples, with what the schemas allow, and one operation after t
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -44,8 +45,10 @@ def test_each_operation_passes_the_checks_of_schemathesis(
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     document = short_server.send("GET", "/openapi.json").json
     num_operations = sum(map(len, document["paths"].values()))
-    # It leaves out the one that it has the description from.
-    assert f"Tested: {num_operations - 1}\n" in done.stdout
+    (num_tested,) = map(int, re.findall(r"Tested: (\d+)\n", done.stdout))
+    # It leaves out the operation that it has the description from, and those without examples.
+    least = num_operations // 3 if phases == "examples" else num_operations - 1
+    assert least <= num_tested < num_operations
 
 
 def test_examples_of_the_document_name_the_model(short_server):

@@ -31,13 +31,16 @@ from fastovms.engine.kernels.programs import exponential, head_bytes
 from fastovms.engine.kernels.vectors import F16, F32, I8, I32, Loop, Value, VectorCode, i64
 
 ARGUMENTS: Final = 17
-"""The number of arguments of `attend_...`"""
+"""The number of arguments of the functions that `attention_of` returns."""
 
 _BITS: Final = (8, 16, 32)
-"""Of a number in a cache."""
+"""The sizes in bits that a number in a cache may have."""
 
-_KEYS: Final = 4
-"""Keys whose scores are summed at once."""
+KEYS: Final = 4
+"""Keys whose scores are summed at once: a block has a multiple of them."""
+
+MAX_LANES: Final = 16
+"""The f32 in the widest vectors: heads have a multiple of them."""
 
 _MAX_QUERIES: Final = 4
 """The most queries that a form of the code is for."""
@@ -77,10 +80,10 @@ class _AttentionCode(VectorCode):
         row_bytes = builder.mul(size, i64(self._bits // 8))
         num_vectors = builder.udiv(size, i64(self._lanes))
         with Loop(builder, num_fours) as four:
-            first = builder.add(keys, builder.mul(builder.mul(four, i64(_KEYS)), row_bytes))
-            at = [builder.add(first, builder.mul(row_bytes, i64(key))) for key in range(_KEYS)]
+            first = builder.add(keys, builder.mul(builder.mul(four, i64(KEYS)), row_bytes))
+            at = [builder.add(first, builder.mul(row_bytes, i64(key))) for key in range(KEYS)]
             sums = [
-                [self.variable(self._f32, self._zeros) for _ in range(_KEYS)]
+                [self.variable(self._f32, self._zeros) for _ in range(KEYS)]
                 for _ in range(num_queries)
             ]
             with Loop(builder, num_vectors) as vector:
@@ -94,7 +97,7 @@ class _AttentionCode(VectorCode):
                         builder.store(self._fma(key, own, builder.load(total)), total)
             for query, totals in enumerate(sums):
                 place = builder.add(scores, builder.mul(stride, i64(query)))
-                place = builder.add(place, builder.mul(four, i64(4 * _KEYS)))
+                place = builder.add(place, builder.mul(four, i64(4 * KEYS)))
                 self.store(self._sums([builder.load(total) for total in totals]), place)
 
     def emit_values(
@@ -453,11 +456,11 @@ def _attend(
         if bits == 8:
             _scale_for_block(scaled, num, size, at, folded, excess)
             _read_scales(at_values, place, place + count, value_row, scales, zeros)
-        lead = place % _KEYS
-        fours = (lead + count + _KEYS - 1) // _KEYS
+        lead = place % KEYS
+        fours = (lead + count + KEYS - 1) // KEYS
         own_keys = at + header + (place - lead) * key_row
         if is_wide:
-            _emit_numbers(lanes, bits, 1, own_keys, key_row, _KEYS * fours, size, tile)
+            _emit_numbers(lanes, bits, 1, own_keys, key_row, KEYS * fours, size, tile)
             own_keys = tile
         for n in range(0, num, max_queries):
             _emit_scores(
@@ -506,41 +509,28 @@ def _attend(
     _keep(room)
 
 
-# There is a function for each number of lanes of f32; it is compiled only if the CPU has vectors of
-# that many. The arguments are 64-bit integers:
-#
-# queries: the address of the queries of a first row that share a head of keys, f32 [group, size]
-# stride: numbers from one row's queries to the next's
-# rows, last: rows r from 0 to `rows` - 1 attend to tokens before `last` + r,
-# window: and to that many tokens at most; 0 = to all before
-# keys, values: the addresses of the head in the first block of each cache
-# blocks: the address of the sequence's block table, int32
-# first, end: attends to tokens from `first` to `end` - 1 of the text
-# heads: of keys, in a block
-# scale: the bits of the f32 that scores are multiplied with
-# result: the address of f32 [rows * group, size], the sums of values times weights, and after them
-#   f32 [2, rows * group], the largest scores and the sums of weights
-def attend_8(
-    q,
-    stride,
-    rows,
-    last,
-    window,
-    k,
-    v,
-    blocks,
-    first,
-    end,
-    heads,
-    size,
-    group,
-    block,
-    bits,
-    scale,
-    result,
-):
-    _attend(
-        8,
+def attention_of(lanes: int) -> Any:
+    """Returns the function for vectors of `lanes` f32, to be compiled if the CPU has such vectors.
+
+    Its arguments are 64-bit integers:
+        q: the address of the queries of the first row that share a head of keys, f32 [group, size].
+        stride: how many numbers the queries of the next row are further.
+        rows, last: row r, from 0 to `rows` - 1, attends to tokens before `last` + r.
+        window: the most tokens that a row attends to; 0 = all before it.
+        k, v: the addresses of the head in the first block of each cache.
+        blocks: the address of the sequence's block table, int32.
+        first, end: the tokens of the text that are attended to, from `first` to `end` - 1.
+        heads: the heads of keys in a block.
+        size: the numbers of a head.
+        group: the queries of a row that share a head of keys.
+        block: the tokens of a block.
+        bits: those of a number in the cache, 8, 16 or 32.
+        scale: the bits of the f32 that scores are multiplied with.
+        result: the address of f32 [rows * group, size], the sums of values times weights, and after
+            them f32 [2, rows * group], the largest scores and the sums of weights.
+    """
+
+    def attend(
         q,
         stride,
         rows,
@@ -558,45 +548,26 @@ def attend_8(
         bits,
         scale,
         result,
-    )
+    ):
+        _attend(
+            lanes,
+            q,
+            stride,
+            rows,
+            last,
+            window,
+            k,
+            v,
+            blocks,
+            first,
+            end,
+            heads,
+            size,
+            group,
+            block,
+            bits,
+            scale,
+            result,
+        )
 
-
-def attend_16(
-    q,
-    stride,
-    rows,
-    last,
-    window,
-    k,
-    v,
-    blocks,
-    first,
-    end,
-    heads,
-    size,
-    group,
-    block,
-    bits,
-    scale,
-    result,
-):
-    _attend(
-        16,
-        q,
-        stride,
-        rows,
-        last,
-        window,
-        k,
-        v,
-        blocks,
-        first,
-        end,
-        heads,
-        size,
-        group,
-        block,
-        bits,
-        scale,
-        result,
-    )
+    return attend

@@ -53,7 +53,7 @@ class Kernels:
         instructions: one of `INSTRUCTION_SETS`.
         product: the address of the function that multiplies.
         low_rank: the address of `low_rank.multiply_low_rank`.
-        attend: the address of `attention.attend_...`
+        attend: the address of the function of `attention.attention_of`.
         run: see `programs.run_program`.
         pack: see `packing.pack_rows`.
         address_of: returns the address of f32 [tokens, 1, width] or [tokens, width].
@@ -90,7 +90,7 @@ def compile_kernels(instructions: str, num_threads: int) -> Kernels:
     product, adapt = compile_function(multiply), compile_function(low_rank.multiply_low_rank)
     attend = numba.cfunc(
         void(*[int64] * attention.ARGUMENTS), nopython=True, cache=True, error_model="numpy"
-    )(attention.attend_16 if instructions.startswith("avx512") else attention.attend_8)
+    )(attention.attention_of(attention.MAX_LANES if instructions.startswith("avx512") else 8))
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
     run = numba.njit(
         [void(int64[:, ::1], int64[:, ::1], int64, int64[::1], int64, int64[::1], int64)],

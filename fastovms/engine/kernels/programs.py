@@ -511,10 +511,11 @@ def _cache_tokens(program, buffers, num_rows, step, i):
 
 @_helper
 def _segment_at(step, window, number):
-    """Returns what segment of the attention has a number: its sequence, the first row and the rows
-    of its tile, its index in the text, how many segments the tile has, and how many rows earlier
-    segments have together. If there are fewer segments, the sequence is -1, and the index the
-    number less theirs."""
+    """Returns the place of a segment of the attention, by its number: the sequence, the first row
+    and the rows of its tile, the segment's index in the text, how many segments the tile has, how
+    many rows earlier segments have together, and how many tokens the first row attends to.
+
+    If there are fewer segments, the sequence is -1, and the index the number less theirs."""
     begins, past_lens = (
         integers_at(step[StepField.SEQUENCE_BEGINS]),
         integers_at(step[StepField.PAST_LENS]),
@@ -528,11 +529,11 @@ def _segment_at(step, window, number):
             first = max(last - window, np.int64(0)) // SEGMENT if window > 0 else np.int64(0)
             num = (last + rows - 2) // SEGMENT - first + 1
             if number < num:
-                return sequence, row, rows, first + number, num, earlier + number * rows
+                return sequence, row, rows, first + number, num, earlier + number * rows, last
             number -= num
             earlier += num * rows
             row += rows
-    return -1, np.int64(0), np.int64(0), number, np.int64(0), earlier
+    return -1, np.int64(0), np.int64(0), number, np.int64(0), earlier, np.int64(0)
 
 
 @_helper
@@ -541,12 +542,7 @@ def _attend_chunk(program, buffers, step, i, chunk):
     cache, heads, size = program[i, Field.P0], program[i, Field.P1], program[i, Field.P2]
     window, block_size, bits = program[i, Field.P4], program[i, Field.P5], program[i, Field.P6]
     head, group = chunk % heads, program[i, Field.HEADS] // heads
-    sequence, row, rows, segment, _, earlier = _segment_at(step, window, chunk // heads)
-    begins, past_lens = (
-        integers_at(step[StepField.SEQUENCE_BEGINS]),
-        integers_at(step[StepField.PAST_LENS]),
-    )
-    last = past_lens[sequence] + row - begins[sequence] + 1
+    sequence, row, rows, segment, _, earlier, last = _segment_at(step, window, chunk // heads)
     first = segment * SEGMENT
     end = min(first + SEGMENT, last + rows - 1)
     if window > 0:
@@ -582,8 +578,8 @@ def _attend_chunk(program, buffers, step, i, chunk):
 
 @_helper
 def _add_partials(partials, distance, num, width, at_largest, at_total, target):
-    """Writes what queries attend to in all of `num` segments, whose results are `distance` bytes
-    apart."""
+    """Adds the results of a query in `num` segments, `distance` bytes apart, and writes the sum,
+    f32 [width], to `target`."""
     top = np.float32(-np.inf)
     for n in range(num):
         top = max(top, floats_at(at_largest + n * distance)[0])
@@ -609,7 +605,7 @@ def _add_segments(program, buffers, step, i):
     group, out = program[i, Field.HEADS] // heads, program[i, Field.OUT]
     number = np.int64(0)
     while True:
-        sequence, row, rows, _, num, earlier = _segment_at(step, window, number)
+        sequence, row, rows, _, num, earlier, _ = _segment_at(step, window, number)
         if sequence < 0:
             return
         queries = rows * group

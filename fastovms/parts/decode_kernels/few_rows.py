@@ -17,6 +17,7 @@ import openvino as ov
 
 from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import WeightStore, assemble, packed_bytes
+from fastovms.engine.kernels.attention import KEYS, MAX_LANES
 from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_kernels
@@ -263,11 +264,6 @@ def _modules_of_products(
     return found
 
 
-_MOST_LANES: Final = 16
-_KEYS_AT_ONCE: Final = 4
-"""The numbers in a vector, and the keys whose scores are computed at once; see `attention`."""
-
-
 def cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
     """Returns the shape that all caches have; None = they differ, or the kernels do not know how
     they hold numbers."""
@@ -278,7 +274,7 @@ def cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
     extra = _SCALE_BYTES if bits == 8 else 0
     heads, num_rows, head_size = inputs[0].page_shape
     block_size = num_rows - extra
-    if head_size % _MOST_LANES or block_size % _KEYS_AT_ONCE:
+    if head_size % MAX_LANES or block_size % KEYS:
         return None  # the attention computes whole vectors
     shapes = {(one.name.partition(".")[0], one.page_shape) for one in inputs}
     expected = {

@@ -34,12 +34,11 @@ from fastovms.backends.processes import WorkerFailed
 from fastovms.config import EngineConfig
 from fastovms.engine.extensions import BeamSearches, EngineExtensions
 from fastovms.engine.model.compilation import (
-    EXACT_WEIGHTS_SIZE,
     ExportedModel,
     compile_single_rows,
     why_no_kernels,
 )
-from fastovms.engine.model.devices import available_memory, is_cpu, reason_of
+from fastovms.engine.model.devices import available_memory, reason_of
 from fastovms.engine.model.model import Model, PagedModel
 from fastovms.engine.row_functions import (
     load_kernels_beside,
@@ -234,7 +233,7 @@ def compile_paged(
     measurement = Measurement(model.name, model_dir, config, cache) if is_to_be_measured else None
     if config.max_num_batched_tokens is None:
         config = replace(config, max_num_batched_tokens=token_budget)
-    of_model = _of_model(paged_model, files.max_model_len, config, cache, kernels_before)
+    of_model = _of_model(paged_model, files, config, cache, kernels_before)
     extensions = [SamplingKernels(cache), SuffixKernels(), *of_model]
     draft_model, further_cache = None, None
     if draft is not None:
@@ -289,9 +288,7 @@ class WithoutKernels(BackendExtension):
 
 def _read_kept(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> KeptKernels | None:
     """Reads the kernels of an earlier start, beside the compilation."""
-    if config.decode_kernels == "off" or not is_cpu(files.device):
-        return None
-    if config.precision == "exact" or files.weights_size <= EXACT_WEIGHTS_SIZE:
+    if why_no_kernels(files, config) is not None:
         return None
     from fastovms.parts.decode_kernels.prepare import kernels_key, read_kept
 
@@ -302,7 +299,7 @@ def _read_kept(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> 
 
 def _of_model(
     model: PagedModel,
-    max_model_len: int,
+    files: ExportedModel,
     config: EngineConfig,
     cache: DiskCache,
     kept: KeptKernels | None,
@@ -310,12 +307,12 @@ def _of_model(
     """Returns the extensions that change how the steps of a model are computed. Raises
     ConfigurationError if an adapter cannot be served."""
     extensions: list[BackendExtension] = []
-    why_not = why_no_kernels(model, config)
+    why_not = why_no_kernels(files, config)
     if why_not is None:
         from fastovms.parts.decode_kernels.prepare import DecodeKernels
 
         kernels = DecodeKernels(
-            model, cache, max_model_len=max_model_len, has_adapters=config.serves_adapters
+            model, cache, max_model_len=files.max_model_len, has_adapters=config.serves_adapters
         )
         kernels.restore(kept)
         extensions.append(kernels)

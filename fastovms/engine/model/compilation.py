@@ -396,16 +396,16 @@ def load_model(
     return files.compile(files.choices)[1]
 
 
-def why_no_kernels(model: PagedModel, config: EngineConfig) -> str | None:
-    """Returns why it is not worth trying kernels of our own for its steps; None = it is."""
+def why_no_kernels(files: ExportedModel, config: EngineConfig) -> str | None:
+    """Returns why it is not worth trying kernels of our own for a model; None = it is."""
     if config.decode_kernels == "off":
         return "--decode-kernels off"
-    if not is_cpu(model.device):
-        return f"the model runs on {model.device}"
-    if model.is_batch_invariant:
+    if not is_cpu(files.device):
+        return f"the model runs on {files.device}"
+    if files.choices[0].is_batch_invariant:
         return "with --precision exact a text depends on nothing that is computed beside it"
-    if model.states is not None:
+    if files.graph.has_states:
         return "the model has states besides attention, which they do not support"
-    if model.graph.weights.stat().st_size <= EXACT_WEIGHTS_SIZE:
+    if files.weights_size <= EXACT_WEIGHTS_SIZE:
         return "the model is so small that it stays in the caches of the CPU"
     return None

@@ -515,7 +515,7 @@ def _run(files: ExportedModel, engine: EngineConfig, cache: DiskCache, *, runs: 
     if kept is not None:
         choices = sorted(choices, key=lambda choice: choice.name != kept.name)
     precisions, model = files.compile(choices)
-    why_not = why_no_kernels(model, engine)
+    why_not = why_no_kernels(files, engine)
     kernels = f"not used: {why_not}"
     if why_not is None:
         decode_kernels = DecodeKernels(model, cache, max_model_len=files.max_model_len)

@@ -28,7 +28,6 @@ from fastovms.engine.model.compilation import (
     load_model,
     why_no_kernels,
 )
-from fastovms.engine.model.kv_cache import States
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.parts.adapters.graph import AdapterStack, compile_adapters, module_shapes
@@ -101,7 +100,7 @@ def logits(model: PagedModel) -> Any:
     return decode(model, 2, 1).tobytes()
 
 
-def test_a_later_start_uses_what_an_earlier_one_has_prepared(
+def test_later_start_uses_the_prepared_kernels(
     model: PagedModel,
     caplog: pytest.LogCaptureFixture,
     cache: DiskCache,
@@ -175,7 +174,7 @@ def test_weights_that_are_damaged_are_packed_again(
     assert len(preparations) == 2
 
 
-def test_what_was_measured_is_measured_again_where_it_is_damaged(
+def test_damaged_measurement_is_made_again(
     model: PagedModel,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
@@ -397,26 +396,23 @@ def test_the_graph_for_steps_of_one_row_is_compiled_where_kernels_gain_little(
     assert not model.awaits_single_rows
 
 
-def test_models_say_why_they_use_no_kernels(
-    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+def test_model_without_kernels_has_a_reason(
+    directory: Path,
 ) -> None:
     config = EngineConfig()
-    small = load_model(directory)
-    assert "so small" in str(why_no_kernels(small, config))
-    large = replace(small.graph, weights=tmp_path / "weights")
-    with large.weights.open("wb") as file:
-        file.truncate(EXACT_WEIGHTS_SIZE + 1)
-    small.graph = large
-    assert why_no_kernels(small, config) is None
+    files = ExportedModel(directory)
+    assert "so small" in str(why_no_kernels(files, config))
+    files.weights_size = EXACT_WEIGHTS_SIZE + 1
+    assert why_no_kernels(files, config) is None
     off = replace(config, decode_kernels="off")
-    assert why_no_kernels(small, off) == "--decode-kernels off"
-    exact = load_model(directory, exact=True)
-    exact.graph = large
+    assert why_no_kernels(files, off) == "--decode-kernels off"
+    exact = ExportedModel(directory, exact=True)
+    exact.weights_size = files.weights_size
     assert "--precision exact" in str(why_no_kernels(exact, config))
-    monkeypatch.setattr(small, "states", States(1))
-    assert "states" in str(why_no_kernels(small, config))
-    monkeypatch.setattr(small, "device", "GPU.0")
-    assert why_no_kernels(small, config) == "the model runs on GPU.0"
+    files.graph = replace(files.graph, has_states=True)
+    assert "states" in str(why_no_kernels(files, config))
+    files.device = "GPU.0"
+    assert why_no_kernels(files, config) == "the model runs on GPU.0"
 
 
 @pytest.mark.parametrize(
@@ -427,7 +423,7 @@ def test_models_say_why_they_use_no_kernels(
         (lambda model: kernels_in_use(model), IN_USE.partition(": ")[2], 2),
     ],
 )
-def test_statistics_say_what_computes(
+def test_statistics_name_the_kernels_in_use(
     model: PagedModel, extension: Callable[[PagedModel], BackendExtension], status: str, most: int
 ) -> None:
     served = model.twin()

@@ -68,7 +68,7 @@ def test_template_with_the_roles_of_a_pair_is_the_models(tmp_path):
     assert joined(given) == "[q|d]"
 
 
-def test_instruction_that_cannot_be_told_from_a_text_is_refused():
+def test_instruction_with_a_placeholder_of_the_form_is_refused():
     form = PairForm(compile_template(TEMPLATE), {})
     with pytest.raises(InvalidField, match="instruct must not"):
         form.fixed_texts("\ue000")

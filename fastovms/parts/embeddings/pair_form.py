@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -57,7 +58,7 @@ class FixedTexts(NamedTuple):
     after: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PairForm:
     """Renders the prompt of a pair.
 
@@ -73,8 +74,14 @@ class PairForm:
 
     def fixed_texts(self, instruct: str | None = None) -> FixedTexts:
         """Returns the texts around the query and the document. Raises InvalidField if an
-        instruction has a character that stands for one of them."""
-        instruct = self.instruct if instruct is None else instruct
+        instruction has a character that stands for one of them, or the template refuses it."""
+        return self._default if instruct is None else self._rendered(instruct)
+
+    @cached_property
+    def _default(self) -> FixedTexts:
+        return self._rendered(self.instruct)
+
+    def _rendered(self, instruct: str | None) -> FixedTexts:
         given = {"system": instruct, "query": _QUERY, "document": _DOCUMENT}
         messages = [
             {"role": role, "content": text} for role, text in given.items() if text is not None

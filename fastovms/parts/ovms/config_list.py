@@ -155,9 +155,10 @@ def _each_in_a_group(models: list[ModelSource]) -> list[ModelSource]:
     if not any(model.residency.is_exclusive for model in models):
         return models
     return [
-        replace(model, residency=replace(model.residency, group=model.residency.group or name))
+        replace(
+            model, residency=replace(model.residency, group=model.residency.group or model.names[0])
+        )
         for model in models
-        for name in model.names
     ]
 
 

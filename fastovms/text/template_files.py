@@ -265,8 +265,8 @@ def make_template(
 
 
 def compile_template(source: str) -> Callable[[Mapping[str, Any]], str]:
-    """Returns what renders a template, given its variables, within the limits of a prompt. Raises
-    ConfigurationError if the template is malformed."""
+    """Returns a function that renders a template, given its variables, within the limits of a
+    prompt. Raises ConfigurationError if the template is malformed."""
     budget = Budget()
     render = _compiled(make_environment(budget, datetime.now), source)
 

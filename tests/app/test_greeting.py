@@ -63,7 +63,7 @@ def test_a_model_is_tried_at_what_it_does(task: Task, path: str, fields: set[str
     assert json.loads(words[-1]).keys() == fields
 
 
-def test_greeting_without_models_says_so() -> None:
+def test_greeting_without_models_names_the_lack() -> None:
     lines = greeting(["x"], ServedModels(), needs_key=False).split("\n")
     assert lines[1:] == ["no model is served until the list of models names one"]
 

@@ -100,7 +100,7 @@ async def test_agent_calls_a_tool_of_a_namespace(client):
 
 
 @pytest.mark.parametrize("mode", ["input", "previous_response_id"])
-async def test_compacting_session_keeps_what_was_said(client, mode):
+async def test_compacting_session_keeps_its_facts(client, mode):
     from agents.memory import OpenAIResponsesCompactionSession
 
     session = OpenAIResponsesCompactionSession(

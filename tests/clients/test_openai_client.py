@@ -140,7 +140,7 @@ def test_response_with_a_custom_tool_follows_its_grammar(client):
     assert client.responses.create(model=NAME, input=given, max_output_tokens=5).output
 
 
-def test_compacted_conversation_keeps_what_was_said(client):
+def test_compacted_conversation_keeps_its_facts(client):
     first = client.responses.create(model=NAME, input="My name is Alice.", temperature=0)
     compacted = client.responses.compact(model=NAME, previous_response_id=first.id)
     assert [item.type for item in compacted.output] == ["message", "compaction"]

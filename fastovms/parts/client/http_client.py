@@ -455,8 +455,8 @@ _KERNELS: Final = re.compile(r'^fastovms_decode_kernels_info{model_name="([^"]*)
 
 
 async def decode_kernels(client: HttpClient, model: str) -> str:
-    """Returns what the server's metrics say of the decode kernels of a model, as labels; "" =
-    nothing."""
+    """Returns the labels of the decode kernels of a model in the server's metrics; "" = there are
+    none."""
     try:
         metrics = await client.ask("GET", "/metrics")
     except RequestFailed:  # another server, or a key without the right

@@ -2,7 +2,7 @@
 
 At the first start of a model, a process beside the server packs the weights and checks what the
 kernels compute with them. The server maps the weights, measures, and switches over between two
-steps. What it has found is kept: later starts use the kernels from the first step on.
+steps. The cache keeps the result: later starts use the kernels from the first step on.
 """
 
 from __future__ import annotations
@@ -404,8 +404,8 @@ def read_kept(
     cache: DiskCache,
     has_adapters: bool,
 ) -> KeptKernels | None:
-    """Returns what an earlier start has found, with whole steps over mapped weights, which takes
-    about a second; None = nothing, or what is there was damaged and is deleted."""
+    """Returns the result of an earlier start, with whole steps over mapped weights, which takes
+    about a second; None = there is no result, or it was damaged and is deleted."""
     measured, entry = cache.find(_MEASURED, key), cache.find(PACKED, key)
     if measured is None or entry is None:
         return None
@@ -438,8 +438,8 @@ def read_kept(
 def _read_whole_steps(
     found: KeptKernels, paged: PagedGraph, device: str, precisions: Precisions, has_adapters: bool
 ) -> KeptKernels:
-    """Returns what was found, with whole steps. Raises ValueError, KeyError or TypeError if the
-    files are damaged; _NotCompiledError; Exception as `compile_kernels` does."""
+    """Adds whole steps to a result. Raises ValueError, KeyError or TypeError if the files are
+    damaged; _NotCompiledError; Exception as `compile_kernels` does."""
     from fastovms.engine.kernels.assembler import WeightStore
     from fastovms.engine.kernels.compiler import compile_kernels, compiled_mark
     from fastovms.engine.kernels.whole_steps import CacheShape

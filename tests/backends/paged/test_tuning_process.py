@@ -25,13 +25,25 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_tuning_process_stores_its_result(model_dir: Path, tmp_path: Path) -> None:
-    process = TuningProcess(Measurement("m", model_dir, EngineConfig(), DiskCache(tmp_path)))
-    process.pause()
-    process.resume()
-    assert process.result().startswith("the next start will run it as f32, f32 cache, with ")
+def test_tuning_stores_its_result(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning_process, "MemorySpeed", lambda: lambda: 1.0)
+    found = tune(Measurement("m", model_dir, EngineConfig(), DiskCache(tmp_path)))
+    assert found.startswith("the next start will run it as f32, f32 cache, with ")
     (entry,) = tmp_path.iterdir()
     assert json.loads((entry / "choice.json").read_text())["name"] == "f32, f32 cache"
+
+
+def test_tuning_process_reports_a_device_that_does_not_exist(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    config = EngineConfig(device="NPU.7")
+    process = TuningProcess(Measurement("m", model_dir, config, DiskCache(tmp_path)))
+    process.pause()
+    process.resume()
+    assert "NPU.7" in process.result()
+    assert not list(tmp_path.iterdir())
 
 
 def test_killed_process_reports_its_signal_and_stores_no_result(

@@ -117,6 +117,7 @@ SECTIONS: Final[Sequence[Section]] = (
         "Memory and the device",
         (
             "backends/engine_thread.py",
+            "backends/sliced_process.py",
             "backends/paged/",
             "parts/adapters",
             "parts/beams",

@@ -492,7 +492,7 @@ _FAULTS: Final[_Texts] = {
             "job.done.set_result(work.result())",
         ),
     },
-    "parts.speech.speech_backend": {
+    "backends.sliced_process": {
         "audio that nobody waits for keeps its place": (
             "if job.is_given_up:\n                self._waiting.discard",
             "if False:\n                self._waiting.discard",
@@ -502,6 +502,8 @@ _FAULTS: Final[_Texts] = {
             "pass",
         ),
         "the process of speech is not stopped after a slice": "self._signal(is_stopped=True)",
+    },
+    "parts.speech.speech_backend": {
         "each window of an audio detects its language": (
             "self.params = replace(params, language=found.language or None",
             "self.params = replace(params",

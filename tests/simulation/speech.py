@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from fastovms.api.body import FairThread
+from fastovms.backends import sliced_process
 from fastovms.backends.processes import ChildProcess, WorkerFailed
 from fastovms.errors import InvalidField
 from fastovms.parts.speech import endpoints as audio
@@ -59,8 +60,8 @@ def install_speech() -> None:
     speech_backend.SAMPLE_RATE = audio.SAMPLE_RATE = RATE  # type: ignore[misc]
     speech_backend._WINDOW, speech_backend._FOLLOWING = WINDOW, RATE  # type: ignore[misc]
     speech_backend._LEAST = LEAST  # type: ignore[misc]
-    speech_backend.send = lambda connection, message: cast(Any, connection).put(message)
-    speech_backend.receive = lambda connection: cast(Any, connection).take()
+    sliced_process.send = lambda connection, message: cast(Any, connection).put(message)
+    sliced_process.receive = lambda connection: cast(Any, connection).take()
 
 
 def samples_of(file: str) -> Samples:

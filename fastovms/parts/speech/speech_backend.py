@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import logging
-import queue
-import signal
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,12 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from fastovms.backends.engine_thread import MAX_SLICE, ComputeTurn
-from fastovms.backends.job_thread import Job, JobThread
-from fastovms.backends.processes import ChildProcess, WorkerFailed, receive, send
+from fastovms.backends.engine_thread import ComputeTurn
+from fastovms.backends.job_thread import Job
+from fastovms.backends.sliced_process import SlicedProcess, start_process
 from fastovms.config import EngineConfig
-from fastovms.errors import ConfigurationError, EngineFailed
-from fastovms.fair_queue import FairQueue
+from fastovms.errors import EngineFailed
 from fastovms.params import ModelInfo
 from fastovms.parts.speech.speech_worker import LoadSpeech, ReadWindow, WindowText
 from fastovms.parts.speech.transcript import (
@@ -50,10 +45,6 @@ A louder rest may be the beginning of a sentence, so the next window begins with
 
 _LEAST: Final = SAMPLE_RATE // 5
 """Samples at the end of an audio that are not worth a window."""
-
-StartProcess = Callable[[], tuple[ChildProcess, SpeechInfo]]
-"""Starts the process that runs the model, and waits until it has loaded it. Raises
-ConfigurationError if it cannot."""
 
 
 class _Job(Job[Transcript]):
@@ -134,43 +125,12 @@ def _loudness(samples: Samples) -> float:
     return float(np.sqrt(np.mean(np.square(samples.astype(np.float32)))))
 
 
-class WhisperBackend(JobThread[_Job]):
-    """Transcribes speech in a `speech_worker`.
-
-    While engines have work, the process runs in slices between their steps: it is stopped by
-    SIGSTOP at the end of each slice and resumed at the beginning of the next, whatever it computes.
-    Clients take turns with their windows. If the process dies, the request whose audio it read
-    fails, and another process is started.
-
-    The process is started on the thread that hands it windows, and is killed when this thread ends,
-    even if it is stopped. Creating a backend takes seconds. Raises ConfigurationError if the model
-    cannot be loaded.
-    """
+class WhisperBackend(SlicedProcess[_Job, SpeechInfo]):
+    """Transcribes speech in a `speech_worker`, window by window."""
 
     name = "speech"
-
-    def __init__(
-        self,
-        model: ModelInfo,
-        start: StartProcess,
-        *,
-        max_num_queued: int,
-        turn: ComputeTurn,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        super().__init__(model, turn, max_num_queued=max_num_queued, clock=clock)
-        self._start = start
-        self._waiting: FairQueue[_Job] = FairQueue(
-            "audios", per_client=max_num_queued, total=2 * max_num_queued
-        )
-        self._is_stopped = False
-        loaded: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, args=[loaded], name=self.name, daemon=True).start()
-        error = loaded.get()
-        if error is not None:
-            raise error
-
-    # Backend
+    items = "audios"
+    work = "transcribes"
 
     @property
     def speech(self) -> SpeechInfo:
@@ -197,147 +157,50 @@ class WhisperBackend(JobThread[_Job]):
         transcript: Transcript = await self._result_of(job)
         return transcript
 
-    def fail(self, reason: str) -> None:
-        super().fail(reason)
-        self._peer.kill()
-
-    def _stop(self) -> bool:
-        self._peer.kill()  # it keeps nothing
-        return True
-
     # Thread
 
-    def _run(self, loaded: queue.SimpleQueue[Exception | None]) -> None:
-        try:
-            self._peer, self._info = self._start()
-        except Exception as error:
-            loaded.put(error)
-            return
-        loaded.put(None)
-        try:
-            while self.failure is None and self._receive():
-                job = self._waiting.take()
-                if job is not None and not job.is_given_up:
-                    self._advance(job)
-        except BaseException as error:
-            logger.exception("speech: the thread has failed")
-            self._link.call(self.fail, f"{type(error).__name__}: {error}")
-        finally:
-            self._turn.remove_encoder()
-            self._peer.end()
-            self._link.call(self._link.stopped.set)
-
-    def _receive(self) -> bool:
-        """Receives new jobs, and waits for work. Returns whether to continue."""
-        while not self._commands.empty() or not len(self._waiting):
-            job = self._commands.get()
-            if job is None:
-                return False
-            if job.is_given_up:
-                self._waiting.discard(job.client, job)
-            else:
-                self._waiting.add(job.client, job)
-        return True
-
-    def _advance(self, job: _Job) -> None:
-        """Computes the next window of a job, and queues the job again if more are left."""
+    def _compute(self, job: _Job) -> bool:
+        """Computes the next window of a job."""
         now = self._clock()
         if job.started_at is None:
             job.started_at = now
+        # The pipeline finds no words if it is ended after the window.
+        following = 0 if job.params.has_words else _FOLLOWING
         try:
-            # The pipeline finds no words if it is ended after the window.
-            following = 0 if job.params.has_words else _FOLLOWING
             samples = job.audio.read(job.position, _WINDOW + following)
-            self._num_running = 1
-            try:
-                answer = self._read(job, ReadWindow(samples, job.params, job.has_times))
-            finally:
-                self._num_running = 0
-            samples = samples[:_WINDOW]
-        except (EOFError, ConnectionError) as error:
-            self._revive(job, error)
-            return
         except OSError as error:
-            self._link.call(job.settle, EngineFailed(f"the audio cannot be read: {error}"))
-            return
-        if isinstance(answer, WorkerFailed):
-            self._link.call(job.settle, EngineFailed(answer.reason))
-            return
-        self._counters.num_generated_tokens += answer.num_tokens
-        text = job.take(answer, samples)
+            raise EngineFailed(f"the audio cannot be read: {error}") from None
+        found = self._read(job, ReadWindow(samples, job.params, job.has_times))
+        self._counters.num_generated_tokens += found.num_tokens
+        text = job.take(found, samples[:_WINDOW])
         if job.has_times and text:
             self._link.call(_tell, job, text)
-        if job.is_complete:
-            transcript = job.transcript
-            transcript.text = transcript.text.rstrip()
-            transcript.queue_time = job.started_at - job.queued_at
-            transcript.compute_time = self._clock() - job.started_at
-            self._link.call(job.settle, transcript)
-        else:
-            self._waiting.add(job.client, job)
+        if not job.is_complete:
+            return True
+        transcript = job.transcript
+        transcript.text = transcript.text.rstrip()
+        transcript.queue_time = job.started_at - job.queued_at
+        transcript.compute_time = self._clock() - job.started_at
+        self._link.call(job.settle, transcript)
+        return False
 
-    def _read(self, job: _Job, window: ReadWindow) -> WindowText | WorkerFailed:
-        """Returns the process's answer. Raises EOFError or ConnectionError if the process ends."""
-        connection = self._peer.connection
-        is_sent, is_first = False, True
-        while True:
-            with self._turn.slice():
-                self._signal(is_stopped=False)
-                start = self._clock()
-                if not is_sent:
-                    send(connection, window)
-                    is_sent = True
-                seconds = self._turn.slice_seconds
-                end = start + (MAX_SLICE if seconds is None else seconds)
-                answer = None
-                while answer is None and connection.poll(max(0.0, end - self._clock())):
-                    answer = receive(connection)
-                    if isinstance(answer, str):
-                        text = answer.lstrip() if is_first else answer
-                        if text:
-                            is_first = False
-                            self._link.call(_tell, job, text)
-                        answer = None
-                if answer is None and self._turn.slice_seconds is not None:
-                    self._signal(is_stopped=True)
-            self._note_step(self._clock() - start)
-            if answer is not None:
-                assert isinstance(answer, WindowText | WorkerFailed)
-                return answer
+    def _read(self, job: _Job, window: ReadWindow) -> WindowText:
+        """Returns the text of a window. Raises as `_ask` does."""
+        is_first = True
 
-    def _signal(self, *, is_stopped: bool) -> None:
-        if is_stopped is not self._is_stopped:
-            self._is_stopped = is_stopped
-            self._peer.send_signal(signal.SIGSTOP if is_stopped else signal.SIGCONT)
+        def on_part(text: str) -> None:
+            nonlocal is_first
+            text = text.lstrip() if is_first else text
+            if text:
+                is_first = False
+                self._link.call(_tell, job, text)
 
-    def _revive(self, job: _Job, error: Exception) -> None:
-        """Starts another process after one has ended with a job. Raises ConfigurationError if it
-        cannot be started."""
-        fate = self._peer.close()
-        if self._closing or self.failure is not None:
-            return
-        logger.error("speech: the process %s (%r) and is started again", fate, error)
-        reason = f"the process that transcribes {fate}"
-        self._link.call(job.settle, EngineFailed(reason))
-        self._peer, self._info = self._start()
-        self._is_stopped = False
+        return self._ask(window, WindowText, on_part)
 
 
 def _tell(job: _Job, text: str) -> None:
     if not job.done.done() and not job.is_given_up:
         job.on_text(text)
-
-
-def start_process(load: LoadSpeech) -> tuple[ChildProcess, SpeechInfo]:
-    """Starts a process and waits until it has loaded the model; takes seconds. Raises
-    ConfigurationError if the model cannot be loaded."""
-    # At the end of its connection it could not end by itself while it is stopped.
-    process = ChildProcess("fastovms.parts.speech.speech_worker", dies_with_thread=True)
-    answer = process.ask(load, f"{load.model_dir} cannot be loaded: its process")
-    if isinstance(answer, SpeechInfo):
-        return process, answer
-    process.close()
-    raise ConfigurationError(answer.reason)
 
 
 def load_whisper(
@@ -349,7 +212,7 @@ def load_whisper(
     load = LoadSpeech(model_dir, config.device, config.plugin_config, level_in_use(), form_in_use())
     backend = WhisperBackend(
         model,
-        partial(start_process, load),
+        partial(start_process, "fastovms.parts.speech.speech_worker", load, SpeechInfo),
         max_num_queued=config.max_num_queued_requests,
         turn=turn,
     )

@@ -456,7 +456,7 @@ class Adapter:
         name: the name clients use in place of the model's.
         path: its directory.
         digest: SHA-256 of its files.
-        number: tells it from all others that the model has had; from 1.
+        number: the adapter's number, from 1; a model never uses a number twice.
         created: unix seconds.
     """
 

@@ -341,7 +341,7 @@ def test_input_that_json_cannot_hold_does_not_end_the_chat() -> None:
 
 def test_empty_answer_is_reported_and_forgotten() -> None:
     _, errors, messages = talk(Script(events=[]), "Hi", "Again")
-    assert errors == "fastovms: the model has said nothing\n" * 2
+    assert errors == "fastovms: the answer is empty\n" * 2
     assert [message["content"] for message in messages] == ["Again"]
 
 

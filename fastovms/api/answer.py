@@ -287,14 +287,14 @@ class StreamUsage:
 
     def __init__(self, generation: TextGeneration, options: StreamOptions) -> None:
         self._generation = generation
-        self._is_told = options.include_usage
+        self._is_included = options.include_usage
         self.is_continuous = options.include_usage and options.continuous_usage_stats
 
     def member(self, choice: int | None) -> bytes:
         """Returns the `usage` of a frame, with a comma before it: null if only the last frame
         reports usage, empty if no frame does. `choice` is the index of the frame's choice; None =
         the frame is shared by several choices."""
-        if not self._is_told:
+        if not self._is_included:
             return b""
         if choice is None or not self.is_continuous:
             return b',"usage":null'
@@ -304,7 +304,7 @@ class StreamUsage:
         """Returns the last frame, with the usage of all choices, optionally the duration, and no
         choices; empty if the client did not ask for it. `head` is the frame's JSON up to the
         opening bracket of its choices."""
-        if not self._is_told:
+        if not self._is_included:
             return b""
         members = msgspec.json.encode(closing_members(self._generation.usage))
         return head + b"]," + members[1:] + END

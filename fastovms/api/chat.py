@@ -120,17 +120,17 @@ class CallForms:
 
     def members(self, calls: Sequence[Call]) -> dict[str, Any]:
         """Returns the message members for the tool calls. There must be at least one call."""
-        told = [_called(call.target, "".join(call.texts)) for call in calls]
+        called = [_called(call.target, "".join(call.texts)) for call in calls]
         if self.is_legacy:
-            return {"function_call": told[0]["function"]}
-        return {"tool_calls": [ToolCall(id=self.new_id(), **call) for call in told]}
+            return {"function_call": called[0]["function"]}
+        return {"tool_calls": [ToolCall(id=self.new_id(), **call) for call in called]}
 
     def beginning(self, index: int, target: ToolTarget) -> bytes:
         """Returns the delta that begins a tool call."""
-        told = _called(target, "")
+        called = _called(target, "")
         if self.is_legacy:
-            return msgspec.json.encode(ChatDelta(function_call=told["function"]))
-        call = ToolCallDelta(id=self.new_id(), index=index, **told)
+            return msgspec.json.encode(ChatDelta(function_call=called["function"]))
+        call = ToolCallDelta(id=self.new_id(), index=index, **called)
         return msgspec.json.encode(ChatDelta(tool_calls=[call]))
 
     def more(self, index: int, target: ToolTarget, text: str) -> bytes:
@@ -278,14 +278,18 @@ def chat_body(
             token_ids=token_ids,
         )
         choices.append(choice)
-    told = {"prompt_logprobs": absent, "prompt_token_ids": absent, **prompt.members(report)}
+    prompt_members = {
+        "prompt_logprobs": absent,
+        "prompt_token_ids": absent,
+        **prompt.members(report),
+    }
     return ChatCompletion(
         **envelope.members("chat.completion"),
         choices=choices,
         service_tier="default" if dialect.has_ids else UNSET,
         kv_transfer_params=absent,
         **closing_members(usage),
-        **told,
+        **prompt_members,
     )
 
 
@@ -334,12 +338,12 @@ def _sample_logprobs(
         return None
     content = form.new_content_tokens()
     content.push(sample.parsed, sample.tokens)
-    told: list[TextToken] = []
+    shown: list[TextToken] = []
     for piece in sample.pieces:
         tokens = content.take(piece)
         if form.shows(piece):
-            told += tokens
-    return chat_logprobs_body([*told, *content.rest()], report)
+            shown += tokens
+    return chat_logprobs_body([*shown, *content.rest()], report)
 
 
 def chat_logprobs_body(tokens: Sequence[TextToken], report: TokenReport) -> ChatLogprobs:
@@ -434,8 +438,8 @@ class ChatFrames:
             elif self._is_plain:
                 frames.append(head + self._message(choice, piece) + self._tail)
             else:
-                told = self._told(choice, tokens, b"null", b"")
-                frames.append(head + self._message(choice, piece) + told)
+                rest = self._choice_rest(choice, tokens, b"null", b"")
+                frames.append(head + self._message(choice, piece) + rest)
         if delta.finish_reason is not None:
             frames.append(head + b"{}" + self._end(delta, delta.finish_reason))
         return b"".join(frames)
@@ -464,7 +468,7 @@ class ChatFrames:
                 self._targets[choice] = target = self._form.calls.target(name)
                 return self._form.calls.beginning(index, target)
 
-    def _told(
+    def _choice_rest(
         self, choice: int, tokens: Sequence[TextToken], finish_reason: bytes, members: bytes
     ) -> bytes:
         """Returns the members that follow a piece or end the choice: log probabilities, and the ids
@@ -475,8 +479,8 @@ class ChatFrames:
         if unsent_ids := self._unsent_ids[choice]:
             self._unsent_ids[choice] = []
             members += b',"token_ids":' + orjson.dumps(unsent_ids)
-        told = b',"logprobs":' + logprobs + b',"finish_reason":' + finish_reason + members
-        return self._rest(told, choice)
+        members = b',"logprobs":' + logprobs + b',"finish_reason":' + finish_reason + members
+        return self._rest(members, choice)
 
     def _end(self, delta: SampleDelta, reason: FinishReason) -> bytes:
         are_whole = self._are_whole[delta.choice]
@@ -485,7 +489,7 @@ class ChatFrames:
         if self._dialect.has_ids:
             members = b',"stop_reason":' + orjson.dumps(delta.stop_reason)
         tokens = () if self._report.num_logprobs is None else self._content[delta.choice].rest()
-        return self._told(delta.choice, tokens, word, members)
+        return self._choice_rest(delta.choice, tokens, word, members)
 
     def _rest(self, members: bytes, choice: int | None) -> bytes:
         """Returns the bytes from the end of the choice to the end of the frame."""
@@ -505,8 +509,8 @@ class ChatFrames:
             frames.append(head + msgspec.json.encode(message) + rest)
             if self._form.prefix:
                 frames.append(head + orjson.dumps({"content": self._form.prefix}) + self._tail)
-        if told := prompt.members(self._report):
-            members = msgspec.json.encode(told)[1:]
+        if reported := prompt.members(self._report):
+            members = msgspec.json.encode(reported)[1:]
             frames[0] = frames[0].removesuffix(b"}" + END) + b"," + members + END
         return b"".join(frames)
 

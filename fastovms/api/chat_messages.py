@@ -376,11 +376,11 @@ def _unseal_history(content: str) -> tuple[str, KeptItems]:
     return summary, KeptItems(before, after)
 
 
-def told_summary(content: str) -> str:
+def summary_message(content: str) -> str:
     """Returns the text that presents a sealed summary to the model."""
-    return told_text(unseal_summary(content))
+    return summary_text(unseal_summary(content))
 
 
-def told_text(summary: str) -> str:
+def summary_text(summary: str) -> str:
     """Returns the text that presents a summary to the model."""
     return f"{_BEFORE_SUMMARY}\n{summary}"

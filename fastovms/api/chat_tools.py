@@ -172,7 +172,9 @@ def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
     except ValueError as error:
         raise InvalidField(f"{place} cannot be used: {error}", param=place) from None
     if expression is None:
-        warning = f"{place} is told to the model but not enforced: no regular expression says it"
+        warning = (
+            f"{place} is shown to the model but not enforced: no regular expression matches it"
+        )
         return words, None, warning
     return words, Grammar(GrammarKind.REGEX, expression, place), ""
 
@@ -593,13 +595,18 @@ class ToolReader:
     def _shown(self, tools: Sequence[OfferedTool]) -> Iterator[Mapping[str, Any]]:
         """Yields the functions for the template. The first function of a namespace gets the
         namespace's description before its own."""
-        told: set[str | None] = {None}
+        described: set[str | None] = {None}
         for tool in tools:
             namespace = tool.target.namespace
-            said = None if namespace in told else self._descriptions.get(namespace or "")
-            told.add(namespace)
-            if said:
+            description = (
+                None if namespace in described else self._descriptions.get(namespace or "")
+            )
+            described.add(namespace)
+            if description:
                 own = tool.function.get("description")
-                yield {**tool.function, "description": "\n\n".join(filter(None, (said, own)))}
+                yield {
+                    **tool.function,
+                    "description": "\n\n".join(filter(None, (description, own))),
+                }
             else:
                 yield tool.function

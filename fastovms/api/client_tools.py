@@ -37,8 +37,8 @@ def _integer(description: str = "") -> Schema:
 
 
 def _list(items: Schema, description: str = "", **bounds: int) -> Schema:
-    told = {"description": description} if description else {}
-    return {"type": "array", "items": items, **bounds, **told}
+    described = {"description": description} if description else {}
+    return {"type": "array", "items": items, **bounds, **described}
 
 
 def _numbers(description: str, length: int) -> Schema:
@@ -46,7 +46,7 @@ def _numbers(description: str, length: int) -> Schema:
 
 
 def _one_of(**options: Schema) -> Schema:
-    """Returns the schema of objects that their `type` tells apart."""
+    """Returns the schema of a union of objects, discriminated by `type`."""
     return {
         "anyOf": [
             {
@@ -125,8 +125,8 @@ class ClientTool(NamedTuple):
                 written = {name: written[name] for name in written if name in names}
             if self.call == "apply_patch_call" and written.get("type") == "delete_file":
                 written.pop("diff", None)
-            told = {**written, **self.fixed, **written}  # in the order of the model
-            item = {self.member: told} if self.member else told
+            members = {**written, **self.fixed, **written}  # in the order of the model
+            item = {self.member: members} if self.member else members
             _check(item, self.item, "")
         except (orjson.JSONDecodeError, InvalidField):
             return None
@@ -567,7 +567,8 @@ def _computer(tool: Mapping[str, Any], date: str, place: str) -> _Family:
     if not tool.get("enable_zoom"):
         members.pop("zoom", None)
     actions = [
-        f"{name}: {' '.join((told, *_needed(needs)))}" for name, (told, needs, _) in members.items()
+        f"{name}: {' '.join((purpose, *_needed(needs)))}"
+        for name, (purpose, needs, _) in members.items()
     ]
     used = {name for _, *inputs in members.values() for names in inputs for name in names}
     properties = {name: schema for name, schema in _INPUTS.items() if name in used}

@@ -417,7 +417,7 @@ class Completions:
                 prompt_logprobs = [score.logprobs for score in scores]
                 generation.note_scored([score.num_cached_tokens for score in scores])
             writer = await _writer(given, envelope, generation, prompt_logprobs)
-            run = generation.run if _generates(given) else partial(_tell_ends, generation)
+            run = generation.run if _generates(given) else partial(_send_ends, generation)
             return await write_answer(request, given, generation, writer, run)
 
 
@@ -426,7 +426,7 @@ def _generates(given: ModelInput[CompletionRequest]) -> bool:
     return given.requests[0].params.max_tokens != 0
 
 
-async def _tell_ends(generation: TextGeneration, on_delta: DeltaCallback) -> None:
+async def _send_ends(generation: TextGeneration, on_delta: DeltaCallback) -> None:
     for index in range(generation.num_samples):
         on_delta(SampleDelta(index, "", FinishReason.LENGTH))
 

@@ -191,10 +191,10 @@ def _anthropic_error(error: ErrorReport) -> AnthropicError:
         UNSET if error.code is None else AnthropicErrorCode(error.code),
     )
     if error.code == CONTEXT_EXCEEDED:
-        # Claude Code knows by these words that it has to summarize.
+        # Claude Code summarizes the chat if an error begins with these words.
         message = f"prompt is too long: {message}"
-    told = AnthropicErrorDetails(kind, message, details)
-    return AnthropicError(error=told, request_id=error.request_id or None)
+    body = AnthropicErrorDetails(kind, message, details)
+    return AnthropicError(error=body, request_id=error.request_id or None)
 
 
 OPENAI_ERRORS: Final = ErrorForm(OpenAIError, _openai_error, lambda body: frame(body) + DONE)
@@ -349,7 +349,7 @@ class ResponsesStyle:
         outputs_need_call_ids: whether outputs of function calls must have a `call_id`.
         takes_stream_options: whether `stream_options` is accepted.
         takes_logprobs_field: whether `logprobs` is accepted in a stream.
-        tells_response_format: whether `response_format` is repeated as `text.format`.
+        echoes_response_format: whether `response_format` is repeated as `text.format`.
     """
 
     id_separator: str
@@ -363,7 +363,7 @@ class ResponsesStyle:
     outputs_need_call_ids: bool
     takes_stream_options: bool
     takes_logprobs_field: bool
-    tells_response_format: bool
+    echoes_response_format: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,7 +494,7 @@ OPENAI: Final = Dialect(
         outputs_need_call_ids=True,
         takes_stream_options=True,
         takes_logprobs_field=True,
-        tells_response_format=True,
+        echoes_response_format=True,
     ),
     text_length=len,
     owned_by="fastovms",
@@ -544,7 +544,7 @@ OVMS: Final = Dialect(
         outputs_need_call_ids=False,
         takes_stream_options=False,
         takes_logprobs_field=False,
-        tells_response_format=False,
+        echoes_response_format=False,
     ),
     text_length=utf8_length,
     owned_by="OVMS",

@@ -328,11 +328,11 @@ class PromptCaching(NamedTuple):
     """The wishes of a request for the prefix cache, which is used without them too.
 
     Attributes:
-        told: the options as echoed in a response; None = none were given.
+        echoed: the options as echoed in a response; None if the request has none.
         prewarms: whether the prompt is only computed.
     """
 
-    told: Mapping[str, str] | None = None
+    echoed: Mapping[str, str] | None = None
     prewarms: bool = False
 
 
@@ -343,14 +343,14 @@ def prompt_caching(options: Mapping[str, Any] | None, retention: str | None) -> 
         one_of(retention, _RETENTIONS, "prompt_cache_retention")
     if options is None:
         return PromptCaching()
-    told = {"mode": _CACHE_MODES[0], "ttl": _CACHE_TTLS[0]}
+    echoed = {"mode": _CACHE_MODES[0], "ttl": _CACHE_TTLS[0]}
     for member, allowed in (("mode", _CACHE_MODES), ("ttl", _CACHE_TTLS)):
         if options.get(member) is not None:
-            told[member] = one_of(options[member], allowed, f"prompt_cache_options.{member}")
+            echoed[member] = one_of(options[member], allowed, f"prompt_cache_options.{member}")
     prewarms = options.get("prewarm")
     if prewarms is not None and not isinstance(prewarms, bool):
         raise wrong("prompt_cache_options.prewarm", "true or false", prewarms)
-    return PromptCaching(told, prewarms is True)
+    return PromptCaching(echoed, prewarms is True)
 
 
 MAX_BIAS: Final = 100.0

@@ -381,7 +381,7 @@ class TextGeneration:
             track = len if self._parses else asked.dialect.text_length
         self._samples = [_new_sample(given, track, progress) for progress in self._progress.samples]
         self.prompt_logprobs: list[Sequence[TokenLogprobs | None]] = [() for _ in given.requests]
-        self._tells_timings = given.report.has_timings
+        self._reports_timings = given.report.has_timings
         self._begin_span = begin_span
         self._span: GenerationSpan | None = None
         self._hold = model.hold
@@ -425,14 +425,14 @@ class TextGeneration:
     @property
     def usage(self) -> Usage:
         progress = self._progress
-        # Those of several samples are not the request's.
-        tells_timings = self._tells_timings and len(self._samples) == 1
+        # With several samples, the timings of one are not those of the request.
+        has_timings = self._reports_timings and len(self._samples) == 1
         return Usage(
             sum(progress.num_prompt_tokens),
             progress.num_completion_tokens,
             sum(progress.num_cached_tokens),
             sum(s.text.num_reasoning_tokens for s in self._samples) if self._parses else None,
-            progress.timings(progress.samples[0]) if tells_timings else None,
+            progress.timings(progress.samples[0]) if has_timings else None,
         )
 
     def usage_of(self, choice: int) -> Usage:

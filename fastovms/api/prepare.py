@@ -388,13 +388,13 @@ def _check_total_logprobs(
     if total <= asked.config.max_total_logprobs:
         return
     by_name = {names.logprobs: report.num_logprobs, "prompt_logprobs": report.num_prompt_logprobs}
-    told = {name: value for name, value in by_name.items() if value is not None}
-    numbers = [f"{name} {value}" for name, value in told.items()]
+    counts = {name: value for name, value in by_name.items() if value is not None}
+    numbers = [f"{name} {value}" for name, value in counts.items()]
     raise InvalidField(
-        f"{' and '.join(told)} would report up to {total} log probabilities ({', '.join(numbers)}"
+        f"{' and '.join(counts)} would report up to {total} log probabilities ({', '.join(numbers)}"
         f", n {num_samples}, {num_all} prompt tokens, {names.max_tokens} {max_tokens}), but a "
         f"request may have at most {asked.config.max_total_logprobs}",
-        param=next(iter(told)),
+        param=next(iter(counts)),
     )
 
 

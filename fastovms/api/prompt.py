@@ -31,7 +31,7 @@ from fastovms.params import ModelInfo
 from fastovms.text.output import leaves_reasoning_open
 from fastovms.text.template import CallWriting
 from fastovms.text.tokenizer import Tokenizer
-from fastovms.text.told_tools import tell_tools, written_call
+from fastovms.text.tool_descriptions import describe_tools, written_call
 
 _CALL_COST: Final = 500
 """How many characters a call of the tokenizer counts as, however short its text."""
@@ -190,9 +190,9 @@ def prompt_name(position: int, num_prompts: int) -> str:
 
 def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
     """Returns the error that a field is longer than the context. `name` is the invalid field."""
-    told = f"This model's maximum context length is {model.max_model_len} tokens, but {reason}."
+    limit = f"This model's maximum context length is {model.max_model_len} tokens, but {reason}."
     return InvalidField(
-        f"{told} {model.context_reason}".rstrip(),
+        f"{limit} {model.context_reason}".rstrip(),
         param=name,
         code=CONTEXT_EXCEEDED,
     )
@@ -338,9 +338,11 @@ def render_prompt(
     if options.source is not None:
         template = template.replaced(options.source)
     tool_format, shown = model.chat.tool_format, tools.shown
-    is_told = tool_format is not None and not (template.shows_tools and model.chat.template_calls)
-    if is_told and tool_format is not None:
-        messages = tell_tools(
+    are_described = tool_format is not None and not (
+        template.shows_tools and model.chat.template_calls
+    )
+    if are_described and tool_format is not None:
+        messages = describe_tools(
             messages, shown, tool_format, tools.choice, has_system_turn=template.has_system_turn
         )
         shown = ()
@@ -351,7 +353,7 @@ def render_prompt(
         kwargs=options.kwargs,
         calls=None
         if tool_format is None
-        else CallWriting(partial(written_call, tool_format), is_told),
+        else CallWriting(partial(written_call, tool_format), are_described),
         warnings=warnings,
     )
     begun, thoughts = _begun(messages, options), model.chat.reasoning_format
@@ -454,8 +456,8 @@ def _make_prompt(
     check_text(text, name, model.info)
     special = adds_special_tokens(request.body.add_special_tokens)
     encoder = PromptEncoder(model.tokenizer, model.info, special, cut)
-    told = text if model.images is None else _without_images(request, chat, cut, text)
-    token_ids: Sequence[int] = encoder.encode(told, name)
+    prompt = text if model.images is None else _without_images(request, chat, cut, text)
+    token_ids: Sequence[int] = encoder.encode(prompt, name)
     if cut is not None:
         token_ids = cut.cut(token_ids)
     thoughts, opening = model.chat.reasoning_format, None

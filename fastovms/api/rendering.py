@@ -99,8 +99,8 @@ def load_chat(model_dir: Path, config: ChatConfig, cache: DiskCache | None = Non
         template, missing = None, f"has no usable chat template: {error}"
     source = "" if template is None else template.tool_source
     detected = detect_tool_format(source), detect_reasoning_format(source)
-    told = TOOL_FORMATS[PLAIN_JSON] if template is not None else None
-    tool_format = _find(config.tool_parser, "tool", TOOL_FORMATS, detected[0] or told)
+    fallback = TOOL_FORMATS[PLAIN_JSON] if template is not None else None
+    tool_format = _find(config.tool_parser, "tool", TOOL_FORMATS, detected[0] or fallback)
     reasoning_format = _find(config.reasoning_parser, "reasoning", REASONING_FORMATS, detected[1])
     check_formats(tool_format, reasoning_format)
     model = ChatModel(template, tool_format, reasoning_format, config, missing)

@@ -103,12 +103,12 @@ class ContentTokens:
 
     def __init__(self, aligner: TokenAligner | None) -> None:
         self._aligner = aligner
-        self._untold: list[TextToken] = []
+        self._unreported: list[TextToken] = []
 
     def push(self, text: str, tokens: Sequence[TextToken]) -> None:
         """Adds the parsed text, and the tokens that begin in it."""
         if self._aligner is None:
-            self._untold += tokens
+            self._unreported += tokens
         else:
             self._aligner.push(text, tokens)
 
@@ -126,8 +126,8 @@ class ContentTokens:
     def rest(self) -> Sequence[TextToken]:
         """Returns the tokens that are certainly content and have not been reported with any
         piece."""
-        untold, self._untold = self._untold, []
-        return untold
+        unreported, self._unreported = self._unreported, []
+        return unreported
 
 
 def best_samples(samples: Sequence[SampleDelta], candidates: Candidates) -> Sequence[SampleDelta]:

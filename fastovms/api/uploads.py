@@ -352,7 +352,7 @@ class UploadSink:
             self._num_waiting = sum(map(len, self._pieces))
             self._begin()
             if was_full and not self.is_full:
-                self._tell()
+                self._notify()
         elif isinstance(error, RequestError):
             self._fail(error, 413 if isinstance(error, FileTooLarge) else 400)
         elif isinstance(error, OSError):
@@ -367,9 +367,9 @@ class UploadSink:
         self._pieces.clear()
         self._num_waiting = 0
         # Not at once: this may be in the middle of what the client has sent.
-        asyncio.get_running_loop().call_soon(self._tell)
+        asyncio.get_running_loop().call_soon(self._notify)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self.on_change is not None:
             self.on_change()
 

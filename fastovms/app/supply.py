@@ -329,7 +329,7 @@ class ModelSupply:
         if self._pool is None:
             self._is_outdated = True
         elif self.has_list:
-            asyncio.ensure_future(self._reload_and_tell())  # noqa: RUF006
+            asyncio.ensure_future(self._reload_and_log())  # noqa: RUF006
 
     async def reload(self) -> ReloadOutcome:
         """Reads the list of models again and returns once new models are loaded. Calls that arrive
@@ -341,7 +341,7 @@ class ModelSupply:
             self._next_reload.add_done_callback(self._reloads.discard)
         return await asyncio.shield(self._next_reload)
 
-    async def _reload_and_tell(self) -> None:
+    async def _reload_and_log(self) -> None:
         try:
             for fault in (await self.reload()).faults:
                 logger.error("list of models: a model cannot be served: %s", fault)

@@ -414,7 +414,7 @@ class RequestsInFlight:
             request = self._requests.get(request_id)
             if request is not None and output.index in request.unfinished:
                 output.queue_time, request.queue_time = request.queue_time, None
-                self._tell(request_id, request, output)
+                self._deliver(request_id, request, output)
 
     def _record(self, seconds: float) -> None:
         if self._step_seconds is None:
@@ -428,7 +428,7 @@ class RequestsInFlight:
                 # A listener may have ended its own request or others.
                 if self._requests.get(request_id) is request:
                     output = GenerationOutput(index, (), reason, 0, error=error)
-                    self._tell(request_id, request, output)
+                    self._deliver(request_id, request, output)
 
     def _end(self, request_id: str, request: _Request) -> None:
         del self._requests[request_id]
@@ -442,7 +442,7 @@ class RequestsInFlight:
         self._places.give_back(request.owner, request.num_places)
         request.num_places = 0
 
-    def _tell(self, request_id: str, request: _Request, output: GenerationOutput) -> None:
+    def _deliver(self, request_id: str, request: _Request, output: GenerationOutput) -> None:
         if output.finish_reason is not None:
             request.unfinished.discard(output.index)
             if not request.unfinished:

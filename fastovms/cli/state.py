@@ -85,7 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
             return 0
         place = arguments.place if arguments.action == "import" else arguments.to
         target = _open(stack, arguments, place, must_exist=False)
-        _tell(copy_rows(source, target, _counter(stack, source)))
+        _print_copied(copy_rows(source, target, _counter(stack, source)))
     return 0
 
 
@@ -127,7 +127,7 @@ def _counter(stack: ExitStack, source: RowSource) -> Callable[[int], object]:
     return lambda number: bar.update(number)
 
 
-def _tell(copied: Copied) -> None:
+def _print_copied(copied: Copied) -> None:
     added, left = copied
     more = f", {left} existed already" if left else ""
     print(f"{added} responses and conversations were added{more}")

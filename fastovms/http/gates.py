@@ -365,8 +365,7 @@ FORM_TYPES = frozenset(("application/x-www-form-urlencoded", "multipart/form-dat
 (https://fetch.spec.whatwg.org/#cors-safelisted-request-header)."""
 
 _UNASKED = "application/x-www-form-urlencoded"
-"""The type that curl and urllib name for any body unless told otherwise, so that it means
-nothing."""
+"""The default type of curl and urllib for any body, which therefore shows nothing about it."""
 
 
 class JsonOnly:
@@ -444,14 +443,14 @@ class ForwardedClients:
         Args:
             peer: address:port of the connection; "" = a Unix socket, whose peer is not a proxy.
         """
-        told = headers.by_name.get("x-forwarded-for") if self._proxies and peer else None
-        if told is None:
+        forwarded = headers.by_name.get("x-forwarded-for") if self._proxies and peer else None
+        if forwarded is None:
             return peer
         nearest = _address(peer)
         if nearest is None or not self._is_proxy(nearest):
             return peer
         found: Address | None = None
-        for hop in reversed(told.rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]):
+        for hop in reversed(forwarded.rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]):
             address = _address(hop.strip())
             if address is None:
                 break
@@ -474,6 +473,6 @@ def _address(text: str) -> Address | None:
         text = text.partition(":")[0]
     with suppress(ValueError):
         address = ip_address(text)
-        # A socket of both families tells IPv4 addresses as IPv6 ones (RFC 4291, 2.5.5.2).
+        # A dual-stack socket reports IPv4 addresses as mapped IPv6 ones (RFC 4291, 2.5.5.2).
         return getattr(address, "ipv4_mapped", None) or address
     return None

@@ -389,7 +389,7 @@ class Successor(ABC):
     @property
     @abstractmethod
     def client_has_closed(self) -> bool:
-        """Whether the client has said that it sends nothing more."""
+        """Whether the client has closed its side of the connection."""
 
     @abstractmethod
     def feed(self, data: bytes) -> None:

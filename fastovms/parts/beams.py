@@ -421,9 +421,9 @@ class BeamRequest(extensions.BeamSearch):
         if end is not None and (params.ignore_eos or end not in params.eos_token_ids):
             output.stop_token_id = end
         if params.logprobs is not None:
-            is_told = end is None or output.stop_token_id is not None
-            told = path if is_told else path[:-1]
-            output.logprobs = [self._logprobs[i][j] for i, j in enumerate(told)]
+            is_end_reported = end is None or output.stop_token_id is not None
+            reported = path if is_end_reported else path[:-1]
+            output.logprobs = [self._logprobs[i][j] for i, j in enumerate(reported)]
         if params.prompt_logprobs is not None and index == 0:
             output.prompt_logprobs = self._root.prompt_logprobs
         return output

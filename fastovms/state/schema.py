@@ -54,7 +54,7 @@ _STATEMENTS: Final = (
     ) {table}
     """,
     "CREATE INDEX items_by_id ON items (id{by_rowid})",
-    # The responses that run: who runs them, and what their streams have told so far. Once they are
+    # The responses that run: the replica that runs each, and its stream so far. Once they are
     # finished, `objects.events` has all of it. A response without a model cannot be resumed.
     """
     CREATE TABLE runs (

@@ -77,7 +77,7 @@ class ExpiryRounds:
         self._what = what
         self._ends_at = 0.0
         self._num_left = 0
-        self._is_told = False
+        self._is_logged = False
 
     def allowed(self, num_objects: int, now: float, max_age: float = math.inf) -> int:
         """Returns how many objects may be deleted now.
@@ -88,7 +88,7 @@ class ExpiryRounds:
         """
         seconds = min(_LONGEST_ROUND, max_age / (2 * _SHARE))
         if not 0.0 < self._ends_at - now <= seconds:
-            self._is_told = self._is_told and not self._num_left
+            self._is_logged = self._is_logged and not self._num_left
             self._ends_at = now + seconds
             self._num_left = max(1, num_objects // _SHARE)
         return self._num_left
@@ -97,8 +97,8 @@ class ExpiryRounds:
         """Records deletions, and logs it if no more are allowed and `is_behind` returns that more
         objects are too old."""
         self._num_left -= num_deleted
-        if not self._num_left and not self._is_told and is_behind():
-            self._is_told = True
+        if not self._num_left and not self._is_logged and is_behind():
+            self._is_logged = True
             logger.warning(
                 "many %s have expired at once; a sixteenth is deleted a minute: check the clock if "
                 "that is unexpected",

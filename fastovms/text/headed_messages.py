@@ -58,21 +58,21 @@ def parse_messages(
     out: PieceCollector,
     form: HeadedMessages,
     *,
-    tells_calls: bool,
-    tells_reasoning: bool,
+    reports_calls: bool,
+    reports_reasoning: bool,
     is_inside: bool,
 ) -> Incremental[None]:
     """Reads an answer to its end. Text outside of messages is content; headers never are.
 
     Args:
-        tells_calls: whether tool calls are reported; otherwise their arguments are content.
-        tells_reasoning: whether reasoning is reported separately from content.
+        reports_calls: whether tool calls are reported; otherwise their arguments are content.
+        reports_reasoning: whether reasoning is reported separately from content.
         is_inside: whether the answer begins within reasoning.
     """
-    out.tells_calls = tells_calls
-    functions = frozenset(tool.name for tool in out.tools) if tells_calls else frozenset()
+    out.reports_calls = reports_calls
+    functions = frozenset(tool.name for tool in out.tools) if reports_calls else frozenset()
     if is_inside:
-        yield from _read_text(scan, out, form, is_reasoning=tells_reasoning)
+        yield from _read_text(scan, out, form, is_reasoning=reports_reasoning)
     while True:
         space = yield from scan.space()
         begin = yield from _take_any(scan, (*form.begins, *form.more_begins))
@@ -94,7 +94,7 @@ def parse_messages(
                 out.content(space)
                 yield from _read_to_end(scan, form, out.content)
             continue
-        is_reasoning = header.kind is MessageKind.REASONING and tells_reasoning
+        is_reasoning = header.kind is MessageKind.REASONING and reports_reasoning
         yield from _read_text(scan, out, form, is_reasoning=is_reasoning)
 
 

@@ -78,11 +78,11 @@ class InputReader:
         self._rest = ""
         self._before_text = list(_OPENING)
         self._has_text = True
-        self._is_told = False
+        self._is_complete = False
 
     def push(self, arguments: str) -> str:
         """Adds JSON text and returns the new part of the call's text."""
-        if self._is_told:
+        if self._is_complete:
             return ""
         if self._before_text:
             self._seen.append(arguments)
@@ -124,7 +124,7 @@ class InputReader:
         found = _WHOLE.match(self._rest)
         assert found is not None
         self._rest = self._rest[found.end() :]
-        self._is_told = self._rest.startswith('"')
+        self._is_complete = self._rest.startswith('"')
         return _encodable(json.loads(f'"{found[0]}"', strict=False))
 
 
@@ -155,12 +155,12 @@ class CustomCallParser:
         return self._parser.content_end
 
     def push(self, text: str) -> Sequence[Piece]:
-        return list(self._told(self._parser.push(text)))
+        return list(self._converted(self._parser.push(text)))
 
     def finish(self, *, is_cut: bool = True) -> Sequence[Piece]:
-        return list(self._told(self._parser.finish(is_cut=is_cut)))
+        return list(self._converted(self._parser.finish(is_cut=is_cut)))
 
-    def _told(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    def _converted(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         for piece in pieces:
             match piece:
                 case CallBegin(name=name):
@@ -371,8 +371,8 @@ def output_parser(
             parse = partial(
                 parse_messages,
                 form=form,
-                tells_calls=tool_format is not None,
-                tells_reasoning=reasoning_format is not None,
+                reports_calls=tool_format is not None,
+                reports_reasoning=reasoning_format is not None,
                 is_inside=is_inside,
             )
             return IncrementalParser(parse, tools)

@@ -187,15 +187,15 @@ class Parameters(dict[str, Parameter]):
 
     Attributes:
         others: allowed parameters that are not named in the schema.
-        unsaid: keywords that constrain several parameters together.
+        joint_keywords: keywords that constrain several parameters together.
     """
 
     def __init__(
-        self, others: Sequence[OtherParameters] = (), unsaid: Collection[str] = ()
+        self, others: Sequence[OtherParameters] = (), joint_keywords: Collection[str] = ()
     ) -> None:
         super().__init__()
         self.others = others
-        self.unsaid = unsaid
+        self.joint_keywords = joint_keywords
 
     def find(self, name: str) -> Parameter | None:
         """Returns a parameter. A name that is not in the schema may match one of `others`."""
@@ -218,9 +218,9 @@ def parameters_of(root: Schema, function: str, *, is_relaxed: bool = False) -> P
         )
         relaxed.update({name: found[name]._replace(is_relaxed=True) for name in found})
         return relaxed
-    if found.unsaid:
+    if found.joint_keywords:
         raise InvalidField(
-            f"{' and '.join(map(repr, found.unsaid))} next to the properties of {function} "
+            f"{' and '.join(map(repr, found.joint_keywords))} next to the properties of {function} "
             "cannot be enforced in the tool call format of this model",
             param="tools",
         )
@@ -272,7 +272,7 @@ def find_parameters(root: Schema) -> Parameters:
         OtherParameters(pattern, parameter("", schemas))
         for pattern, schemas in members.others.items()
     ]
-    found = Parameters(others, members.unsaid)
+    found = Parameters(others, members.joint_keywords)
     for name, schemas in members.properties.items():
         found[name] = parameter(name, schemas or [{}])
     return found
@@ -285,7 +285,7 @@ class _Members:
         properties: schemas by name; a member must match one of them.
         others: the same by patterns of names; "" = any name.
         required: names of required members.
-        unsaid: keywords that constrain several members together.
+        joint_keywords: keywords that constrain several members together.
     """
 
     def __init__(self, root: Schema) -> None:
@@ -296,7 +296,7 @@ class _Members:
         self.properties: dict[str, list[Any]] = {}
         self.others: dict[str, list[Any]] = {}
         self.required: dict[str, None] = {}
-        self.unsaid: dict[str, None] = {}
+        self.joint_keywords: dict[str, None] = {}
 
     def read_all(self, schema: Schema) -> None:
         """Reads the whole schema. An object that declares no properties may have any."""
@@ -316,14 +316,14 @@ class _Members:
             self.properties.setdefault(name, [])
         least, most = schema.get("minProperties"), schema.get("maxProperties")
         if isinstance(least, int | float) and least > len(self.required):
-            self.unsaid["minProperties"] = None
+            self.joint_keywords["minProperties"] = None
         if isinstance(most, int | float) and (self.others or most < len(self.properties)):
-            self.unsaid["maxProperties"] = None
+            self.joint_keywords["maxProperties"] = None
         for part in _list(schema.get("allOf")):
             self._read(resolve_definition(part, self._root), depth + 1)
         for keyword in _CHOICES:
             if schema.get(keyword):
-                self.unsaid[keyword] = None
+                self.joint_keywords[keyword] = None
             for choice in _list(schema.get(keyword)):
                 self._read_choice(resolve_definition(choice, self._root), depth + 1)
 

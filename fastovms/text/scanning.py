@@ -363,7 +363,7 @@ class PieceCollector:
         in_reasoning: whether the parser is within reasoning.
         content_end: the number of characters read up to the end of the last content.
         num_calls: the number of calls so far.
-        tells_calls: whether tool calls are reported as such; otherwise their arguments are content.
+        reports_calls: whether tool calls are reported; otherwise their arguments are content.
     """
 
     def __init__(self, scan: Scanner, tools: Sequence[Tool] = ()) -> None:
@@ -377,7 +377,7 @@ class PieceCollector:
         self.in_reasoning = False
         self.content_end = 0
         self.num_calls = 0
-        self.tells_calls = True
+        self.reports_calls = True
         self._held: _HeldCall | None = None
 
     def take(self) -> list[Piece]:
@@ -433,22 +433,22 @@ class PieceCollector:
             mark: that of the scanner's recording of the call; None = the call is not held back.
         """
         self._held = _HeldCall(name, opening, mark, [])
-        if mark is None or not self.tells_calls:
-            self.tell()
+        if mark is None or not self.reports_calls:
+            self.report()
 
     def arguments(self, text: str) -> None:
         """Adds to the arguments of the call that was begun last."""
         if self._held is not None:
             self._held.arguments.append(text)
-            told = "".join(self._held.arguments)
-            if len(told) > _MAX_HELD or _FIRST_VALUE.match(told):
-                self.tell()
-        elif self.tells_calls:
+            arguments = "".join(self._held.arguments)
+            if len(arguments) > _MAX_HELD or _FIRST_VALUE.match(arguments):
+                self.report()
+        elif self.reports_calls:
             self._add(self._arguments, text)
         else:
             self.content(text)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Reports a call that was held back; it ends reasoning."""
         held, self._held = self._held, None
         if held is None:
@@ -456,7 +456,7 @@ class PieceCollector:
         if held.mark is not None:
             self._scan.recorded(held.mark)
         self.end_reasoning()
-        if self.tells_calls:
+        if self.reports_calls:
             self._content.trim()
             self._join()
             self._pieces.append(CallBegin(self.num_calls, held.name))
@@ -473,8 +473,8 @@ class PieceCollector:
             self._held = None
             self.content(held.opening + self._scan.recorded(held.mark))
             return
-        self.tell()
-        if self.tells_calls:
+        self.report()
+        if self.reports_calls:
             self._join()
             self._pieces.append(CallEnd(self.num_calls - 1, complete, self._scan.position))
         self.broken(rest)

@@ -288,10 +288,10 @@ class _Finder:
         plain = self._text((_U1,)) or ""
         if self._tools:
             name = TRIED_TOOL["function"]["name"]
-            told = replace(self.form, system_tools=True)
+            supported = replace(self.form, system_tools=True)
             if name not in plain + (self._text((_S1, _U1)) or ""):
-                shown = name in (self._text((_S1, _U1), told) or "")
-                self.form = told if shown else replace(self.form, shows_tools=False)
+                shown = name in (self._text((_S1, _U1), supported) or "")
+                self.form = supported if shown else replace(self.form, shows_tools=False)
         roles = (ANY_ROLE, *sorted(set(_ROLE.findall(source)) - _STANDARD_ROLES)[:_MAX_ROLES])
         known = tuple(role for role in roles if self._knows(role))
         known = (ANY_ROLE,) if ANY_ROLE in known else known

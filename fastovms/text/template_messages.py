@@ -190,7 +190,7 @@ class _Turns:
         self._may_join = False
         self._pending: dict[str, str] = {}
         self._names: dict[str, str] = {}
-        self._has_told_calls = False
+        self._are_calls_text = False
         self._num_calls = 0
         self._places: dict[str, list[str]] = {}
 
@@ -256,10 +256,10 @@ class _Turns:
         if reasoning:
             turn[form.reasoning] = reasoning
         content = turn["content"]
-        has_told = bool(calls) and (
+        are_text = bool(calls) and (
             form.calls == AS_TEXT or (bool(content) and form.call_text == AS_TEXT)
         )
-        if has_told:
+        if are_text:
             self.warn(place, "is shown with its calls as text: the chat template cannot show them")
             written = [self._written(call["function"]) for call in calls]
             turn["content"] = content = "\n".join(filter(None, [_string(content), *written]))
@@ -272,7 +272,7 @@ class _Turns:
             if reasoning:
                 turn[form.reasoning] = reasoning
             content = ""
-        if calls and not has_told:
+        if calls and not are_text:
             turn |= {"content": content or (None if form.null_content else ""), "tool_calls": calls}
         elif content is None:
             turn["content"] = ""
@@ -281,7 +281,7 @@ class _Turns:
         if calls:
             self._pending = {call["id"]: call["function"].get("name", "") for call in calls}
             self._names |= self._pending
-            self._has_told_calls = has_told
+            self._are_calls_text = are_text
 
     def _call(self, call: Message) -> Turn:
         function = dict(call.get("function") or {})
@@ -317,15 +317,15 @@ class _Turns:
         if not call_id:
             call_id = next(iter(self._pending), None)
         name = self._pending.pop(str(call_id), None)
-        is_shown = form.results and not self._has_told_calls and (name or form.orphans)
+        is_shown = form.results and not self._are_calls_text and (name or form.orphans)
         if not is_shown or is_stray:
             reason = "it belongs to no call of the turn before" if is_stray else _CANNOT_SHOW
             self.warn(place, f"is shown as a user turn: {reason}")
             name = name or self._names.get(str(call_id)) or turn.get("name") or _UNKNOWN
             text = _RESULT_TEXT.format(name=name, text=_string(turn["content"]))
-            pending, has_told = self._pending, self._has_told_calls
+            pending, are_text = self._pending, self._are_calls_text
             self._push_user(text, place)
-            self._pending, self._has_told_calls, self._may_join = pending, has_told, True
+            self._pending, self._are_calls_text, self._may_join = pending, are_text, True
             return
         pending = self._pending
         turn["content"] = "" if turn["content"] is None else turn["content"]

@@ -168,8 +168,8 @@ def read_word(scan: Scanner) -> Incremental[str]:
 
 def to_json(text: str, notation: Notation) -> str | None:
     """Converts a text that is exactly one value to JSON; None = not a value."""
-    told, is_whole = _read_all(text, notation)
-    return told if is_whole else None
+    converted, is_whole = _read_all(text, notation)
+    return converted if is_whole else None
 
 
 def beginning_of_json(text: str) -> str | None:

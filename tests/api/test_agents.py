@@ -21,7 +21,7 @@ from fastovms.config import ChatConfig
 from fastovms.params import GenerationRequest
 from fastovms.text.reasoning import detect_reasoning_format
 from fastovms.text.template_files import make_template
-from fastovms.text.told_tools import written_call
+from fastovms.text.tool_descriptions import written_call
 from fastovms.text.tools import PLAIN_JSON, TOOL_FORMATS, detect_tool_format
 from tests.fakes import FakeStream, model_info
 from tests.paths import TEMPLATES

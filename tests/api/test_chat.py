@@ -93,8 +93,8 @@ async def test_grammar_that_cannot_be_enforced_warns(make, streamed, caplog):
     with caplog.at_level(logging.WARNING):
         response = await make().call("POST", V1, body, stream)
     headers = dict((stream if streamed else response).headers)
-    assert "tools[0].custom.format.grammar.definition is told" in headers["Warning"]
-    assert "tools[0].custom.format.grammar.definition is told" in caplog.text
+    assert "tools[0].custom.format.grammar.definition is shown" in headers["Warning"]
+    assert "tools[0].custom.format.grammar.definition is shown" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fastovms.api.chat_messages import (
     seal,
     seal_summary,
-    told_summary,
+    summary_message,
     unseal,
     unseal_summary,
 )
@@ -105,7 +105,7 @@ def test_as_many_messages_are_kept_as_fit(lengths, limit):
 def test_sealed_reasoning_is_read_again(text):
     assert unseal(seal(text)) == text
     assert unseal_summary(seal_summary(text)) == text
-    assert told_summary(seal_summary(text)).endswith(f":\n{text}")
+    assert summary_message(seal_summary(text)).endswith(f":\n{text}")
 
 
 @pytest.mark.parametrize("content", ["gAAAAAB_other", "/+8=", "ü"])

@@ -15,7 +15,7 @@ from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.grammar.json_schema import enforceable_schema
 from fastovms.text.output import call_grammar
 from fastovms.text.parameters import CallChoice, Tool
-from fastovms.text.told_tools import written_call
+from fastovms.text.tool_descriptions import written_call
 from fastovms.text.tools import TOOL_FORMATS
 from tests.api.chat_models import call_text, prompt_of
 from tests.api.messages.asking import BODY as MESSAGE

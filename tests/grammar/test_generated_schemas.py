@@ -11,7 +11,7 @@ import pytest
 from fastovms.errors import InvalidField
 from fastovms.grammar.json_schema import enforceable_schema
 from fastovms.text.output import call_grammar
-from fastovms.text.told_tools import written_call
+from fastovms.text.tool_descriptions import written_call
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
 from tests.api.chat_models import call_text, tool
 from tests.api.test_constraint import constraint_of

@@ -11,7 +11,7 @@ from fastovms.grammar.json_schema import enforceable_schema
 from fastovms.grammar.patterns import usable_patterns
 from fastovms.params import Grammar, GrammarKind
 from fastovms.text.output import call_grammar
-from fastovms.text.told_tools import written_call
+from fastovms.text.tool_descriptions import written_call
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
 from tests.vocabularies import vocabulary
 

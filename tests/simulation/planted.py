@@ -203,8 +203,8 @@ _FAULTS: Final[_Texts] = {
             "self._unsent += frames\n        if True:",
         ),
         "events are stored without what they were made of": (
-            "said = pack_outputs(outputs) if outputs else None",
-            "said = None",
+            "packed = pack_outputs(outputs) if outputs else None",
+            "packed = None",
         ),
         "the numbers of stored events have a gap": (
             "self._num_kept += len(frames)",

@@ -11,7 +11,7 @@ from fastovms.text.headed_messages import HeadedMessages
 from fastovms.text.output import output_parser
 from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat, ThoughtTags
 from fastovms.text.scanning import Piece
-from fastovms.text.told_tools import written_call
+from fastovms.text.tool_descriptions import written_call
 from fastovms.text.tools import TOOL_FORMATS, ToolFormat
 from fastovms.text.tools.tool_format import TaggedCalls
 from tests.text.parsing import said

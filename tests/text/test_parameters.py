@@ -17,7 +17,7 @@ from fastovms.text.parameters import (
     parameters_of,
     text_body,
 )
-from fastovms.text.told_tools import written_call
+from fastovms.text.tool_descriptions import written_call
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
 from fastovms.text.values import value_of
 from tests.vocabularies import vocabulary

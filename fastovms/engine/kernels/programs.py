@@ -31,7 +31,7 @@ from fastovms.engine.kernels.memory import (
 
 class Opcode(IntEnum):
     """The operation of an instruction on rows of `WIDTH` numbers. It writes its result for `A` (and
-    `B`) to `OUT`, except as said at an opcode."""
+    `B`) to `OUT`, unless the comment of an opcode differs."""
 
     QUANTIZE = 0
     """Makes integers of A, for the products that follow. `P0` is the columns of a group, `P1` the

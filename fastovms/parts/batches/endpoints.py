@@ -385,7 +385,7 @@ def add_batch_routes(router: Router, files: Files, batches: Batches) -> None:
     )
     summary = "Lists the batches, the newest first."
     add("GET /batches", batches.list, summary, BatchList, query=PAGE_QUERY)
-    add("GET /batches/{id}", batches.get, "Tells how far a batch has come.", BatchObject)
+    add("GET /batches/{id}", batches.get, "Returns a batch with its progress.", BatchObject)
     summary = "Has a batch end with what is done by then."
     add("POST /batches/{id}/cancel", batches.cancel, summary, BatchObject)
 

@@ -264,8 +264,8 @@ class BatchFaults:
             return
         logger.error("batches: %s cannot continue", record.id, exc_info=error)
         cause = first_error(error)
-        is_told = isinstance(cause, (OSError, FastovmsError))
-        reason = str(cause) if is_told else f"internal server error ({type(cause).__name__})"
+        is_known = isinstance(cause, (OSError, FastovmsError))
+        reason = str(cause) if is_known else f"internal server error ({type(cause).__name__})"
         self.end_with(BatchError("server_error", f"the batch could not go on: {reason}"))
 
     def end_with(self, fault: BatchError) -> None:

@@ -427,7 +427,7 @@ class BatchRun:
         finally:
             self._log = None
             await log.close()
-        self._tell(log)
+        self._update_record(log)
         record.enter(BatchStatus.FINALIZING, parts.clock())
         await self._save(record)
 
@@ -489,9 +489,9 @@ class BatchRun:
     def _count(self) -> None:
         """Writes the progress into the record."""
         if self._log is not None:
-            self._tell(self._log)
+            self._update_record(self._log)
 
-    def _tell(self, log: ResultLog) -> None:
+    def _update_record(self, log: ResultLog) -> None:
         self.record.completed, self.record.failed = log.num_completed, log.num_failed
         self.record.usage = log.usage
 

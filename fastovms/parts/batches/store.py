@@ -339,7 +339,7 @@ class FileStore:
         """Deletes a file, if there is one, without waiting for the disk."""
         if id in self._records.known:
             self._forget(id)
-            self.threads.begin(self._erase_or_tell, id)
+            self.threads.begin(self._erase_or_log, id)
 
     def _forget(self, id: str) -> None:
         record = self._records.known.pop(id)
@@ -352,7 +352,7 @@ class FileStore:
         self.path_of(id).unlink(missing_ok=True)
         self._records.delete(id)
 
-    def _erase_or_tell(self, id: str) -> None:
+    def _erase_or_log(self, id: str) -> None:
         try:
             self._erase(id)
         except OSError as error:

@@ -510,13 +510,13 @@ class ChatSession:
                 self._turn({"role": "user", "content": text}, read_line)
                 continue
             try:
-                told = run_command(self._dialogue, text)
+                output = run_command(self._dialogue, text)
             except WrongInput as error:
                 self._complain(str(error))
             except Leave:
                 return
             else:
-                print(visible(told), file=self._output, flush=True)
+                print(visible(output), file=self._output, flush=True)
         print(file=self._output)  # the shell's prompt goes to a line of its own
 
     def answer(self, text: str) -> bool:
@@ -558,7 +558,7 @@ class ChatSession:
             answer.pop("tool_calls", None)  # they may be incomplete, and have no results
         if answer is None:
             del messages[before:]
-            self._complain("stopped" if was_stopped else "the model has said nothing")
+            self._complain("stopped" if was_stopped else "the answer is empty")
             return None
         messages.append(answer)
         return answer

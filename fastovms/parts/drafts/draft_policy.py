@@ -105,10 +105,10 @@ class DraftPolicy:
         """Records that `num_accepted` of `num_drafted` tokens were accepted."""
         if not self.is_automatic:
             return
-        # The first wrong token is the last that says anything.
-        num_told = min(num_drafted, num_accepted + 1)
-        self._right = self._right * _MEMORY**num_told + num_accepted
-        self._made = self._made * _MEMORY**num_told + num_told
+        # Tokens after the first wrong one were not tried.
+        num_tried = min(num_drafted, num_accepted + 1)
+        self._right = self._right * _MEMORY**num_tried + num_accepted
+        self._made = self._made * _MEMORY**num_tried + num_tried
         if num_accepted * 4 >= num_drafted:
             self._num_misses = 0
             self._pause = _SHORTEST_PAUSE

@@ -113,14 +113,15 @@ class TextGuesser:
         self._index = index
 
     def guess(self, sequence: Sequence, drafters: SequenceDrafters, max_tokens: int) -> Guess:
-        """Guesses up to `max_tokens` tokens, after it has compared the last guess with what came.
+        """Guesses up to `max_tokens` tokens. Before that, compares the last guess with the tokens
+        that were generated since.
 
-        The guess is remembered whether it is drafted or not: what it was worth shows in the text.
+        The guess is kept even if it is not drafted, so that its accuracy can be measured.
         """
         token_ids, index = sequence.token_ids, self._index
         if len(drafters.guess.token_ids):
-            said = token_ids[drafters.guessed_at :]
-            index.learn(drafters.text, drafters.guess, said)
+            actual = token_ids[drafters.guessed_at :]
+            index.learn(drafters.text, drafters.guess, actual)
         if drafters.looks_up:
             index.extend(drafters.text, token_ids, sequence.num_prompt_tokens)
         if max_tokens < 1:

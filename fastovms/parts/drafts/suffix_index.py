@@ -285,11 +285,13 @@ class SuffixIndex:
             np.full(count, FORCED),
         )
 
-    def learn(self, text: IndexedText, guess: Guess, said: array[int]) -> None:
-        """Compares a guess with the actual tokens `said`, and updates the counts."""
+    def learn(self, text: IndexedText, guess: Guess, actual: array[int]) -> None:
+        """Compares a guess with the `actual` tokens, and updates the counts."""
         if SUFFIX_FUNCTIONS.are_there():
-            told = np.frombuffer(said, np.int64)
-            SUFFIX_FUNCTIONS.learn(text.space_odds, text.odds, guess.token_ids, guess.kinds, told)
+            actual_ids = np.frombuffer(actual, np.int64)
+            SUFFIX_FUNCTIONS.learn(
+                text.space_odds, text.odds, guess.token_ids, guess.kinds, actual_ids
+            )
 
     def check(self) -> None:
         """Asserts that entries link to older entries of their space, and are found by their own

@@ -300,13 +300,13 @@ def learn(
     own: NDArray[np.float64],
     guessed: NDArray[np.int64],
     kinds: NDArray[np.int64],
-    said: NDArray[np.int64],
+    actual: NDArray[np.int64],
 ) -> None:
     """Compares a guess with the actual tokens up to the first wrong one, and updates the counts of
     its kinds; see `look_up`."""
-    for i in range(min(guessed.size, said.size)):
+    for i in range(min(guessed.size, actual.size)):
         kind = kinds[i]
-        is_right = guessed[i] == said[i]
+        is_right = guessed[i] == actual[i]
         odds[0, kind] = odds[0, kind] * _DECAY + is_right
         odds[1, kind] = odds[1, kind] * _DECAY + 1.0
         own[0, kind] = own[0, kind] * _OWN_DECAY + is_right

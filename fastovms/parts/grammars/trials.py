@@ -130,7 +130,7 @@ _OWN_SIGNALS: Final = (
 a system that is out of memory does."""
 
 _SIGNALS: Final = {fate(-number): number for number in signal.Signals}
-"""The signals by which a process was ended, by what is said of its end."""
+"""The numbers of signals, by the description of a process that such a signal ended."""
 
 _START_TIMEOUT: Final = 60.0
 """Seconds in which the process must come up."""

@@ -99,7 +99,7 @@ class LocalFiles:
             if not stat.S_ISREG(status.st_mode):
                 raise PermissionError
             if status.st_nlink > 1:
-                # Another of its names may lie outside, and nothing tells which of them is its own.
+                # Another link may be outside the directory, and links cannot be told apart.
                 raise InvalidField(
                     f"{name}: a file with several hard links is refused: use a copy",
                     param=name,

@@ -372,8 +372,8 @@ class MessageFrames:
         ended = self._form.ending(
             self._reason, self._stop, self._are_whole, usage.completion_tokens
         )
-        told = MessageDelta(ended, EndingUsage(**_counts(usage)))
-        return _event(told) + _event(MessageStop())
+        delta = MessageDelta(ended, EndingUsage(**_counts(usage)))
+        return _event(delta) + _event(MessageStop())
 
     def failure(self, error: Exception) -> bytes:
         return last_frames(error, self._envelope.dialect, self._request_id)

@@ -16,7 +16,7 @@ from fastovms.api.chat_messages import (
     Message,
     check_results,
     join_parts,
-    told_text,
+    summary_text,
     unseal,
 )
 from fastovms.api.chat_tools import (
@@ -407,8 +407,8 @@ def to_messages(
     messages: list[Message] = []
     if system is not None:
         blocks = read_blocks(system, "system")
-        told = [each for each in blocks if not str(each.members.get("text")).startswith(_BILLING)]
-        found = _system(told, reader)
+        shown = [each for each in blocks if not str(each.members.get("text")).startswith(_BILLING)]
+        found = _system(shown, reader)
         messages += [PlacedMessage(message, "system") for message in found]
     for role, turn in groupby(_blocks(given), key=lambda found: found[0]):
         blocks = [block for _, own in turn for block in own]
@@ -557,7 +557,7 @@ def _summary(block: Block) -> list[Block]:
     """Returns a compaction summary as a text block; an empty list if compaction failed."""
     if block.members.get("content") is None:
         return []
-    return [Block({"type": "text", "text": told_text(block.text("content"))}, block.place)]
+    return [Block({"type": "text", "text": summary_text(block.text("content"))}, block.place)]
 
 
 def _thinking(block: Block) -> str:

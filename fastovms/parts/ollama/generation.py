@@ -87,23 +87,23 @@ class AnswerCollector:
     def take(self, delta: SampleDelta) -> AnswerPart:
         """Returns the contents that a delta adds. Incomplete tool calls are dropped, because agents
         could not run them."""
-        told = AnswerPart(delta.text)
+        part = AnswerPart(delta.text)
         for piece in delta.pieces:
-            self._add(piece, told)
-        return told
+            self._add(piece, part)
+        return part
 
-    def _add(self, piece: Piece, told: AnswerPart) -> None:
+    def _add(self, piece: Piece, part: AnswerPart) -> None:
         match piece:
             case Content(text=text):
-                told.content += text
+                part.content += text
             case Reasoning(text=text):
-                told.thinking += text
+                part.thinking += text
             case CallBegin(name=name):
                 self._name, self._arguments = name, []
             case CallArguments(text=text):
                 self._arguments.append(text)
             case CallEnd(complete=True):
-                told.calls.append(self._call())
+                part.calls.append(self._call())
 
     def _call(self) -> Members:
         # The arguments are not parsed, which would change the digits of large numbers. Line breaks,
@@ -115,21 +115,21 @@ class AnswerCollector:
         return {"id": self._new_call_id(), "function": function}
 
 
-def chat_members(told: AnswerPart) -> Members:
+def chat_members(part: AnswerPart) -> Members:
     """Returns the members of a part of an answer to `/api/chat`."""
-    message: Members = {"role": "assistant", "content": told.content}
-    if told.thinking:
-        message["thinking"] = told.thinking
-    if told.calls:
-        message["tool_calls"] = told.calls
+    message: Members = {"role": "assistant", "content": part.content}
+    if part.thinking:
+        message["thinking"] = part.thinking
+    if part.calls:
+        message["tool_calls"] = part.calls
     return {"message": message}
 
 
-def generate_members(told: AnswerPart) -> Members:
+def generate_members(part: AnswerPart) -> Members:
     """Returns the members of a part of an answer to `/api/generate`, without tool calls."""
-    members: Members = {"response": told.content}
-    if told.thinking:
-        members["thinking"] = told.thinking
+    members: Members = {"response": part.content}
+    if part.thinking:
+        members["thinking"] = part.thinking
     return members
 
 
@@ -167,18 +167,18 @@ class OllamaAnswer:
 
     def whole(self, sample: SampleDelta) -> bytes:
         """Returns the answer as one object. `sample` holds the whole text."""
-        told = self.members(self.collector.take(sample))
-        body = {**self.head, **told, **self._end(sample.finish_reason), **self.logprobs(sample)}
+        members = self.members(self.collector.take(sample))
+        body = {**self.head, **members, **self._end(sample.finish_reason), **self.logprobs(sample)}
         return msgspec.json.encode(body)
 
     def last_line(self, reason: FinishReason | None) -> bytes:
         """Returns the object that ends a stream."""
         return self._line({**self.head, **self.members(AnswerPart()), **self._end(reason)})
 
-    def line(self, told: AnswerPart, sample: SampleDelta) -> bytes:
-        """Returns the object of a part of a stream."""
-        part = {**self.head, **self.members(told), "done": False, **self.logprobs(sample)}
-        return self._line(part)
+    def line(self, part: AnswerPart, sample: SampleDelta) -> bytes:
+        """Returns the object of a line of a stream."""
+        line = {**self.head, **self.members(part), "done": False, **self.logprobs(sample)}
+        return self._line(line)
 
     @property
     def head(self) -> Members:
@@ -229,14 +229,14 @@ class AnswerLines:
 
     def delta(self, delta: SampleDelta) -> bytes:
         self._reason = delta.finish_reason
-        told = self._form.collector.take(delta)
-        tells_tokens = bool(delta.tokens) and self._form.report.num_logprobs is not None
-        if not told.is_plain or tells_tokens:
-            return self._form.line(told, delta)
-        if not told.content:
+        part = self._form.collector.take(delta)
+        has_logprobs = bool(delta.tokens) and self._form.report.num_logprobs is not None
+        if not part.is_plain or has_logprobs:
+            return self._form.line(part, delta)
+        if not part.content:
             return b""
         now = timestamp(self._form.clock()).encode()
-        content = on_one_line(orjson.dumps(told.content))
+        content = on_one_line(orjson.dumps(part.content))
         return b'%b"%b"%b%b%b' % (self._begin, now, self._middle, content, self._after)
 
     def opening_length(self, choice: int) -> int:
@@ -330,11 +330,14 @@ class OllamaGeneration:
             reader = reader_of(context, request, body, model, dialect)
             given = await prepare(reader)
         if isinstance(body, OllamaChatRequest):
-            kind, tells_context = GenerationKind.CHAT, False
+            kind, returns_context = GenerationKind.CHAT, False
         else:
-            kind, tells_context = GenerationKind.TEXT_COMPLETION, not body.raw and not model.images
+            kind, returns_context = (
+                GenerationKind.TEXT_COMPLETION,
+                not body.raw and not model.images,
+            )
         _, generation = context.begin(request, given, "", kind)
-        token_ids = [*given.requests[0].prompt_token_ids] if tells_context else []
+        token_ids = [*given.requests[0].prompt_token_ids] if returns_context else []
         form = OllamaAnswer(
             reader.model_name,
             self._context.unix_time,
@@ -344,9 +347,9 @@ class OllamaGeneration:
             lambda: generation.usage,
             lambda: now() - request.received_at,
             load_time,
-            (lambda: token_ids) if tells_context else None,
+            (lambda: token_ids) if returns_context else None,
         )
-        run = _noting(generation, token_ids) if tells_context else generation.run
+        run = _noting(generation, token_ids) if returns_context else generation.run
         writer = AnswerWriter(
             lambda samples: form.whole(samples[0]),
             lambda: AnswerLines(form, dialect),
@@ -372,10 +375,10 @@ class OllamaGeneration:
         model's actual state."""
         stays = known.served is not None and not leaving.happens
         head = part_head(body.model or known.name, self._context.unix_time)
-        told = _members_of(body)(AnswerPart())
+        members = _members_of(body)(AnswerPart())
         end = {"done": True, "done_reason": "load" if stays else "unload"}
         headers = warning_headers(leaving.warnings, request)
-        return Response(200, orjson.dumps({**head, **told, **end}), headers=headers)
+        return Response(200, orjson.dumps({**head, **members, **end}), headers=headers)
 
     def _new_call_id(self) -> str:
         return self._context.new_id()[-_CALL_ID_LENGTH:]

@@ -230,8 +230,8 @@ def _parameters(info: ModelInfo) -> str:
     defaults = info.defaults
     rows = rows_by_name(SamplingDefaults, "ollama")
     values = {option: getattr(defaults, row.name) for option, row in rows.items()}
-    told = (f"{name:<30} {value}" for name, value in values.items() if value is not None)
-    return "\n".join(told)
+    lines = (f"{name:<30} {value}" for name, value in values.items() if value is not None)
+    return "\n".join(lines)
 
 
 def _digest(model: KnownModel) -> str:

@@ -377,9 +377,9 @@ def _prompt_messages(body: OllamaGenerateRequest, images: GivenImages | None) ->
     messages: list[Message] = []
     if body.system:
         messages.append({"role": "system", "content": body.system})
-    said: Message = {"role": "user", "content": body.prompt or ""}
-    add_images(said, body.images or (), "images", images)
-    return ChatMessages([*messages, said], () if images is None else images.sources)
+    prompt: Message = {"role": "user", "content": body.prompt or ""}
+    add_images(prompt, body.images or (), "images", images)
+    return ChatMessages([*messages, prompt], () if images is None else images.sources)
 
 
 def _is_begun(last: Message) -> bool:

@@ -96,7 +96,7 @@ _REFUSALS: Final[Mapping[int, str]] = {
     412: "The body is no JSON object, or its model or `stream` is at fault, as OVMS has it.",
     413: "The body is too large.",
     414: "The request line is too long.",
-    415: "The body is said to be something other than JSON.",
+    415: "The Content-Type of the body is not JSON.",
     417: "The request expects something other than `100-continue`.",
     421: "The server is not known by the name that the request gives it.",
     429: "Too much waits already. `Retry-After` says when to come again.",

@@ -42,7 +42,7 @@ _CHATS: Final[Requests] = {
                 "type": "function",
                 "function": {
                     "name": "get_weather",
-                    "description": "Tells the weather of a city.",
+                    "description": "Returns the weather of a city.",
                     "parameters": _WEATHER,
                 },
             }
@@ -68,7 +68,7 @@ _MESSAGES: Final[Requests] = {
         "tools": [
             {
                 "name": "get_weather",
-                "description": "Tells the weather of a city.",
+                "description": "Returns the weather of a city.",
                 "input_schema": _WEATHER,
             }
         ],

@@ -333,8 +333,8 @@ class PostgresDatabase(SqlDatabase[SharedTables]):
         if isinstance(error, CommitUnknown):
             return error
         if isinstance(error, Unreachable):
-            # Clients are not told where the database is, as libpq's message does; the log is.
-            return StateFailed("the state cannot be had: its database is gone")
+            # libpq's message has the database's address, which only the log may show.
+            return StateFailed("the state is not available: the connection to its database is lost")
         if isinstance(error, self.driver_errors):
             return StateFailed(f"the state cannot be read or written: {_reason(error)}")
         return error

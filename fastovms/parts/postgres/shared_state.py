@@ -107,7 +107,7 @@ def open_shared_state(
     except OtherVersion as error:
         raise ConfigurationError(f"cannot keep the state in {address}: {error}") from None
     except Unreachable:
-        pass  # the link has said so
+        pass  # the link has logged the error
     listened = address
     if config.listen_url is not None:
         listened = read_address(config.listen_url, config.password_file, environ)

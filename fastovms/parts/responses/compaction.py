@@ -171,9 +171,9 @@ async def _summary_job(
         most = size // _SHARE
         return transcript(history.items, room, count), newest(history.items, most, count)
 
-    told, kept = await offload.run(read, item_cost(history.size) + history.size)
+    past, kept = await offload.run(read, item_cost(history.size) + history.size)
     own = replace(own, reasoning=fields.reasoning)
-    return await prepare_response(asked, own, _question(told, new_item_id)), kept
+    return await prepare_response(asked, own, _question(past, new_item_id)), kept
 
 
 def _summary_body(preparation: ClientRequest[ResponsesRequest], size: int) -> ResponsesRequest:
@@ -211,9 +211,9 @@ async def _room(
     return room
 
 
-def _question(told: str, new_item_id: NewId) -> History:
+def _question(transcript: str, new_item_id: NewId) -> History:
     """Returns the one message that asks for a summary."""
-    text = _TASK.format(told)
+    text = _TASK.format(transcript)
     item = {
         "id": new_item_id("msg"),
         "type": "message",
@@ -251,7 +251,7 @@ def transcript(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens
     """Returns the newest items as text, one entry per item, in order. Earlier summaries are always
     included, because they replace older items. The time is proportional to the tokens that are
     kept. `items` are the checked items, without references."""
-    told: dict[int, str] = {}
+    entries: dict[int, str] = {}
     left = max_tokens
     order = sorted(range(len(items)), key=lambda at: (items[at]["type"] != "compaction", -at))
     for place in order:
@@ -262,8 +262,8 @@ def transcript(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens
         left -= count_tokens(entry)
         if not entry or left < 0:
             break
-        told[place] = entry
-    return "".join(told[place] for place in sorted(told)).rstrip()
+        entries[place] = entry
+    return "".join(entries[place] for place in sorted(entries)).rstrip()
 
 
 def newest(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens) -> list[Item]:

@@ -174,8 +174,8 @@ class Responses:
         if fields.compact_threshold is not None:
             found = await compacted(context, preparation, fields, history)
             if found is not None:
-                first, told = found
-                history = replace(history, items=told)
+                first, shortened = found
+                history = replace(history, items=shortened)
                 plan = replace(plan, first=first)
         job = await prepare_response(preparation, fields, history)
         # The access log's line is written before a response in the background has ended.

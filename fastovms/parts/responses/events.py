@@ -72,7 +72,7 @@ class EventLog:
             if self._open_size >= _FRAMES_SIZE:
                 self._seal()
         self.is_closed = closes
-        self._tell()
+        self._notify()
 
     def read(self, start: int) -> Sequence[bytes]:
         """Returns some of the frames from number `start` on; empty if there are none yet."""
@@ -121,7 +121,7 @@ class EventLog:
     def cut(self) -> None:
         """Records that another replica resumes the response, and notifies the listeners."""
         self.is_cut = True
-        self._tell()
+        self._notify()
 
     def dump(self, last: Sequence[bytes]) -> bytes:
         """Returns the whole log in the format of `extend`.
@@ -137,7 +137,7 @@ class EventLog:
             ]
         )
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in list(self._listeners.values()):
             listener()
 
@@ -301,7 +301,7 @@ class EventWriter:
         while True:
             await self._more.wait()
             self._more.clear()
-            has_said = self._has_said
+            has_output = self._has_unstored_output
             try:
                 while self._is_behind:
                     if not await self._write():
@@ -318,8 +318,8 @@ class EventWriter:
                 self._log_unsent()
                 self.advanced.set()
                 return
-            if self._keeps_outputs and not has_said:
-                continue  # only the server has told something, and what the model says is to follow
+            if self._keeps_outputs and not has_output:
+                continue  # only the server's own events were stored: the model's output follows
             has_readers = self._store.lease is not None or self._log.has_listeners
             await asyncio.sleep(SHARED_INTERVAL if has_readers else _OWN_INTERVAL)
 
@@ -333,27 +333,29 @@ class EventWriter:
             logger.warning("cannot store the last events of response %s: %s", self._key.id, error)
 
     @property
-    def _has_said(self) -> bool:
+    def _has_unstored_output(self) -> bool:
         """Whether there is model output that is not stored."""
         return self._num_outputs_kept < len(self._outputs)
 
     @property
     def _is_behind(self) -> bool:
         """Whether there is anything to write."""
-        return bool(self._unsent) or self._num_kept < self._log.num_events or self._has_said
+        return (
+            bool(self._unsent) or self._num_kept < self._log.num_events or self._has_unstored_output
+        )
 
     async def _write(self) -> bool:
         """Stores some events and all new model output, even if it makes no events yet, such as
         within a tool call. Returns whether this replica still owns the response."""
-        log, outputs, has_said = self._log, list(self._outputs), self._has_said
+        log, outputs, has_output = self._log, list(self._outputs), self._has_unstored_output
         is_logged = self._num_kept < log.num_events
         frames = log.read(self._num_kept) if is_logged else list(self._unsent)
         # Events are stored with their outputs, from which a resuming replica makes the next ones.
-        said = pack_outputs(outputs) if outputs else None
-        pack = EventPack(self._num_kept, pack_frames(frames), said)
+        packed = pack_outputs(outputs) if outputs else None
+        pack = EventPack(self._num_kept, pack_frames(frames), packed)
         if not await self._store.run(Operations.add_events, *self._key, pack):
             return False
-        if has_said:
+        if has_output:
             self.advanced.set()
         if frames:
             del self._outputs[: len(outputs)]

@@ -54,8 +54,11 @@ def echoed_choice(choice: str | Mapping[str, Any] | None) -> object:
 
 
 def _namespace(tool: Mapping[str, Any]) -> dict[str, Any]:
-    told = {key: tool.get(key) for key in ("type", "name", "description")}
-    return {**told, "tools": [_tool(inner) for inner in tool["tools"] if inner["type"] in _MEMBERS]}
+    echoed = {key: tool.get(key) for key in ("type", "name", "description")}
+    return {
+        **echoed,
+        "tools": [_tool(inner) for inner in tool["tools"] if inner["type"] in _MEMBERS],
+    }
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,11 +66,11 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     if kind not in _MEMBERS:
         return {**tool}
     members = tool.get(kind) or tool
-    told = {name: members.get(name) for name in _MEMBERS[kind]}
+    echoed = {name: members.get(name) for name in _MEMBERS[kind]}
     if kind == "custom":
         # Neither may be null (openai 3.54).
-        told = {name: value for name, value in told.items() if value is not None}
-    return {"type": kind, **told}
+        echoed = {name: value for name, value in echoed.items() if value is not None}
+    return {"type": kind, **echoed}
 
 
 def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,8 +123,8 @@ def response_form(
         "truncation": "auto" if fields.truncates else "disabled",
         "user": body.user,
     }
-    if fields.caching.told is not None:
-        members["prompt_cache_options"] = fields.caching.told
+    if fields.caching.echoed is not None:
+        members["prompt_cache_options"] = fields.caching.echoed
     dialect = envelope.dialect
     for name, row in rows_of(SamplingFields).items():
         is_given = row.field.echo == dialect.name and getattr(body, name) is not None
@@ -139,11 +142,11 @@ def output_form(
     if body.max_tool_calls is not None:
         limits.append(body.max_tool_calls)
 
-    def tell(tokens: Sequence[TextToken]) -> list[bytes]:
+    def encode(tokens: Sequence[TextToken]) -> list[bytes]:
         assert num_top is not None
         return [*map(msgspec.json.encode, chat_logprobs(tokens, num_top, report.names))]
 
-    tells = num_top is not None
+    has_logprobs = num_top is not None
     return OutputForm(
         new_id=new_id,
         new_call_id=new_call_id,
@@ -152,7 +155,7 @@ def output_form(
         seals_reasoning=fields.seals_reasoning,
         max_calls=min(limits, default=None),
         hides_content=job.hides_content,
-        aligner=TokenAligner(job.asked.model.chat.tags) if tells else None,
-        tell_logprobs=tell if tells else None,
+        aligner=TokenAligner(job.asked.model.chat.tags) if has_logprobs else None,
+        encode_logprobs=encode if has_logprobs else None,
         max_logprobs_length=_MAX_STREAMED_LOGPROBS if is_streamed(body) else None,
     )

@@ -23,8 +23,8 @@ from fastovms.parts.responses.input import (
     ItemRules,
     distinct,
     given_documents,
+    model_input,
     read_input,
-    told_items,
 )
 from fastovms.parts.responses.request import ResponseFields, ResponsesRequest
 from fastovms.parts.responses.socket import Turn
@@ -102,7 +102,7 @@ async def read_history(
         taken = (item.id for item in past) if fields.conversation_id is not None else ()
         given = distinct(resolved, rules.new_id, taken)
         earlier = [orjson.loads(item.body) for item in past]
-        return History(told_items([*earlier, *given]), given, size, past)
+        return History(model_input([*earlier, *given]), given, size, past)
 
     history = await offload.run(build, item_cost(size))
     items = [*history.items]
@@ -115,7 +115,7 @@ async def history_again(
     fields: ResponseFields,
     model: ModelInfo,
     given: Sequence[StoredItem],
-    told: Sequence[msgspec.Raw] | None,
+    stored_input: Sequence[msgspec.Raw] | None,
     tenant: str,
     store: StateStore,
 ) -> History:
@@ -124,19 +124,21 @@ async def history_again(
 
     Args:
         given: the request's own items.
-        told: all items of the model's input, as they were when the request was queued; None =
-            they were not kept, and those before the request are read as they are now.
+        stored_input: all items of the model's input when the request was queued; None if they were
+            not stored: the items before the request are then read in their present state.
     """
     past: Sequence[StoredItem] = ()
-    if told is None and (fields.previous_id is not None or fields.conversation_id is not None):
+    if stored_input is None and (
+        fields.previous_id is not None or fields.conversation_id is not None
+    ):
         past = await _past(fields, tenant, store, model)
     bodies = [item.body for item in (*past, *given)]
-    kept = [bytes(item) for item in told or ()]
+    kept = [bytes(item) for item in stored_input or ()]
     size = sum(map(len, (*bodies, *kept)))
 
     def build() -> History:
         items = list(map(orjson.loads, bodies))
-        whole = told_items(items) if told is None else list(map(orjson.loads, kept))
+        whole = model_input(items) if stored_input is None else list(map(orjson.loads, kept))
         return History(whole, items[len(past) :], size)
 
     return await offload.run(build, item_cost(size))

@@ -18,7 +18,7 @@ from fastovms.api.chat_messages import (
     join_parts,
     kept_items,
     seal_history,
-    told_summary,
+    summary_message,
     unseal,
     unseal_summary,
 )
@@ -113,16 +113,20 @@ def as_functions(item: Item, shells: Mapping[str, Item] | None = None) -> Sequen
         return (_answer(item, output.results, called.get("call_id") or call_id),)
     call_id = item.get("call_id") or item.get("id")
     if (tool := CALLED.get(kind)) is not None:
-        return (_told_call(call_id, tool.function, tool.arguments(item)),)
+        return (_function_call(call_id, tool.function, tool.arguments(item)),)
     if (call := CALLS.get(kind)) is None:
         return (item,)
     arguments = {name: item[name] for name in call.arguments if item.get(name) is not None}
     given = item.get("arguments") if call.arguments == ("arguments",) else arguments
-    told = _told_call(call_id, call.function or item["name"], given or {})
-    return (told,) if call.results is None else (told, _answer(item, call.results, call_id))
+    function_call = _function_call(call_id, call.function or item["name"], given or {})
+    return (
+        (function_call,)
+        if call.results is None
+        else (function_call, _answer(item, call.results, call_id))
+    )
 
 
-def _told_call(call_id: str | None, name: str, arguments: object) -> Item:
+def _function_call(call_id: str | None, name: str, arguments: object) -> Item:
     text = arguments if isinstance(arguments, str) else _json(arguments)
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": text}
 
@@ -164,9 +168,9 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def told_items(items: Sequence[Item]) -> Sequence[Item]:
-    """Returns the items that the model is told: the last compaction of an automatic one stands for
-    all items before it, and brings the messages that are kept."""
+def model_input(items: Sequence[Item]) -> Sequence[Item]:
+    """Returns the items for the prompt. The last automatic compaction replaces all items before it
+    by its summary and the messages that it keeps."""
     for place in range(len(items) - 1, -1, -1):
         item = items[place]
         if item["type"] == "compaction" and (kept := kept_items(item["encrypted_content"])):
@@ -659,12 +663,12 @@ def to_messages(
     turn = _Turn()
     is_compacted = False
     shells = {item["id"]: item for item in items if item["type"] == "local_shell_call"}
-    told = (
+    functions = (
         (position, function)
         for position, item in enumerate(items, -num_earlier)
         for function in as_functions(item, shells)
     )
-    for position, item in told:
+    for position, item in functions:
         name = f"input[{position}]" if position >= 0 else "input"
         if not turn.takes(item):
             messages += turn.messages()
@@ -748,7 +752,7 @@ def _others_message(
     item: Item, name: str, images: GivenImages | None, unseen: UnseenParts | None
 ) -> Message:
     if item["type"] == "compaction":
-        return {"role": "user", "content": told_summary(item["encrypted_content"])}
+        return {"role": "user", "content": summary_message(item["encrypted_content"])}
     if item["type"] == "message":
         content = text_of(item["content"], f"{name}.content", images, unseen)
         return {"role": item["role"], "content": content}

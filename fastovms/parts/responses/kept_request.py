@@ -18,7 +18,7 @@ _FORM: Final = 1
 """The version of what is written. Another one is not read."""
 ANY_FILES: Final = "?"
 """A placeholder for the fingerprint of a model whose files were not known when a response was
-queued: the model had said nothing then."""
+queued: the model had generated nothing then."""
 _SEED_BITS: Final = 32
 """Bits of a seed, as many as every dialect takes."""
 

@@ -197,14 +197,14 @@ class ResponseRun:
         *,
         usage: Callable[[], Usage],
         unix_time: Callable[[], float],
-        tells: bool = True,
+        makes_events: bool = True,
         for_all: bool = False,
         prewarms: bool = False,
     ) -> None:
         """
         Args:
             usage: returns the token usage so far.
-            tells: whether events are made.
+            makes_events: whether events are made.
             prewarms: whether only the prompt is computed. The one token that this takes is dropped.
             for_all: whether clients of either dialect may ask for the events, so that they have
                 `event:` lines.
@@ -216,7 +216,7 @@ class ResponseRun:
         self._unix_time = unix_time
         self._events = EventEncoder(named=for_all or dialect.responses.names_events)
         self._output_form = output_form
-        self._emit = self._events.emit if tells else _say_nothing
+        self._emit = self._events.emit if makes_events else _emit_nothing
         self._prewarms = prewarms
         self._has_started = False
         self.output = OutputBuilder(output_form, self._emit)
@@ -224,8 +224,8 @@ class ResponseRun:
     def queue(self) -> None:
         """Makes the first events of a response that must wait."""
         self.status = ResponseStatus("queued")
-        self._tell("created")
-        self._tell("queued")
+        self._emit_state("created")
+        self._emit_state("queued")
 
     def adopt(self, other: ResponseRun) -> None:
         """Copies the data that is known once the model is loaded. `other` is a run of the same
@@ -239,9 +239,9 @@ class ResponseRun:
             return
         self._has_started = True
         if self.status.name != "queued":
-            self._tell("created")
+            self._emit_state("created")
         self.status = ResponseStatus("in_progress")
-        self._tell("in_progress")
+        self._emit_state("in_progress")
         self.output.begin()
 
     def push(self, delta: SampleDelta) -> None:
@@ -277,7 +277,7 @@ class ResponseRun:
 
     def end(self) -> None:
         """Makes the last event, once the status is a terminal one."""
-        self._tell(_TERMINAL_EVENTS[self.status.name])
+        self._emit_state(_TERMINAL_EVENTS[self.status.name])
 
     def note_not_kept(self) -> None:
         """Records that storing the response has failed."""
@@ -296,7 +296,7 @@ class ResponseRun:
         """Returns the frames since the last call, one per event."""
         return self._events.take()
 
-    def _tell(self, kind: str) -> None:
+    def _emit_state(self, kind: str) -> None:
         self._events.emit(kind, {"response": self.body()})
 
 
@@ -312,14 +312,14 @@ def interrupted_events(response: Mapping[str, Any], start: int, dialect: Dialect
     return encoder.take()
 
 
-def _say_nothing(kind: str, members: Mapping[str, object]) -> None:
+def _emit_nothing(kind: str, members: Mapping[str, object]) -> None:
     pass
 
 
 Emit = Callable[[str, Mapping[str, object]], None]
 """Receives an event: its type without "response.", and its other members."""
 
-TellLogprobs = Callable[[Sequence[TextToken]], list[bytes]]
+EncodeLogprobs = Callable[[Sequence[TextToken]], list[bytes]]
 """Returns the JSON texts of log probabilities, one a token."""
 
 
@@ -335,7 +335,7 @@ class OutputForm:
         target: maps the function name that the model wrote to the client's tool.
         hides_content: whether an incomplete call at the end is left out.
         aligner: finds the tokens of the text; None = token details are not reported.
-        tell_logprobs: encodes log probabilities.
+        encode_logprobs: encodes log probabilities.
         max_logprobs_length: the maximum size in bytes of the log probabilities in events that
             repeat a whole text; larger ones are left out.
         first: an item before those of the answer.
@@ -349,7 +349,7 @@ class OutputForm:
     max_calls: int | None = None
     hides_content: bool = False
     aligner: TokenAligner | None = None
-    tell_logprobs: TellLogprobs | None = None
+    encode_logprobs: EncodeLogprobs | None = None
     max_logprobs_length: int | None = None
     first: Item | None = None
 
@@ -521,7 +521,7 @@ class OutputBuilder:
 
     def _say(self, text: str) -> None:
         if not self._is_empty and not isinstance(self._open, _OpenText):
-            text = text.lstrip()  # white space between a call and what is said after it
+            text = text.lstrip()  # white space between a call and the text after it
         if text:
             aligner = self._form.aligner
             tokens = [] if aligner is None else aligner.take(text)
@@ -547,8 +547,8 @@ class OutputBuilder:
             self._open = _OpenClientCall(tool, len(self.items), self._form, self._emit)
 
     def _logprobs(self, tokens: Sequence[TextToken]) -> list[bytes]:
-        tell = self._form.tell_logprobs
-        return [] if tell is None or not tokens else tell(tokens)
+        encode = self._form.encode_logprobs
+        return [] if encode is None or not tokens else encode(tokens)
 
 
 class _OpenText:

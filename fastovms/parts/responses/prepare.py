@@ -46,7 +46,7 @@ class ResponsesReader(RequestReader[ResponsesRequest]):
         body = self.asked.body
         top_logprobs = num_logprobs(body.top_logprobs, "top_logprobs", self.asked.config) or 0
         report = token_report(self.asked, top_logprobs if self.fields.logprobs else None)
-        return replace(report, has_timings=True) if self.fields.tells_metrics else report
+        return replace(report, has_timings=True) if self.fields.reports_metrics else report
 
     def budget(self) -> TokenBudget:
         asked, most = self.asked, self.asked.model.info.max_model_len

@@ -193,7 +193,7 @@ class ResponseFields:
         reasoning: `reasoning` as echoed in the response.
         logprobs: the number of log probabilities reported for each token of the text; None = none.
         seals_reasoning: whether reasoning is written as `encrypted_content` too.
-        tells_metrics: whether the response reports its duration, whatever the server's setting.
+        reports_metrics: whether the response reports its duration, whatever the server's setting.
         caching: what the request says of the prefix cache.
         may_wait: whether everything else goes before a response in the background.
         compact_threshold: tokens of a prompt beyond which the history is compacted; 0 = three
@@ -212,7 +212,7 @@ class ResponseFields:
     service_tier: str
     logprobs: bool
     seals_reasoning: bool
-    tells_metrics: bool
+    reports_metrics: bool
     caching: PromptCaching
     may_wait: bool
     compact_threshold: int | None
@@ -256,7 +256,7 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
         service_tier=_choice(body.service_tier, "service_tier", _TIERS, "default"),
         logprobs=LOGPROBS in include,
         seals_reasoning=SEALED_REASONING in include,
-        tells_metrics=METRICS in include,
+        reports_metrics=METRICS in include,
         caching=caching,
         may_wait=_may_wait(body),
         compact_threshold=_compact_threshold(body.context_management),
@@ -358,14 +358,14 @@ def _conversation_id(given: str | Mapping[str, Any] | None) -> str | None:
 
 def _reasoning_options(given: Mapping[str, Any] | None, dialect: Dialect) -> dict[str, Any]:
     given = given or {}
-    told: dict[str, Any] = {"effort": None, "summary": None}
+    echoed: dict[str, Any] = {"effort": None, "summary": None}
     if given.get("effort") is not None:
-        told["effort"] = one_of(given["effort"], dialect.responses.efforts, "reasoning.effort")
+        echoed["effort"] = one_of(given["effort"], dialect.responses.efforts, "reasoning.effort")
     for member in ("summary", "generate_summary"):
         if given.get(member) is not None:
-            told["summary"] = one_of(given[member], _SUMMARIES, f"reasoning.{member}")
+            echoed["summary"] = one_of(given[member], _SUMMARIES, f"reasoning.{member}")
             break
-    return told
+    return echoed
 
 
 def _text_options(
@@ -373,32 +373,32 @@ def _text_options(
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Returns `text` as echoed in the response, and its format in Chat Completions form."""
     given = body.text or {}
-    told: dict[str, Any] = {"format": {"type": "text"}}
+    echoed: dict[str, Any] = {"format": {"type": "text"}}
     if given.get("verbosity") is not None:
-        told["verbosity"] = one_of(given["verbosity"], _VERBOSITIES, "text.verbosity")
-    if body.response_format is not None and dialect.responses.tells_response_format:
-        told["format"] = _flat(body.response_format)
+        echoed["verbosity"] = one_of(given["verbosity"], _VERBOSITIES, "text.verbosity")
+    if body.response_format is not None and dialect.responses.echoes_response_format:
+        echoed["format"] = _flat(body.response_format)
     form = given.get("format")
     if form is None:
-        return told, None
+        return echoed, None
     if not isinstance(form, dict):
         raise wrong("text.format", "an object", form)
     kind = _choice(form.get("type"), "text.format.type", ("text", "json_object", "json_schema"), "")
     if not kind:
         raise InvalidField("text.format.type is required", param="text.format.type")
     if kind == "text":
-        return told, None
+        return echoed, None
     if body.response_format is not None:
         raise InvalidField(
             "response_format and text.format cannot be used together", param="response_format"
         )
     if kind == "json_object":
-        told["format"] = {"type": kind}
-        return told, told["format"]
+        echoed["format"] = {"type": kind}
+        return echoed, echoed["format"]
     members = {key: value for key, value in form.items() if key != "type"}
     response_format = {"type": kind, "json_schema": members}
-    told["format"] = _flat(response_format)
-    return told, response_format
+    echoed["format"] = _flat(response_format)
+    return echoed, response_format
 
 
 def _flat(response_format: Mapping[str, Any]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class RunRestorer:
         resume it; RequestError if the model, or this server, no longer accepts the request."""
         try:
             job = await offload.run(partial(read_job, cut.job), item_cost(len(cut.job)))
-            outputs = _said(cut.packs)
+            outputs = _model_outputs(cut.packs)
             log = EventLog()
             _extend(log, cut)
         except ValueError as error:
@@ -176,7 +176,7 @@ class RunRestorer:
             cut.input,
             self._store,
             log,
-            _said(pack for pack in cut.packs if pack.first == log.num_events),
+            _model_outputs(pack for pack in cut.packs if pack.first == log.num_events),
         )
         for start in range(0, len(outputs), _HEARD_AT_ONCE):
             background.hear(outputs[start : start + _HEARD_AT_ONCE])
@@ -206,9 +206,9 @@ class RunRestorer:
         await self._store.run(Operations.finish_response, key.tenant, record)
 
 
-def _said(packs: Iterable[EventPack]) -> list[GenerationOutput]:
-    said: Iterable[bytes | None] = (pack.outputs for pack in packs)
-    return list(chain.from_iterable(unpack_outputs(data) for data in said if data is not None))
+def _model_outputs(packs: Iterable[EventPack]) -> list[GenerationOutput]:
+    packed: Iterable[bytes | None] = (pack.outputs for pack in packs)
+    return list(chain.from_iterable(unpack_outputs(data) for data in packed if data is not None))
 
 
 def _extend(log: EventLog, cut: CutResponse) -> None:

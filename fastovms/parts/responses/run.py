@@ -115,7 +115,7 @@ def new_run(
         dialect,
         usage=usage,
         unix_time=context.unix_time,
-        tells=is_streamed(plan.body) or fields.background,
+        makes_events=is_streamed(plan.body) or fields.background,
         for_all=fields.background,
         prewarms=fields.caching.prewarms,
     )

@@ -248,7 +248,7 @@ class _Session:
             self._socket.close(GOING_AWAY, "no message for too long")
             return
         message = "the connection has reached its maximum age: open a new one"
-        self._tell(400, _error(400, message, code="websocket_connection_limit_reached"))
+        self._send_error(400, _error(400, message, code="websocket_connection_limit_reached"))
         self._socket.close(RESTART, "the connection has reached its maximum age")
 
     async def _end(self) -> None:
@@ -314,12 +314,14 @@ class _Session:
     ) -> None:
         """Refuses a message without a turn."""
         self._socket.give_back(len(message))
-        self._tell(status, _error(status, reason, param=param), _stream_id(outline))
+        self._send_error(status, _error(status, reason, param=param), _stream_id(outline))
 
     def _on_fault(self, status: int, message: str) -> None:
-        self._tell(status, _error(status, message))
+        self._send_error(status, _error(status, message))
 
-    def _tell(self, status: int, error: Mapping[str, Any], stream_id: str | None = None) -> None:
+    def _send_error(
+        self, status: int, error: Mapping[str, Any], stream_id: str | None = None
+    ) -> None:
         event: dict[str, Any] = {"type": "error", "status": status, "error": error}
         if stream_id is not None:
             event["stream_id"] = stream_id
@@ -339,18 +341,18 @@ class _Session:
                 status = response.status
                 request.log_fields.update(response.log_fields)
                 stream_id = await self._stream_id_of(turn, request)
-                self._tell(status, _error_of(response), stream_id)
+                self._send_error(status, _error_of(response), stream_id)
             elif turn.is_cancelled:
                 status = 499
             is_complete = response is not None or not stream.aborted
             if stream.aborted:
-                self._tell(500, _error(500, "the response failed"), turn.stream_id)
+                self._send_error(500, _error(500, "the response failed"), turn.stream_id)
         except asyncio.CancelledError:
             status = 499
             if not (socket.is_open and turn.is_cancelled):
                 raise
             error = _error(400, "the response was cancelled before it began", code="cancelled")
-            self._tell(400, error, turn.stream_id)
+            self._send_error(400, error, turn.stream_id)
         finally:
             stream.end()
             socket.give_back(len(turn.message))

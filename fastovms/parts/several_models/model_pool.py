@@ -261,7 +261,7 @@ class ModelPool:
         """Sets the models that may be loaded; some may be in memory already."""
         for plan in plans:
             self._adopt(plan, is_loaded=plan.known.served is not None)
-        self._tell()
+        self._notify()
         if self.loads_on_demand:
             for plan in plans:
                 if plan.config.residency.is_permanent:
@@ -293,7 +293,7 @@ class ModelPool:
             logger.info("models: the configuration of %s has changed", plan.known.name)
             self._change(plan)
         self._configs = {name: plan.config for name, plan in given.items()}
-        self._tell()
+        self._notify()
         loads = [
             self._want(plan.known.name)
             for plan in (*added, *changed)
@@ -442,7 +442,7 @@ class ModelPool:
         now = self._clock()
         move = self._residency.next_move(now)
         if move is not None:
-            self._tell()
+            self._notify()
             self._move = asyncio.ensure_future(self._do(move))
             return
         at = self._residency.wake_at(now)
@@ -457,7 +457,7 @@ class ModelPool:
             else:
                 await self._unload(move.name)
         finally:
-            self._tell()
+            self._notify()
             self._advance()
 
     async def _load(self, name: str) -> None:
@@ -548,7 +548,7 @@ class ModelPool:
         self._configs[known.name] = plan.config
         self._residency.change(known.name, plan.size, plan.config.residency)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Publishes the models and their states, and notifies those that wait for an unload."""
         for name in list(self._known):
             if name in self._residency:

@@ -344,7 +344,7 @@ class Residency:
             return False
         if limit is not None and len(present) >= limit and not wanted.policy.is_permanent:
             return False
-        if memory is None or not present:  # one alone is let in, whatever its size is said to be
+        if memory is None or not present:  # a single model is admitted, whatever its estimated size
             return True
         return sum(model.size for model in self if not model.is_away) + wanted.size <= memory
 

@@ -174,7 +174,7 @@ class WhisperBackend(SlicedProcess[_Job, SpeechInfo]):
         self._counters.num_generated_tokens += found.num_tokens
         text = job.take(found, samples[:_WINDOW])
         if job.has_times and text:
-            self._link.call(_tell, job, text)
+            self._link.call(_report, job, text)
         if not job.is_complete:
             return True
         transcript = job.transcript
@@ -193,12 +193,12 @@ class WhisperBackend(SlicedProcess[_Job, SpeechInfo]):
             text = text.lstrip() if is_first else text
             if text:
                 is_first = False
-                self._link.call(_tell, job, text)
+                self._link.call(_report, job, text)
 
         return self._ask(window, WindowText, on_part)
 
 
-def _tell(job: _Job, text: str) -> None:
+def _report(job: _Job, text: str) -> None:
     if not job.done.done() and not job.is_given_up:
         job.on_text(text)
 

@@ -177,7 +177,7 @@ def open_directory(
             renamed too, and the next start creates a new one.
     """
     path = directory / STATE_FILE
-    with _faults_told():
+    with _faults_converted():
         private_directory(directory, may_be_link=True)
         unlock = partial(os.close, lock_file(path.with_name(f"{path.name}.lock")))
         on_damage = partial(_try_to_set_aside, path) if sets_aside else lambda error: None
@@ -197,7 +197,7 @@ def open_directory(
 
 
 @contextmanager
-def _faults_told() -> Iterator[None]:
+def _faults_converted() -> Iterator[None]:
     """Converts errors of the system and SQLite to UnusableFile."""
     try:
         yield

@@ -108,11 +108,11 @@ def read_call(
     """
     call = _Call(out, opening, scan.record(), known)
     is_whole = yield from _read_members(scan, call)
-    if is_whole and not call.is_told:
+    if is_whole and not call.has_begun:
         call.begin()
         call.arguments("{}")
         call.is_complete = True
-    if not call.is_told:
+    if not call.has_begun:
         out.broken(opening + scan.recorded(call.mark))
         return False
     out.end(complete=call.is_complete)
@@ -131,16 +131,16 @@ class _Call:
         self._known = known
         self._waiting: list[str] = []
         self.name: str | None = None
-        self.is_told = False
+        self.has_begun = False
         self.is_complete = False
 
     def begin(self) -> None:
         assert self.name is not None
         self._out.begin(self.name, self._opening, self.mark)
-        self.is_told = True
+        self.has_begun = True
 
     def arguments(self, text: str) -> None:
-        if self.is_told:
+        if self.has_begun:
             self._out.arguments(text)
         else:
             self._waiting.append(text)
@@ -224,11 +224,11 @@ def _read_quoted_arguments(scan: Scanner, call: _Call) -> Incremental[bool]:
         last = pieces.pop()
         pieces += ['"'] if last.startswith("\\") else [last, '"']  # the escape may be cut
     text = json.loads("".join(pieces))
-    told = to_json(text, JSON) if is_whole else beginning_of_json(text)
-    if told is None or not f"{told.lstrip()}{{".startswith("{"):
+    arguments = to_json(text, JSON) if is_whole else beginning_of_json(text)
+    if arguments is None or not f"{arguments.lstrip()}{{".startswith("{"):
         scan.put_back(written)  # malformed, even if a limit has cut it
         return False
-    call.arguments(told)
+    call.arguments(arguments)
     call.is_complete = is_whole
     return is_whole
 

@@ -363,23 +363,23 @@ def _read_arguments(
 ) -> Incremental[str | None]:
     """Reads the arguments and the tag after them. Returns None if they were complete, otherwise the
     text of the argument that is malformed."""
-    told: set[str] = set()
+    names: set[str] = set()
     while True:
         argument = scan.record()
         yield from scan.space()
         if (yield from scan.take(form.function_end)):
             scan.recorded(argument)
-            if not told:
+            if not names:
                 out.arguments("{")
             return None
         name, says_text = yield from _read_parameter_tag(scan, form)
         if not name:
             return scan.recorded(argument)
         emit = out.arguments
-        if name in told:  # the first one counts
+        if name in names:  # the first one counts
             emit = _skip
-        head = f'{"," if told else "{"}"{escape(name)}":'
-        told.add(name)
+        head = f'{"," if names else "{"}"{escape(name)}":'
+        names.add(name)
         parameter = parameters.find(name)
         may_be_text = parameter is None or "string" in parameter.types
         if (says_text and may_be_text) or (parameter is not None and parameter.is_text):
@@ -390,7 +390,7 @@ def _read_arguments(
             continue
         emit(head)
         if (yield from scan.peek()) in ("{", "["):  # a long value: the client may see its name
-            out.tell()
+            out.report()
         is_whole = yield from _copy_other(scan, emit, form, parameter)
         text = scan.recorded(argument)
         if not is_whole:

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from openai.types.responses import ResponseInputItemParam
 
-from fastovms.api.chat_messages import seal_summary, told_summary
+from fastovms.api.chat_messages import seal_summary, summary_message
 from fastovms.api.dialect import OPENAI, OVMS, Dialect
 from fastovms.api.image_parts import GivenImages, UnseenParts, image_tag
 from fastovms.errors import InvalidField
@@ -25,7 +25,7 @@ from fastovms.parts.responses.input import (
     to_messages,
 )
 
-# Every type of item that OpenAI's client can send is told to the model, or refused by name.
+# Every type of item that OpenAI's client can send is shown to the model, or refused by name.
 
 
 RULES = ItemRules(OPENAI, lambda prefix: f"{prefix}_new")
@@ -294,7 +294,7 @@ def test_invalid_item_is_refused_by_its_place(given: dict[str, Any], param: str)
 
 
 SUMMARY = {"type": "compaction", "encrypted_content": seal_summary("It rains.")}
-TOLD = told_summary(SUMMARY["encrypted_content"])
+TOLD = summary_message(SUMMARY["encrypted_content"])
 
 
 def said(role: str, text: Any = "", **members: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from fastovms.server_config import MediaConfig, ModelConfig
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.reasoning import detect_reasoning_format
 from fastovms.text.template_files import make_template
-from fastovms.text.told_tools import written_call
+from fastovms.text.tool_descriptions import written_call
 from fastovms.text.tools import PLAIN_JSON, detect_tool_format
 from tests.fakes import ByteTokenizer, FakeBackend, model_info
 from tests.paths import TEMPLATES

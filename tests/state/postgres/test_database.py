@@ -252,7 +252,7 @@ def test_unavailable_database_has_a_reason_and_recovers(make_postgres, postgres)
     database = PostgresDatabase(link, UNBOUNDED, lambda: 0.0)
     link.trouble = "no luck"
     [(_, error)] = database.transact([lambda state: state.find_response("t", "a")])
-    assert str(error) == "the state cannot be had: its database is gone"
+    assert str(error) == "the state is not available: the connection to its database is lost"
     assert (database.trouble, database.is_on_disk) == ("responses are not stored: no luck", False)
     assert database.keep_house() >= 0
     assert (database.trouble, database.is_on_disk) == ("", True), "it has tried again"

@@ -116,7 +116,7 @@ def open_at(url: str, **fields):
 async def test_store_without_its_database_starts_and_fails_operations(postgres, caplog):
     url = "postgresql://me:secret@127.0.0.1:1/state"
     store = open_at(url)
-    with pytest.raises(StateFailed, match="the state cannot be had"):
+    with pytest.raises(StateFailed, match="the state is not available"):
         await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     assert "Connection refused" in store.trouble()
     assert not store.stats().is_on_disk

@@ -9,7 +9,7 @@ import pytest
 
 from fastovms.text.output import call_grammar, output_parser
 from fastovms.text.scanning import CallArguments
-from fastovms.text.told_tools import written_call
+from fastovms.text.tool_descriptions import written_call
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
 from tests.vocabularies import vocabulary
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from fastovms.text.told_tools import written_call
+from fastovms.text.tool_descriptions import written_call
 from fastovms.text.tools import TOOL_FORMATS
 from tests.text.tools.checks import SHOP, call, check_sample
 

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/text/told_tools.py`."""
+"""Tests of `fastovms/text/tool_descriptions.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fastovms.text.template_messages import AS_TEXT, TemplateForm, adapt
-from fastovms.text.told_tools import tell_tools, written_call
+from fastovms.text.tool_descriptions import describe_tools, written_call
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
 from tests.text.tools.checks import calls_in
 
@@ -39,7 +39,7 @@ def told(
     *messages: dict[str, Any], name: str = "json", system: bool = True, **choice: bool
 ) -> list[dict[str, Any]]:
     functions = [ADD] if choice.pop("has_tools", True) else []
-    return tell_tools(
+    return describe_tools(
         messages,
         functions,
         TOOL_FORMATS[name],

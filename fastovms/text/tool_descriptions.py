@@ -15,7 +15,7 @@ from fastovms.text.tools.tool_format import ToolFormat
 Message = Mapping[str, Any]
 
 _SYSTEM: Final = ("system", "developer")
-_ASKED: Final = """\
+_TOOLS_PROMPT: Final = """\
 You can call these functions. Each line is one, as JSON with the schema of its parameters:
 {functions}
 
@@ -28,7 +28,7 @@ _NEEDED: Final = "Answer with a call now."
 _NOT_NEEDED: Final = "If no function is needed, answer in your own words."
 
 
-def tell_tools(
+def describe_tools(
     messages: Sequence[Message],
     functions: Sequence[Message],
     tool_format: ToolFormat,
@@ -46,20 +46,20 @@ def tell_tools(
         has_system_turn: whether the template shows system messages; otherwise the first user
             message begins with the description.
     """
-    told: list[dict[str, Any]] = [
+    described: list[dict[str, Any]] = [
         PlacedMessage(m, place_of(m, index)) for index, m in enumerate(messages)
     ]
     if not functions:
-        return told
+        return described
     text = _instruction(functions, tool_format, choice)
     roles = _SYSTEM if has_system_turn else ("user",)
-    first = next((i for i, message in enumerate(told) if message.get("role") in roles), None)
+    first = next((i for i, message in enumerate(described) if message.get("role") in roles), None)
     if first is None:
-        return [{"role": roles[0], "content": text}, *told]
-    content = _text(told[first].get("content"))
+        return [{"role": roles[0], "content": text}, *described]
+    content = _text(described[first].get("content"))
     parts = (content, text) if has_system_turn else (text, content)
-    told[first]["content"] = "\n\n".join(filter(None, parts))
-    return told
+    described[first]["content"] = "\n\n".join(filter(None, parts))
+    return described
 
 
 def _instruction(functions: Sequence[Message], tool_format: ToolFormat, choice: CallChoice) -> str:
@@ -69,7 +69,7 @@ def _instruction(functions: Sequence[Message], tool_format: ToolFormat, choice: 
         function = tool.get("function", tool)
         shown = {key: function[key] for key in members if function.get(key) is not None}
         lines.append(json.dumps(shown, ensure_ascii=False))
-    return _ASKED.format(
+    return _TOOLS_PROMPT.format(
         functions="\n".join(lines),
         example=written_call(tool_format, "name_of_function", {"name_of_argument": "value"}),
         number=_SEVERAL if choice.parallel else _ONE,

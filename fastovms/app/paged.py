@@ -47,6 +47,7 @@ from fastovms.engine.row_functions import (
 )
 from fastovms.params import ModelInfo
 from fastovms.parts.drafts.drafting import SuffixKernels, drafting_of
+from fastovms.parts.drafts.suffix_index import SuffixFunctions
 from fastovms.parts.tuning.idle import (
     IdleTuning,
     Measurement,
@@ -173,15 +174,17 @@ def engine_extensions(
     config: EngineConfig,
     grammars: GrammarCompiler | None = None,
     draft_model: DraftModel | None = None,
+    suffix_functions: SuffixFunctions | None = None,
 ) -> EngineExtensions:
     """Returns the extensions that parts add to the engine of a model.
 
     Args:
         grammars: makes the states of grammars; None = requests have no grammars.
         draft_model: the draft model, with its cache reserved; None = no draft model.
+        suffix_functions: see `SuffixIndex`.
     """
     return EngineExtensions(
-        drafting_of(model, config, draft_model),
+        drafting_of(model, config, draft_model, suffix_functions),
         _beam_searches,
         None if grammars is None else grammars.starter,
     )
@@ -234,7 +237,8 @@ def compile_paged(
     if config.max_num_batched_tokens is None:
         config = replace(config, max_num_batched_tokens=token_budget)
     of_model = _of_model(paged_model, files, config, cache, kernels_before)
-    extensions = [SamplingKernels(cache), SuffixKernels(), *of_model]
+    suffix_functions = SuffixFunctions()
+    extensions = [SamplingKernels(cache), SuffixKernels(suffix_functions), *of_model]
     draft_model, further_cache = None, None
     if draft is not None:
         draft_model = drafts.load_draft_model(draft, model_dir, model, config)
@@ -264,7 +268,7 @@ def compile_paged(
             model,
             config,
             BackendParts(
-                engine_extensions(paged_model, config, grammars, draft_model),
+                engine_extensions(paged_model, config, grammars, draft_model, suffix_functions),
                 None if grammars is None else _guard_compiler(grammars),
                 (*extensions, *further),
                 further_cache,

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fastovms.parts.drafts import suffix_index
 from fastovms.parts.drafts.suffix_index import (
     LEAST_CHANCE,
     IndexedText,
@@ -24,16 +23,8 @@ from fastovms.parts.drafts.suffix_layout import MAX_CANDIDATES, MAX_MATCH
 TEXT = array("q", [1, 2, 3, 4, 1, 2])
 
 
-@pytest.fixture
-def functions(monkeypatch: pytest.MonkeyPatch) -> SuffixFunctions:
-    """Those of a process in which nobody has loaded any."""
-    functions = SuffixFunctions()
-    monkeypatch.setattr(suffix_index, "SUFFIX_FUNCTIONS", functions)
-    return functions
-
-
-def guess() -> list[int]:
-    index = SuffixIndex(100)
+def guess(functions: SuffixFunctions) -> list[int]:
+    index = SuffixIndex(100, functions)
     text = index.new_text(None)
     index.extend(text, TEXT, 4)
     found = index.guess(text, TEXT, 2, least=0.0)
@@ -42,30 +33,30 @@ def guess() -> list[int]:
     return found.token_ids.tolist()
 
 
-@pytest.mark.usefixtures("functions")
 def test_first_use_compiles_kernels_that_were_not_requested() -> None:
-    assert guess() == [3, 4]
+    assert guess(SuffixFunctions()) == [3, 4]
 
 
-def test_lookup_finds_no_match_until_deferred_kernels_are_loaded(
-    functions: SuffixFunctions,
-) -> None:
+def test_lookup_finds_no_match_until_deferred_kernels_are_loaded() -> None:
+    functions = SuffixFunctions()
     functions.defer()
-    assert guess() == []
+    assert guess(functions) == []
     functions.try_to_load()
-    assert guess() == [3, 4]
+    assert guess(functions) == [3, 4]
 
 
 def test_lookup_is_off_when_kernels_cannot_be_compiled(
-    functions: SuffixFunctions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    functions = SuffixFunctions()
+
     def fail() -> None:
         raise RuntimeError("no compiler")
 
     monkeypatch.setattr(functions, "load", fail)
     functions.defer()
     functions.try_to_load()
-    assert guess() == []
+    assert guess(functions) == []
     assert "prompt lookup is off" in caplog.text
 
 

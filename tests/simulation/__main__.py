@@ -53,14 +53,14 @@ def run_one_by_one(arguments: argparse.Namespace) -> Totals:
         if fault.name == arguments.fault:
             plant(fault.module, fault.old, fault.new)
     from fastovms.engine.row_functions import load_kernels
-    from fastovms.parts.drafts.suffix_index import SUFFIX_FUNCTIONS
+    from fastovms.parts.drafts.suffix_index import SuffixFunctions
     from tests.simulation import disk, server, simulate
 
     install_threads()
     server.install_server()
     disk.install_disk()
     load_kernels()
-    SUFFIX_FUNCTIONS.load()
+    SuffixFunctions().load()
     gc.collect()
     gc.freeze()  # what is loaded by now is not looked through at the end of each world
     interrupts: list[int] = []

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.backend_stats import EngineCounters
-from fastovms.backends.paged.backend import BackendExtension, MayGoOn, PagedBackend
+from fastovms.backends.paged.backend import BackendExtension, MayGoOn
 from fastovms.config import EngineConfig
 from fastovms.engine.extensions import Drafter
 from fastovms.engine.model.model import Floats, Model
@@ -27,8 +27,8 @@ from fastovms.parts.drafts.draft_policy import DraftPolicy, SequenceDrafters, Wa
 from fastovms.parts.drafts.suffix_index import (
     LEAST_CHANCE,
     NO_GUESS,
-    SUFFIX_FUNCTIONS,
     Guess,
+    SuffixFunctions,
     SuffixIndex,
 )
 from fastovms.parts.drafts.suffix_layout import MAX_MATCH
@@ -208,6 +208,7 @@ class Drafting(Drafter):
         model: DraftModel | None,
         rope_switch_len: int | None = None,
         max_draft_tokens: int | None = None,
+        functions: SuffixFunctions | None = None,
     ) -> None:
         """
         Args:
@@ -217,12 +218,13 @@ class Drafting(Drafter):
             rope_switch_len: see `Model`. No draft crosses it, because its tokens would be verified
                 with the rotation of short texts.
             max_draft_tokens: the maximum number of drafted tokens of a step; None = unlimited.
+            functions: see `SuffixIndex`.
         """
         self._counters = counters
         self._costs = costs
         self._enable_prompt_lookup = enable_prompt_lookup
         self._shares_texts = num_shared_tokens > 0
-        self._index = SuffixIndex(num_shared_tokens or _OWN_TEXT_TOKENS)
+        self._index = SuffixIndex(num_shared_tokens or _OWN_TEXT_TOKENS, functions)
         self._guesser = TextGuesser(self._index)
         self._drafters: dict[int, SequenceDrafters] = {}
         self._model = model
@@ -410,12 +412,16 @@ class Drafting(Drafter):
 
 
 def drafting_of(
-    model: Model, config: EngineConfig, draft_model: DraftModel | None = None
+    model: Model,
+    config: EngineConfig,
+    draft_model: DraftModel | None = None,
+    functions: SuffixFunctions | None = None,
 ) -> abc.Callable[[EngineCounters, StepCosts], Drafting]:
     """Returns the factory of the drafter of a model's engine.
 
     Args:
         draft_model: the draft model, with its cache reserved; None = no draft model.
+        functions: see `SuffixIndex`.
     """
     return partial(
         Drafting,
@@ -424,18 +430,20 @@ def drafting_of(
         model=draft_model,
         rope_switch_len=model.rope_switch_len,
         max_draft_tokens=None if model.states is None else model.states.max_draft_tokens,
+        functions=functions,
     )
 
 
 class SuffixKernels(BackendExtension):
     """Makes no lookups until the kernels of the suffix index are loaded."""
 
-    def start(self, backend: PagedBackend) -> None:
-        SUFFIX_FUNCTIONS.defer()
+    def __init__(self, functions: SuffixFunctions) -> None:
+        self._functions = functions
+        functions.defer()
 
     def prepare(self, may_go_on: MayGoOn) -> None:
         if may_go_on(0.0):
-            SUFFIX_FUNCTIONS.try_to_load()
+            self._functions.try_to_load()
 
 
 class _Offer(NamedTuple):

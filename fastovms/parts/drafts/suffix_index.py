@@ -31,8 +31,8 @@ Kernel = Callable[..., Any]
 
 
 class SuffixFunctions:
-    """The kernels of the suffix index, shared by all indexes. A server loads them after its model,
-    and nothing is looked up until then; otherwise the first use waits for them.
+    """The kernels of the suffix indexes of one model. A server loads them after its model, and
+    nothing is looked up until then; otherwise the first use waits for them.
 
     Attributes:
         extend, look_up, learn: see `suffix_kernels`. Call them only if `are_there` returns True.
@@ -71,9 +71,6 @@ class SuffixFunctions:
             self.load()
         except Exception:
             logger.exception("prompt lookup is off because its kernels cannot be compiled")
-
-
-SUFFIX_FUNCTIONS: Final = SuffixFunctions()
 
 
 _MAX_SPACES: Final = 4096
@@ -175,8 +172,10 @@ class SuffixIndex:
     As in SuffixDecoding (arXiv 2411.04975), with a bounded ring in place of suffix trees.
     """
 
-    def __init__(self, num_entries: int) -> None:
-        """Creates an index of `num_entries` tokens, at least 1."""
+    def __init__(self, num_entries: int, functions: SuffixFunctions | None = None) -> None:
+        """Creates an index of `num_entries` tokens, at least 1. `functions` are the kernels; None =
+        those that the first use loads."""
+        self._functions = functions or SuffixFunctions()
         num_heads = 1 << (num_entries - 1).bit_length()
         # Memory is committed where it is written to. Entries are only read that were written.
         self._entries = np.empty((num_entries, NUM_COLUMNS), np.int32)
@@ -208,7 +207,7 @@ class SuffixIndex:
     def extend(self, text: IndexedText, token_ids: array[int], num_prompt_tokens: int) -> None:
         """Adds a text's new tokens to the index. `token_ids` are all its tokens, beginning with the
         prompt. Does nothing until the kernels are loaded."""
-        if not SUFFIX_FUNCTIONS.are_there():
+        if not self._functions.are_there():
             return
         if text.num_tokens < num_prompt_tokens:
             self._add(text, token_ids[:num_prompt_tokens], shares=True)
@@ -223,7 +222,7 @@ class SuffixIndex:
             self._heads[:] = 0
             self._end = 1
         num_known = text.num_tokens - first
-        self._end = SUFFIX_FUNCTIONS.extend(
+        self._end = self._functions.extend(
             self._entries, self._heads, self._end, self._seed, text.place, tokens, num_known, shares
         )
         text.num_tokens = len(token_ids)
@@ -244,13 +243,13 @@ class SuffixIndex:
             chance: the probability that the text reaches the end of `context`.
             least: the guess ends when its probability falls to this value.
         """
-        if not SUFFIX_FUNCTIONS.are_there():
+        if not self._functions.are_there():
             return NO_GUESS
         if len(self._token_ids) < num_tokens:
             self._token_ids = np.empty(num_tokens, np.int64)
             self._chances = np.empty(num_tokens)
             self._kinds = np.empty(num_tokens, np.int64)
-        found = SUFFIX_FUNCTIONS.look_up(
+        found = self._functions.look_up(
             self._entries,
             self._heads,
             self._end,
@@ -287,9 +286,9 @@ class SuffixIndex:
 
     def learn(self, text: IndexedText, guess: Guess, actual: array[int]) -> None:
         """Compares a guess with the `actual` tokens, and updates the counts."""
-        if SUFFIX_FUNCTIONS.are_there():
+        if self._functions.are_there():
             actual_ids = np.frombuffer(actual, np.int64)
-            SUFFIX_FUNCTIONS.learn(
+            self._functions.learn(
                 text.space_odds, text.odds, guess.token_ids, guess.kinds, actual_ids
             )
 

@@ -71,6 +71,7 @@ def check_numbers(events: list[Any], first: int) -> None:
     assert numbers == list(range(first, first + len(events)))
 
 
+@pytest.mark.nightly
 def test_started_on_one_followed_on_another_cancelled_on_a_third(clients):
     a, b, c = clients
     id = start(a)

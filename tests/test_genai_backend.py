@@ -15,7 +15,9 @@ from tests.real_server import NARROW, Server, client, start_server, stop_server
 
 pytestmark = pytest.mark.nightly(
     but=(
-        "test_end_to_end_chat",
+        "test_an_answer_is_the_same_again_and_streamed__tests_test_end_to_end_chat[/v1]",
+        "test_required_call_matches_the_schema_of_its_tool__tests_test_end_to_end_chat[/v1",
+        "test_concurrent_chats_answer_as_alone__tests_test_end_to_end_chat",
         "test_responses",
         "test_excluded",
     )

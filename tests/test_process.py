@@ -128,6 +128,7 @@ def test_server_with_closed_or_full_streams_answers(streams):
         process.wait()
 
 
+@pytest.mark.nightly
 def test_unwritable_state_directory_is_used_once_it_can_be(manager, tmp_path):
     """It starts, and uses the disk once that can be had."""
     directory, disk = tmp_path / "state", tmp_path / "disk"
@@ -247,6 +248,7 @@ def test_a_second_signal_does_not_wait_for_an_engine_that_hangs():
         assert server.wait() == 0
 
 
+@pytest.mark.nightly(but=("15",))
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_repeated_signals_end_the_server_without_a_traceback(number):
     """Up to the very end of the process."""

@@ -47,6 +47,7 @@ def places(lines: list[str], stages: tuple[str, ...]) -> list[int]:
     return [next(place for place, line in enumerate(lines) if stage in line) for stage in stages]
 
 
+@pytest.mark.nightly(but=("text",))
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_each_stage_of_a_start_is_logged_before_it_begins(tmp_path, form):
     lines = list(log_of_start("--log-format", form, cache=str(tmp_path)))

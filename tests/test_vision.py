@@ -101,6 +101,7 @@ def chat(*urls: str, question: str = QUESTION) -> dict[str, Any]:
 ONE, TWO = data_url(png(84, 56)), data_url(encode(corners(), "PNG"))
 
 
+@pytest.mark.nightly(but=("/v1",))
 def test_the_model_sees_the_image(client):
     answers = [
         client.chat.completions.create(**chat(url))
@@ -224,6 +225,7 @@ def test_dead_pipeline_ends_the_server_with_its_signal():
         stop_server(server)
 
 
+@pytest.mark.nightly
 def test_sigterm_lets_running_answers_end():
     server = start_server(str(TINY_VLM))
     try:

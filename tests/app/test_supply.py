@@ -300,6 +300,7 @@ def test_a_model_that_is_back_finds_its_prompts_on_disk(server: Server) -> None:
     assert num_cached == [0, 288]
 
 
+@pytest.mark.nightly(but=("flags1",))
 @pytest.mark.parametrize("flags", [("--backend", "genai"), ("--draft-model", str(DEMO_MODEL))])
 def test_unloading_frees_threads_descriptors_and_processes(
     tmp_path: Path, flags: tuple[str, ...]

@@ -136,6 +136,7 @@ async def test_speech_parameters_change_the_text(backend: WhisperBackend) -> Non
     assert sampled[0].text == sampled[1].text != sampled[2].text
 
 
+@pytest.mark.nightly(but=("[200]",))
 @pytest.mark.parametrize("num_samples", [1, 200, 201, 5000])
 async def test_very_short_audio_is_padded(backend: WhisperBackend, num_samples: int) -> None:
     found, _ = await ask(backend, SHORT[:num_samples])

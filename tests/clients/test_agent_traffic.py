@@ -104,6 +104,7 @@ def test_claude_code_session_calls_tools_until_the_turn_ends(url: str) -> None:
     assert calls == [*range(1, NUM_CALLS + 1), 0]
 
 
+@pytest.mark.nightly
 def test_agents_sdk_session_calls_shell_patch_and_computer(url: str) -> None:
     called = []
     for entry in sent_by("agents"):

@@ -25,7 +25,11 @@ with warnings.catch_warnings():
 
 __all__ = ["url"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.nightly(but=("websocket-True", "tool2-apply_patch", "uses_its_toolset")),
+]
 
 NAME = "scripted"
 DONE = "All is done. RESULT1 RESULT2 RESULT3"

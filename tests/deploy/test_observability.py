@@ -180,6 +180,7 @@ def series_in(expression: str) -> set[str]:
     return set(re.findall(r"\b(?:fastovms|process)_\w+|\bup\b", expression))
 
 
+@pytest.mark.nightly
 def test_prometheus_sees_a_server_under_load(tmp_path: Path) -> None:
     with prometheus_of_a_busy_server(tmp_path) as prometheus:
         check_expressions(prometheus)

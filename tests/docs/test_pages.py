@@ -50,6 +50,7 @@ def test_every_parser_is_in_the_table():
     assert told == {*TOOL_FORMAT_ALIASES, *REASONING_FORMAT_ALIASES}
 
 
+@pytest.mark.nightly(but=("paged",))
 @pytest.mark.parametrize("backend", ["paged", "genai"])
 def test_the_examples_run(backend: str, capsys: pytest.CaptureFixture[str]):
     """The pages call a model of the reader's `chat`."""

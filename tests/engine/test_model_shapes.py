@@ -31,6 +31,7 @@ def load(model_dir: Path, properties: dict[str, str] | None) -> PagedModel:
     return model
 
 
+@pytest.mark.nightly(but=("[tiny]", "qwen3"))
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TINY_SHAPES)
 def test_greedy_tokens_equal_the_reference(

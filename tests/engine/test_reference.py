@@ -80,6 +80,7 @@ def test_greedy_tokens_equal_the_reference(
         assert engine.counters.num_preemptions > 0
 
 
+@pytest.mark.nightly(but=("u8",))
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["u8", "u4"])
 def test_a_quantized_cache_gives_the_tokens_that_the_reference_gives_with_it(

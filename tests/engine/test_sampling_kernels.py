@@ -79,6 +79,7 @@ def expected_probabilities(
 # Draws
 
 
+@pytest.mark.nightly(but=("-300]",))
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [300, 70_000])
 @pytest.mark.parametrize("name", LOGITS)
@@ -113,6 +114,7 @@ def test_tokens_are_drawn_as_likely_as_they_should_be(
     assert_drawn_from(expected_probabilities(logits, **settings), drawn)
 
 
+@pytest.mark.nightly(but=("long tail",))
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"top_p": 0.8}], ids=str)
 @pytest.mark.parametrize("name", ["flat", "long tail", "one and a flat rest"])

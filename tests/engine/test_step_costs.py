@@ -208,6 +208,7 @@ class Simulation:
         return gain, seconds
 
 
+@pytest.mark.nightly(but=("num_steps=200, slowdown=5",))
 @pytest.mark.slow
 @pytest.mark.parametrize("change_seconds", [0.0, 0.002], ids=["steady", "changes cost"])
 @pytest.mark.parametrize("odds", [GOOD, MIDDLING], ids=["good", "middling"])

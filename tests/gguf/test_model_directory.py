@@ -74,6 +74,7 @@ def test_converted_directory_is_a_complete_model(model_dir: Path) -> None:
     assert names == {"bos_token": TOKENS[1], "eos_token": TOKENS[0]}
 
 
+@pytest.mark.nightly(but=("llama", "gemma3"))
 def test_paged_engine_computes_the_logits_of_the_gguf_file(
     gguf_file: Path, model_dir: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_paged_engine_computes_the_logits_of_the_gguf_file(
         assert (expected.max(axis=1) - chosen < 1e-3).all()
 
 
+@pytest.mark.nightly(but=("llama",))
 def test_the_genai_backend_computes_it_as_well(gguf_file: Path, model_dir: Path) -> None:
     prompt = np.random.default_rng(2).integers(0, len(TOKENS), 20).tolist()
     (output,) = run_reference(model_dir, [prompt], 8)

@@ -138,6 +138,7 @@ def test_page_is_usable_by_keyboard_alone(browser: Browser, quick_server: UiServ
         assert opened.page.evaluate(style) == "0s"
 
 
+@pytest.mark.nightly(but=("de-AT",))
 @pytest.mark.parametrize(
     ("locale", "send", "tag"),
     [("de-AT", "Senden", "de"), ("zh-CN", "发送", "zh-CN"), ("fr-FR", "Send", "en")],

@@ -6,11 +6,21 @@ import base64
 import json
 import re
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.media.pictures import png
 from tests.paths import TINY_VLM
 from tests.ui.browser import DROP, PASTE, UiServer, Window, ui_server, window
+
+pytestmark = pytest.mark.nightly(
+    but=(
+        "a_chat_is_answered_and_found_again",
+        "tool_call_is_answered",
+        "refused_request_is_shown",
+        "edited_message_starts_a_branch",
+    )
+)
 
 TOOL = {
     "type": "function",

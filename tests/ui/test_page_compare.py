@@ -23,6 +23,7 @@ def two_models() -> Iterator[UiServer]:
         yield server
 
 
+@pytest.mark.nightly
 def test_two_models_answer_one_prompt_together_with_their_speed(
     browser: Browser, two_models: UiServer
 ) -> None:

@@ -38,6 +38,7 @@ def server() -> Iterator[UiServer]:
         yield server
 
 
+@pytest.mark.nightly
 def test_a_recording_becomes_text_at_the_cursor(browser: Browser, server: UiServer) -> None:
     with window(browser, server) as opened:
         page = opened.page

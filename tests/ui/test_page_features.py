@@ -100,6 +100,7 @@ def test_search_reads_all_chats(browser: Browser) -> None:
         expect(oldest).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_all_chats_are_exported_and_imported_with_their_branches(
     browser: Browser, quick_server: UiServer, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_text_that_grows_looks_as_one_that_is_shown_at_once(opened: Window, te
     assert opened.page.evaluate(GROW, [text, True]) is None
 
 
+@pytest.mark.nightly
 def test_hostile_texts_that_grow_look_as_those_that_are_shown_at_once(opened: Window) -> None:
     for text in hostile_texts(60):
         assert opened.page.evaluate(GROW, [text, False]) is None

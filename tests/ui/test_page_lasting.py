@@ -24,6 +24,7 @@ def begin_long_answer(opened: Window) -> None:
     expect(opened.page.locator(".growing")).to_contain_text(" ")
 
 
+@pytest.mark.nightly
 def test_an_answer_goes_on_over_a_reload_and_on_another_device(
     browser: Browser, slow_server: UiServer
 ) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import threading
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from fastovms.server_config import DEMO_MODEL
 from tests.encoder_models import encoder_dir
 from tests.ui.browser import UiServer, Window, ui_server, window
+
+pytestmark = pytest.mark.nightly(but=("live_view_shows_running_requests",))
 
 
 def test_live_view_shows_running_requests(browser: Browser, slow_server: UiServer) -> None:

@@ -222,6 +222,7 @@ async def test_grammars_are_followed_or_refused(text: GenerationBackend) -> None
     await complete(text, "Once upon a time")
 
 
+@pytest.mark.nightly(but=("config1",))
 @pytest.mark.parametrize("config", [{"enable_prompt_lookup": True}, {"draft_model": DEMO_MODEL}])
 async def test_drafts_do_not_change_the_greedy_text(
     config: dict[str, object], text: GenerationBackend
@@ -236,6 +237,7 @@ async def test_drafts_do_not_change_the_greedy_text(
 SHORT, LONG = "Once upon", "Once upon a time " * 8
 
 
+@pytest.mark.nightly(but=("sampled",))
 @pytest.mark.parametrize(
     ("config", "texts", "max_tokens"),
     [
@@ -276,6 +278,7 @@ async def test_too_small_cache_is_a_configuration_error() -> None:
         reserve(2**30)
 
 
+@pytest.mark.nightly
 async def test_a_small_cache_shortens_the_context(caplog: pytest.LogCaptureFixture) -> None:
     config = EngineConfig(cache_size=0.0001)
     backend = compile_backend(TINY_VLM, read_model_info(TINY_VLM), config)(2**30)

@@ -250,6 +250,7 @@ def prompts_of(*lengths: int) -> list[list[int]]:
     return [rng.integers(20, 1000, length).tolist() for length in lengths]
 
 
+@pytest.mark.nightly(but=("auto",))
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["auto", "exact"])
 def test_a_random_head_changes_no_text(target_dir: Path, head_dir: Path, precision: str) -> None:

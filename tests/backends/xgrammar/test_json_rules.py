@@ -103,6 +103,7 @@ def rules_of(least: int, most: int | None) -> str:
     return "\n".join([f"root ::= {root}", *(f"{name} ::= {rule}" for name, rule in rules.items())])
 
 
+@pytest.mark.nightly(but=("2-50", "16-18", "0-64"))
 @pytest.mark.parametrize(
     ("least", "most"),
     [(0, 0), (0, 1), (1, 1), (0, 16), (3, 16), (0, 17), (5, 17), (17, 17), (16, 18), (18, 40),

@@ -16,9 +16,7 @@ from deploy.envoy.render import render
 from tests.deploy.envoy.process import Envoy, needs_envoy, running_envoy
 from tests.real_server import NAME, Server, start_server, stop_server
 
-pytestmark = pytest.mark.nightly
-
-pytestmark = needs_envoy
+pytestmark = [needs_envoy, pytest.mark.nightly]
 
 FLAGS = ("--state-dir", ":memory:", "--drain-delay", "3", "--drain-timeout", "10")
 

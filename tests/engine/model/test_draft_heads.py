@@ -211,6 +211,7 @@ def test_a_head_is_known_by_its_architecture(
     assert is_head or other_head(config) == other
 
 
+@pytest.mark.nightly(but=("operations",))
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["whole", "operations"])
 def test_decode_kernels_return_hidden_states_too(pair: Path, way: str) -> None:

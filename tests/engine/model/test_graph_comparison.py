@@ -142,6 +142,7 @@ def test_correct_graph_is_compared_by_one_layer_of_each_kind(tmp_path, caplog) -
     assert "a layer of each kind" not in caplog.text
 
 
+@pytest.mark.nightly(but=("9-value2",))
 @pytest.mark.parametrize(
     ("index", "value", "layers"),
     [

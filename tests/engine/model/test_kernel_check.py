@@ -82,6 +82,7 @@ def why_wrong(model: PagedModel, variants: FewRowVariants) -> str | None:
     return wrong
 
 
+@pytest.mark.nightly(but=("windows",))
 def test_exact_kernels_are_right(model: PagedModel, kernels: Kernels) -> None:
     assert why_wrong(model, variants_of(model, kernels)) is None
 
@@ -141,6 +142,7 @@ def without_soft_cap(graph: ov.Model) -> None:
         node.output(0).replace(node.input_value(0))
 
 
+@pytest.mark.nightly(but=("windows-scale", "soft cap-soft cap"))
 @pytest.mark.parametrize(
     "change",
     [
@@ -174,6 +176,7 @@ def test_other_graphs_are_refused(
     assert "logits differ from f32" in wrong
 
 
+@pytest.mark.nightly(but=("windows-first",))
 @pytest.mark.parametrize("columns", [slice(0, 2), slice(None, None, 2)], ids=["first", "halves"])
 def test_wrong_weights_are_refused(model: PagedModel, kernels: Kernels, columns: slice) -> None:
     variants = variants_of(model, kernels)
@@ -183,6 +186,7 @@ def test_wrong_weights_are_refused(model: PagedModel, kernels: Kernels, columns:
     assert why_wrong(model, variants) is not None
 
 
+@pytest.mark.nightly(but=("windows",))
 def test_wrong_scales_of_one_layer_are_refused(model: PagedModel, kernels: Kernels) -> None:
     variants = variants_of(model, kernels)
     for matrix in variants.store.matrices[3:7]:
@@ -191,6 +195,7 @@ def test_wrong_scales_of_one_layer_are_refused(model: PagedModel, kernels: Kerne
     assert why_wrong(model, variants) is not None
 
 
+@pytest.mark.nightly(but=("soft cap",))
 @pytest.mark.parametrize("by", [-1, 1])
 def test_other_places_in_the_cache_are_refused(
     model: PagedModel, kernels: Kernels, monkeypatch: pytest.MonkeyPatch, by: int
@@ -208,6 +213,7 @@ def test_other_places_in_the_cache_are_refused(
     assert why_wrong(model, variants) is not None
 
 
+@pytest.mark.nightly(but=("windows-256",))
 @pytest.mark.parametrize("first", [0, SEGMENT])
 def test_a_wrong_segment_of_the_attention_is_refused(
     model: PagedModel, kernels: Kernels, first: int
@@ -230,6 +236,7 @@ def test_a_wrong_segment_of_the_attention_is_refused(
     assert why_wrong(model, variants) is not None
 
 
+@pytest.mark.nightly(but=("windows",))
 def test_logits_that_are_no_numbers_are_refused(model: PagedModel, kernels: Kernels) -> None:
     variants = variants_of(model, kernels)
     head = variants.store.matrices[-1]
@@ -237,6 +244,7 @@ def test_logits_that_are_no_numbers_are_refused(model: PagedModel, kernels: Kern
     assert why_wrong(model, variants) is not None
 
 
+@pytest.mark.nightly(but=("windows-2.0", "windows-1.4"))
 @pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (1.4, True), (2.0, False)], ids=str)
 def test_ours_may_be_as_inexact_as_openvino(
     model: PagedModel,
@@ -253,6 +261,7 @@ def test_ours_may_be_as_inexact_as_openvino(
     assert (why_wrong(model, variants_of(model, kernels)) is None) is is_right
 
 
+@pytest.mark.nightly(but=("windows",))
 def test_kernels_that_differ_on_a_cut_are_compared_on_the_whole_model(
     model: PagedModel, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:

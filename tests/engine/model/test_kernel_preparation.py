@@ -155,6 +155,7 @@ def gone(entry: Path) -> None:
     shutil.rmtree(entry)
 
 
+@pytest.mark.nightly(but=("other_bytes",))
 @pytest.mark.parametrize("damage", [other_bytes, shorter, of_another_model, unreadable, gone])
 def test_weights_that_are_damaged_are_packed_again(
     model: PagedModel,
@@ -267,6 +268,7 @@ def test_kernels_that_cannot_be_used_are_off_with_the_reason(
     assert not served.few_row_numbers
 
 
+@pytest.mark.nightly(but=("[True]",))
 @pytest.mark.parametrize("is_right", [True, False])
 def test_kernels_that_differ_from_openvino_are_compared_on_the_whole_model(
     model: PagedModel,
@@ -321,6 +323,7 @@ def test_a_process_of_its_own_prepares_kernels(
     assert DecodeKernels(model.twin(), cache).restore()
 
 
+@pytest.mark.nightly(but=("[7]",))
 @pytest.mark.parametrize("num_before", [0, 1, 7, 23])
 def test_texts_are_the_same_before_and_after_the_switch(
     caplog: pytest.LogCaptureFixture, num_before: int
@@ -350,6 +353,7 @@ def test_texts_are_the_same_before_and_after_the_switch(
     assert model.few_row_numbers == {1, 2}
 
 
+@pytest.mark.nightly(but=("[True]",))
 @pytest.mark.parametrize("has_adapters", [True, False])
 def test_kernels_for_adapters_are_used_where_adapters_are_served(
     model: PagedModel,
@@ -371,6 +375,7 @@ def test_kernels_for_adapters_are_used_where_adapters_are_served(
     assert len(steps) == 2 * has_adapters
 
 
+@pytest.mark.nightly(but=("True-gains1",))
 @pytest.mark.parametrize(
     ("has_kernels", "gains", "expected"),
     [(True, {}, True), (True, {1: 1.2, 2: 1.5}, True), (True, {1: 1.5}, False), (False, {}, True)],

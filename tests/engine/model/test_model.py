@@ -166,6 +166,7 @@ def test_a_double_leaves_what_others_keep_in_the_cache_alone(
     assert np.isfinite(np.frombuffer(alone, np.float32)).all()
 
 
+@pytest.mark.nightly(but=("[tiny]", "qwen3"))
 @pytest.mark.parametrize("name", TINY_SHAPES)
 def test_crowds_preemption_chunks_drafts_and_the_prefix_cache(
     tiny_models: dict[str, Path], name: str
@@ -183,6 +184,7 @@ def short_ways(model: PagedModel) -> list[Way]:
     return list(ways(crowds=(2, 19), block_size=model.block_size, num_tokens=200 + NUM_TOKENS))
 
 
+@pytest.mark.nightly
 def test_two_thousand_seeded_samples_are_drawn_alike_in_any_crowd(
     tiny_models: dict[str, Path],
 ) -> None:
@@ -234,6 +236,7 @@ def logits_of(model: PagedModel) -> tuple[np.dtype[np.generic], NDArray[np.float
     return logits.dtype, as_float32(logits).copy()
 
 
+@pytest.mark.nightly(but=("[tiny]", "mistral"))
 @pytest.mark.parametrize("name", TINY_SHAPES)
 def test_logits_in_half_precision_are_close_to_exact_ones(
     tiny_models: dict[str, Path], name: str

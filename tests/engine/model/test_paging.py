@@ -248,6 +248,7 @@ def test_a_step_of_one_row_has_one_token_whose_logits_are_wanted(
     assert is_single_row(inputs) == expected
 
 
+@pytest.mark.nightly(but=("f32-tiny-qwen3", "u8-tiny-mistral"))
 @pytest.mark.parametrize("name", TINY_SHAPES)
 @pytest.mark.parametrize("cache", ["f32", "u8"])
 def test_single_rows_have_the_logits_of_the_plain_graph(

@@ -48,6 +48,7 @@ def requests() -> list[GenerationRequest]:
     ]
 
 
+@pytest.mark.nightly(but=("[1]",))
 def test_crowds_preemption_chunks_drafts_and_the_prefix_cache(model: PagedModel) -> None:
     alone = run_alone(model, requests())
     for way in ways(crowds=(2, 19), block_size=model.block_size, num_tokens=200 + NUM_TOKENS):

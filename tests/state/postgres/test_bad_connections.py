@@ -36,6 +36,7 @@ async def test_state_over_failing_connections_is_consistent(
     assert any(what.startswith("commit ") for report in reports for what in report.counts)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),

@@ -169,6 +169,9 @@ def test_thought_and_text_before_calls_are_parsed(name: str) -> None:
     check(name, answer, reasoning)
 
 
+@pytest.mark.nightly(
+    but=("hermes3", "llama3", "qwen3coder", "gptoss", "mistral", "gemma4", "minimax_m2")
+)
 @pytest.mark.slow
 @FAMILY
 def test_calls_that_are_cut_short_are_incomplete(name: str) -> None:

@@ -44,6 +44,7 @@ def run(*line: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_documented_endpoint_is_served_and_described(tmp_path, monkeypatch):
     install(tmp_path, EXAMPLES[0], endpoints="example = my_package:endpoints")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
@@ -56,6 +57,7 @@ def test_documented_endpoint_is_served_and_described(tmp_path, monkeypatch):
         stop_server(server)
 
 
+@pytest.mark.slow
 def test_documented_command_runs(tmp_path, monkeypatch):
     install(tmp_path, EXAMPLES[1], commands="hello = my_package:command\nserve = my_package:no")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
@@ -67,6 +69,7 @@ def test_documented_command_runs(tmp_path, monkeypatch):
     assert run("serve", "--help").stdout.startswith("usage: fastovms serve [FLAG ...] [MODEL]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -55,10 +56,15 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
                 yield node.lineno, tuple(rest)
 
 
-def wrong_imports(source: str, layer: str) -> list[str]:
+@cache
+def imports_of(module: tuple[str, ...]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    return tuple(imports(ast.parse(MODULES[module].read_text())))
+
+
+def wrong_imports(found: Iterable[tuple[int, tuple[str, ...]]], layer: str) -> list[str]:
     return [
         f"line {line}: {layer} imports {'.'.join(module)}"
-        for line, module in imports(ast.parse(source))
+        for line, module in found
         if layer_of(module) != layer and RANK[layer_of(module)] >= RANK[layer]
     ]
 
@@ -69,15 +75,14 @@ def test_every_layer_has_a_rank() -> None:
 
 @pytest.mark.parametrize("module", sorted(MODULES), ids=".".join)
 def test_imports_and_length(module: tuple[str, ...]) -> None:
-    source = MODULES[module].read_text()
-    assert len(source.splitlines()) <= MAX_LINES
-    assert wrong_imports(source, layer_of(module)) == []
-    assert module or not list(imports(ast.parse(source))), "importing the package imports no part"
+    assert len(MODULES[module].read_text().splitlines()) <= MAX_LINES
+    assert wrong_imports(imports_of(module), layer_of(module)) == []
+    assert module or not imports_of(module), "importing the package imports no part"
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     graph = {
-        module: {to for _, to in imports(ast.parse(path.read_text())) if to != module}
+        module: {to for _, to in imports_of(module) if to != module}
         for module, path in MODULES.items()
         if path.name != "__init__.py"
     }
@@ -88,7 +93,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 def test_libraries_know_nothing_of_the_server(library: str) -> None:
     folder = tuple(library.split("."))
     own = [module for module in MODULES if module[: len(folder)] == folder]
-    used = {to for module in own for _, to in imports(ast.parse(MODULES[module].read_text()))}
+    used = {to for module in own for _, to in imports_of(module)}
     assert {".".join(to) for to in used.difference(own)} == LIBRARIES[library]
 
 
@@ -98,7 +103,7 @@ def test_a_chat_imports_no_part_and_stays_small() -> None:
     while waiting:
         module = waiting.pop()
         parents = [module[:length] for length in range(1, len(module))]
-        used = {to for _, to in imports(ast.parse(MODULES[module].read_text()))}
+        used = {to for _, to in imports_of(module)}
         new = {to for to in (*used, *parents) if to in MODULES} - found
         found |= new
         waiting += new
@@ -109,7 +114,7 @@ def test_a_chat_imports_no_part_and_stays_small() -> None:
 
 @pytest.mark.parametrize("module", sorted(MODULES), ids=".".join)
 def test_parts_are_used_where_they_are_put_together(module: tuple[str, ...]) -> None:
-    used = {to[1] for _, to in imports(ast.parse(MODULES[module].read_text())) if to[0] == "parts"}
+    used = {to[1] for _, to in imports_of(module) if to[0] == "parts"}
     if module[:1] == ("parts",):
         own = module[1] if len(module) > 1 else ""
         assert used <= {own, *NEEDED_PARTS.get(own, ())}
@@ -130,4 +135,4 @@ def test_parts_are_used_where_they_are_put_together(module: tuple[str, ...]) -> 
     ],
 )
 def test_a_wrong_import_is_found(layer: str, source: str, is_wrong: bool) -> None:
-    assert bool(wrong_imports(source, layer)) == is_wrong
+    assert bool(wrong_imports(imports(ast.parse(source)), layer)) == is_wrong

@@ -77,6 +77,7 @@ REFUSED_TEMPLATES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_template_of_a_request_needs_trust_and_has_limits(make):
     body = {**BODY, "chat_template": "{{ messages[0].content }}!"}
     status, answer = await make().post(V1, body)

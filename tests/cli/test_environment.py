@@ -172,6 +172,8 @@ def test_every_flag_of_the_worker_has_an_effect_or_a_reason(name):
                 f"{variable} in the environment is not used: "
             )
         assert not told or told.startswith(f"{variable} in the environment ")
+        if named:  # each reading builds the parser of all flags anew
+            break
     assert named or variable in NEUTRAL, variable
 
 

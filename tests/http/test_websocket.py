@@ -37,7 +37,8 @@ def frame(opcode: int, payload: bytes = b"", *, final: bool = True, masked: bool
         head += struct.pack("!BQ", 127 | bit, size)
     if not masked:
         return head + payload
-    return head + MASK + bytes(byte ^ MASK[i % 4] for i, byte in enumerate(payload))
+    mask = int.from_bytes((MASK * (size // 4 + 1))[:size])
+    return head + MASK + (int.from_bytes(payload) ^ mask).to_bytes(size)
 
 
 class Client:

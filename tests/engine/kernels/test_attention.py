@@ -83,6 +83,8 @@ def attend(
     return sums, largest, totals
 
 
+@pytest.mark.slow
+@pytest.mark.nightly(but=("[64-3-", "[80-5-8-"))
 @pytest.mark.parametrize("instructions", instructions_here())
 @pytest.mark.parametrize("bits", [8, 16, 32])
 @pytest.mark.parametrize(("size", "group"), [(16, 1), (64, 3), (80, 5), (128, 4)])

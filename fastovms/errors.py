@@ -122,7 +122,7 @@ class StateFailed(BackendUnavailable):
     """The stored data of earlier requests cannot be read or written."""
 
 
-class StateUnread(StateFailed):
+class StateNotLoaded(StateFailed):
     """An object was not found, and may be in stored data that cannot be read yet."""
 
 

@@ -521,7 +521,7 @@ class Refusal:
     code: str | None = None
 
 
-def dead_end(grammar: Grammar, error: str) -> Refusal:
+def unfinishable_grammar(grammar: Grammar, error: str) -> Refusal:
     """Returns the error that no sample of a grammar can be finished, found while generating."""
     return Refusal(
         f"{grammar.param}: the {grammar.kind.value} cannot go on: {error}", param=grammar.param

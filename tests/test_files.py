@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.errors import ConfigurationError, RequestError, StateUnread
+from fastovms.errors import ConfigurationError, RequestError, StateNotLoaded
 from fastovms.parts.batches.store import FileRecord, FileStore, OwnedRecord, Records
 from fastovms.server_config import FilesConfig
 from fastovms.system.threads import DiskThreads
@@ -146,7 +146,7 @@ async def test_file_with_an_unreadable_record_is_kept(store, tmp_path, clock, ca
     store.close()
     again = FileStore(tmp_path / "files", CONFIG, clock, store.threads)
     assert "1 files (100 bytes) are stored but not listed" in caplog.text
-    with pytest.raises(StateUnread, match="record of file-1 cannot be read"):
+    with pytest.raises(StateNotLoaded, match="record of file-1 cannot be read"):
         again.find("", "file-1")
     assert again.num_bytes == 100
     assert not again.bytes.take("", 151)

@@ -16,11 +16,11 @@ from fastovms.parts.prefix_cache.directory import (
     HEAD_SIZE,
     UNFINISHED,
     BlockDirectory,
+    DailyWrites,
     DamagedBlock,
     NoRoom,
     PrefixNamespace,
     WriteBudget,
-    WrittenToday,
     erase,
     open_block_directory,
     prefix_keys,
@@ -156,15 +156,15 @@ def test_the_rate_holds_over_any_time() -> None:
 
 def test_a_day_has_its_budget_whoever_has_written() -> None:
     time = 3.5 * DAY
-    budget = WriteBudget(1e9, 100, WrittenToday(3, 80), unix_time=lambda: time)
+    budget = WriteBudget(1e9, 100, DailyWrites(3, 80), unix_time=lambda: time)
     assert budget.has_room(20)
     assert not budget.has_room(21)
     budget.spend(20)
-    assert budget.written == WrittenToday(3, 100)
+    assert budget.written == DailyWrites(3, 100)
     time += DAY
     assert budget.has_room(100)
     budget.spend(1)
-    assert budget.written == WrittenToday(4, 1)
+    assert budget.written == DailyWrites(4, 1)
 
 
 SIZE = HEAD_SIZE + 100

@@ -288,7 +288,7 @@ HELLO = [{"choices": [{"delta": {"content": "Hel"}}]}, {"choices": [{"delta": {"
 CHAT_SESSION_CALL = {"index": 0, "id": "call_1", "function": {"name": "add", "arguments": "{}"}}
 
 
-def talk(
+def run_chat(
     script: Script, *lines: str, system: str | None = None
 ) -> tuple[str, str, list[dict[str, Any]]]:
     """Returns what was printed, what was complained of, and the messages of the last request."""
@@ -301,14 +301,14 @@ def talk(
         session = ChatSession(
             client, Dialogue("m", system), runner, output, errors, is_terminal=True, in_colour=False
         )
-        session.talk(typed(*lines, EOFError))
+        session.run_chat(typed(*lines, EOFError))
         runner.run(client.close())
     messages = script.received[-1][1]["messages"] if script.received else []
     return output.getvalue(), errors.getvalue(), messages
 
 
 def test_answers_are_remembered() -> None:
-    output, errors, messages = talk(Script(events=HELLO), "Hi", "", "Again")
+    output, errors, messages = run_chat(Script(events=HELLO), "Hi", "", "Again")
     assert output == "Hello\nHello\n\n"
     assert errors == ""
     assert [message["content"] for message in messages] == ["Hi", "Hello", "Again"]
@@ -316,7 +316,9 @@ def test_answers_are_remembered() -> None:
 
 def test_command_lines_are_run_without_a_request() -> None:
     script = Script(events=HELLO)
-    output, errors, messages = talk(script, "/system Be brief.", "/dance", "Hi", "/exit", "never")
+    output, errors, messages = run_chat(
+        script, "/system Be brief.", "/dance", "Hi", "/exit", "never"
+    )
     assert "system: Be brief." in output
     assert errors == "fastovms: there is no command /dance: see /help\n"
     assert [message["role"] for message in messages] == ["system", "user"]
@@ -324,7 +326,7 @@ def test_command_lines_are_run_without_a_request() -> None:
 
 
 def test_a_message_that_fails_is_forgotten() -> None:
-    output, errors, messages = talk(Script(events=HELLO, statuses=[500]), "Hi", "Again")
+    output, errors, messages = run_chat(Script(events=HELLO, statuses=[500]), "Hi", "Again")
     assert errors == "fastovms: HTTP 500: status 500\n"
     assert output == "Hello\n\n"
     assert [message["content"] for message in messages] == ["Again"]
@@ -333,14 +335,14 @@ def test_a_message_that_fails_is_forgotten() -> None:
 def test_input_that_json_cannot_hold_does_not_end_the_chat() -> None:
     script = Script(events=HELLO)
     lines = ("Hi", "/system Be brief.", "/model \udce9", "/model m", "Again")
-    output, errors, messages = talk(script, *lines, system="\udce9")
+    output, errors, messages = run_chat(script, *lines, system="\udce9")
     assert errors == "fastovms: cannot be sent: str is not valid UTF-8: surrogates not allowed\n"
     assert "model: \\udce9\n" in output
     assert [message["content"] for message in messages] == ["Be brief.", "Again"]
 
 
 def test_empty_answer_is_reported_and_forgotten() -> None:
-    _, errors, messages = talk(Script(events=[]), "Hi", "Again")
+    _, errors, messages = run_chat(Script(events=[]), "Hi", "Again")
     assert errors == "fastovms: the answer is empty\n" * 2
     assert [message["content"] for message in messages] == ["Again"]
 
@@ -366,7 +368,7 @@ def test_typed_result_of_a_call_is_sent_back() -> None:
         session = ChatSession(
             client, dialogue, runner, output, errors, is_terminal=True, in_colour=False
         )
-        session.talk(line)
+        session.run_chat(line)
         runner.run(client.close())
     assert output.getvalue() == "-> add {}\nHello\n\n"
     assert dialogue.messages[2] == {"role": "tool", "tool_call_id": "call_1", "content": "3"}

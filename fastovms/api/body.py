@@ -87,7 +87,7 @@ def scan(text: bytes | mmap) -> list[Span]:
         end = _window_end(text, at)
         window = text[at:end]
         if b"\\" in window:  # one byte is found faster than two
-            window = blotted(window).replace(b'\\"', b"..")
+            window = mask_escapes(window).replace(b'\\"', b"..")
         if is_inside and b'"' not in window:
             at = end
             continue
@@ -104,7 +104,7 @@ def scan(text: bytes | mmap) -> list[Span]:
     return spans
 
 
-def blotted(text: bytes) -> bytes:
+def mask_escapes(text: bytes) -> bytes:
     """Returns the text with escaped backslashes masked, so that each remaining backslash begins an
     escape. The text must not begin within an escape."""
     return text.replace(rb"\\", b"..")
@@ -191,7 +191,7 @@ _PLACE = re.compile(r" \(byte \d+\)$")
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]..", re.DOTALL)
 
 
-def take_out(text: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
+def extract_strings(text: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
     """Replaces each long string by a short placeholder. Returns the shortened text and the strings
     by placeholder. Clients cannot guess placeholders. Raises MalformedBody if a string is not valid
     JSON, or too long."""
@@ -211,12 +211,12 @@ def put_back(body: msgspec.Struct, strings: Mapping[str, str]) -> None:
     """Replaces the placeholders in a decoded body by their strings, in place."""
     for name in body.__struct_fields__:
         value = getattr(body, name)
-        whole = whole_value(value, strings)
+        whole = restore_strings(value, strings)
         if whole is not value:
             msgspec.structs.force_setattr(body, name, whole)
 
 
-def whole_value(value: Any, strings: Mapping[str, str]) -> Any:
+def restore_strings(value: Any, strings: Mapping[str, str]) -> Any:
     """Returns the value with placeholders replaced by their strings. Lists, objects and structs are
     changed in place."""
     kind = type(value)
@@ -225,20 +225,21 @@ def whole_value(value: Any, strings: Mapping[str, str]) -> Any:
     if kind is list:
         for position, element in enumerate(value):
             if type(element) is not int:
-                value[position] = whole_value(element, strings)
+                value[position] = restore_strings(element, strings)
     elif kind is dict:
         if not strings.keys().isdisjoint(value):
             return {
-                strings.get(key, key): whole_value(member, strings) for key, member in value.items()
+                strings.get(key, key): restore_strings(member, strings)
+                for key, member in value.items()
             }
         for key, member in value.items():
-            value[key] = whole_value(member, strings)
+            value[key] = restore_strings(member, strings)
     elif isinstance(value, msgspec.Struct):
         put_back(value, strings)
     return value
 
 
-def whole_text(text: str, strings: Mapping[str, str], max_length: int) -> str:
+def restore_text(text: str, strings: Mapping[str, str], max_length: int) -> str:
     """Returns an error text in which placeholders are replaced by the beginnings of their
     strings."""
 
@@ -286,7 +287,7 @@ def _piece_end(text: bytes | mmap, at: int, end: int) -> int:
     end = at + _PIECE
     piece = text[at:end]
     if b"\\" in piece:
-        piece = blotted(piece)
+        piece = mask_escapes(piece)
     last = piece.rfind(b"\\", _PIECE - _ESCAPE)
     if last < 0:
         backs = (back for back in range(4) if text[end - back] & 0xC0 != 0x80)
@@ -432,7 +433,7 @@ def decode(content: bytes | mmap, schema: type[T], unread: list[str] | None = No
     declares which ones it knows (`MEMBERS`)."""
     strings: Mapping[str, str] = {}
     if isinstance(content, mmap) or len(content) >= _TAKEN_APART:
-        body, strings = _taken_apart(content, scan(content))
+        body, strings = _without_long_strings(content, scan(content))
     else:
         body = content
         if len(body) >= _SCANNED or body.count(b"[") + body.count(b"{") > MAX_NESTING:
@@ -504,16 +505,18 @@ def _not_utf8(error: UnicodeDecodeError) -> MalformedBody:
     return MalformedBody(f"the body is not valid UTF-8: {error.reason}")
 
 
-def _taken_apart(body: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
-    """Calls `take_out` and checks the size of the remaining text. Raises MalformedBody as
-    `take_out` does, and if the remaining text is too large."""
+def _without_long_strings(
+    body: bytes | mmap, spans: Sequence[Span]
+) -> tuple[bytes, dict[str, str]]:
+    """Calls `extract_strings` and checks the size of the remaining text. Raises MalformedBody as
+    `extract_strings` does, and if the remaining text is too large."""
     rest = len(body) - sum(span.end - span.start for span in spans)
     if rest > _MAX_REST:
         raise MalformedBody(
             f"the body has more than {_MAX_REST} bytes outside of strings of at least "
             f"{LONG_STRING} bytes"
         )
-    return take_out(body, spans)
+    return extract_strings(body, spans)
 
 
 def _check_constants(text: str, strings: Mapping[str, str]) -> None:
@@ -526,7 +529,7 @@ def _check_constants(text: str, strings: Mapping[str, str]) -> None:
     except (ValueError, RecursionError):
         return
     if found is not None and found[0]:
-        path = whole_text(found[0], strings, _MAX_PATH)[:_MAX_PATH]
+        path = restore_text(found[0], strings, _MAX_PATH)[:_MAX_PATH]
         raise MalformedBody(
             f"the body is not valid JSON: {path} must be a finite number, not {show(found[1])}",
             param=path,
@@ -570,7 +573,7 @@ def _invalid_field(
         return MalformedBody("the body must be a JSON object")
     if not expected:
         path = path.partition("[...]")[0]  # the object's path, not its member's
-        reason = whole_text(complaint.partition(" - at ")[0], strings, _MAX_SHOWN)
+        reason = restore_text(complaint.partition(" - at ")[0], strings, _MAX_SHOWN)
         return InvalidField(f"{path}: {reason[0].lower()}{reason[1:]}", param=path)
     types = expected["types"].split(" | ")
     value = _value_at(path, body, strings)
@@ -610,7 +613,7 @@ def _value_at(path: str, body: bytes, strings: Mapping[str, str]) -> Any:
             value = value[int(index)] if index else value[key]
     except (ValueError, LookupError):
         return _MISSING
-    return whole_value(value, strings)
+    return restore_strings(value, strings)
 
 
 def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,14 +12,14 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from fastovms.api.body import scan, show, wrong
-from fastovms.api.client_request import GivenDocument
+from fastovms.api.client_request import RequestDocument
 from fastovms.api.dialect import Dialect
 from fastovms.api.image_parts import (
     IMAGE_PARTS,
     MEDIA_PARTS,
-    GivenImages,
     ImageSource,
-    UnseenParts,
+    RequestImages,
+    UnreadableParts,
     read_image_part,
     unknown_part,
 )
@@ -66,7 +66,7 @@ class ChatMessages(NamedTuple):
 def read_messages(
     given: str | Sequence[Mapping[str, Any]] | None,
     dialect: Dialect,
-    images: GivenImages | None = None,
+    images: RequestImages | None = None,
 ) -> ChatMessages:
     """Returns the messages with contents as plain text; the parts of a list are joined by line
     ends, as in vLLM and OVMS. A string in place of the list becomes one user message (Runpod).
@@ -109,7 +109,7 @@ def check_results(messages: Sequence[Message], member: str) -> None:
         raise InvalidField(f"{name} {show(messages[index]['tool_call_id'])} {words}", param=name)
 
 
-def given_documents(given: str | Sequence[Mapping[str, Any]] | None) -> Iterator[GivenDocument]:
+def given_documents(given: str | Sequence[Mapping[str, Any]] | None) -> Iterator[RequestDocument]:
     """Yields the files of messages; each becomes a part with its text, in place. Raises
     InvalidField if a file of the last message is not an object."""
     if given is None or isinstance(given, str):
@@ -124,7 +124,7 @@ def given_documents(given: str | Sequence[Mapping[str, Any]] | None) -> Iterator
                 continue
             place = f"messages[{position}].content[{index}].file"
             if isinstance(members := part.get("file"), dict):
-                yield GivenDocument(place, members, is_new, partial(_become_text, part))
+                yield RequestDocument(place, members, is_new, partial(_become_text, part))
             elif is_new:
                 raise wrong(place, "an object", members)
 
@@ -146,10 +146,10 @@ class ContentReader:
             note.
     """
 
-    def __init__(self, dialect: Dialect, images: GivenImages | None = None) -> None:
+    def __init__(self, dialect: Dialect, images: RequestImages | None = None) -> None:
         self._dialect = dialect
         self._images = images
-        self.unseen = UnseenParts()
+        self.unseen = UnreadableParts()
         self.refuses_media = True
 
     def __call__(self, content: object, name: str) -> str:

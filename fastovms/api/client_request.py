@@ -68,7 +68,7 @@ class FieldNames:
         return fault.named(*names.get(fault.field, (fault.field, fault.field)))
 
 
-class GivenDocument(NamedTuple):
+class RequestDocument(NamedTuple):
     """A part of a request that brings a file.
 
     Attributes:

@@ -32,7 +32,7 @@ from fastovms.params import (
 from fastovms.system.deferred import Deferred
 from fastovms.text.output import answer_grammar, call_grammar, opens_reasoning
 from fastovms.text.parameters import CallChoice, Tool
-from fastovms.text.reasoning import ReasoningFormat, ThoughtTags
+from fastovms.text.reasoning import ReasoningFormat, ReasoningMarkup
 from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat
 
 grammar_of: Final[Deferred[[ClientRequest[Any], list[str]], Grammar | None]] = Deferred(
@@ -193,7 +193,7 @@ def constraint(
     calls = replace(calls, choice=replace(tools.choice, tools=_enforceable(calls, warnings)))
     is_optional = wanted is None and not (tools.is_required or tools.is_strict)
     try:
-        grammar = _built(calls, request.config, warnings)
+        grammar = _build_grammar(calls, request.config, warnings)
     except InvalidField as error:
         if not is_optional:
             raise
@@ -201,7 +201,7 @@ def constraint(
     return Constraint(grammar, warnings, is_optional, tools.input_grammars, calls)
 
 
-def _built(calls: _Calls, config: ApiConfig, warnings: list[str]) -> Grammar:
+def _build_grammar(calls: _Calls, config: ApiConfig, warnings: list[str]) -> Grammar:
     """Returns the grammar of an answer. A tool whose schema the format of calls cannot express, or
     is too long, takes any arguments if it may, which adds a warning. Raises InvalidField."""
     try:
@@ -384,12 +384,12 @@ def _reasoning_budget(
         for begin, end in thoughts.sections
     )
     calls = model.chat.tool_format.parse if model.chat.tool_format and tools.tools else None
-    is_tagged = isinstance(thoughts.parse, ThoughtTags)
+    is_tagged = isinstance(thoughts.parse, ReasoningMarkup)
     return ReasoningBudget(
         limit,
         tags,
         is_inside=opens_reasoning(thoughts, prompt.end),
-        is_anywhere=not isinstance(thoughts.parse, ThoughtTags) or thoughts.parse.anywhere,
+        is_anywhere=not isinstance(thoughts.parse, ReasoningMarkup) or thoughts.parse.anywhere,
         other_ends=tuple(begin.encode() for begin in calls.begins)
         if is_tagged and isinstance(calls, TaggedCalls) and calls.end_thoughts
         else (),

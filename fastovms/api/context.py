@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from fastovms.api import offload
 from fastovms.api.answer import SYSTEM_FINGERPRINT, Envelope
 from fastovms.api.body import BodyReader
-from fastovms.api.client_request import ClientRequest, FieldNames, GivenDocument
+from fastovms.api.client_request import ClientRequest, FieldNames, RequestDocument
 from fastovms.api.dialect import Dialect
 from fastovms.api.fields import is_streamed, request_id
 from fastovms.api.generate import BeginSpan, TextGeneration
@@ -44,10 +44,10 @@ class ApiContext:
     bodies: BodyReader
     system_fingerprint: str = SYSTEM_FINGERPRINT
     tracer: Tracer | None = None
-    read_files: Callable[[Request, Sequence[GivenDocument]], Awaitable[int]] | None = None
+    read_files: Callable[[Request, Sequence[RequestDocument]], Awaitable[int]] | None = None
 
     async def read_documents(
-        self, request: Request, find: Callable[[], Iterable[GivenDocument]], size: int
+        self, request: Request, find: Callable[[], Iterable[RequestDocument]], size: int
     ) -> int:
         """Replaces the documents of a request by their texts. Returns the characters of all texts.
         Raises RequestError if a document of the last message cannot be read. `find` returns the

@@ -208,7 +208,9 @@ class RequestProgress:
         self._log_fields["cached_tokens"] = sum(num_cached_tokens)
         self._is_scored = True
 
-    def note_heard(self, sample: SampleProgress, output: GenerationOutput, num_tokens: int) -> None:
+    def note_restored(
+        self, sample: SampleProgress, output: GenerationOutput, num_tokens: int
+    ) -> None:
         """Records an output that an earlier process produced, without times. `num_tokens` is the
         sample's number of tokens now."""
         self._has_times = False
@@ -456,7 +458,7 @@ class TextGeneration:
         self.submit(on_delta)
         await self.finished()
 
-    def hear(self, outputs: Iterable[GenerationOutput], on_delta: DeltaCallback) -> None:
+    def restore(self, outputs: Iterable[GenerationOutput], on_delta: DeltaCallback) -> None:
         """Restores the output of an earlier process for the only sample; `submit` then continues
         after it. May be called several times.
 
@@ -568,7 +570,7 @@ class TextGeneration:
             if tracking is not None:
                 parsed = text
             text = ""  # the pieces hold it
-        note = self._progress.note_output if self._is_live else self._progress.note_heard
+        note = self._progress.note_output if self._is_live else self._progress.note_restored
         note(sample.progress, output, num_tokens)
         sample.finish_reason = finish_reason
         if finish_reason is not None:

@@ -97,7 +97,7 @@ class ImageSource(NamedTuple):
     detail: str = "auto"
 
 
-class GivenImages:
+class RequestImages:
     """Collects the images of one request as they are read.
 
     Args:
@@ -161,16 +161,16 @@ class ImageInput:
     reserved: tuple[str, ...] = ()
 
 
-def images_of_request(model: ImageInput | None, *, may_drop: bool = False) -> GivenImages | None:
+def images_of_request(model: ImageInput | None, *, may_drop: bool = False) -> RequestImages | None:
     """Returns an object that collects the images of a request; None = the model does not support
     images. `may_drop` says whether messages may be dropped; images are then counted when they are
     loaded, not when they are read."""
     if model is None:
         return None
-    return GivenImages(None if may_drop else model.max_images)
+    return RequestImages(None if may_drop else model.max_images)
 
 
-class UnseenParts:
+class UnreadableParts:
     """Collects the parts of one history that the model cannot read, and returns a note for each.
 
     Clients send their whole history with every turn: if such a part were refused in old messages,

@@ -253,7 +253,7 @@ async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
         new_detokenizer=new_detokenizer,
         new_parser=new_parser,
         warnings=[
-            *passed_over([*chat.tools.skipped, *chat.skipped]),
+            *ignored_parts_warning([*chat.tools.skipped, *chat.skipped]),
             *chat.unseen,
             *(given.constraint.warnings if given.constraint else ()),
             *chat.tools.warnings_for(model.chat.tool_format),
@@ -263,7 +263,7 @@ async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
     )
 
 
-def passed_over(names: Sequence[str]) -> Sequence[str]:
+def ignored_parts_warning(names: Sequence[str]) -> Sequence[str]:
     """Returns the warning about ignored parts of a request. They are not refused, because agents
     send the tools of OpenAI's servers to every server."""
     return [f"passed over, as this server does not have it: {', '.join(names)}"] if names else ()

@@ -60,10 +60,10 @@ class TemplateRuns:
             cost: of the work; see `offload.run`.
         """
         try:
-            return await offload.run(partial(self._at_once, work), cost)
+            return await offload.run(partial(self._run_inline, work), cost)
         except NeedsProcess:
             self.num_outside += 1
-        result: Result = await self._thread.run(client, partial(self._outside, work))
+        result: Result = await self._thread.run(client, partial(self._run_in_process, work))
         return result
 
     def close(self) -> None:
@@ -71,11 +71,11 @@ class TemplateRuns:
         self._thread.close()
         self._process.close()
 
-    def _at_once(self, work: Callable[[], Result]) -> Result:
+    def _run_inline(self, work: Callable[[], Result]) -> Result:
         with self._budget.of(_AT_ONCE, is_small=True):
             return work()
 
-    def _outside(self, work: Callable[[], Result]) -> Result:
+    def _run_in_process(self, work: Callable[[], Result]) -> Result:
         with self._budget.of(FULL, outside=self._process.render):
             return work()
 

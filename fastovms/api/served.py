@@ -369,7 +369,7 @@ class ModelHolder(Protocol):
     async def load(self, name: str) -> None:
         """Loads a model, and returns when it is in memory. Raises as `hold` does."""
 
-    def seconds_to_leave(self, name: str) -> float | None:
+    def seconds_to_unload(self, name: str) -> float | None:
         """Returns the seconds that a model stays loaded without requests; None = without limit."""
 
     def is_permanent(self, name: str) -> bool:

@@ -81,7 +81,7 @@ def with_names(sources: Sequence[ModelSource], names: Sequence[str]) -> list[Mod
 
 
 @contextmanager
-def _looking() -> Iterator[None]:
+def _reading_files() -> Iterator[None]:
     """Runs a look at the file system. A directory without read permission is not a failure of the
     server."""
     try:
@@ -110,7 +110,7 @@ class ModelFinder:
         """Returns the finder for the operator's repository; see `model_root`."""
         return cls(model_root(config.path, environ), config)
 
-    @_looking()
+    @_reading_files()
     def needs_network(self, source: ModelSource) -> bool:
         """Returns whether `find` has to download something. Raises ConfigurationError like
         `find`."""
@@ -122,7 +122,7 @@ class ModelFinder:
         """Returns a model as `find` does; None = the model needs a download."""
         return None if self.needs_network(source) else self.find(source)
 
-    @_looking()
+    @_reading_files()
     def find(self, source: ModelSource) -> ModelConfig:
         """Returns a model to serve. Does not check the files.
 

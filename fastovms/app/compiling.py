@@ -165,7 +165,7 @@ def compile_model(model: ModelConfig, cache: DiskCache) -> CompiledModel:
     )
 
 
-class CompileAhead:
+class EarlyCompilation:
     """Compiles a model in a thread, while the rest of the server is imported.
 
     Attributes:
@@ -212,11 +212,11 @@ class CompileAhead:
             self._compiled.set_exception(error)
 
 
-def compile_ahead(model: ModelConfig) -> CompileAhead | None:
+def compile_ahead(model: ModelConfig) -> EarlyCompilation | None:
     """Begins to compile a model; None = not a generator, or its conversion cannot be stored."""
     with suppress(ConfigurationError):  # which the server reports
         if task_of(model) is Task.TEXT_GENERATION and cache_of(model).is_kept:
-            return CompileAhead(model)
+            return EarlyCompilation(model)
     return None
 
 

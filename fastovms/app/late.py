@@ -26,7 +26,7 @@ def imported(entry: str) -> Entry:
     return function
 
 
-class LatePart:
+class LazyPart:
     """A part that is imported when it is first asked for.
 
     Args:
@@ -71,7 +71,7 @@ class LatePart:
 
         async def answer(request: Request) -> Response | None:
             try:
-                if isinstance(request.sink, LateSink) and request.sink.opening is not None:
+                if isinstance(request.sink, DeferredSink) and request.sink.opening is not None:
                     await asyncio.shield(request.sink.opening)
                 await self.load()
             except BaseException as error:
@@ -79,12 +79,12 @@ class LatePart:
                 if isinstance(error, Exception):
                     return _refusal(request, error)
                 raise
-            if isinstance(request.sink, LateSink):  # which has been refused
+            if isinstance(request.sink, DeferredSink):  # which has been refused
                 return request.sink.fault
             outcome = _handler_of(router, request)(request)
             return await outcome if isawaitable(outcome) else outcome
 
-        async def open_late(request: Request, sink: LateSink) -> None:
+        async def open_late(request: Request, sink: DeferredSink) -> None:
             opened: BodySink | Response
             try:
                 await self.load()
@@ -97,7 +97,7 @@ class LatePart:
 
         def open_sink(request: Request) -> BodySink:
             assert max_form is not None
-            sink = LateSink(max_form)
+            sink = DeferredSink(max_form)
             sink.opening = asyncio.ensure_future(open_late(request, sink))
             return sink
 
@@ -118,7 +118,7 @@ def _refusal(request: Request, error: Exception) -> Response:
     return error_response(error, dialect_of(request.path), request.id)
 
 
-class LateSink:
+class DeferredSink:
     """Holds the beginning of a form until the part that receives it is imported; implements
     `BodySink`.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fastovms.api.rendering import load_chat
 from fastovms.api.served import AnyServed, ChatModel, ServedModel, ServedModels
 from fastovms.app.compiling import (
-    CompileAhead,
+    EarlyCompilation,
     as_directories,
     begin_loading,
     cache_of,
@@ -99,7 +99,7 @@ def load_models(
     *,
     cores: TunedCores | None = None,
     available: Callable[[], int] = available_memory,
-    ahead: CompileAhead | None = None,
+    ahead: EarlyCompilation | None = None,
 ) -> ServedModels:
     """Loads models; takes seconds, so call it in a thread. KV caches are reserved after all weights
     are loaded, so that automatic sizes share the remaining memory. Raises ConfigurationError if a
@@ -122,7 +122,7 @@ def _load(
     prefixes: PrefixDirectory | None,
     cores: TunedCores,
     available: Callable[[], int],
-    ahead: CompileAhead | None,
+    ahead: EarlyCompilation | None,
 ) -> ServedModels:
     check_models(models)
     start = time.perf_counter()

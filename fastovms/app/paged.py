@@ -21,13 +21,13 @@ from fastovms.backends.model_files import (
     fit_vocabulary,
 )
 from fastovms.backends.paged.backend import (
+    AdditionalCache,
     BackendExtension,
     BackendParts,
-    FurtherCache,
     Grammars,
-    MayGoOn,
     PagedBackend,
     SharedCores,
+    WaitForRequests,
 )
 from fastovms.backends.paged.preparing import prepared
 from fastovms.backends.processes import WorkerFailed
@@ -60,7 +60,7 @@ from fastovms.system.disk import DiskCache, key_of, user_directory
 
 if TYPE_CHECKING:
     from fastovms.grammar.compiler import GrammarCompiler
-    from fastovms.parts.decode_kernels.prepare import KeptKernels
+    from fastovms.parts.decode_kernels.prepare import CachedKernels
     from fastovms.parts.drafts.draft_model import DraftModel
     from fastovms.parts.prefix_cache.engine import PrefixDirectory
 
@@ -118,7 +118,7 @@ class SamplingKernels(BackendExtension):
     def start(self, backend: PagedBackend) -> None:
         use_numpy_for_now()
 
-    def prepare(self, may_go_on: MayGoOn) -> None:
+    def prepare(self, may_go_on: WaitForRequests) -> None:
         if not may_go_on(_DELAY):
             return
         if self._cache.find(_COMPILED, self._key()) is None:
@@ -147,7 +147,7 @@ class SingleRows(BackendExtension):
     def __init__(self, model: PagedModel) -> None:
         self._model = model
 
-    def prepare(self, may_go_on: MayGoOn) -> None:
+    def prepare(self, may_go_on: WaitForRequests) -> None:
         if not self._model.awaits_single_rows or not may_go_on(0.0):
             return
         try:
@@ -242,7 +242,7 @@ def compile_paged(
     draft_model, further_cache = None, None
     if draft is not None:
         draft_model = drafts.load_draft_model(draft, model_dir, model, config)
-        further_cache = FurtherCache(draft_model.bytes_per_token, draft_model.allocate_cache)
+        further_cache = AdditionalCache(draft_model.bytes_per_token, draft_model.allocate_cache)
     if kernels is not None:
         kernels.join()
 
@@ -280,7 +280,7 @@ def compile_paged(
     return reserve
 
 
-class WithoutKernels(BackendExtension):
+class KernelsOff(BackendExtension):
     """Says why a model does not use the kernels."""
 
     def __init__(self, reason: str) -> None:
@@ -290,7 +290,9 @@ class WithoutKernels(BackendExtension):
         return replace(stats, decode_kernels=self._status)
 
 
-def _read_kept(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> KeptKernels | None:
+def _read_kept(
+    files: ExportedModel, config: EngineConfig, cache: DiskCache
+) -> CachedKernels | None:
     """Reads the kernels of an earlier start, beside the compilation."""
     if why_no_kernels(files, config) is not None:
         return None
@@ -306,7 +308,7 @@ def _of_model(
     files: ExportedModel,
     config: EngineConfig,
     cache: DiskCache,
-    kept: KeptKernels | None,
+    kept: CachedKernels | None,
 ) -> list[BackendExtension]:
     """Returns the extensions that change how the steps of a model are computed. Raises
     ConfigurationError if an adapter cannot be served."""
@@ -321,7 +323,7 @@ def _of_model(
         kernels.restore(kept)
         extensions.append(kernels)
     else:
-        extensions.append(WithoutKernels(why_not))
+        extensions.append(KernelsOff(why_not))
     if config.serves_adapters:
         from fastovms.parts.adapters.table import AdapterTable
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fastovms.api.admin import DOCS_PATHS, RunningPart, WorkItem
-from fastovms.api.client_request import GivenDocument
+from fastovms.api.client_request import RequestDocument
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS
-from fastovms.app.late import Entry, LatePart
+from fastovms.app.late import Entry, LazyPart
 from fastovms.config import MAX_FORM_OVERHEAD
 from fastovms.errors import RequestError, StateFailed
 from fastovms.http.messages import Request
@@ -22,7 +22,7 @@ from fastovms.http.routing import Router
 from fastovms.server_config import BatchConfig, FilesConfig, MediaConfig, StateConfig
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
-from fastovms.system.threads import LastWaits
+from fastovms.system.threads import ShutdownWaits
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class Parts:
 
     def __init__(self, settings: PartSettings | None = None) -> None:
         self._settings = settings or PartSettings()
-        self._late: dict[str, LatePart] = {}
+        self._late: dict[str, LazyPart] = {}
         self._running: dict[str, RunningPart] = {}
         self._beginning: asyncio.Future[list[BaseException | None]] | None = None
 
@@ -269,7 +269,7 @@ class Parts:
         for part in PARTS:
             if not part.is_on(settings):
                 continue
-            late = LatePart(part.name, part.entry, partial(self._begin, part, host))
+            late = LazyPart(part.name, part.entry, partial(self._begin, part, host))
             self._late[part.name] = late
             for route in part.routes:
                 late.add_route(router, route)
@@ -327,7 +327,7 @@ class Parts:
         if name in self._running:
             await self._running[name].drain(seconds)
 
-    async def close(self, waits: LastWaits) -> None:
+    async def close(self, waits: ShutdownWaits) -> None:
         if self._beginning is not None:
             self._beginning.cancel()
         for name in (part.name for part in PARTS if part.name in self._running):
@@ -345,7 +345,7 @@ class Parts:
         return path
 
 
-class LateDocuments:
+class LazyDocuments:
     """Reads the documents of requests. Their reader is imported by the first.
 
     Args:
@@ -356,13 +356,13 @@ class LateDocuments:
         self, config: MediaConfig, find_file: Callable[[str, str], Awaitable[Path]]
     ) -> None:
         self._documents: Any = None
-        self._part = LatePart("media", "parts.media.files:documents", self._begin)
+        self._part = LazyPart("media", "parts.media.files:documents", self._begin)
         self._given = (config, find_file)
 
     def _begin(self, entry: Entry) -> None:
         self._documents = entry(*self._given)
 
-    async def read(self, request: Request, given: Sequence[GivenDocument]) -> int:
+    async def read(self, request: Request, given: Sequence[RequestDocument]) -> int:
         """Reads as `parts.media.files.Documents.read` does."""
         await self._part.load()
         num_chars: int = await self._documents.read(request, given)

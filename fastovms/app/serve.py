@@ -27,12 +27,12 @@ from fastovms.api.dialect import render_error
 from fastovms.api.endpoint import ApiPaths
 from fastovms.api.served import ServedModels
 from fastovms.app.catalog import ModelFinder
-from fastovms.app.compiling import CompileAhead
+from fastovms.app.compiling import EarlyCompilation
 from fastovms.app.greeting import greeting
 from fastovms.app.late import imported
 from fastovms.app.loading import load_models
 from fastovms.app.paged import TunedCores
-from fastovms.app.parts import FORMS, PAGE, LateDocuments, Parts, PartSettings
+from fastovms.app.parts import FORMS, PAGE, LazyDocuments, Parts, PartSettings
 from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.app.state_opening import open_store
 from fastovms.app.supply import ModelSupply, ReadList, settle_memory
@@ -74,7 +74,7 @@ from fastovms.state.state_store import StateCollector
 from fastovms.system.clock import SteadyClock, boot_time
 from fastovms.system.disk import nearest_existing, state_directory
 from fastovms.system.memory import child_memory, find_trim, memory_left, memory_limit
-from fastovms.system.threads import LastWaits, LeavableExecutor
+from fastovms.system.threads import DetachableExecutor, ShutdownWaits
 from fastovms.telemetry.metrics import GenerationCollector
 from fastovms.telemetry.tracing import Tracer
 
@@ -115,7 +115,7 @@ class ServerConfig:
 def serve(
     config: ServerConfig,
     log: LineWriter,
-    ahead: CompileAhead | None = None,
+    ahead: EarlyCompilation | None = None,
     sockets: BoundSockets | None = None,
 ) -> None:
     """Serves until a signal has drained the server. Raises ConfigurationError if the model, the
@@ -172,7 +172,7 @@ def check_sizes(config: ServerConfig) -> None:
 
 
 def model_supply(
-    config: ServerConfig, log: LineWriter | None = None, ahead: CompileAhead | None = None
+    config: ServerConfig, log: LineWriter | None = None, ahead: EarlyCompilation | None = None
 ) -> ModelSupply:
     """Returns the loader of the operator's models. Raises ConfigurationError if a model is missing
     or obviously broken.
@@ -235,7 +235,7 @@ def run(
 
     async def serve_models() -> None:
         # At the end, no thread is waited for whose time is over.
-        asyncio.get_running_loop().set_default_executor(LeavableExecutor())
+        asyncio.get_running_loop().set_default_executor(DetachableExecutor())
         bound = sockets or bind_sockets(config.http, os.environ, os.getpid())
         await _run(config, log, access_lines, tracer, load_and_settle, supply, bound)
 
@@ -322,7 +322,7 @@ async def _run(
     registry.register(loop_watch)
     trimmer = MemoryTrimmer(find_trim())
     bodies = BodyReader()
-    documents = LateDocuments(config.media, parts.find_file)
+    documents = LazyDocuments(config.media, parts.find_file)
     router.more_to_come = True
     router.pending = StartWait(status, router, bodies, config.residency.wait_timeout)
 
@@ -380,7 +380,7 @@ async def _run(
         trouble=(lambda: "") if store is None else store.trouble,
     )
     notifier = Notifier(os.environ, os.getpid())
-    waits = LastWaits(config.http.drain_timeout)
+    waits = ShutdownWaits(config.http.drain_timeout)
     try:
         await Lifecycle(
             server,
@@ -464,7 +464,7 @@ def api_context(
     models: ServedModels,
     bodies: BodyReader,
     tracer: Tracer | None,
-    documents: LateDocuments | None = None,
+    documents: LazyDocuments | None = None,
 ) -> ApiContext:
     """Returns the dependencies of handlers.
 
@@ -472,7 +472,7 @@ def api_context(
         documents: None = documents are read, but files cannot be uploaded.
     """
     if documents is None:
-        documents = LateDocuments(config.media, Parts().find_file)
+        documents = LazyDocuments(config.media, Parts().find_file)
     models.takes_any_name = config.api.any_model_name
     return ApiContext(
         models,

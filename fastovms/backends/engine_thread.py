@@ -30,7 +30,7 @@ from fastovms.params import (
 logger = logging.getLogger(__name__)
 
 
-class Permits:
+class ThreadSemaphore:
     """A semaphore for threads. Faster than `threading.Semaphore`, which is written in Python: each
     engine step acquires one."""
 
@@ -115,7 +115,7 @@ class LoopLink:
         return True
 
 
-class WorkingEngines:
+class ActiveEngines:
     """Counts the working engines and notifies watchers of each change. Thread-safe."""
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class ComputeTurn:
     """
 
     def __init__(
-        self, engines: WorkingEngines, clock: Callable[[], float] = time.perf_counter
+        self, engines: ActiveEngines, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._clock = clock
         self._changed = threading.Condition()

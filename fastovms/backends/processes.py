@@ -60,7 +60,7 @@ def limit_growth(num_bytes: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def be_silent() -> None:
+def discard_stderr() -> None:
     """Discards what this process writes to stderr, which may be a client's text."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
@@ -133,7 +133,7 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             code = self._process.wait()
-        return fate(code)
+        return exit_description(code)
 
     def close(self) -> str:
         """Ends the process with its connection, and returns how it ended."""
@@ -155,7 +155,7 @@ class ChildProcess:
                 os.killpg(self._process.pid, number)
 
 
-def fate(code: int) -> str:
+def exit_description(code: int) -> str:
     """Describes how a process with this exit code ended. Negative codes are signals (see
     `subprocess.Popen.returncode`)."""
     if code >= 0:

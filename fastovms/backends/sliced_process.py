@@ -198,11 +198,13 @@ class SlicedProcess(JobThread[JobT], Generic[JobT, Info]):
     def _revive(self, job: JobT, error: Exception) -> None:
         """Starts another process after one has ended with a job. Raises ConfigurationError if it
         cannot be started."""
-        fate = self._peer.close()
+        exit_description = self._peer.close()
         if self._closing or self.failure is not None:
             return
-        logger.error("%s: the process %s (%r) and is started again", self.name, fate, error)
-        reason = f"the process that {self.work} {fate}"
+        logger.error(
+            "%s: the process %s (%r) and is started again", self.name, exit_description, error
+        )
+        reason = f"the process that {self.work} {exit_description}"
         self._link.call(job.settle, EngineFailed(reason))
         self._peer, self._info = self._start()
         self._is_stopped = False

@@ -14,8 +14,14 @@ from typing import Any, Final
 
 from jinja2 import Template, TemplateError
 
-from fastovms.backends.processes import NICENESS, be_silent, limit_growth, limit_time, max_resident
-from fastovms.backends.template_renderer import MAX_MEMORY, Answer, Asked, too_much
+from fastovms.backends.processes import (
+    NICENESS,
+    discard_stderr,
+    limit_growth,
+    limit_time,
+    max_resident,
+)
+from fastovms.backends.template_renderer import MAX_MEMORY, Answer, RenderTask, too_much
 from fastovms.text.budget import Budget, LimitExceeded, Limits, Malformed
 from fastovms.text.sandbox import Sandbox, make_environment
 
@@ -33,7 +39,7 @@ class _Renderer:
         self._budget = Budget()
         self._compiled = lru_cache(_MAX_COMPILED)(self._compile)
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, asked: RenderTask) -> Answer:
         """Renders one template."""
         begin = time.process_time()
         error: type[TemplateError] | None = None
@@ -64,12 +70,12 @@ class _Renderer:
 def serve(connection: Connection[Any, Any]) -> None:
     """Renders templates until the connection ends, or the process has grown."""
     limit_growth(MAX_MEMORY)
-    be_silent()  # its interpreter may speak of a client's text
+    discard_stderr()  # its interpreter may speak of a client's text
     os.nice(NICENESS)
     renderer, most = _Renderer(), max_resident() + _MAX_GROWTH
     is_last = False
     while not is_last:
-        asked: Asked = connection.recv()
+        asked: RenderTask = connection.recv()
         limit_time(asked.limits.seconds)
         answer = renderer.answer(asked)
         limit_time(0)

@@ -19,7 +19,7 @@ _MARGIN: Final = 5.0
 """Seconds beyond its limit in which the process must end."""
 
 
-class Asked(NamedTuple):
+class RenderTask(NamedTuple):
     """A template to render, and what that may take."""
 
     source: str
@@ -58,7 +58,7 @@ class TemplateRenderer(ProcessPool):
             raise too_much()
         try:
             with self.process() as child:
-                child.connection.send(Asked(source, variables, limits))
+                child.connection.send(RenderTask(source, variables, limits))
                 if not child.connection.poll(10 * limits.seconds + _MARGIN):
                     raise EOFError
                 answer: Answer = child.connection.recv()

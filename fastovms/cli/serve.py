@@ -39,7 +39,7 @@ from fastovms.setting import path, text
 from fastovms.telemetry.log_format import level_named, log_handler, start_log
 
 if TYPE_CHECKING:
-    from fastovms.app.compiling import CompileAhead
+    from fastovms.app.compiling import EarlyCompilation
     from fastovms.app.serve import ServerConfig
     from fastovms.app.supply import ReadList
     from fastovms.http.listeners import BoundSockets
@@ -276,7 +276,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def _compile_ahead(
     models: Sequence[ModelSource], settings: Settings
-) -> tuple[CompileAhead | None, BoundSockets | None]:
+) -> tuple[EarlyCompilation | None, BoundSockets | None]:
     """Begins to compile a single model while the rest of the server is imported, once the server
     has its addresses. Returns the model and the sockets; None if there are several models, if the
     model must be downloaded, or if it is loaded on demand. Raises ConfigurationError if an address

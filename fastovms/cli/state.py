@@ -14,7 +14,7 @@ from fastovms.cli.command import CommandParser, Run
 from fastovms.setting import path, text
 
 if TYPE_CHECKING:
-    from fastovms.parts.state_transfer import Copied, OpenState, RowSource
+    from fastovms.parts.state_transfer import CopyCounts, OpenState, RowSource
 
 _PLACE: Final = "state directory, as of --state-dir, or database URL, as of --state-url"
 _FILE: Final = "file of exported rows, which does not depend on the kind of database"
@@ -127,7 +127,7 @@ def _counter(stack: ExitStack, source: RowSource) -> Callable[[int], object]:
     return lambda number: bar.update(number)
 
 
-def _print_copied(copied: Copied) -> None:
+def _print_copied(copied: CopyCounts) -> None:
     added, left = copied
     more = f", {left} existed already" if left else ""
     print(f"{added} responses and conversations were added{more}")

@@ -46,13 +46,13 @@ from fastovms.params import (
     GenerationOutput,
     GenerationRequest,
     TokenLogprobs,
-    dead_end,
+    unfinishable_grammar,
 )
 
 logger = logging.getLogger(__name__)
 
 
-class SequenceMaker:
+class SequenceFactory:
     """Checks requests, and makes their sequences, each with its seed, its queue rank and its logits
     processors.
 
@@ -194,7 +194,7 @@ class Engine:
         self._pacing = PrefillPacing(self._costs)
         self._sampler = Sampler()
         self._trial = ModelTrial(model, self.blocks)
-        self._maker = SequenceMaker(
+        self._maker = SequenceFactory(
             self.blocks,
             max_model_len=max_model_len,
             max_num_seqs=self.scheduler.max_num_seqs,
@@ -225,7 +225,7 @@ class Engine:
         self._model.forget_files()
 
     def validate(self, request: GenerationRequest) -> None:
-        """Checks a request, as `SequenceMaker` does, before `add`."""
+        """Checks a request, as `SequenceFactory` does, before `add`."""
         self._maker.validate(request)
 
     def add(self, request: GenerationRequest) -> None:
@@ -394,7 +394,7 @@ class Engine:
             output.prompt_logprobs = sequence.prompt_logprobs
         if params.grammar is not None and sequence.grammar is not None and sequence.grammar.error:
             finish_reason = output.finish_reason = FinishReason.ERROR
-            output.refusal = dead_end(params.grammar, sequence.grammar.error)
+            output.refusal = unfinishable_grammar(params.grammar, sequence.grammar.error)
         if finish_reason is not None:
             self._finish(sequence)
         return EngineOutput(sequence.request_id, output)

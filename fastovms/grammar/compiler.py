@@ -92,7 +92,7 @@ _MARK = "\ue000"
 _LARK_PIECES = re.compile(rf"{OPAQUE}|(?P<name><[^<>\s]+>)")
 
 
-class NamelessTokens(NamedTuple):
+class RenamedTokens(NamedTuple):
     """A tokenizer whose special tokens are renamed, so that no text matches them. llguidance writes
     text that must follow as the tokenizer does, which makes one token of the name of a special
     token: a grammar in which `<tool_call>` is a text would end there. Grammars refer to special
@@ -107,7 +107,7 @@ class NamelessTokens(NamedTuple):
     special_tokens: dict[str, int]
 
 
-def without_names(tokenizer_json: str) -> NamelessTokens:
+def without_names(tokenizer_json: str) -> RenamedTokens:
     """Returns the tokenizer with its special tokens renamed. Raises ValueError if the text is not a
     tokenizer.json."""
     try:
@@ -115,7 +115,7 @@ def without_names(tokenizer_json: str) -> NamelessTokens:
         special_tokens = _hide(tokenizer)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the file does not describe a tokenizer: {error!r}") from error
-    return NamelessTokens(orjson.dumps(tokenizer).decode(), special_tokens)
+    return RenamedTokens(orjson.dumps(tokenizer).decode(), special_tokens)
 
 
 def _hide(tokenizer: dict[str, Any]) -> dict[str, int]:

@@ -45,7 +45,7 @@ _Path = tuple[Any, ...]
 """The way to a part of a schema: `(outer path, key)`, or () at its root."""
 
 
-class Unenforced(NamedTuple):
+class UnenforcedKeyword(NamedTuple):
     """A keyword that no grammar enforces. `path` is the path of the keyword from the root, such as
     `properties.tags.uniqueItems`."""
 
@@ -63,7 +63,7 @@ _REASONS: Final = dict.fromkeys(
 )
 
 
-class Enforceable(NamedTuple):
+class EnforceableSchema(NamedTuple):
     """A schema in keywords that grammars enforce.
 
     Attributes:
@@ -73,10 +73,10 @@ class Enforceable(NamedTuple):
     """
 
     schema: Any
-    unenforced: tuple[Unenforced, ...]
+    unenforced: tuple[UnenforcedKeyword, ...]
 
 
-def enforceable(schema: object) -> Enforceable:
+def enforceable(schema: object) -> EnforceableSchema:
     """Returns the schema in keywords that grammars enforce, in time proportional to its size.
 
     Raises:
@@ -85,7 +85,7 @@ def enforceable(schema: object) -> Enforceable:
     """
     rewriter = _Rewriter(schema)
     found = rewriter.part(schema, ())
-    return Enforceable(found, tuple(rewriter.unenforced))
+    return EnforceableSchema(found, tuple(rewriter.unenforced))
 
 
 def fault_of(schema: object) -> str:
@@ -122,7 +122,7 @@ class _Rewriter:
 
     def __init__(self, root: object, *, checks_forms: bool = False) -> None:
         self._checks_forms = checks_forms
-        self.unenforced: list[Unenforced] = []
+        self.unenforced: list[UnenforcedKeyword] = []
         self._root = root
         self._expansion_left = _MAX_EXPANSION
         self._patterns_left = _MAX_PATTERN_WORK
@@ -146,7 +146,7 @@ class _Rewriter:
         for key, value in part.items():
             inner: Any = value
             if key in MAPS and isinstance(value, Mapping):
-                inner = _same_or(
+                inner = _unchanged_or(
                     value, {n: self.part(v, ((path, key), n)) for n, v in value.items()}
                 )
             elif key in LISTS and isinstance(value, list):
@@ -155,7 +155,7 @@ class _Rewriter:
             elif key in ONE:
                 inner = self.part(value, (path, key))
             part[key] = inner
-        return _same_or(given, part)
+        return _unchanged_or(given, part)
 
     def _check_reference(self, part: Schema, path: _Path) -> None:
         """Raises ValueError for a reference that points to nothing in the root."""
@@ -177,7 +177,7 @@ class _Rewriter:
 
     def _leave_out(self, path: _Path, keyword: str) -> None:
         if len(self.unenforced) < _MAX_LISTED:
-            self.unenforced.append(Unenforced(_shown((path, keyword)), keyword))
+            self.unenforced.append(UnenforcedKeyword(_shown((path, keyword)), keyword))
 
     def _rewrite_patterns(self, part: dict[str, Any], path: _Path) -> None:
         pattern = part.get("pattern")
@@ -201,7 +201,7 @@ class _Rewriter:
         if len(usable) < len(read):
             self._leave_out(path, "patternProperties")
             part["additionalProperties"] = True
-        part["patternProperties"] = _same_or(patterns, usable)
+        part["patternProperties"] = _unchanged_or(patterns, usable)
 
     def _patterns(self, pattern: str) -> list[str]:
         """Returns usable expressions that together are equivalent to the pattern; empty if there
@@ -240,7 +240,7 @@ class _Rewriter:
 
     def property_names(self, part: dict[str, Any], value: Any) -> bool:
         value = self.resolved(value)
-        if _cannot_be(part, "object") or self._asks_nothing_of_names(value):
+        if _excludes_kind(part, "object") or self._allows_any_name(value):
             return True
         if "patternProperties" in part or not isinstance(value, Mapping):
             return False
@@ -263,7 +263,7 @@ class _Rewriter:
         part["additionalProperties"] = False
         return True
 
-    def _asks_nothing_of_names(self, value: object) -> bool:
+    def _allows_any_name(self, value: object) -> bool:
         if value is True or not isinstance(value, Mapping):
             return value is True
         kinds = value.get("type", "string")
@@ -296,7 +296,7 @@ class _Rewriter:
 
     def contains(self, part: dict[str, Any], value: Any) -> bool:
         least, most = part.pop("minContains", 1), part.pop("maxContains", None)
-        if _cannot_be(part, "array") or (least == 0 and most is None):
+        if _excludes_kind(part, "array") or (least == 0 and most is None):
             return True
         if value not in _TRIVIAL or not isinstance(least, int) or not isinstance(most, int | None):
             return False
@@ -308,12 +308,12 @@ class _Rewriter:
     def unique_items(self, part: dict[str, Any], value: Any) -> bool:
         most = part.get("maxItems")
         is_short = isinstance(most, int | float) and most <= 1
-        return not value or is_short or _cannot_be(part, "array")
+        return not value or is_short or _excludes_kind(part, "array")
 
     def unevaluated_items(self, part: dict[str, Any], value: Any) -> bool:
         if value in _TRIVIAL or isinstance(part.get("items"), Mapping | bool):
             return True
-        if _cannot_be(part, "array"):
+        if _excludes_kind(part, "array"):
             return True
         if part.keys() & (_APPLICATORS | {"contains", "items"}):
             return False
@@ -321,8 +321,8 @@ class _Rewriter:
         return True
 
     def dependencies(self, part: dict[str, Any], value: Any) -> bool:
-        if _cannot_be(part, "object") or not isinstance(value, Mapping):
-            return _cannot_be(part, "object")
+        if _excludes_kind(part, "object") or not isinstance(value, Mapping):
+            return _excludes_kind(part, "object")
         listed = part.get("required")
         required = set(_strings(listed))
         return all(
@@ -447,7 +447,7 @@ def _check_forms(part: Schema) -> None:
         if kind not in _TYPES:
             raise ValueError(f"type must be one of {', '.join(_TYPES)}, not {_text(kind)}")
     for kinds, words, has_form, keywords in _FORMS:
-        if kinds and all(_cannot_be(part, kind) for kind in kinds):
+        if kinds and all(_excludes_kind(part, kind) for kind in kinds):
             continue
         for keyword in keywords:
             if keyword in part and not has_form(part[keyword]):
@@ -526,7 +526,7 @@ def _is_of(value: object, kinds: list[str], part: Schema) -> bool:
     )
 
 
-def _cannot_be(part: Schema, kind: str) -> bool:
+def _excludes_kind(part: Schema, kind: str) -> bool:
     """Returns whether the type of a part rules out values of a kind."""
     kinds = part.get("type")
     return kinds is not None and kind not in (kinds if isinstance(kinds, list) else [kinds])
@@ -536,7 +536,7 @@ def _strings(value: object) -> list[str]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
-def _same_or(given: Any, found: dict[str, Any]) -> Any:
+def _unchanged_or(given: Any, found: dict[str, Any]) -> Any:
     """Returns the given object if the one found has the same members in the same order."""
     is_same = [*given] == [*found] and all(found[key] is value for key, value in given.items())
     return given if is_same else found

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, Final
 
-from fastovms.grammar.enforceable import Enforceable, enforceable
+from fastovms.grammar.enforceable import EnforceableSchema, enforceable
 from fastovms.grammar.finite_schema import (
     Schema,
     integer_of,
@@ -493,7 +493,7 @@ def usable_rules(lark: str) -> str:
     return "".join([*pieces, lark[position:]])
 
 
-def enforceable_schema(schema: object) -> Enforceable:
+def enforceable_schema(schema: object) -> EnforceableSchema:
     """Returns the schema in keywords that grammars enforce, and the keywords that cannot be
     enforced. Raises ValueError if the schema contradicts itself, is malformed, or is nested too
     deeply."""
@@ -561,14 +561,14 @@ def _corrected(schema: object) -> object:
     changed = {
         id(part): corrected
         for part in parts_of(schema)
-        if (corrected := _as_llguidance_takes_it(part)) is not part
+        if (corrected := _for_llguidance(part)) is not part
     }
     if not changed:
         return schema
     return rewritten(schema, lambda part: changed.get(id(part), part))
 
 
-def _as_llguidance_takes_it(part: Schema) -> Schema:
+def _for_llguidance(part: Schema) -> Schema:
     part = with_integer_counts(_without_unknown_format(part))
     return _with_open_bounds(within_bounds(part))
 

@@ -61,7 +61,7 @@ _SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~/\-\n\r\t\f\v]")
 _CONTROLS: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "\v": "\\v"}
 
 
-class Irregular(Exception):
+class NotRegular(Exception):
     """The grammar is not regular, or has unsupported syntax."""
 
 
@@ -81,7 +81,7 @@ class _Grammar:
 
 def lark_regex(source: str) -> str:
     """Returns an expression, in the syntax of Rust's `regex` and without anchors, of the texts that
-    the rule `start` matches. Raises Irregular if an expression was not found, or has more than
+    the rule `start` matches. Raises NotRegular if an expression was not found, or has more than
     `MAX_LENGTH` characters; ValueError if the grammar is malformed. Text within a JSON string can
     follow an expression, but not a grammar. The syntax is Lark's
     (https://lark-parser.readthedocs.io/en/stable/grammar.html), as far as llguidance supports
@@ -96,7 +96,7 @@ def regex_of_lark(source: str) -> str | None:
     """Like `lark_regex`, but returns None if there is no such expression."""
     try:
         return lark_regex(source)
-    except Irregular:
+    except NotRegular:
         return None
 
 
@@ -114,13 +114,13 @@ def _read(source: str) -> _Grammar:
             case "import":
                 given = _IMPORT.match(body)
                 if given is None or given[1] not in _COMMON:
-                    raise Irregular
+                    raise NotRegular
                 _tokens(body[given.end() :], must_be_blank=True)
                 found.imported[given[2] or given[1]] = _COMMON[given[1]]
             case "ignore":
                 found.ignored.append(_tokens(body))
             case _:
-                raise Irregular
+                raise NotRegular
     return found
 
 
@@ -130,13 +130,13 @@ def _tokens(body: str, *, must_be_blank: bool = False) -> list[_Token]:
     while position < len(body):
         found = _TOKEN.match(body, position)
         if found is None:
-            raise Irregular
+            raise NotRegular
         position = found.end()
         kind = str(found.lastgroup)
         if kind != "blank":
             tokens.append(_Token(kind, found[0]))
     if tokens and must_be_blank:
-        raise Irregular
+        raise NotRegular
     return tokens
 
 
@@ -166,7 +166,7 @@ class _Writer:
         if tokens is None:
             raise ValueError(f"there is no rule or terminal {name[:100]!r}")
         if name in self._open:
-            raise Irregular
+            raise NotRegular
         self._open.add(name)
         body = self._alternatives(iter(tokens), "", in_rule=_is_rule(name))
         self._open.remove(name)
@@ -180,7 +180,7 @@ class _Writer:
         length = 0
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise Irregular
+            raise NotRegular
         for kind, text in tokens:
             if kind == "count":
                 if not last:
@@ -190,7 +190,7 @@ class _Writer:
             parts.append(last)
             length += len(last)
             if length > MAX_LENGTH:
-                raise Irregular
+                raise NotRegular
             last = ""
             if kind == "mark" and text in ("|", end):
                 if text == end:
@@ -227,7 +227,7 @@ def _is_rule(name: str) -> bool:
 
 def _limited(expression: str) -> str:
     if len(expression) > MAX_LENGTH:
-        raise Irregular
+        raise NotRegular
     return expression
 
 
@@ -255,7 +255,7 @@ def _unquoted(text: str) -> str:
 def _regex(text: str) -> str:
     body, _, flags = text[1:].rpartition("/")
     if set(flags) - set("ismxu"):
-        raise Irregular
+        raise NotRegular
     inner = body.replace("\\/", "/")
     flags = flags.replace("u", "")
     return f"(?{flags}:{inner})"

@@ -190,7 +190,7 @@ def usable_patterns(pattern: str) -> list[str] | None:
         return None
     try:
         return [_without_look_ahead(found)]
-    except (_TooMuch, re.error, RecursionError, OverflowError):
+    except (_AutomatonTooLarge, re.error, RecursionError, OverflowError):
         return _conjuncts(pieces)
 
 
@@ -333,7 +333,7 @@ def _class(text: str) -> str:
     return "[" + _IN_CLASS.sub(escaped, text[1:])
 
 
-class _TooMuch(Exception):
+class _AutomatonTooLarge(Exception):
     """The automaton of the expression would be too large, or the expression is not supported."""
 
 
@@ -380,11 +380,11 @@ def _star(language: _Language) -> _Language:
 
 
 def _without_look_ahead(pattern: str) -> str:
-    """Returns an equivalent expression without look-ahead. Raises _TooMuch, or errors of the
-    parser."""
+    """Returns an equivalent expression without look-ahead. Raises _AutomatonTooLarge, or errors of
+    the parser."""
     parsed = _parser.parse(pattern)
     if parsed.state.flags & ~re.UNICODE:
-        raise _TooMuch
+        raise _AutomatonTooLarge
     reader = _Reader(list(parsed))
     automaton = _Automaton(reader.language, len(reader.characters))
     return _expression(automaton, reader.characters)
@@ -424,11 +424,11 @@ class _Reader:
                 return self._found(rest, after, at_start=True)
             if str(value) in ("AT_END", "AT_END_STRING"):
                 return _combined("all", [_EMPTY, self._found(rest, after, at_start=at_start)])
-            raise _TooMuch
+            raise _AutomatonTooLarge
         if name in ("ASSERT", "ASSERT_NOT"):
             direction, inner = value
             if direction < 0:
-                raise _TooMuch
+                raise _AutomatonTooLarge
             ahead = self._found(list(inner), _ALL_TEXTS, at_start=at_start)
             ahead = ahead if name == "ASSERT" else _not(ahead)
             return _combined("all", [ahead, self._found(rest, after, at_start=at_start)])
@@ -438,15 +438,15 @@ class _Reader:
         parts = [list(part) for part in _inner(name, value)]
         if name in ("BRANCH", "SUBPATTERN"):
             if name == "SUBPATTERN" and (value[1] or value[2]):
-                raise _TooMuch
+                raise _AutomatonTooLarge
             self._count(len(parts))
             return _combined(
                 "any", [self._found([*part, *rest], after, at_start=at_start) for part in parts]
             )
         if name not in ("MAX_REPEAT", "MIN_REPEAT"):
-            raise _TooMuch
+            raise _AutomatonTooLarge
         if _looks_around(parts[0]):  # beyond the end of a repetition
-            raise _TooMuch
+            raise _AutomatonTooLarge
         least, most = value[0], value[1]
         then = self._found(rest, after, at_start=False)
         once = self._found(parts[0], _EMPTY, at_start=False)
@@ -465,7 +465,7 @@ class _Reader:
     def _count(self, copies: int) -> None:
         self._num_copies += copies
         if self._num_copies > _MAX_COPIES:
-            raise _TooMuch
+            raise _AutomatonTooLarge
 
     def _set(self, ranges: Ranges) -> _Language:
         ids = [i for i, known in enumerate(self.characters) if common(known, ranges)]
@@ -517,7 +517,7 @@ def _classes(sets: Iterable[Ranges]) -> list[Ranges]:
         halves = [common(known, side) for known in classes for side in (ranges, without(ranges))]
         classes = [half for half in halves if half]
         if len(classes) > _MAX_STATES:
-            raise _TooMuch
+            raise _AutomatonTooLarge
     return classes
 
 
@@ -546,13 +546,13 @@ class _Automaton:
                     states[following] = len(states)
                     pending.append(following)
                     if len(states) > _MAX_STATES:
-                        raise _TooMuch
+                        raise _AutomatonTooLarge
                 self.edges.setdefault((states[state], states[following]), set()).add(character)
 
     def _step(self) -> None:
         self._num_steps += 1
         if self._num_steps > _MAX_STEPS:
-            raise _TooMuch
+            raise _AutomatonTooLarge
 
     def _may_end(self, language: _Language) -> bool:
         self._step()
@@ -617,10 +617,10 @@ def _expression(automaton: _Automaton, characters: Sequence[Ranges]) -> str:
                 other = ways.get((first, last))
                 ways[first, last] = way if other is None else _either(other, way)
                 if len(ways[first, last]) > _MAX_LENGTH:
-                    raise _TooMuch
+                    raise _AutomatonTooLarge
     found = ways.get((start, end))
     if found is None:
-        raise _TooMuch
+        raise _AutomatonTooLarge
     return f"^(?:{found})$"
 
 

@@ -49,34 +49,34 @@ class ReadDeadline(Deadline):
     `body_timeout`. Earlier fast sending therefore does not extend it further.
 
     Args:
-        on_late: called with the reason if a request has begun and is not complete in time.
+        on_deadline: called with the reason if a request has begun and is not complete in time.
         on_idle: called if no request has begun.
 
     Attributes:
         phase: the phase of the parser at the last call of `follow`.
     """
 
-    __slots__ = ("_body_size", "_config", "_on_idle", "_on_late", "_parser", "phase")
+    __slots__ = ("_body_size", "_config", "_on_deadline", "_on_idle", "_parser", "phase")
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         config: HttpConfig,
         parser: RequestParser,
-        on_late: Callable[[str], None],
+        on_deadline: Callable[[str], None],
         on_idle: Callable[[], None],
     ) -> None:
         super().__init__(loop, self._expire)
         self._config = config
         self._parser = parser
-        self._on_late = on_late
+        self._on_deadline = on_deadline
         self._on_idle = on_idle
         self._body_size = 0  # at the last check
         self.phase = parser.phase
 
     def close(self) -> None:
         super().close()
-        del self._on_late, self._on_idle  # breaks reference cycles
+        del self._on_deadline, self._on_idle  # breaks reference cycles
 
     def follow(self) -> None:
         """Sets the deadline for a new phase of the parser."""
@@ -90,7 +90,7 @@ class ReadDeadline(Deadline):
     def _expire(self) -> None:
         phase = self._parser.phase
         if phase is ParserPhase.HEAD:
-            self._on_late("the head did not arrive in time")
+            self._on_deadline("the head did not arrive in time")
         elif phase is ParserPhase.BODY:
             config, sink = self._config, self._parser.body_sink
             min_rate = config.min_body_rate if sink is None else sink.min_rate
@@ -102,7 +102,7 @@ class ReadDeadline(Deadline):
             if allowance:
                 self.set(self._loop.time() + allowance)
             else:
-                self._on_late("the body did not arrive in time")
+                self._on_deadline("the body did not arrive in time")
         else:
             self._on_idle()
 
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
         self._wire = Wire(server.config, server.loop, server.outbox)
         self._parser = RequestParser(server.config, server.body_budget, self)
         self._deadline = ReadDeadline(
-            server.loop, server.config, self._parser, self._on_late, self._on_idle
+            server.loop, server.config, self._parser, self._on_deadline, self._on_idle
         )
         self._num_served = 0
         self._num_discarded = 0
@@ -233,9 +233,9 @@ class Connection(asyncio.Protocol):
             self._deadline.follow()
         if parser.body_sink is not None and parser.body_sink.is_full:
             self._wire.pause_reading()
-        elif len(data) >= _LARGE_READ and not self._server.read_turnstile.is_open:
+        elif len(data) >= _LARGE_READ and not self._server.read_limiter.is_open:
             self._wire.pause_reading()
-            self._server.read_turnstile.wait(self._read_on)
+            self._server.read_limiter.wait(self._read_on)
 
     def eof_received(self) -> None:
         """Handles the end of the client's input, which counts as a disconnect if a request is in
@@ -261,10 +261,10 @@ class Connection(asyncio.Protocol):
         stream = self._stream
         if stream is not None and stream.on_writable is not None:
             stream.on_writable()
-        self._go_on()
+        self._begin_next()
 
     def _read_on(self) -> None:
-        self._server.read_turnstile.count_read()
+        self._server.read_limiter.count_read()
         self._wire.resume_reading()
 
     def _on_sink_change(self) -> None:
@@ -327,7 +327,7 @@ class Connection(asyncio.Protocol):
         admitted = self._admitted
         assert admitted is not None
         is_next = self._request is None and not self._queue and not self._wire.paused
-        if is_next and self._server.turnstile.is_open:
+        if is_next and self._server.start_limiter.is_open:
             self._final = not keep_alive
             self._begin(request, admitted)
             return
@@ -369,22 +369,22 @@ class Connection(asyncio.Protocol):
 
     def _take(self, pending: PendingRequest) -> None:
         self._queue.append(pending)
-        self._go_on()
+        self._begin_next()
 
     def _wait_to_begin(self) -> None:
         # Nothing of this client runs, so that its end may be noticed a pass later.
         self._wire.pause_reading()
-        self._server.turnstile.wait(self._on_may_begin)
+        self._server.start_limiter.wait(self._on_may_begin)
 
     def _on_may_begin(self) -> None:
         self._wire.resume_reading()
-        self._go_on()
+        self._begin_next()
 
-    def _go_on(self) -> None:
+    def _begin_next(self) -> None:
         while self._queue and self._request is None and self._wire.writable:
             request, answer, self._final, self._linger = self._queue.popleft()
             self._begin(request, answer)
-            if self._queue and self._request is None and not self._server.turnstile.is_open:
+            if self._queue and self._request is None and not self._server.start_limiter.is_open:
                 self._wait_to_begin()
                 return
         if self._parser.awaiting_continue:
@@ -410,7 +410,7 @@ class Connection(asyncio.Protocol):
                 self._deadline.clear()
             self._task = task = asyncio.ensure_future(outcome, loop=self._loop)
             self._server.tasks.add(task)
-            self._server.turnstile.count_task()
+            self._server.start_limiter.count_task()
             task.add_done_callback(self._on_task_done)
 
     def _on_task_done(self, task: asyncio.Future[Response | None]) -> None:
@@ -431,7 +431,7 @@ class Connection(asyncio.Protocol):
                 self._end_stream()
             else:
                 self._respond(response)
-        self._go_on()
+        self._begin_next()
 
     def _respond(self, response: Response) -> None:
         request, stream, server = self._request, self._stream, self._server
@@ -488,7 +488,7 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, *, completed: bool) -> None:
         """Ends the current request and starts the next one."""
-        self._close_books(completed)
+        self._finish_request(completed)
         self._request = self._stream = None
         self._num_served += 1
         if self._final:
@@ -503,7 +503,7 @@ class Connection(asyncio.Protocol):
             grace = config.drain_grace if self._server.draining else config.keep_alive_timeout
             self._deadline.set(self._loop.time() + grace)
 
-    def _close_books(self, completed: bool) -> None:
+    def _finish_request(self, completed: bool) -> None:
         """Releases the resources of the current request and reports it to the observers."""
         request, server = self._request, self._server
         assert request is not None
@@ -519,7 +519,7 @@ class Connection(asyncio.Protocol):
         task, stream = self._task, self._stream
         if self._request is not None:
             finished = stream is not None and stream.closed and not stream.aborted
-            self._close_books(completed=finished)
+            self._finish_request(completed=finished)
         self._request = self._task = self._stream = None
         self._queue.drop(self._server)
         if self._successor is not None:
@@ -561,7 +561,7 @@ class Connection(asyncio.Protocol):
                 self._loop,
                 self._config,
                 server.body_budget,
-                server.frame_turnstile,
+                server.frame_limiter,
                 request.sender,
                 server.report,
             )
@@ -589,7 +589,7 @@ class Connection(asyncio.Protocol):
             self._parser.close()
             self._wire.finish_idle()
 
-    def _on_late(self, message: str) -> None:
+    def _on_deadline(self, message: str) -> None:
         request = self._parser.unfinished()
         self._parser.close()
         self.on_fault(Fault(408, message, request=request))

@@ -107,14 +107,14 @@ class WebSocket(Successor):
         self.config = config = link.config
         self.report = link.report
         self._budget = link.budget
-        self._turnstile = link.turnstile
+        self._limiter = link.limiter
         self._sender = link.sender
         self._frames = Connection(ConnectionType.SERVER)
         self._begun = BodyBuffer()  # the message of which more fragments come
         self._has_begun = False
         self._num_begun = 0  # its bytes
         self._num_checked = 0  # its bytes when its deadline was set
-        self._deadline = Deadline(loop, self._on_late)
+        self._deadline = Deadline(loop, self._on_deadline)
         self._messages: deque[bytes | mmap] = deque()
         self._waits_for_turn = False
         self._unanswered: Ping | None = None  # the last ping, while the client does not read
@@ -225,17 +225,17 @@ class WebSocket(Successor):
 
     def _take_turn(self) -> None:
         """Handles frames now, or in a later pass of the loop."""
-        if self._turnstile.is_open:
-            self._go_on()
+        if self._limiter.is_open:
+            self._handle_frames()
         else:
             self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
         self._waits_for_turn = True
         self._wire.pause_reading()
-        self._turnstile.wait(self._go_on)
+        self._limiter.wait(self._handle_frames)
 
-    def _go_on(self) -> None:
+    def _handle_frames(self) -> None:
         """Handles a frame, and more of them while no other connection waits."""
         self._waits_for_turn = False
         while not self._is_over:
@@ -247,7 +247,7 @@ class WebSocket(Successor):
             if len(self._messages) >= _MAX_WAITING:
                 self._wire.pause_reading()
                 return
-            if not self._turnstile.is_open:
+            if not self._limiter.is_open:
                 self._wait_for_turn()
                 return
 
@@ -284,13 +284,13 @@ class WebSocket(Successor):
             self._messages.append(self._begun.take())
             self._begun, self._has_begun, self._num_begun = BodyBuffer(), False, 0
             self._deadline.clear()
-            self._turnstile.count_task()
+            self._limiter.count_task()
             self._wake()
         elif not self._has_begun:
             self._has_begun, self._num_checked = True, 0
             self._deadline.set(self._loop.time() + self.config.body_timeout)
 
-    def _on_late(self) -> None:
+    def _on_deadline(self) -> None:
         """Extends the time of a message of which enough has come since the last check, or ends the
         connection, as `ReadDeadline` does for bodies."""
         config = self.config

@@ -251,7 +251,7 @@ class Wire:
         self._num_taken = self._count_taken()
         self._deadline.set(self._loop.time() + timeout)
 
-    def _has_read_on(self) -> bool:
+    def _has_progress(self) -> bool:
         return self._count_taken() > self._num_taken
 
     def _count_taken(self) -> int:
@@ -356,12 +356,12 @@ class Wire:
         elif self.state is WireState.CLOSING:
             if self._end_if_taken():
                 return
-            if self._has_read_on():
+            if self._has_progress():
                 self._wait_for_reader(self._config.close_timeout)
             else:
                 self.cut(reset=True)
         elif self.paused:
-            if self._has_read_on():
+            if self._has_progress():
                 self._wait_for_reader(self._config.write_timeout)
             else:
                 logger.warning(

@@ -51,7 +51,7 @@ READ_SECONDS: Final = 0.001
 memory that the kernel commits then."""
 
 
-class Turnstile:
+class PassLimiter:
     """Limits the time that one pass of the event loop spends on starting requests, reading large
     bodies and handling frames. Others wait for later passes, in order of arrival.
 
@@ -108,11 +108,11 @@ class Turnstile:
         self._is_new_pass = True
         if self._waiting:
             if self._rest:
-                self._loop.call_later(self._rest, self._let_in)
+                self._loop.call_later(self._rest, self._admit_waiting)
             else:
-                self._let_in()
+                self._admit_waiting()
 
-    def _let_in(self) -> None:
+    def _admit_waiting(self) -> None:
         self._start_pass()
         while self._waiting:
             self._waiting.popleft()()
@@ -293,9 +293,9 @@ class ServerState:
         self.client_of = client_of
         self.body_budget = BodyBudget(config.max_buffered_bodies, memory_left, clock)
         self.outbox = Outbox(loop)
-        self.turnstile = Turnstile(loop, clock)
-        self.read_turnstile = Turnstile(loop, clock)
-        self.frame_turnstile = Turnstile(loop, clock, REST_SECONDS)
+        self.start_limiter = PassLimiter(loop, clock)
+        self.read_limiter = PassLimiter(loop, clock)
+        self.frame_limiter = PassLimiter(loop, clock, REST_SECONDS)
         self.connections: set[ManagedConnection] = set()
         self.max_connections = config.max_connections
         self._refused: dict[ManagedConnection, None] = {}
@@ -369,7 +369,7 @@ class Handover(NamedTuple):
 
     Attributes:
         budget: the memory of request bodies.
-        turnstile: limits how much connections do in one pass of the loop.
+        limiter: limits how much connections do in one pass of the loop.
         sender: the sender whose share of the memory the connection's messages use.
         report: notifies the observers of a request that came over the connection.
     """
@@ -378,7 +378,7 @@ class Handover(NamedTuple):
     loop: asyncio.AbstractEventLoop
     config: HttpConfig
     budget: BodyBudget
-    turnstile: Turnstile
+    limiter: PassLimiter
     sender: str
     report: Callable[[Exchange], None]
 

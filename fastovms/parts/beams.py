@@ -25,7 +25,7 @@ from fastovms.params import (
     GenerationRequest,
     Refusal,
     TokenLogprobs,
-    dead_end,
+    unfinishable_grammar,
 )
 
 
@@ -345,7 +345,7 @@ class BeamRequest(extensions.BeamSearch):
         grammars = [s.grammar for s in self.sequences if s.grammar is not None]
         error = next((grammar.error for grammar in grammars if grammar.error), None)
         if error is not None and self._params.grammar is not None:
-            refusal = dead_end(self._params.grammar, error)
+            refusal = unfinishable_grammar(self._params.grammar, error)
             return self.fail(scheduler, refusal.message, refusal)
         continuations = self._searcher.advance(processed)
         num_top, listed = self._params.logprobs, self._params.logprob_token_ids

@@ -383,7 +383,7 @@ class Reading:
 
 
 @dataclass(slots=True)
-class Readings:
+class DecisionResults:
     """The readings of all questions, and what they have cost."""
 
     readings: list[Reading]
@@ -392,11 +392,13 @@ class Readings:
     num_reads: int = 0
 
 
-async def _read(model: ServedModel, prompts: Prompts, queue: Queueing, request_id: str) -> Readings:
+async def _read(
+    model: ServedModel, prompts: Prompts, queue: Queueing, request_id: str
+) -> DecisionResults:
     """Reads the labels' probabilities token by token: of all first tokens, and then, where labels
     have several, of those that follow each beginning. Raises RequestError, BackendError if the
     prompts cannot be computed."""
-    found = Readings([Reading({(): 0.0}) for _ in prompts.token_ids])
+    found = DecisionResults([Reading({(): 0.0}) for _ in prompts.token_ids])
     # The first question is alone: the others find what they share with it in the prefix cache.
     waiting: list[tuple[int, tuple[int, ...]]] = [(0, ())]
     later: list[tuple[int, tuple[int, ...]]] = [(i, ()) for i in range(1, len(prompts.token_ids))]
@@ -413,7 +415,7 @@ async def _read_some(
     model: ServedModel,
     prompts: Prompts,
     nodes: Sequence[tuple[int, tuple[int, ...]]],
-    found: Readings,
+    found: DecisionResults,
     queue: Queueing,
     request_id: str,
 ) -> list[tuple[int, tuple[int, ...]]]:
@@ -510,7 +512,7 @@ def _answer(question: Question, mass: Sequence[float]) -> DecisionAnswer:
 class _Decided(NamedTuple):
     model: ServedModel
     masses: list[list[float]]
-    readings: Readings
+    readings: DecisionResults
 
 
 class Decisions:

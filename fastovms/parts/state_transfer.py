@@ -28,7 +28,7 @@ PAGE: Final = 100
 """How many rows are copied at once."""
 
 
-class TableForm(NamedTuple):
+class TableSchema(NamedTuple):
     """A table whose rows are copied.
 
     Attributes:
@@ -42,18 +42,18 @@ class TableForm(NamedTuple):
     order: tuple[str, ...]
 
 
-OBJECTS: Final = TableForm("objects", ("key", *COLUMNS.split(", ")), ("key",))
-ITEMS: Final = TableForm("items", ("object", "position", "side", "id", "body"), ("rowid",))
-EVENTS: Final = TableForm(
+OBJECTS: Final = TableSchema("objects", ("key", *COLUMNS.split(", ")), ("key",))
+ITEMS: Final = TableSchema("items", ("object", "position", "side", "id", "body"), ("rowid",))
+EVENTS: Final = TableSchema(
     "event_packs", ("object", "first", "data", "outputs"), ("object", "first")
 )
-JOBS: Final = TableForm("jobs", ("object", "job"), ("object",))
+JOBS: Final = TableSchema("jobs", ("object", "job"), ("object",))
 FORMS: Final = (OBJECTS, ITEMS, EVENTS, JOBS)
 """The tables, objects before what belongs to them. The owner of a running response is not
 copied."""
 
 Row = Sequence[Any]
-Page = tuple[TableForm, list[Row]]
+Page = tuple[TableSchema, list[Row]]
 
 _PROGRESS: Final = OBJECTS.columns.index("progress")
 _TENANT: Final = OBJECTS.columns.index("tenant")
@@ -88,7 +88,7 @@ class TableRows:
                 yield form, [row[len(form.order) :] for row in rows]
                 last = rows[-1][: len(form.order)]
 
-    def _page(self, form: TableForm, last: Row) -> list[Row]:
+    def _page(self, form: TableSchema, last: Row) -> list[Row]:
         order = ", ".join(form.order)
         return self._execute(
             f"SELECT {order}, {', '.join(form.columns)} FROM {form.name} "
@@ -107,7 +107,7 @@ class RowTarget:
         self.num_added = 0
         self.num_left = 0
 
-    def add(self, form: TableForm, rows: Sequence[Row]) -> None:
+    def add(self, form: TableSchema, rows: Sequence[Row]) -> None:
         if form is OBJECTS:
             self._add_objects(rows)
             return
@@ -127,7 +127,7 @@ class RowTarget:
         self.num_left -= sum(row[0] in self._keys for row in rows)
 
     def _insert(
-        self, form: TableForm, columns: Sequence[str], rows: Sequence[Row], end: str = ""
+        self, form: TableSchema, columns: Sequence[str], rows: Sequence[Row], end: str = ""
     ) -> Iterator[Row]:
         """Inserts rows, and yields the returned rows."""
         step = MAX_VARIABLES // len(columns)
@@ -211,7 +211,7 @@ class PortableFile:
             while some := [row for _, row in islice(rows, PAGE)]:
                 yield form, some
 
-    def _rows(self) -> Iterator[tuple[TableForm, Row]]:
+    def _rows(self) -> Iterator[tuple[TableSchema, Row]]:
         for num_rows, line in enumerate(self._file):
             value = _parse(line)
             if isinstance(value, dict):
@@ -222,7 +222,7 @@ class PortableFile:
             yield self._row(value)
         raise ConfigurationError(f"{self._file.name} is damaged, or was cut off")
 
-    def _row(self, value: Any) -> tuple[TableForm, Row]:
+    def _row(self, value: Any) -> tuple[TableSchema, Row]:
         try:
             form = _FORM_OF[value[0]]
             return form, [
@@ -298,7 +298,7 @@ Counter = Callable[[int], object]
 """Called with the number of rows that are done since the last time."""
 
 
-class Copied(NamedTuple):
+class CopyCounts(NamedTuple):
     """The numbers of added objects, and of existing ones, which were not changed."""
 
     num_added: int
@@ -323,14 +323,14 @@ def rows_in_file(path: Path) -> Iterator[RowSource]:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
 
 
-def copy_rows(source: RowSource, target: OpenState, count: Counter) -> Copied:
+def copy_rows(source: RowSource, target: OpenState, count: Counter) -> CopyCounts:
     """Adds all rows to a state, or none if that fails."""
     with target.transaction() as tables:
         rows = RowTarget(tables)
         for form, page in source.pages():
             rows.add(form, page)
             count(len(page))
-        return Copied(rows.num_added, rows.num_left)
+        return CopyCounts(rows.num_added, rows.num_left)
 
 
 def export(source: RowSource, path: Path, count: Counter) -> None:

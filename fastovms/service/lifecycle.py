@@ -34,7 +34,7 @@ from fastovms.http.server import HttpServer
 from fastovms.server_config import SecurityConfig, ServiceConfig
 from fastovms.service.watch import EngineWatch, ThroughputLog
 from fastovms.system.processor_time import ProcessorTime
-from fastovms.system.threads import LastWaits, in_daemon_thread
+from fastovms.system.threads import ShutdownWaits, in_daemon_thread
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ class Lifecycle:
         http: HttpConfig,
         config: ServiceConfig,
         hooks: LifecycleHooks,
-        waits: LastWaits,
+        waits: ShutdownWaits,
         *,
         listens_early: bool,
     ) -> None:

@@ -307,11 +307,11 @@ class MemoryTrimmer:
         try:
             trim = self._loop.run_in_executor(self._thread, self._trim)
         except Exception as error:  # no thread can be started, for which there is a later time
-            self._go_on(error)
+            self._schedule_next(error)
         else:
-            trim.add_done_callback(lambda trim: self._go_on(trim.exception()))
+            trim.add_done_callback(lambda trim: self._schedule_next(trim.exception()))
 
-    def _go_on(self, error: BaseException | None) -> None:
+    def _schedule_next(self, error: BaseException | None) -> None:
         if error is not None:
             logger.error(
                 "memory: free heap memory cannot be returned to the system", exc_info=error

@@ -11,7 +11,15 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from fastovms.errors import StateFailed
 from fastovms.state.operations import Operations
-from fastovms.state.tables import Clock, OldObject, Shares, Tables, Totals, add_growth, total_of
+from fastovms.state.tables import (
+    Clock,
+    EvictionCandidate,
+    Shares,
+    Tables,
+    Totals,
+    add_growth,
+    total_of,
+)
 from fastovms.system.clock import ExpiryRounds
 
 logger = logging.getLogger(__name__)
@@ -89,7 +97,7 @@ class Eviction:
             if most <= share:
                 return
             need = min(excess, most - max(second, share))
-            evicted: list[OldObject] = []
+            evicted: list[EvictionCandidate] = []
             for old in self._tables.oldest_of(tenant, self._limit):
                 if evicted and need <= 0:
                     break
@@ -101,14 +109,14 @@ class Eviction:
                 passed_over.add(tenant)
             self._delete(evicted)
 
-    def _delete(self, objects: Sequence[OldObject]) -> None:
+    def _delete(self, objects: Sequence[EvictionCandidate]) -> None:
         self._tables.delete_all(objects)
         self._limit -= len(objects)
         for _, tenant, size in objects:
             add_growth(self._shares, {tenant: Totals(-1, -size)})
 
 
-class Unreachable(StateFailed):
+class DatabaseUnavailable(StateFailed):
     """The database is not available."""
 
 
@@ -181,7 +189,7 @@ class SqlDatabase(ABC, Generic[OwnTables]):
         try:
             return self._transact(operations)
         except Exception as error:
-            if len(operations) > 1 and not isinstance(error, Unreachable):
+            if len(operations) > 1 and not isinstance(error, DatabaseUnavailable):
                 return [self.transact([operation])[0] for operation in operations]
             return [OperationOutcome(error=self._failure(error)) for _ in operations]
 
@@ -189,7 +197,7 @@ class SqlDatabase(ABC, Generic[OwnTables]):
         with self.transaction(only_reads=self._only_reads):
             return [self._run(operation) for operation in operations]
 
-    def keep_house(self) -> float:
+    def do_maintenance(self) -> float:
         """Stores times of use, and evicts a few objects, if due. Returns the seconds until the next
         call. Raises StateFailed if that failed."""
         try:
@@ -242,7 +250,7 @@ class SqlDatabase(ABC, Generic[OwnTables]):
         try:
             with self.transaction() as tables:
                 tables.write_uses()
-        except Unreachable:
+        except DatabaseUnavailable:
             raise
         except Exception:
             logger.debug(

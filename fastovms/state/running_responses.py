@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple, TypeVar, cast
 
 from fastovms.state.store import (
-    CutResponse,
     EventPack,
     FoundEvents,
+    InterruptedResponse,
     ItemOrigin,
     OwnedResponse,
     ResponseKey,
@@ -237,7 +237,7 @@ class RunningOperations:
             taken += (self._take(key, ResponseKey(tenant, id)) for key, tenant, id in rows)
         return [response for response in taken if response is not None]
 
-    def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:
+    def begin_attempt(self, tenant: str, id: str) -> InterruptedResponse | None:
         """Counts an attempt to resume a response that this replica owns, and returns its stored
         data; None = not owned, or it cannot be resumed."""
         key = self._key_of_own(tenant, id)
@@ -262,7 +262,9 @@ class RunningOperations:
         ]
         input = self._tables.items.of(key, ItemOrigin.INPUT)
         is_cancelled = bool(cancel_requested)
-        return CutResponse(body, input, previous_id, unseal(job), packs, num_attempts, is_cancelled)
+        return InterruptedResponse(
+            body, input, previous_id, unseal(job), packs, num_attempts, is_cancelled
+        )
 
     def _key_for_change(self, tenant: str, id: str) -> int | None:
         """Returns the key of a response that will be changed; does not count as a use."""

@@ -15,7 +15,7 @@ from typing import Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fastovms.errors import StateFailed, StateUnread
+from fastovms.errors import StateFailed, StateNotLoaded
 from fastovms.state.database import Operation, OperationOutcome
 from fastovms.state.operations import Operations
 from fastovms.state.running_responses import ONLY_REPLICA, Replica
@@ -50,7 +50,7 @@ class StateDatabase(Protocol):
         """Runs operations and returns their outcomes; does not raise. A failing operation does not
         affect the others."""
 
-    def keep_house(self) -> float:
+    def do_maintenance(self) -> float:
         """Does due maintenance, such as evictions. Returns the seconds until the next call. Raises
         StateFailed if the maintenance failed."""
 
@@ -212,7 +212,7 @@ class StateWorker:
 
     def _run(self, database: StateDatabase) -> None:
         try:
-            while (jobs := self._take(self._keep_house(database))) is not None:
+            while (jobs := self._take(self._do_maintenance(database))) is not None:
                 if jobs and not self._report(jobs, self._transact(database, jobs)):
                     return
         finally:
@@ -233,7 +233,7 @@ class StateWorker:
         failures = [
             error
             for _, error in outcomes
-            if isinstance(error, StateFailed) and not isinstance(error, StateUnread)
+            if isinstance(error, StateFailed) and not isinstance(error, StateNotLoaded)
         ]
         reason = str(failures[0]) if failures else ""
         with self._changed:
@@ -255,14 +255,14 @@ class StateWorker:
             return False
         return True
 
-    def _keep_house(self, database: StateDatabase) -> float:
+    def _do_maintenance(self, database: StateDatabase) -> float:
         """Does due maintenance. Errors are logged, and operations continue.
 
         Returns:
             The seconds until the next call.
         """
         try:
-            return database.keep_house()
+            return database.do_maintenance()
         except StateFailed as error:
             logger.error("response store: cannot delete old responses: %s", error)
         except Exception:

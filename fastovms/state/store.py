@@ -192,7 +192,7 @@ class FoundEvents(NamedTuple):
     packs: Sequence[EventPack]
 
 
-class CutResponse(NamedTuple):
+class InterruptedResponse(NamedTuple):
     """An interrupted response: its process ended while it was running. `num_attempts` is the number
     of resumptions since the last model output, including this one."""
 

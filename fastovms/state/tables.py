@@ -271,7 +271,7 @@ Shares = Mapping[str, Totals]
 """The totals of each tenant, or their changes."""
 
 
-class OldObject(NamedTuple):
+class EvictionCandidate(NamedTuple):
     """An object that may be evicted."""
 
     key: int
@@ -443,25 +443,25 @@ class Tables:
         used_at: float | None = oldest
         return used_at
 
-    def expired(self, last_use: float, limit: int) -> list[OldObject]:
+    def expired(self, last_use: float, limit: int) -> list[EvictionCandidate]:
         """Returns the objects of all tenants that were not used after `last_use`, as `oldest_of`
         does."""
         return self._oldest("used_at <= ?", last_use, limit)
 
-    def oldest_of(self, tenant: str, limit: int) -> list[OldObject]:
+    def oldest_of(self, tenant: str, limit: int) -> list[EvictionCandidate]:
         """Returns a tenant's least recently used objects oldest first, and locks them. Skips
         objects locked by other transactions."""
         return self._oldest("tenant = ?", tenant, limit)
 
-    def _oldest(self, condition: str, value: object, limit: int) -> list[OldObject]:
+    def _oldest(self, condition: str, value: object, limit: int) -> list[EvictionCandidate]:
         rows = self._execute(
             f"SELECT key, tenant, size FROM objects WHERE progress <> 0 AND {condition} "
             f"ORDER BY used_at LIMIT ? {self.locks.skip}",
             (value, limit),
         ).fetchall()
-        return [OldObject(*row) for row in rows]
+        return [EvictionCandidate(*row) for row in rows]
 
-    def delete_all(self, objects: Sequence[OldObject]) -> None:
+    def delete_all(self, objects: Sequence[EvictionCandidate]) -> None:
         keys = [old.key for old in objects]
         if keys:
             self._execute(f"DELETE FROM objects WHERE key IN ({marks(keys)})", keys)

@@ -83,7 +83,7 @@ _LEAST: Final = 1.0
 """Seconds that all waits together have at least, so that a disk in order is written to."""
 
 
-class LastWaits:
+class ShutdownWaits:
     """Waits for tasks at the end of the process, with a total time limit. `seconds` is the limit,
     from the first wait on."""
 
@@ -118,7 +118,7 @@ class LastWaits:
         return True
 
 
-class LeavableExecutor(ThreadPoolExecutor):
+class DetachableExecutor(ThreadPoolExecutor):
     """Threads that `shutdown` does not wait for, because one may be blocked by a disk forever."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

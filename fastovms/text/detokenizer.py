@@ -218,7 +218,7 @@ class WindowDetokenizer:
     def push(self, token_ids: Sequence[int]) -> str:
         self._window.extend(token_ids)
         text = self._decode(self._window)
-        self.starts = (self._standing(text[self._num_released :]),)
+        self.starts = (self._final_text(text[self._num_released :]),)
         piece = text[self._num_released : max(len(text) - self.HOLD_BACK, 0)]
         self._num_released += len(piece)
         self._held = text[self._num_released :]
@@ -234,7 +234,7 @@ class WindowDetokenizer:
         self.starts = ()
         return piece
 
-    def _standing(self, text: str) -> str:
+    def _final_text(self, text: str) -> str:
         """Returns the held-back text that is final, without replacement characters (U+FFFD) at its
         end that later tokens may still complete to a character."""
         whole = self._held.rstrip(REPLACEMENT)

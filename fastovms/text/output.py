@@ -15,7 +15,7 @@ from fastovms.params import Grammar, GrammarKind
 from fastovms.text.detokenizer import LocatingDetokenizer
 from fastovms.text.headed_messages import HeadedMessages, parse_messages
 from fastovms.text.parameters import CallChoice, Tool
-from fastovms.text.reasoning import ReasoningFormat, Tags, ThoughtTags, thoughts_before_calls
+from fastovms.text.reasoning import ReasoningFormat, ReasoningMarkup, Tags, reasoning_before_calls
 from fastovms.text.scanning import (
     CallArguments,
     CallBegin,
@@ -191,8 +191,8 @@ def call_grammar(
     calls = tool_format.grammar(choice)
     if reasoning_format is None:
         tree = calls
-    elif isinstance(reasoning_format.parse, ThoughtTags):
-        tree = thoughts_before_calls(
+    elif isinstance(reasoning_format.parse, ReasoningMarkup):
+        tree = reasoning_before_calls(
             reasoning_format.parse,
             calls,
             is_inside=opens_reasoning(reasoning_format, prompt),
@@ -243,18 +243,18 @@ class TaggedAnswer:
     """
 
     calls: TaggedCalls | None
-    thoughts: ThoughtTags | None
+    thoughts: ReasoningMarkup | None
     is_inside: bool
 
     def parse(self, scan: Scanner, out: PieceCollector) -> Incremental[None]:
         """Reads an answer to its end: reasoning, if it begins with it, and the rest."""
         loose: list[str] = []
         if self.thoughts is not None:
-            loose = yield from self._read_first_thought(scan, out, self.thoughts)
+            loose = yield from self._read_first_reasoning(scan, out, self.thoughts)
         if self.calls is not None and self.calls.bare:
             yield from self._read_bare_calls(scan, out, self.calls)
         begins = self.calls.begins if self.calls is not None else ()
-        stops = (*begins, *loose, *self._begins_of_thoughts)
+        stops = (*begins, *loose, *self._reasoning_begin_tags)
         if not stops:
             yield from scan.rest(out.content)
             return
@@ -265,10 +265,10 @@ class TaggedAnswer:
                 scan.put_back(found)
                 tags = yield from self._take_begin(scan)
                 assert tags is not None
-                yield from self._read_thought(scan, out, *tags)
+                yield from self._read_reasoning(scan, out, *tags)
 
     @property
-    def _begins_of_thoughts(self) -> list[str]:
+    def _reasoning_begin_tags(self) -> list[str]:
         """Returns the begin tags of reasoning, including those after the answer's begin tag. A tag
         that is the beginning of another one stands for both."""
         if self.thoughts is None or not self.thoughts.anywhere:
@@ -278,8 +278,8 @@ class TaggedAnswer:
             b for b in begins if not any(b != other and b.startswith(other) for other in begins)
         ]
 
-    def _read_first_thought(
-        self, scan: Scanner, out: PieceCollector, thoughts: ThoughtTags
+    def _read_first_reasoning(
+        self, scan: Scanner, out: PieceCollector, thoughts: ReasoningMarkup
     ) -> Incremental[list[str]]:
         """Reads reasoning, if it comes first, and returns the tags that count as markup in the rest
         even if unpaired."""
@@ -292,7 +292,7 @@ class TaggedAnswer:
             out.content(space)
             return loose
         begin, end = tags or ("", thoughts.pairs[0][1])
-        if not (yield from self._read_thought(scan, out, begin, end)):
+        if not (yield from self._read_reasoning(scan, out, begin, end)):
             loose.append(end)  # a call came before it
         elif thoughts.answer is not None and not thoughts.anywhere:
             space = yield from scan.space()
@@ -309,7 +309,7 @@ class TaggedAnswer:
                 return tags
         return None
 
-    def _read_thought(
+    def _read_reasoning(
         self, scan: Scanner, out: PieceCollector, begin: str, end: str
     ) -> Incremental[bool]:
         """Reads reasoning to its end tag, or to the end of the text. A tool call within it ends it;
@@ -378,7 +378,7 @@ def output_parser(
             return IncrementalParser(parse, tools)
     answer = TaggedAnswer(
         calls if isinstance(calls, TaggedCalls) else None,
-        thoughts if isinstance(thoughts, ThoughtTags) else None,
+        thoughts if isinstance(thoughts, ReasoningMarkup) else None,
         is_inside,
     )
     return IncrementalParser(answer.parse, tools)
@@ -411,7 +411,9 @@ def leaves_reasoning_open(reasoning_format: ReasoningFormat, answer: str) -> boo
     at = answer.rfind(reasoning_format.begin)
     form = reasoning_format.parse
     ends = (
-        [end for _, end in form.pairs] if isinstance(form, ThoughtTags) else reasoning_format.tags
+        [end for _, end in form.pairs]
+        if isinstance(form, ReasoningMarkup)
+        else reasoning_format.tags
     )
     rest = answer[at + len(reasoning_format.begin) :]
     return at >= 0 and not any(end in rest for end in ends)

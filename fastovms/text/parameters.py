@@ -142,14 +142,14 @@ class Parameter(NamedTuple):
         """Whether any text is a value: the schema is empty, or allows any string or also values of
         another type that is neither a list nor an object."""
         if self.types == ANY_TYPE:
-            return _asks_nothing(self.schema)
+            return _has_only_type(self.schema)
         choices = self.schema.get("anyOf", self.schema.get("oneOf", ()))
         rest = {k: v for k, v in self.schema.items() if k not in ("anyOf", "oneOf")}
         return (
             self.types > _ONLY_STRING
             and not self.types & {"array", "object"}
-            and _asks_nothing(rest)
-            and all(isinstance(choice, Mapping) and _asks_nothing(choice) for choice in choices)
+            and _has_only_type(rest)
+            and all(isinstance(choice, Mapping) and _has_only_type(choice) for choice in choices)
         )
 
     @property
@@ -358,7 +358,7 @@ class _Members:
                 self.others.setdefault("", []).append(others)
 
 
-def _asks_nothing(schema: Schema) -> bool:
+def _has_only_type(schema: Schema) -> bool:
     """Returns whether a schema has no keyword except a type."""
     return schema.keys() <= _ANNOTATIONS
 

@@ -21,14 +21,14 @@ from fastovms.grammar_tree import (
     optional,
 )
 from fastovms.text.headed_messages import HeadedMessages
-from fastovms.text.tools.tool_format import FormatRow, Formats, first_taught
+from fastovms.text.tools.tool_format import FormatRow, Formats, first_shown_format
 
 Tags = tuple[str, str]
 """A pair of tags that begin and end a section."""
 
 
 @dataclass(frozen=True, slots=True)
-class ThoughtTags:
+class ReasoningMarkup:
     """The reasoning tags of a model family.
 
     Attributes:
@@ -65,7 +65,7 @@ class ReasoningFormat:
 
     name: str
     tags: tuple[str, ...]
-    parse: ThoughtTags | HeadedMessages
+    parse: ReasoningMarkup | HeadedMessages
     begin: str
     before_answer: Node
     rest: Node
@@ -77,7 +77,7 @@ class ReasoningFormat:
     def sections(self) -> tuple[Tags, ...]:
         """The texts that begin and end a section of reasoning, the form in which a prompt begins
         one first."""
-        if isinstance(self.parse, ThoughtTags):
+        if isinstance(self.parse, ReasoningMarkup):
             return self.parse.pairs
         return ((self.begin, self.closing),)
 
@@ -106,14 +106,14 @@ def think_format(
     aliases: tuple[str, ...] = (),
     marks: tuple[tuple[str, ...], ...] = (),
 ) -> FormatRow:
-    """Returns the row of a format of reasoning between tags; see `ThoughtTags`. `is_assumed` says
-    whether answers begin within reasoning unless the prompt has ended it."""
+    """Returns the row of a format of reasoning between tags; see `ReasoningMarkup`. `is_assumed`
+    says whether answers begin within reasoning unless the prompt has ended it."""
     begin, end = pairs[0]
     thoughts = one_of(*[in_order(Tag(its_begin), Until(its_end)) for its_begin, its_end in pairs])
     found = ReasoningFormat(
         name,
         tags=tuple(dict.fromkeys(tag for pair in (*pairs, answer or ()) for tag in pair)),
-        parse=ThoughtTags(tuple(pairs), answer, anywhere),
+        parse=ReasoningMarkup(tuple(pairs), answer, anywhere),
         begin=begin.rstrip(),
         before_answer=optional(in_order(thoughts, _BLANK_LINES)),
         rest=in_order(Until(end), _BLANK_LINES),
@@ -123,8 +123,8 @@ def think_format(
     return FormatRow(name, found, marks, aliases)
 
 
-def thoughts_before_calls(
-    thoughts: ThoughtTags, calls: Node, *, is_inside: bool, is_required: bool, is_strict: bool
+def reasoning_before_calls(
+    thoughts: ReasoningMarkup, calls: Node, *, is_inside: bool, is_required: bool, is_strict: bool
 ) -> Node:
     """Returns the grammar of tool calls, optionally after reasoning.
 
@@ -247,5 +247,5 @@ REASONING_FORMAT_ALIASES: Final = REASONING_FORMATS.aliases
 def detect_reasoning_format(template: str) -> ReasoningFormat | None:
     """Returns the format of reasoning that a chat template, given as its source, supports; the
     first match wins; None = none."""
-    name = first_taught(_BY_RANK, template)
+    name = first_shown_format(_BY_RANK, template)
     return None if name is None else REASONING_FORMATS[name]

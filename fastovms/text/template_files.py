@@ -20,7 +20,7 @@ from fastovms.text.budget import FULL, Budget, Limits
 from fastovms.text.sandbox import Sandbox, make_environment
 from fastovms.text.template import ChatTemplate, PreparedTemplate
 from fastovms.text.template_forms import TRIED_TOOL, find_form
-from fastovms.text.template_messages import FoundForm
+from fastovms.text.template_messages import ProbedForm
 
 DEFAULT: Final = "default"
 TOOL_USE: Final = "tool_use"
@@ -290,13 +290,13 @@ def _forms(
     budget: Budget,
     cache: DiskCache,
     key: str,
-) -> Sequence[FoundForm]:
+) -> Sequence[ProbedForm]:
     """Returns the forms of the templates without and with tools, from the cache if possible."""
     entry = cache.find("template", key)
     if entry is not None:
         try:
             data = (entry / _FORMS_FILE).read_bytes()
-            return msgspec.json.decode(data, type=tuple[FoundForm, FoundForm])
+            return msgspec.json.decode(data, type=tuple[ProbedForm, ProbedForm])
         except (OSError, msgspec.DecodeError):
             cache.discard(entry)
     with budget.of(_PROBES):

@@ -26,8 +26,8 @@ from fastovms.text.template_messages import (
     SPEAKERS,
     SYSTEM,
     USER,
-    FoundForm,
     Message,
+    ProbedForm,
     TemplateForm,
     adapt,
 )
@@ -72,7 +72,7 @@ NOT_KEPT: Final = "not kept"
 OUTCOMES: Final = (SHOWN, ADAPTED, SHOWN_AS_TEXT, NOT_KEPT)
 
 
-def _says(role: str, number: int) -> Message:
+def _marked_message(role: str, number: int) -> Message:
     return {"role": role, "content": f"mark{number}mark"}
 
 
@@ -92,7 +92,7 @@ def _calls(*numbers: int, content: str | None = None, arguments: object = "") ->
 
 
 def _result(number: int, of: int) -> Message:
-    return {**_says("tool", number), "tool_call_id": f"call-of-another-server-{of}"}
+    return {**_marked_message("tool", number), "tool_call_id": f"call-of-another-server-{of}"}
 
 
 _SWITCHES: Final = {
@@ -105,10 +105,10 @@ _SWITCHES: Final = {
 """Variables by which templates keep the reasoning of earlier turns."""
 
 _THINKS: Final = {"reasoning_content": "thought1thought"}
-_U1, _U2, _U3 = (_says("user", number) for number in (11, 12, 13))
-_A1, _A2 = (_says("assistant", number) for number in (21, 22))
-_S1, _S2 = (_says("system", number) for number in (31, 32))
-_D1, _D2 = (_says("developer", number) for number in (41, 42))
+_U1, _U2, _U3 = (_marked_message("user", number) for number in (11, 12, 13))
+_A1, _A2 = (_marked_message("assistant", number) for number in (21, 22))
+_S1, _S2 = (_marked_message("system", number) for number in (31, 32))
+_D1, _D2 = (_marked_message("developer", number) for number in (41, 42))
 _CALL, _R1, _R2 = _calls(51), _result(61, 51), _result(62, 52)
 _CUT, _LIST = '{"place": "mark51mark', '["mark51mark", 2]'
 
@@ -246,7 +246,7 @@ def find_form(
     render: Render,
     tools: Sequence[Message],
     clock: Callable[[], float] = time.thread_time,
-) -> FoundForm:
+) -> ProbedForm:
     """Finds the form of a template. After `_MAX_SECONDS` the search ends, and the rest of the form
     keeps its defaults.
 
@@ -267,7 +267,7 @@ def find_form(
     finder.find_surroundings(source)
     for row in _ROWS:
         finder.find(row)
-    return FoundForm(finder.form, {row.name: finder.outcome(row) for row in _ROWS})
+    return ProbedForm(finder.form, {row.name: finder.outcome(row) for row in _ROWS})
 
 
 class _Finder:
@@ -382,7 +382,11 @@ class _Finder:
 
     def _knows(self, role: str) -> bool:
         stranger = _ECHOED if role == ANY_ROLE else role
-        text = self._raw([_U1, _says(stranger, 12), _U3]) if not self.form.content_parts else ""
+        text = (
+            self._raw([_U1, _marked_message(stranger, 12), _U3])
+            if not self.form.content_parts
+            else ""
+        )
         return "mark12mark" in text
 
     def _is_echoed(self, history: Sequence[Message]) -> bool:

@@ -205,7 +205,7 @@ class _Turns:
         turn["content"] = join_text(turn.get("content"))
         role = turn.get("role")
         if role in SPEAKERS:
-            self._speak(turn, place)
+            self._add_instructions(turn, place)
         elif role == "assistant":
             self._answer(turn, place, is_last=is_last)
         elif role in ("tool", STRAY):
@@ -229,7 +229,7 @@ class _Turns:
             self._turns = [_in_parts(turn, form) for turn in self._turns]
         return Adapted(self._turns, [_warning(*found) for found in self._places.items()])
 
-    def _speak(self, turn: Turn, place: str) -> None:
+    def _add_instructions(self, turn: Turn, place: str) -> None:
         """Adds a message of the system or the developer."""
         form, role = self._form, turn["role"]
         way = form.later if self._is_begun else form.leading
@@ -454,7 +454,7 @@ def _json_call(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundForm:
+class ProbedForm:
     """The form of a template and the matrix of results.
 
     Attributes:

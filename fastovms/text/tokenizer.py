@@ -152,7 +152,7 @@ def build_token_table(
     pieces = [_sentencepiece_bytes(data) for data in raw]
     misread = {i for i, data in enumerate(raw) if _MISREAD_TOKEN.fullmatch(data)}
     samples = _all_samples(probes, range(len(raw)), decode)
-    if _is_right(table := TokenTable(raw, special_token_ids), samples):
+    if _is_correct(table := TokenTable(raw, special_token_ids), samples):
         return table  # byte-level BPE: the vocabulary holds the bytes themselves
     if misread:
         probes = [[i for i in token_ids if i not in misread] for token_ids in probes]
@@ -160,12 +160,12 @@ def build_token_table(
         samples = _all_samples(probes, tried, decode)
     for strip_leading_space in (True, False):  # Llama 2 and Mistral 7B; Gemma
         table = TokenTable(pieces, special_token_ids, strip_leading_space)
-        if _is_right(table, samples):
+        if _is_correct(table, samples):
             return table
     return None
 
 
-def _is_right(table: TokenTable, samples: Iterable[_DecodedText]) -> bool:
+def _is_correct(table: TokenTable, samples: Iterable[_DecodedText]) -> bool:
     skipping = table.skipping_special_tokens()
     return all(
         table.decode(sample.token_ids) == sample.text

@@ -21,7 +21,7 @@ from fastovms.api.endpoint import (
     read_metadata,
     warning_headers,
 )
-from fastovms.api.prepare import passed_over
+from fastovms.api.prepare import ignored_parts_warning
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request
 from tests.fakes import make_request
@@ -185,7 +185,7 @@ def test_id_that_no_header_can_hold_is_refused(text: str) -> None:
     ("warnings", "header"),
     [
         ([], None),
-        (passed_over(["tools[0] of type x"]),
+        (ignored_parts_warning(["tools[0] of type x"]),
          '299 - "passed over, as this server does not have it: tools[0] of type x"'),
         (["a is not done", 'nor "b\\"'], "299 - \"a is not done; nor 'b'\""),
         (["x" * 2000], f'299 - "{"x" * 1000}"'),

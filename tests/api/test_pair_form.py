@@ -13,7 +13,7 @@ import pytest
 
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
-from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
+from fastovms.backends.engine_thread import ActiveEngines, ComputeTurn
 from fastovms.config import EngineConfig
 from fastovms.errors import InvalidField
 from fastovms.params import Task
@@ -145,7 +145,7 @@ async def test_scores_are_those_of_the_cards_program(reranker, instruct):
     engine = EngineConfig(plugin_config={"INFERENCE_PRECISION_HINT": "f32"})
     model = ModelConfig(reranker, ("m",), engine)
     closes = []
-    served = load(model, read_info(reranker, name="m"), ComputeTurn(WorkingEngines()), closes)
+    served = load(model, read_info(reranker, name="m"), ComputeTurn(ActiveEngines()), closes)
     served.backend.start()
     query, documents = "Where is the river?", ["The river is here", "a", "Once upon a time\n\nthey"]
     try:

@@ -468,15 +468,15 @@ def test_idle_model_leaves_after_its_time_if_there_is_one() -> None:
     stays = residency("a")
     load(stays, "a", 0)
     stays.release("a", 5)
-    assert stays.seconds_to_leave("a", 6) is None
+    assert stays.seconds_to_unload("a", 6) is None
     models = residency("a", idle_unload=10)
     load(models, "a", 0)
     assert models.wake_at(5) is None
-    assert models.seconds_to_leave("a", 5) == 10
+    assert models.seconds_to_unload("a", 5) == 10
     models.release("a", 5)
     assert models.wake_at(6) == 15
-    assert models.seconds_to_leave("a", 6) == 9
-    assert models.seconds_to_leave("a", 16) == 0
+    assert models.seconds_to_unload("a", 6) == 9
+    assert models.seconds_to_unload("a", 16) == 0
     assert models.next_move(14.9) is None
     assert models.next_move(15) == Move(UNLOAD, "a")
 
@@ -531,7 +531,7 @@ def test_models_of_a_group_are_loaded_and_unloaded_together() -> None:
     assert models.next_move(1) is None
     models.release("a", 2)
     assert models.next_move(61.5) is None  # b is idle for 60 s, its group is not
-    assert [models.seconds_to_leave(name, 2) for name in ("a", "b")] == [60, 60]
+    assert [models.seconds_to_unload(name, 2) for name in ("a", "b")] == [60, 60]
     for name in ("a", "b"):
         assert models.next_move(62) == Move(UNLOAD, name)
         models.unloaded()
@@ -605,7 +605,7 @@ def test_permanent_models_make_no_room_and_do_not_count() -> None:
     assert models.next_move(1) == Move(LOAD, "b")
     models.loaded(1)
     models.stop_waiting("b")
-    assert models.seconds_to_leave("stays", 1) is None
+    assert models.seconds_to_unload("stays", 1) is None
     assert models.next_move(1000) == Move(UNLOAD, "b")
     models.check()
 

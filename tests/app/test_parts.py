@@ -23,7 +23,7 @@ from fastovms.server_config import DEMO_MODEL, BatchConfig, FilesConfig
 from fastovms.state.sqlite.database import UnusableFile
 from fastovms.state.sqlite.location import AwaitedFile
 from fastovms.state.state_store import StateStore
-from fastovms.system.threads import LastWaits
+from fastovms.system.threads import ShutdownWaits
 from tests.paths import ROOT
 from tests.real_server import NAME, PROMPT, Server, start_server, stop_server
 from tests.test_extensions import install
@@ -213,7 +213,7 @@ async def begun(parts: Parts, api: Any) -> list[str]:
     assert parts._beginning is not None
     await parts._beginning
     names = list(parts._running)
-    await parts.close(LastWaits(10.0))
+    await parts.close(ShutdownWaits(10.0))
     return names
 
 

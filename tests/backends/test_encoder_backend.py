@@ -10,7 +10,7 @@ import numpy as np
 import openvino_genai
 import pytest
 
-from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
+from fastovms.backends.engine_thread import ActiveEngines, ComputeTurn
 from fastovms.config import EncoderConfig, EngineConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, Overloaded
 from fastovms.params import Task
@@ -307,7 +307,7 @@ POOLING = openvino_genai.TextEmbeddingPipeline.PoolingType
 async def encode(directory, config: EncoderConfig, make_texts):
     info = read_info(directory, name="tiny")
     engine = EngineConfig(plugin_config=EXACT)
-    backend, texts = load_encoder(directory, info, engine, config, ComputeTurn(WorkingEngines()))
+    backend, texts = load_encoder(directory, info, engine, config, ComputeTurn(ActiveEngines()))
     backend.start()
     try:
         return (await backend.encode(make_texts(texts), "me")).rows

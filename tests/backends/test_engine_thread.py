@@ -19,13 +19,13 @@ from fastovms.backends.engine_thread import (
     MIN_SLICE,
     SLICE_SHARE,
     Abort,
+    ActiveEngines,
     Close,
     Command,
     ComputeTurn,
     RequestsInFlight,
     StepReport,
     Submit,
-    WorkingEngines,
     run_engine,
     start_thread,
 )
@@ -41,7 +41,7 @@ from fastovms.params import (
 
 
 def test_watchers_get_the_number_of_working_engines() -> None:
-    engines = WorkingEngines()
+    engines = ActiveEngines()
     engines.begin()
     first: list[int] = []
     second: list[int] = []
@@ -56,7 +56,7 @@ def test_watchers_get_the_number_of_working_engines() -> None:
 
 
 def test_a_wait_for_rest_ends_when_no_engine_works() -> None:
-    engines = WorkingEngines()
+    engines = ActiveEngines()
     assert engines.wait_for_rest(0)
     engines.begin()
     assert not engines.wait_for_rest(0)
@@ -95,11 +95,11 @@ class Worker:
 
 
 @pytest.fixture
-def engines() -> WorkingEngines:
-    return WorkingEngines()
+def engines() -> ActiveEngines:
+    return ActiveEngines()
 
 
-def make(engines: WorkingEngines, num_working: int = 1) -> ComputeTurn:
+def make(engines: ActiveEngines, num_working: int = 1) -> ComputeTurn:
     turn = ComputeTurn(engines)
     turn.add_encoder()
     for _ in range(num_working):

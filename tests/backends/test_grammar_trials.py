@@ -21,9 +21,9 @@ from fastovms.parts.grammars.trials import (
     GuardedGrammars,
     RefusedGrammars,
     SmallVocabulary,
-    TakesLonger,
     Trial,
     TrialLanes,
+    TrialTimeout,
     Verdict,
     digest_of,
     guard_compiler,
@@ -155,12 +155,12 @@ def test_one_process_answers_one_grammar_after_another() -> None:
     assert start.started[0].killed.is_set()
 
 
-def ending(fate: str) -> Callable[[str], Verdict]:
+def ending(exit_description: str) -> Callable[[str], Verdict]:
     """Ends by what is bad."""
 
     def answer(source: str) -> Verdict:
         if source == "bad":
-            raise ArithmeticError(fate)
+            raise ArithmeticError(exit_description)
         return Verdict()
 
     return answer
@@ -170,7 +170,7 @@ MUCH, SLOW = "it is too much for the compiler", "it takes too long to compile"
 
 
 @pytest.mark.parametrize(
-    ("fate", "verdict"),
+    ("exit_description", "verdict"),
     [
         ("SIGSEGV", Verdict(MUCH, has_died=True)),
         ("SIGABRT", Verdict(MUCH, has_died=True)),
@@ -179,8 +179,8 @@ MUCH, SLOW = "it is too much for the compiler", "it takes too long to compile"
         ("SIGALRM", Verdict(SLOW, is_slow=True, is_certain=False)),  # by the clock
     ],
 )
-def test_a_process_that_dies_is_replaced_at_once(fate: str, verdict: Verdict) -> None:
-    start = Starter(ending(f"was ended by {fate}"))
+def test_a_process_that_dies_is_replaced_at_once(exit_description: str, verdict: Verdict) -> None:
+    start = Starter(ending(f"was ended by {exit_description}"))
     trial = Trial(start, timeout=60)
     assert ask(trial, "bad") == verdict
     assert len(start.started) == 2
@@ -258,7 +258,7 @@ class FakeLane:
         self.seen.append(grammar.source)
         if grammar.source.startswith("slow"):
             if not is_last:
-                raise TakesLonger
+                raise TrialTimeout
             self.may_go_on.wait()
         if grammar.source == "bad":
             raise UnusableGrammar(grammar, "it is bad")

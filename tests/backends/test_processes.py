@@ -75,7 +75,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ("end", "fate"),
+    ("end", "exit_description"),
     [
         ("receive(connection)", "has ended with code 0"),
         ("1 / 0", "has ended with code 1"),
@@ -83,7 +83,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL"),
     ],
 )
-def test_child_receives_messages_and_ends_with_its_fate(start, end: str, fate: str) -> None:
+def test_child_receives_messages_and_ends_with_its_fate(
+    start, end: str, exit_description: str
+) -> None:
     child = start(end)
     numbers = np.arange(100_000)
     send(child.connection, {"numbers": numbers})
@@ -91,7 +93,7 @@ def test_child_receives_messages_and_ends_with_its_fate(start, end: str, fate: s
     assert (answer["numbers"] == numbers).all()
     assert (arguments, leads_a_group) == (["x", "y"], True)
     child.connection.close()
-    assert child.wait() == fate
+    assert child.wait() == exit_description
 
 
 def test_child_that_does_not_end_is_killed(start, monkeypatch: pytest.MonkeyPatch) -> None:

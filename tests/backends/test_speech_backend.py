@@ -17,7 +17,7 @@ import numpy as np
 import openvino_genai as genai
 import pytest
 
-from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
+from fastovms.backends.engine_thread import ActiveEngines, ComputeTurn
 from fastovms.config import EngineConfig
 from fastovms.errors import (
     BackendUnavailable,
@@ -53,10 +53,10 @@ class Sound:
         return self.samples[start : start + count]
 
 
-def load(engines: WorkingEngines | None = None, **config: object) -> WhisperBackend:
+def load(engines: ActiveEngines | None = None, **config: object) -> WhisperBackend:
     directory = whisper_dir()
     info = read_info(directory, name="whisper")
-    turn = ComputeTurn(engines or WorkingEngines())
+    turn = ComputeTurn(engines or ActiveEngines())
     return load_whisper(directory, info, EngineConfig(**config), turn)
 
 
@@ -237,7 +237,7 @@ def test_a_broken_model_is_refused(tmp_path) -> None:
     (tmp_path / "openvino_decoder_model.bin").write_bytes(b"")
     info = read_info(tmp_path, name="whisper")
     with pytest.raises(ConfigurationError, match="cannot be loaded"):
-        load_whisper(tmp_path, info, EngineConfig(), ComputeTurn(WorkingEngines()))
+        load_whisper(tmp_path, info, EngineConfig(), ComputeTurn(ActiveEngines()))
     (tmp_path / "openvino_decoder_model.bin").unlink()
     with pytest.raises(ConfigurationError, match=r"it has no openvino_decoder_model\.bin"):
         read_info(tmp_path, name="whisper")
@@ -252,7 +252,7 @@ def state_of(pid: int) -> str:
 
 
 async def test_the_process_is_stopped_while_an_engine_makes_a_step() -> None:
-    engines = WorkingEngines()
+    engines = ActiveEngines()
     backend = await asyncio.to_thread(load, engines)
     backend.start()
     turn = backend._turn

@@ -29,7 +29,7 @@ from fastovms.parts.batches.records import (
     open_output,
     parse_line,
     read_lines,
-    unasked_line,
+    skipped_line,
     usage_of,
 )
 from fastovms.system.threads import DiskThreads
@@ -89,7 +89,7 @@ def test_result_line_has_the_response_or_the_error() -> None:
     assert line.count(b"\n") == 1
     response = {"status_code": 200, "request_id": "r", "body": {"a": 1}}
     assert json.loads(line) == {"id": "i", "custom_id": "c\n", "response": response, "error": None}
-    told = json.loads(unasked_line("i", "c", EXPIRED))
+    told = json.loads(skipped_line("i", "c", EXPIRED))
     assert (told["response"], told["error"]["code"]) == (None, "batch_expired")
 
 
@@ -150,7 +150,7 @@ def test_fault_of_the_server_is_reported_without_secrets(
     folder, error: Exception, told: str
 ) -> None:
     record = new_record()
-    BatchFaults(record, folder).blame(error)
+    BatchFaults(record, folder).fail_with(error)
     [fault] = record.errors
     assert fault.code == "server_error"
     assert fault.message == f"the batch could not go on: {told}"
@@ -317,7 +317,7 @@ async def fill(paths: ResultPaths) -> None:
     log.add(1, "a", BAD)
     await log.flush()
     log.add(2, "b", GOOD)
-    log.add_unasked(3, "c", CANCELLED)
+    log.add_skipped(3, "c", CANCELLED)
     await log.flush()
     log.sync()
     await log.close()

@@ -18,13 +18,13 @@ from fastovms.parts.batches import runner as line_runner
 from fastovms.parts.batches.endpoints import refuse_line
 from fastovms.parts.batches.input import InputChecker, InputRules, LineSlots
 from fastovms.parts.batches.records import (
-    AskLater,
     BatchLine,
     BatchRecord,
     BatchStatus,
     LineAnswer,
     ResultLog,
     ResultPaths,
+    RetryLater,
     parse_line,
 )
 from fastovms.parts.batches.runner import (
@@ -111,13 +111,13 @@ async def test_line_of_an_unknown_path_is_refused() -> None:
 )
 async def test_unavailable_answer_is_asked_again_later(status, headers, seconds) -> None:
     site = Site(Response(status, headers=headers))
-    assert await site.caller().ask(line(), "") == AskLater(seconds)
+    assert await site.caller().ask(line(), "") == RetryLater(seconds)
 
 
 async def test_answer_of_a_failed_engine_is_asked_again() -> None:
     site = Site(Response(500, b"{}"), Response(500, b"{}"))
     assert (await site.caller().ask(line(), "")).status == 500
-    assert await site.caller(has_failed=lambda: True).ask(line(), "") == AskLater(1.0)
+    assert await site.caller(has_failed=lambda: True).ask(line(), "") == RetryLater(1.0)
 
 
 # Lines run until all are done, each once.
@@ -143,11 +143,11 @@ class Work:
         self.is_open = True
         self.most_at_once = 0
 
-    async def ask(self, line: BatchLine) -> LineAnswer | AskLater:
+    async def ask(self, line: BatchLine) -> LineAnswer | RetryLater:
         self.asked.append(line.custom_id)
         self.most_at_once = max(self.most_at_once, self.slots.num_used)
         await asyncio.sleep(0)
-        return LineAnswer(200, "r", b"{}") if self.is_open else AskLater(0.001)
+        return LineAnswer(200, "r", b"{}") if self.is_open else RetryLater(0.001)
 
     async def run(self) -> None:
         log = ResultLog(self.paths, "k", NUM_LINES, self.threads)
@@ -504,15 +504,15 @@ async def test_cancelled_batch_ends_when_no_file_can_be_written(
     server, monkeypatch, caplog
 ) -> None:
     async def fail(*_) -> None:
-        held_up.set()
+        storing_failed.set()
         raise OSError("full")
 
-    held_up = asyncio.Event()
+    storing_failed = asyncio.Event()
     record = new_record()
     run = server.run(record)
     monkeypatch.setattr(run, "_run_lines", fail)
     task = asyncio.ensure_future(run.drive())
-    await held_up.wait()
+    await storing_failed.wait()
     monkeypatch.setattr(records, "_RETRY_DELAY", 0.0)
     await run.cancel()
     async with asyncio.timeout(60):

@@ -502,7 +502,7 @@ def test_single_local_model_is_compiled_while_the_server_is_imported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: list[str], is_ahead: bool
 ) -> None:
     found: list[object] = []
-    monkeypatch.setattr(compiling, "CompileAhead", found.append)
+    monkeypatch.setattr(compiling, "EarlyCompilation", found.append)
     monkeypatch.setattr(app, "serve", lambda config, log, ahead, sockets: None)
     main(["serve", *line, "--port", "0", "--model-repository-path", str(tmp_path)])
     assert len(found) == is_ahead

@@ -19,7 +19,7 @@ from fastovms.engine.engine import Engine
 from fastovms.engine.step_costs import StepCosts
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
 from fastovms.parts.drafts.draft_model import AUTOMATIC_CONFIDENCE, DraftModel
-from fastovms.parts.drafts.draft_policy import DraftPolicy, WantedDraft
+from fastovms.parts.drafts.draft_policy import DraftPolicy, DraftRequest
 from tests.engine.engines import Texts, drafted_engine, greedy, run, texts
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily, next_token
 from tests.engine.random_operations import RandomOperations
@@ -130,7 +130,7 @@ class CheckedDraftModel(DraftModel):
     num_drafts = 0
     least_free = 1000
 
-    def propose(self, wanted: Iterable[WantedDraft]) -> None:
+    def propose(self, wanted: Iterable[DraftRequest]) -> None:
         wanted = list(wanted)
         super().propose(wanted)
         self.check()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastovms.engine.blocks import BlockManager
-from fastovms.engine.engine import Engine, SequenceMaker
+from fastovms.engine.engine import Engine, SequenceFactory
 from fastovms.engine.extensions import EngineExtensions
 from fastovms.engine.model.kv_cache import MAX_DRAFT_STATE_BYTES, States
 from fastovms.errors import RequestError
@@ -32,10 +32,10 @@ PROMPT = [1, 2, 3]
 
 
 @pytest.fixture
-def maker() -> SequenceMaker:
+def maker() -> SequenceFactory:
     blocks = BlockManager(5, 4, enable_prefix_caching=False)
     extensions = EngineExtensions(searches=BeamSearches)
-    return SequenceMaker(
+    return SequenceFactory(
         blocks, max_model_len=20, max_num_seqs=4, extensions=extensions, new_seed=lambda: 7
     )
 
@@ -44,7 +44,7 @@ def request(prompt: list[int] = PROMPT, **params: Any) -> GenerationRequest:
     return GenerationRequest("r", prompt, SamplingParams(**params))
 
 
-def test_samples_share_a_prompt_and_draw_otherwise(maker: SequenceMaker) -> None:
+def test_samples_share_a_prompt_and_draw_otherwise(maker: SequenceFactory) -> None:
     first, *others = maker.make(request(n=3, max_tokens=5))
     assert [sample.parent for sample in others] == [first, first]
     assert [sample.index for sample in (first, *others)] == [0, 1, 2]
@@ -55,7 +55,7 @@ def test_samples_share_a_prompt_and_draw_otherwise(maker: SequenceMaker) -> None
     assert again.seq_id == 3
 
 
-def test_samples_have_tokens_and_processors_of_their_own(maker: SequenceMaker) -> None:
+def test_samples_have_tokens_and_processors_of_their_own(maker: SequenceFactory) -> None:
     asked = replace(request(n=2, repetition_penalty=1.5), generated_token_ids=(4, 5))
     first, second = maker.make(asked)
     assert first.token_ids == second.token_ids == array("q", [*PROMPT, 4, 5])
@@ -77,7 +77,7 @@ def test_samples_have_tokens_and_processors_of_their_own(maker: SequenceMaker) -
     ],
 )
 def test_search_that_could_never_run_is_refused(
-    maker: SequenceMaker, width: int, num_prompt_tokens: int, message: str
+    maker: SequenceFactory, width: int, num_prompt_tokens: int, message: str
 ) -> None:
     search = request(list(range(num_prompt_tokens)), beam_search=BeamSearch(width))
     with pytest.raises(RequestError, match=message):

@@ -63,7 +63,7 @@ def test_blocks_of_adapters_are_kept_and_those_of_salts_are_not(tmp_path: Path) 
 
 def test_unknown_costs_are_measured_by_reading() -> None:
     policy = ReadingPolicy()
-    assert policy.pays(1, 10**9)
+    assert policy.is_worth_reading(1, 10**9)
     policy.learn_computed(63, 1.0)  # too few to tell
     assert policy.computing_seconds(100) is None
     assert policy.patience(100) == 5
@@ -73,8 +73,8 @@ def test_reading_policy_takes_the_faster_way() -> None:
     policy = ReadingPolicy()
     policy.learn_computed(1000, 1.0)
     policy.learn_read(10**6, 1.0)
-    assert policy.pays(1000, 900_000)
-    assert not policy.pays(1000, 1_100_000)
+    assert policy.is_worth_reading(1000, 900_000)
+    assert not policy.is_worth_reading(1000, 1_100_000)
     assert policy.patience(3000) == 3
     assert policy.patience(30) == 0.5
 
@@ -83,7 +83,7 @@ def test_a_disk_that_was_slow_once_is_tried_again() -> None:
     policy = ReadingPolicy()
     policy.learn_computed(1000, 1.0)
     policy.learn_read(10**6, 5.0)
-    answers = [policy.pays(1000, 10**6) for _ in range(30)]
+    answers = [policy.is_worth_reading(1000, 10**6) for _ in range(30)]
     assert not any(answers[:10])
     assert answers[-1]
 
@@ -195,7 +195,7 @@ def test_a_disk_that_hangs_is_not_waited_for(
 def test_prompt_that_comes_while_the_reader_is_stuck_does_not_wait(
     path: Path, go_on: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ReadingPolicy, "pays", lambda *_: True)
+    monkeypatch.setattr(ReadingPolicy, "is_worth_reading", lambda *_: True)
     with stored_engine(path, num_blocks=200) as engine:
         engine.prefixes.add(request("a", PROMPT))
         engine.fire_timers()
@@ -264,7 +264,7 @@ def test_random_operations_with_stored_prefixes_give_correct_texts(
         return read(directory, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(BlockDirectory, "read", slow)
-    monkeypatch.setattr(ReadingPolicy, "pays", lambda *_: True)
+    monkeypatch.setattr(ReadingPolicy, "is_worth_reading", lambda *_: True)
     num_blocks = rng.randrange(66, 140)
     expected: dict[str, list[int]] = {}
     texts: dict[str, list[int]] = defaultdict(list)

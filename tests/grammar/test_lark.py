@@ -9,8 +9,8 @@ import pytest
 from fastovms.grammar.lark import (
     MAX_LENGTH,
     FreeText,
-    Irregular,
     LarkWriter,
+    NotRegular,
     lark_regex,
     unmatchable_rule,
 )
@@ -72,7 +72,7 @@ CHANGE = "*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-a\n+b\n*** End P
 )  # fmt: skip
 def test_regular_grammar_becomes_an_expression(source, matched, others):
     if matched is None:
-        with pytest.raises(Irregular):
+        with pytest.raises(NotRegular):
             lark_regex(source)
         return
     expression = lark_regex(source)

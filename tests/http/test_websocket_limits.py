@@ -35,7 +35,7 @@ class SocketBench(Bench):
         self.received: list[bytes | mmap] = []
         self.sockets: list[WebSocket] = []
         self.state.dispatcher._router.add("GET", "/socket", self.socket)
-        self.state.frame_turnstile._clock = self.clock
+        self.state.frame_limiter._clock = self.clock
 
     def clock(self) -> float:
         self.now += PASS_SECONDS / PER_PASS

@@ -95,7 +95,7 @@ async def test_large_bodies_are_read_in_several_passes_and_in_turn() -> None:
     num_at_once = round(PASS_SECONDS / READ_SECONDS)
     transports = [bench.connect() for _ in range(2 * num_at_once + 5)]
     whole = post(b"x" * 500_000, target="/slow/large")
-    assert bench.state.read_turnstile.is_open
+    assert bench.state.read_limiter.is_open
     bench.now += PASS_SECONDS
     for transport in transports:
         transport.receive(whole[:300_000])
@@ -115,7 +115,7 @@ async def test_large_bodies_are_read_in_several_passes_and_in_turn() -> None:
 async def test_small_request_begins_before_a_large_body_is_read() -> None:
     bench = SlowBench()
     large, small = bench.connect(), bench.connect()
-    assert bench.state.read_turnstile.is_open
+    assert bench.state.read_limiter.is_open
     bench.now += PASS_SECONDS
     large.receive(post(b"x" * 500_000)[:300_000])
     small.receive(post(b"x", target="/slow/small"))

@@ -18,8 +18,8 @@ import pytest
 from PIL import Image as pillow
 
 from fastovms.api.image_parts import (
-    GivenImages,
     ImageSource,
+    RequestImages,
     check_tags,
     image_tag,
     renumbered,
@@ -346,13 +346,13 @@ async def test_image_beyond_max_images_is_refused() -> None:
 
 def test_given_images_are_limited() -> None:
     sources = [ImageSource("x", f"part[{index}]") for index in range(3)]
-    images = GivenImages(2)
+    images = RequestImages(2)
     assert [images.add(source) for source in sources[:2]] == [image_tag(0), image_tag(1)]
     with pytest.raises(InvalidField, match="one image too many: a request may have 2") as error:
         images.add(sources[2])
     assert error.value.param == "part[2]"
     assert images.sources == sources[:2]
-    unbounded = GivenImages(None)
+    unbounded = RequestImages(None)
     assert [unbounded.add(source) for source in sources][-1] == image_tag(2)
 
 

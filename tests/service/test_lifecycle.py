@@ -27,7 +27,7 @@ from fastovms.service.lifecycle import (
     cors_policy,
     gates_for,
 )
-from fastovms.system.threads import LastWaits
+from fastovms.system.threads import ShutdownWaits
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.fakes import ByteTokenizer, FakeBackend
 
@@ -281,7 +281,7 @@ class Run:
                 http,
                 config,
                 hooks,
-                LastWaits(http.drain_timeout),
+                ShutdownWaits(http.drain_timeout),
                 listens_early=self._early,
             ).run()
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.api.body import FairThread
-from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
+from fastovms.backends.engine_thread import ActiveEngines, ComputeTurn
 from fastovms.backends.job_thread import JobThread
 from fastovms.params import Task
 from fastovms.parts.embeddings.encoder import EncoderInfo
@@ -201,9 +201,7 @@ class CheckedTurn(ComputeTurn):
             a slice.
     """
 
-    def __init__(
-        self, world: World, engines: WorkingEngines, is_beside: Callable[[], bool]
-    ) -> None:
+    def __init__(self, world: World, engines: ActiveEngines, is_beside: Callable[[], bool]) -> None:
         self._is_beside, self._num_beside = is_beside, 0
         self._num_in_steps = self._num_in_slices = self._num_begun = self._num_slices = 0
         super().__init__(engines)

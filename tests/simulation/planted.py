@@ -177,7 +177,7 @@ _FAULTS: Final[_Texts] = {
         "an ended handler stays registered": "self._server.tasks.discard(task)",
         "a reader that catches up gets nothing more": "stream.on_writable()",
         "a pipelined request is forgotten": (
-            "self._respond(response)\n        self._go_on()",
+            "self._respond(response)\n        self._begin_next()",
             "self._respond(response)",
         ),
     },
@@ -335,7 +335,7 @@ _FAULTS: Final[_Texts] = {
             "if not self._budget.take(self._sender, len(piece)):",
             "self.give_back = lambda size: None\n        if False:",
         ),
-        "frames that wait for their turn are forgotten": "self._turnstile.wait(self._go_on)",
+        "frames that wait for their turn are forgotten": "self._limiter.wait(self._handle_frames)",
     },
     "parts.prefix_cache.directory": {
         "a damaged block on disk is used": ("if found != checksum:", "if False:"),
@@ -419,7 +419,7 @@ _FAULTS: Final[_Texts] = {
             "self.leaves and self.state is ModelState.AVAILABLE",
         ),
         "a model whose settings have changed is not loaded again": (
-            "model.retry_at = 0, 0.0\n        model.leaves = not model.is_away",
+            "model.retry_at = 0, 0.0\n        model.leaves = not model.uses_no_memory",
             "model.retry_at = 0, 0.0",
         ),
         "a model that was broken waits to be tried again when it is mended": (

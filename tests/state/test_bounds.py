@@ -19,7 +19,7 @@ def evict_all(database: StateDatabase) -> None:
     """Evicts what is due, and passes the pauses between evictions by age."""
     clock = database._clock
     while True:
-        while not database.keep_house():
+        while not database.do_maintenance():
             continue
         began_at = clock.now
         clock.now += database._rounds.seconds_left(clock.now)
@@ -47,7 +47,7 @@ def test_expired_objects_are_evicted(make_database, clock):
     clock.now += 600
     add(database, "b")
     assert database.seconds_to_expiry() == 400
-    assert database.keep_house() > 0
+    assert database.do_maintenance() > 0
     clock.now += 400
     evict_all(database)
     assert find(database, "a") is None
@@ -60,14 +60,14 @@ def test_jump_of_the_clock_evicts_a_share_at_a_time(make_database, clock, caplog
         add(database, str(number))
     now, clock.now = clock.now, clock.now + 100 * 365 * 86400
     for _ in range(5):
-        assert database.keep_house() > 0
+        assert database.do_maintenance() > 0
     assert database.totals.num_objects == 94
     assert [record.message for record in caplog.records] == [
         "many responses and conversations have expired at once; a sixteenth is deleted a minute: "
         "check the clock if that is unexpected"
     ]
     clock.now += 60
-    assert database.keep_house() > 0
+    assert database.do_maintenance() > 0
     assert database.totals.num_objects == 89
     clock.now = now
     evict_all(database)
@@ -115,7 +115,7 @@ def test_running_response_is_not_evicted(make_database, clock):
     database = make_database(StateBounds(max_age=1, max_count=0, max_bytes=1000))
     add(database, "a", progress=ResponseProgress.RUNNING)
     clock.now += 100
-    assert database.keep_house() > 0
+    assert database.do_maintenance() > 0
     assert find(database, "a") is not None
 
 
@@ -124,7 +124,7 @@ def test_many_are_evicted_a_few_at_a_time(make_database, clock):
     database = make_database(UNBOUNDED._replace(max_count=0))
     for number in range(150):
         add(database, str(number))
-    assert database.keep_house() == 0
+    assert database.do_maintenance() == 0
     assert 0 < database.totals.num_objects < 150
     evict_all(database)
     assert database.totals == (0, 0)

@@ -113,6 +113,6 @@ def test_random_operations_agree_with_a_model(make_database, clock, seed, tmp_pa
             case 7 if number % 10 == 0:
                 database.close()
                 database = make_database(path=path)
-    database.keep_house()
+    database.do_maintenance()
     assert database.totals.num_objects == len(model.responses) + len(model.conversations)
     database.check()

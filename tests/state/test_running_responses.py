@@ -12,8 +12,8 @@ from fastovms.state.operations import Operations
 from fastovms.state.running_responses import Replica
 from fastovms.state.sqlite.database import Database
 from fastovms.state.store import (
-    CutResponse,
     EventPack,
+    InterruptedResponse,
     OwnedResponse,
     ResponseKey,
     ResponseProgress,
@@ -210,7 +210,7 @@ def test_one_replica_takes_over_an_expired_response(cut, b, clock, database):
     assert cut.begin_attempt("t", "r") is None
     assert b.renew_leases() == [OwnedResponse(KEY, False, "m")]
     packs = [EventPack(0, b"01"), EventPack(2, b"2", b"said")]
-    expected = CutResponse(b"{}", items("i"), None, b"job", packs, 1, False)
+    expected = InterruptedResponse(b"{}", items("i"), None, b"job", packs, 1, False)
     assert b.begin_attempt("t", "r") == expected
     assert b.find_events("t", "r", 0) == (
         ResponseProgress.RUNNING,

@@ -166,7 +166,7 @@ async def test_failed_housekeeping_is_logged_and_work_goes_on(start, monkeypatch
     def fail():
         raise error("no eviction today")
 
-    monkeypatch.setattr(database, "keep_house", fail)
+    monkeypatch.setattr(database, "do_maintenance", fail)
     await worker.run(add("a"))
     assert await worker.run(find("a")) == b"{}"
     assert "no eviction today" in caplog.text

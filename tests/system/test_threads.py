@@ -10,9 +10,9 @@ import pytest
 
 from fastovms.system import threads as last_waits
 from fastovms.system.threads import (
+    DetachableExecutor,
     DiskThreads,
-    LastWaits,
-    LeavableExecutor,
+    ShutdownWaits,
     in_daemon_thread,
     run_to_end,
 )
@@ -79,7 +79,7 @@ async def test_closing_waits_for_work_and_what_that_leads_to() -> None:
 
 async def test_waits_share_their_time(monkeypatch, caplog):
     monkeypatch.setattr(last_waits, "_LEAST", 0.0)
-    waits = LastWaits(0.05)
+    waits = ShutdownWaits(0.05)
     was_cancelled = asyncio.Event()
 
     async def hang() -> None:
@@ -103,18 +103,18 @@ async def test_failure_is_logged_and_not_raised(caplog, most):
     async def fail() -> None:
         raise OSError("no disk")
 
-    assert await LastWaits(5.0).wait("the disk", fail(), most)
+    assert await ShutdownWaits(5.0).wait("the disk", fail(), most)
     assert "shutdown: the disk failed" in caplog.text
 
 
 async def test_one_wait_may_have_less_time():
     start = time.monotonic()
-    assert not await LastWaits(60.0).wait("slow", asyncio.Event().wait(), 0.01)
+    assert not await ShutdownWaits(60.0).wait("slow", asyncio.Event().wait(), 0.01)
     assert time.monotonic() - start < 30
 
 
 def test_executor_leaves_a_thread_that_hangs():
-    executor, go = LeavableExecutor(1), threading.Event()
+    executor, go = DetachableExecutor(1), threading.Event()
     future = executor.submit(go.wait)
     executor.shutdown()
     assert not future.done()

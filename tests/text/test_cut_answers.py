@@ -9,7 +9,7 @@ import pytest
 
 from fastovms.text.headed_messages import HeadedMessages
 from fastovms.text.output import output_parser
-from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat, ThoughtTags
+from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat, ReasoningMarkup
 from fastovms.text.scanning import Piece
 from fastovms.text.tool_descriptions import written_call
 from fastovms.text.tools import TOOL_FORMATS, ToolFormat
@@ -103,7 +103,7 @@ def test_call_that_is_cut_shows_no_markup(tool_format: ToolFormat) -> None:
 @pytest.mark.parametrize("reasoning", REASONING_FORMATS.values(), ids=lambda found: found.name)
 def test_reasoning_that_is_cut_shows_no_markup(reasoning: ReasoningFormat) -> None:
     thoughts = reasoning.parse
-    if not isinstance(thoughts, ThoughtTags):
+    if not isinstance(thoughts, ReasoningMarkup):
         return
     begin_answer, end_answer = thoughts.answer or ("", "")
     for begin, end in thoughts.pairs:
@@ -116,12 +116,12 @@ def test_reasoning_that_is_cut_shows_no_markup(reasoning: ReasoningFormat) -> No
 # Answers that the model itself ends within markup: it is content to the last character.
 
 
-def begins_of(form: TaggedCalls | ThoughtTags | HeadedMessages) -> Sequence[str]:
+def begins_of(form: TaggedCalls | ReasoningMarkup | HeadedMessages) -> Sequence[str]:
     """The tags of a format that begin calls, reasoning or messages."""
     match form:
         case TaggedCalls(begins=begins):
             return begins
-        case ThoughtTags(pairs=pairs):
+        case ReasoningMarkup(pairs=pairs):
             return [begin for begin, _ in pairs]
         case _:
             return form.begins
@@ -133,7 +133,7 @@ def begins_of(form: TaggedCalls | ThoughtTags | HeadedMessages) -> Sequence[str]
         *[(found, REASONING_FORMATS.get(found.name)) for found in TOOL_FORMATS.values()],
         *[(None, found) for found in REASONING_FORMATS.values()],
         *[(TOOL_FORMATS["hermes3"], found) for found in REASONING_FORMATS.values()
-          if isinstance(found.parse, ThoughtTags)],
+          if isinstance(found.parse, ReasoningMarkup)],
     ],
     ids=lambda found: "none" if found is None else found.name,
 )  # fmt: skip

@@ -24,7 +24,7 @@ from fastovms.text.output import (
     opens_reasoning,
     output_parser,
 )
-from fastovms.text.reasoning import REASONING_FORMATS, ThoughtTags
+from fastovms.text.reasoning import REASONING_FORMATS, ReasoningMarkup
 from fastovms.text.scanning import (
     CallArguments,
     CallBegin,
@@ -182,7 +182,7 @@ def test_answer_is_constrained_and_reasoning_is_not(name: str) -> None:
     reasoning_format = REASONING_FORMATS[name]
     default = ("", '{"a":1}', '{"b":1}')
     thought, right, wrong = ANSWERS.get(name, default)
-    if isinstance(reasoning_format.parse, ThoughtTags):
+    if isinstance(reasoning_format.parse, ReasoningMarkup):
         begin, end = reasoning_format.parse.pairs[0]
         thought = thought or f"{begin}\nwhy {{{end}\n\n"
     grammar = Grammar(GrammarKind.JSON_SCHEMA, SCHEMA)

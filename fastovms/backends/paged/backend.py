@@ -18,17 +18,17 @@ from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats, GrammarStats
 from fastovms.backends.engine_thread import (
     Abort,
+    ActiveEngines,
     Close,
     Command,
     ComputeTurn,
     EngineCall,
     LoopLink,
-    Permits,
     RequestsInFlight,
     SteppedEngine,
     StepReport,
     Submit,
-    WorkingEngines,
+    ThreadSemaphore,
     check_length,
     fit_cache,
     run_engine,
@@ -65,13 +65,13 @@ class SharedCores:
         leaving: threads that still prepare something for a backend that was closed.
     """
 
-    engines: WorkingEngines
+    engines: ActiveEngines
     turn: ComputeTurn
     leaving: list[threading.Thread] = field(default_factory=list, kw_only=True)
 
     @classmethod
     def create(cls) -> Self:
-        engines = WorkingEngines()
+        engines = ActiveEngines()
         return cls(engines, ComputeTurn(engines))
 
     def wait_until_left(self) -> None:
@@ -80,7 +80,7 @@ class SharedCores:
             self.leaving.pop().join()
 
 
-class FurtherCache(NamedTuple):
+class AdditionalCache(NamedTuple):
     """A second cache, which holds as many tokens as that of the model and shares its memory.
     `allocate` reserves the cache for a number of tokens."""
 
@@ -90,7 +90,7 @@ class FurtherCache(NamedTuple):
 
 def reserve_cache(
     paged_model: Model,
-    further: FurtherCache | None,
+    further: AdditionalCache | None,
     model: ModelInfo,
     config: EngineConfig,
     available: int | None,
@@ -192,7 +192,7 @@ _MAX_UNDELIVERED_STEPS = 8
 sent yet."""
 
 
-class MayGoOn(Protocol):
+class WaitForRequests(Protocol):
     """Has a piece of work wait that makes a model faster, so that requests go first."""
 
     def __call__(self, delay: float, patience: float = _MAX_WAIT_FOR_REST, /) -> bool:
@@ -221,7 +221,7 @@ class BackendExtension:
         thread."""
         return stats
 
-    def prepare(self, may_go_on: MayGoOn) -> None:
+    def prepare(self, may_go_on: WaitForRequests) -> None:
         """Makes the model faster that is being served. Runs in a thread of its own once the engine
         is warm, after the `prepare` of earlier extensions. `may_go_on` is to be called before each
         piece of work."""
@@ -268,7 +268,7 @@ class BackendParts(NamedTuple):
     engine: EngineExtensions | None = None
     grammars: Grammars | None = None
     extensions: Sequence[BackendExtension] = ()
-    further_cache: FurtherCache | None = None
+    further_cache: AdditionalCache | None = None
     cores: SharedCores | None = None
     clock: Callable[[], float] = time.perf_counter
 
@@ -305,7 +305,7 @@ class PagedBackend:
         self._model = model
         self._config = config
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._undelivered = Permits(_MAX_UNDELIVERED_STEPS)
+        self._undelivered = ThreadSemaphore(_MAX_UNDELIVERED_STEPS)
         self._link = LoopLink()
         self._warm = asyncio.Event()
         self._requests = RequestsInFlight(
@@ -478,7 +478,7 @@ class PagedBackend:
             find_trim()()
 
     def _may_go_on(self, delay: float, patience: float = _MAX_WAIT_FOR_REST, /) -> bool:
-        """See `MayGoOn`."""
+        """See `WaitForRequests`."""
         if self._closing.wait(delay):
             return False
         self._cores.engines.wait_for_rest(patience)

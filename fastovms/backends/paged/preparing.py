@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from fastovms.backends.paged.backend import MayGoOn
+from fastovms.backends.paged.backend import WaitForRequests
 from fastovms.backends.processes import ChildProcess, WorkerFailed, receive, send
 
 _RUN: Final = 0.1
@@ -34,7 +34,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 def prepared(
     module: str,
     *arguments: str,
-    may_go_on: MayGoOn,
+    may_go_on: WaitForRequests,
     message: object = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Any:

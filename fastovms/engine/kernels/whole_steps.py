@@ -43,7 +43,7 @@ _UNUSED: Final = frozenset({11, 13, 14, 15, 16, 17, 20, 22, 23, 24, 25, 26, 27})
 """Inputs of an attention that must be empty: slopes, rotations, sinks and the like."""
 
 
-class _UnknownError(Exception):
+class _UnsupportedNodeError(Exception):
     """The kernels do not know a node."""
 
 
@@ -118,7 +118,7 @@ def assemble_step(
         graph = _Graph(model, store.kernels.instructions, sampled, states)
         assembler = _StepAssembler(graph, store, cache, modules or {})
         program = assembler.assemble()
-    except _UnknownError:
+    except _UnsupportedNodeError:
         return None
     results = [opset13.result(port) for port in graph.inputs]
     before = ov.Model(results, _parameters_of(results), "before")
@@ -200,7 +200,7 @@ class _Graph:
             key = node.get_instance_id()
             if key not in late:
                 if _row_shape(port) is None:
-                    raise _UnknownError(node.get_friendly_name())
+                    raise _UnsupportedNodeError(node.get_friendly_name())
                 inputs[port_of(port)] = port
             elif key not in needed:
                 needed.add(key)
@@ -233,8 +233,8 @@ class _Graph:
         return self._known[key]
 
     def sources(self, node: Node) -> list[Any]:
-        """Returns the outputs that a node takes rows of. Raises _UnknownError if the kernels do not
-        know it."""
+        """Returns the outputs that a node takes rows of. Raises _UnsupportedNodeError if the
+        kernels do not know it."""
         kind = node.get_type_name()
         step = self.step(node)
         values = node.input_values()
@@ -247,10 +247,10 @@ class _Graph:
         if kind == "Concat":
             return list(values)
         if kind == "Gather" and not self._takes_sampled(node):
-            raise _UnknownError(node.get_friendly_name())
+            raise _UnsupportedNodeError(node.get_friendly_name())
         if kind in ("Swish", "Gelu", "VariadicSplit", "Slice", "Gather") or kind in _ALIASES:
             return [values[0]]
-        raise _UnknownError(node.get_friendly_name())
+        raise _UnsupportedNodeError(node.get_friendly_name())
 
     def _takes_sampled(self, node: Node) -> bool:
         indices = node.input_value(1).get_node()
@@ -294,7 +294,7 @@ class _StepAssembler(Assembler):
             if (node.get_instance_id(), 0) in results:
                 self._isolate((node.get_instance_id(), 0))
         if all(row[Field.OPCODE] != Opcode.GATHER for row in self._rows):
-            raise _UnknownError("logits of all tokens")
+            raise _UnsupportedNodeError("logits of all tokens")
         return self.finish()
 
     def result(self, port: Any) -> int:
@@ -325,7 +325,7 @@ class _StepAssembler(Assembler):
             self._add_of_two(node)
         elif kind == "Swish":
             if node.get_input_size() > 1 and not NodeChain(node).has_constant(1, 1.0):
-                raise _UnknownError(node.get_friendly_name())
+                raise _UnsupportedNodeError(node.get_friendly_name())
             self._add_of_one(node, Opcode.SWISH)
         elif kind == "Gelu":
             mode = str(node.get_attributes().get("approximation_mode", "ERF")).upper()
@@ -371,7 +371,7 @@ class _StepAssembler(Assembler):
         if not table:
             return
         if any(row[Field.OPCODE] == Opcode.GATHER for row in self._rows):
-            raise _UnknownError("adapters of some tokens")
+            raise _UnsupportedNodeError("adapters of some tokens")
         places = np.array(table, np.int64)
         self._constants.append(places)
         parameters = (places.ctypes.data, len(table), len(self.groups))
@@ -406,15 +406,15 @@ class _StepAssembler(Assembler):
         ]
         for place in places:
             if place.width != width or place.heads not in (1, heads):
-                raise _UnknownError(node.get_friendly_name())
+                raise _UnsupportedNodeError(node.get_friendly_name())
         if len(places) == 2:
             if len({len(value.get_partial_shape()) for value in node.input_values()}) != 1:
-                raise _UnknownError(node.get_friendly_name())
+                raise _UnsupportedNodeError(node.get_friendly_name())
             self._emit_heads(OPCODES_OF_TWO[key], places[0], places[1], target)
         else:
             (constant,) = (one for one in constants if one is not None)
             if constant.size not in (1, width) or constant.shape[-1:] not in ((), (1,), (width,)):
-                raise _UnknownError(node.get_friendly_name())
+                raise _UnsupportedNodeError(node.get_friendly_name())
             row = np.ascontiguousarray(np.broadcast_to(constant.reshape(-1), (width,)))
             self._constants.append(row)
             opcode = OPCODES_WITH_CONSTANT[key]
@@ -423,7 +423,7 @@ class _StepAssembler(Assembler):
 
     def _add_split(self, node: Node) -> None:
         if not is_last_axis(node):
-            raise _UnknownError(node.get_friendly_name())
+            raise _UnsupportedNodeError(node.get_friendly_name())
         place = self._place(node.input_value(0))
         start = place.start
         for index, output in enumerate(node.outputs()):
@@ -436,26 +436,26 @@ class _StepAssembler(Assembler):
         begin, step, axis = (chain.constant(index) for index in (1, 3, 4))
         rank = len(node.get_input_partial_shape(0))
         if begin is None or step != 1.0 or axis not in (-1.0, rank - 1.0):
-            raise _UnknownError(node.get_friendly_name())
+            raise _UnsupportedNodeError(node.get_friendly_name())
         place = self._place(node.input_value(0))
         start = int(begin) + (place.width if begin < 0 else 0)
         width = _shape_of(node.output(0))[1]
         if not 0 <= start <= place.width - width:
-            raise _UnknownError(node.get_friendly_name())
+            raise _UnsupportedNodeError(node.get_friendly_name())
         found = replace(place, start=place.start + start, width=width)
         self._places[node.get_instance_id(), 0] = found
 
     def _add_concat(self, node: Node) -> None:
         rank = len(node.get_output_partial_shape(0))
         if node.get_attributes()["axis"] not in (-1, rank - 1):
-            raise _UnknownError(node.get_friendly_name())
+            raise _UnsupportedNodeError(node.get_friendly_name())
         heads, width = _shape_of(node.output(0))
         target = self._new_place(heads, width)
         start = 0
         for value in node.input_values():
             place = self._place(value)
             if place.heads != heads:
-                raise _UnknownError(node.get_friendly_name())
+                raise _UnsupportedNodeError(node.get_friendly_name())
             part = replace(target, start=start, width=place.width)
             self._emit_heads(Opcode.COPY, place, place, part)
             start += place.width
@@ -468,23 +468,23 @@ class _StepAssembler(Assembler):
             order = folded(node.input_value(1).get_node())
             shape = source.get_partial_shape()
             if order is None or not _keeps_order(order.astype(int).tolist(), shape):
-                raise _UnknownError(node.get_friendly_name())
+                raise _UnsupportedNodeError(node.get_friendly_name())
         heads, width = _shape_of(node.output(0))
         place = self._place(source)
         if (heads, width) != (place.heads, place.width):
             place = self._flat(source)
             if heads * width != place.width:
-                raise _UnknownError(node.get_friendly_name())
+                raise _UnsupportedNodeError(node.get_friendly_name())
             place = replace(place, heads=heads, stride=width, width=width)
         self._places[node.get_instance_id(), 0] = place
 
     def _add_attention(self, node: Node) -> None:
         values = node.input_values()
         if len(values) < _WINDOW + 1:
-            raise _UnknownError(node.get_friendly_name())
+            raise _UnsupportedNodeError(node.get_friendly_name())
         for index in _UNUSED & frozenset(range(len(values))):
             if 0 not in values[index].get_partial_shape().to_shape():
-                raise _UnknownError(node.get_friendly_name())
+                raise _UnsupportedNodeError(node.get_friendly_name())
         chain = NodeChain(node)
         scale, window = chain.constant(_SCALE), chain.constant(_WINDOW)
         names = [values[index].get_names() for index in (3, 4)]
@@ -502,7 +502,7 @@ class _StepAssembler(Assembler):
             and queries.width % width == 0
         )
         if not is_known or scale is None or window is None:
-            raise _UnknownError(node.get_friendly_name())
+            raise _UnsupportedNodeError(node.get_friendly_name())
         target = self._new_place(1, queries.width)
         row = [0] * NUM_FIELDS
         row[Field.OPCODE] = Opcode.ATTEND
@@ -529,11 +529,11 @@ class _StepAssembler(Assembler):
         return replace(place, heads=heads, stride=width, width=width)
 
     def _flat(self, port: Any) -> Place:
-        """Returns the numbers of a token as one part. Raises _UnknownError if there are others
-        between them."""
+        """Returns the numbers of a token as one part. Raises _UnsupportedNodeError if there are
+        others between them."""
         place = self._place(port)
         if place.heads > 1 and place.stride != place.width:
-            raise _UnknownError(port.get_node().get_friendly_name())
+            raise _UnsupportedNodeError(port.get_node().get_friendly_name())
         width = place.heads * place.width
         return replace(place, heads=1, stride=width, width=width)
 
@@ -550,7 +550,7 @@ class _StepAssembler(Assembler):
 def _shape_of(output: Any) -> tuple[int, int]:
     shape = _row_shape(output)
     if shape is None:
-        raise _UnknownError(output.get_node().get_friendly_name())
+        raise _UnsupportedNodeError(output.get_node().get_friendly_name())
     return shape
 
 

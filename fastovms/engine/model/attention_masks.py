@@ -95,7 +95,7 @@ def _attention_up_to(row: Callable[[int], Floats], last: int) -> LayerAttention 
     attention = _attention_of(row(last))
     if attention is None:
         return None
-    positions = _telling_positions(attention, last)
+    positions = _distinguishing_positions(attention, last)
     return attention if all(_is_seen(row(each), attention) for each in positions) else None
 
 
@@ -115,7 +115,7 @@ def _attention_of(row: Floats) -> LayerAttention | None:
     return attention if _is_seen(row, attention) else None
 
 
-def _telling_positions(attention: LayerAttention, last: int) -> list[int]:
+def _distinguishing_positions(attention: LayerAttention, last: int) -> list[int]:
     """Returns the positions of queries whose rows distinguish chunked, window and full
     attention."""
     window = attention.window or 0

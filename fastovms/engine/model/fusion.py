@@ -78,7 +78,7 @@ def _fuse(attention: Node) -> tuple[str, ...]:
     """Returns the names of what it has joined; empty = it has not."""
     try:
         projections = [
-            _projection_behind(attention.input_value(index).get_node())
+            _following_projection(attention.input_value(index).get_node())
             for index in range(_NUM_PROJECTIONS)
         ]
         replacements = _stack_projections(projections)
@@ -99,7 +99,7 @@ def _fuse(attention: Node) -> tuple[str, ...]:
     return tuple(projection.matmul.get_friendly_name() for projection in projections)
 
 
-def _projection_behind(node: Node) -> _Projection:
+def _following_projection(node: Node) -> _Projection:
     """Returns the only multiplication by weights on the paths to `node`. Raises _NotFusible if
     there is no such multiplication, more than one, or one of an unsupported form."""
     nodes = reached([node], lambda node: [] if _multiplies_weights(node) else inputs_of(node))

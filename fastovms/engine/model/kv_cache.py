@@ -37,7 +37,7 @@ def commit(memory: NDArray[np.uint8]) -> bool:
     return end <= start or _libc.madvise(start, end - start, _MADV_POPULATE_WRITE) == 0
 
 
-class CommitAhead:
+class MemoryCommitter:
     """Commits memory of block arrays in advance, in pieces: the first blocks, then as many blocks
     beyond those in use. Call `advance` while idle. The kernel commits and clears memory when it is
     first written to. For the KV cache of a prompt that took up to a fifth of the prompt's time (in
@@ -335,7 +335,7 @@ class HostCache:
             for size in (_MIN_BYTES_AHEAD, _MAX_BYTES_AHEAD)
         )
         blocks = [memory[:num_blocks] for memory in self._memories]
-        self._commit_ahead = CommitAhead(blocks, min_ahead, max_ahead)
+        self._commit_ahead = MemoryCommitter(blocks, min_ahead, max_ahead)
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
         return self._commit_ahead.advance(num_used_blocks)

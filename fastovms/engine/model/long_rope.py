@@ -180,13 +180,13 @@ def _uses_by_tokens(node: Node) -> list[_Use]:
     values."""
     return [
         _Use(target.get_node(), target.get_index())
-        for number in reached([node], _numbers_behind)
+        for number in reached([node], _number_consumers)
         for target in number.output(0).get_target_inputs()
         if not _is_number(target.get_node())
     ]
 
 
-def _numbers_behind(node: Node) -> list[Node]:
+def _number_consumers(node: Node) -> list[Node]:
     consumers = [target.get_node() for target in node.output(0).get_target_inputs()]
     return list(filter(_is_number, consumers))
 

@@ -218,7 +218,7 @@ class Batches:
         try:
             await runner.add(record)
         except OSError as error:
-            raise _not_kept(error) from None
+            raise _storage_failure(error) from None
         return json_response(batch_object(record))
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
@@ -268,7 +268,7 @@ async def _cancel(runner: BatchRunner, record: BatchRecord) -> BatchRecord:
     try:
         return await runner.cancel(record)
     except OSError as error:
-        raise _not_kept(error) from None
+        raise _storage_failure(error) from None
 
 
 def _window(given: str | None) -> int:
@@ -280,7 +280,7 @@ def _window(given: str | None) -> int:
     return seconds
 
 
-def _not_kept(error: OSError) -> StateFailed:
+def _storage_failure(error: OSError) -> StateFailed:
     return StateFailed(f"the batch cannot be kept: {error.strerror or error}")
 
 

@@ -79,7 +79,7 @@ class _Body(msgspec.Struct, frozen=True):
     background: Any = None
 
 
-class AskLater(NamedTuple):
+class RetryLater(NamedTuple):
     """The line cannot be answered now; it may be retried after this number of seconds."""
 
     seconds: float
@@ -208,7 +208,7 @@ def answer_line(id: str, custom_id: str, answer: LineAnswer) -> bytes:
     return _line(id, custom_id, response, None)
 
 
-def unasked_line(id: str, custom_id: str, code: str) -> bytes:
+def skipped_line(id: str, custom_id: str, code: str) -> bytes:
     """Returns the line for a request which was never made."""
     return _line(id, custom_id, None, {"code": code, "message": REASONS[code]})
 
@@ -253,7 +253,7 @@ class BatchFaults:
         """Ends the wait for a retry, because the batch is cancelled."""
         self._has_no_rest.set()
 
-    def blame(self, error: Exception) -> None:
+    def fail_with(self, error: Exception) -> None:
         """Ends the batch with an error, whose details are logged. Errors other than those of the
         disk or the model are reported by name only, without internal details."""
         record = self._record
@@ -636,7 +636,7 @@ class ResultLog:
         self._waiting[path].append(_Addition(number, custom_id, answer))
         self._note(number, is_success=answer.is_success)
 
-    def add_unasked(self, number: int, custom_id: str, code: str) -> None:
+    def add_skipped(self, number: int, custom_id: str, code: str) -> None:
         """Queues an error result for a line that was not run, with the reason as an error code."""
         self._waiting[self._paths.errors].append(_Addition(number, custom_id, code))
         self._note(number, is_success=False)
@@ -674,7 +674,7 @@ class ResultLog:
         id = result_id(self._key, added.number)
         if isinstance(added.outcome, LineAnswer):
             return answer_line(id, added.custom_id, added.outcome)
-        return unasked_line(id, added.custom_id, added.outcome)
+        return skipped_line(id, added.custom_id, added.outcome)
 
     def sync(self) -> None:
         """Syncs the files to disk. Blocks. Raises OSError."""

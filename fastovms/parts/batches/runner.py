@@ -33,7 +33,6 @@ from fastovms.parts.batches.input import CheckedInput, InputChecker, InputRules,
 from fastovms.parts.batches.records import (
     CANCELLED,
     EXPIRED,
-    AskLater,
     BatchError,
     BatchFaults,
     BatchLine,
@@ -42,6 +41,7 @@ from fastovms.parts.batches.records import (
     LineAnswer,
     ResultLog,
     ResultPaths,
+    RetryLater,
     cause_of_end,
     parse_line,
     read_lines,
@@ -87,14 +87,14 @@ class LineCaller:
         self._refuse = refuse
         self._has_failed = has_failed
 
-    async def ask(self, line: BatchLine, tenant: str) -> LineAnswer | AskLater:
+    async def ask(self, line: BatchLine, tenant: str) -> LineAnswer | RetryLater:
         """Returns the answer to a line, or the seconds until a retry if the server is overloaded or
         its model is not available."""
         request = self._request(line, tenant)
         response = await self._answer(request, line)
         is_lost = response.status == 500 and self._has_failed()
         if response.status in _LATER or is_lost:
-            return AskLater(_delay(response))
+            return RetryLater(_delay(response))
         return LineAnswer(response.status, request.id, bytes(response.body) or b"null")
 
     def _request(self, line: BatchLine, tenant: str) -> Request:
@@ -129,7 +129,7 @@ def _delay(response: Response) -> float:
 _LINES_READ: Final = 64
 _BYTES_READ: Final = 1024 * 1024
 
-Ask = Callable[[BatchLine], Awaitable[LineAnswer | AskLater]]
+Ask = Callable[[BatchLine], Awaitable[LineAnswer | RetryLater]]
 """Returns the answer to a line."""
 
 
@@ -187,7 +187,7 @@ class LineRunner:
     async def run(self) -> None:
         """Runs all lines and returns when they are done. While some wait for a retry, no new lines
         are started. Raises OSError if a file cannot be read or written."""
-        async with aclosing(self._undone()) as undone, asyncio.TaskGroup() as running:
+        async with aclosing(self._unfinished_lines()) as undone, asyncio.TaskGroup() as running:
             async for number, line, size in undone:
                 slot = _Slot(self._slots, size, self._owner)
                 await slot.take()
@@ -210,7 +210,7 @@ class LineRunner:
         task.add_done_callback(lambda task: slot.give_back())
 
     async def _run(self, number: int, line: BatchLine, slot: _Slot) -> None:
-        while isinstance(answer := await self._ask(line), AskLater):
+        while isinstance(answer := await self._ask(line), RetryLater):
             slot.give_back()
             await self._wait(answer.seconds)
             await slot.take()
@@ -230,14 +230,14 @@ class LineRunner:
 
     async def skip_rest(self, code: str) -> None:
         """Writes this error code as the result of every remaining line. Raises as `run` does."""
-        async with aclosing(self._undone()) as undone:
+        async with aclosing(self._unfinished_lines()) as undone:
             async for number, line, _ in undone:
-                self._log.add_unasked(number, line.custom_id, code)
+                self._log.add_skipped(number, line.custom_id, code)
                 if number % _LINES_READ == 0:
                     await self._log.flush()
         await self._log.flush()
 
-    async def _undone(self) -> AsyncGenerator[tuple[int, BatchLine, int]]:
+    async def _unfinished_lines(self) -> AsyncGenerator[tuple[int, BatchLine, int]]:
         """Yields the lines that are not done, with their numbers and sizes."""
         lines = read_lines(self._path)
         undone = (found for found in lines if not self._log.is_done(found[0]))
@@ -320,7 +320,7 @@ class BatchRun:
         input, ends the batch with the results so far."""
         while not self.record.has_ended:
             try:
-                await self._go_on()
+                await self._advance()
             except Exception as error:
                 if self._faults.is_passing(error):
                     logger.error(
@@ -333,7 +333,7 @@ class BatchRun:
     async def _give_up(self, error: Exception) -> None:
         """Ends the batch after an error, with the results so far unless writing them fails."""
         record, now = self.record, self._parts.clock()
-        self._faults.blame(error)
+        self._faults.fail_with(error)
         if record.status is not BatchStatus.FINALIZING:
             record.enter(BatchStatus.FINALIZING, now)
             return
@@ -360,7 +360,7 @@ class BatchRun:
             await self._save(record)
         return cancelled
 
-    async def _go_on(self) -> None:
+    async def _advance(self) -> None:
         record = self.record
         if record.status is BatchStatus.VALIDATING:
             await self._validate()
@@ -421,7 +421,7 @@ class BatchRun:
             self._log = log
             self._count()
             if await self._may_start():
-                await self._work_off(log)
+                await self._run_all_lines(log)
             await log.flush()
             await threads.run(log.sync)
         finally:
@@ -431,7 +431,7 @@ class BatchRun:
         record.enter(BatchStatus.FINALIZING, parts.clock())
         await self._save(record)
 
-    async def _work_off(self, log: ResultLog) -> None:
+    async def _run_all_lines(self, log: ResultLog) -> None:
         """Runs all lines, or writes an error for each line that is not run. Raises temporary
         errors."""
         record, parts = self.record, self._parts
@@ -447,7 +447,7 @@ class BatchRun:
         except Exception as error:
             if self._faults.is_passing(error):
                 raise
-            self._faults.blame(error)
+            self._faults.fail_with(error)
 
     async def _may_start(self) -> bool:
         """Returns whether the batch may run. It may not after several processes in a row have ended

@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from fastovms.errors import ConfigurationError, RequestError, StateUnread
+from fastovms.errors import ConfigurationError, RequestError, StateNotLoaded
 from fastovms.fair_queue import Shares
 from fastovms.server_config import FilesConfig
 from fastovms.system.clock import ExpiryRounds
@@ -94,9 +94,9 @@ class Records(Generic[Record]):
                 logger.error("cannot read the record %s: %s", path, error)
 
     def find(self, tenant: str, id: str) -> Record | None:
-        """Returns a tenant's record. Raises StateUnread if the record cannot be read."""
+        """Returns a tenant's record. Raises StateNotLoaded if the record cannot be read."""
         if id in self.unread:
-            raise StateUnread(f"the record of {id} cannot be read")
+            raise StateNotLoaded(f"the record of {id} cannot be read")
         record = self.known.get(id)
         return record if record is not None and record.tenant == tenant else None
 

@@ -423,16 +423,16 @@ class AnswerPrinter:
                 self._is_thinking = True
                 self._write(part.thought)
             for text in filter(None, (part.content, part.refusal)):
-                self._end_thought()
+                self._end_reasoning()
                 self._content.append(text)
                 self._write(text)
             for call in part.tool_calls or ():
-                self._end_thought()
+                self._end_reasoning()
                 self._call(call)
 
     def finish(self) -> Message | None:
         """Ends the last line, and returns the answer as a message; None = no answer."""
-        self._end_thought()
+        self._end_reasoning()
         if not self._ends_line:
             self._write("\n")
         if not self._content and not self._calls:
@@ -442,7 +442,7 @@ class AnswerPrinter:
             message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
         return message
 
-    def _end_thought(self) -> None:
+    def _end_reasoning(self) -> None:
         if self._is_thinking:
             self._is_thinking = False
             if self._in_colour:
@@ -501,7 +501,7 @@ class ChatSession:
         self._is_terminal = is_terminal
         self._in_colour = in_colour
 
-    def talk(self, read_line: ReadLine) -> None:
+    def run_chat(self, read_line: ReadLine) -> None:
         """Runs the chat until the user ends it. Errors are shown, and the chat continues."""
         while (text := read_text(read_line, _PROMPT)) is not None:
             if not text:
@@ -638,5 +638,5 @@ def chat(place: str | None, config: TerminalConfig, *, in_colour: bool) -> int:
         # While a line is typed, Ctrl-C drops the line.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         stack.callback(signal.signal, signal.SIGINT, before)
-        session.talk(terminal_line)
+        session.run_chat(terminal_line)
     return 0

@@ -24,7 +24,7 @@ Names = tuple[str, ...]
 """The names of the products whose weights are one matrix."""
 
 
-class WrittenWeights:
+class WeightFileWriter:
     """Gives room in a new file."""
 
     def __init__(self, descriptor: int) -> None:
@@ -45,11 +45,11 @@ class WrittenWeights:
 
 
 @contextmanager
-def written_weights(directory: Path, facts: Mapping[str, object]) -> Iterator[WrittenWeights]:
+def written_weights(directory: Path, facts: Mapping[str, object]) -> Iterator[WeightFileWriter]:
     """Yields room in files below an entry of the cache; `facts` are kept with the weights."""
     descriptor = open_file(directory / _WEIGHTS, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        written = WrittenWeights(descriptor)
+        written = WeightFileWriter(descriptor)
         yield written
         os.fsync(descriptor)  # a page that was not written would be zeros after a power failure
     finally:
@@ -57,7 +57,7 @@ def written_weights(directory: Path, facts: Mapping[str, object]) -> Iterator[Wr
     (directory / _INDEX).write_bytes(written.index(facts))
 
 
-class KeptWeights:
+class CachedWeights:
     """Weights in an entry of the cache. Raises OSError or ValueError if these are no such files.
 
     Attributes:

@@ -24,7 +24,7 @@ import openvino as ov
 
 from fastovms import __version__
 from fastovms.backend_stats import BackendStats
-from fastovms.backends.paged.backend import BackendExtension, MayGoOn, PagedBackend
+from fastovms.backends.paged.backend import BackendExtension, PagedBackend, WaitForRequests
 from fastovms.backends.paged.preparing import prepared
 from fastovms.backends.processes import WorkerFailed
 from fastovms.engine.model.devices import available_memory, reason_of
@@ -118,15 +118,15 @@ class Prepared(NamedTuple):
     reason: str = ""
 
 
-class _NotCompiledError(Exception):
+class _KernelsNotCompiledError(Exception):
     """The kernels are to be compiled beside the server first."""
 
 
-class _DroppedError(Exception):
+class _ModelUnloadedError(Exception):
     """The model is not served any more."""
 
 
-class _UnusedError(Exception):
+class _KernelsRejectedError(Exception):
     """The kernels are not used, for the reason that the message says."""
 
 
@@ -174,7 +174,7 @@ class DecodeKernels(BackendExtension):
             packed_weights_bytes=self._num_packed,
         )
 
-    def restore(self, kept: KeptKernels | None = None) -> bool:
+    def restore(self, kept: CachedKernels | None = None) -> bool:
         """Uses the kernels of an earlier start. Returns whether it is known which ones are to be
         used, if any; otherwise they are to be prepared.
 
@@ -197,7 +197,7 @@ class DecodeKernels(BackendExtension):
         self._log(kept.gains)
         return True
 
-    def _use_kept(self, kept: KeptKernels) -> bool:
+    def _use_kept(self, kept: CachedKernels) -> bool:
         """Returns whether the kernels compute the same as at the earlier start."""
         variants = kept.variants
         try:
@@ -211,7 +211,7 @@ class DecodeKernels(BackendExtension):
         self._cache.discard(kept.entry)
         return False
 
-    def prepare(self, may_go_on: MayGoOn) -> None:
+    def prepare(self, may_go_on: WaitForRequests) -> None:
         if self._is_decided:
             return
         since = self._clock()
@@ -220,23 +220,25 @@ class DecodeKernels(BackendExtension):
             nonlocal since
             spent = self._clock() - since
             if not may_go_on(0.0, min(_MAX_WAIT, _SHARE * spent)):
-                raise _DroppedError
+                raise _ModelUnloadedError
             since = self._clock()
 
         try:
             with TemporaryDirectory(prefix="fastovms-") as scratch:
                 gains = self._prepare(may_go_on, wait, Path(scratch))
             self._log(gains)
-        except _DroppedError:
+        except _ModelUnloadedError:
             pass
         except Exception as error:
-            reason = str(error) if isinstance(error, _UnusedError) else reason_of(error)
+            reason = str(error) if isinstance(error, _KernelsRejectedError) else reason_of(error)
             self.status = f"not used: {reason}"
             logger.warning("decode kernels: not used: %s", reason)
         if self._backend is not None:
             self._backend.call(lambda: None)  # the engine publishes the status
 
-    def _prepare(self, may_go_on: MayGoOn, wait: Callable[[], None], scratch: Path) -> Gains:
+    def _prepare(
+        self, may_go_on: WaitForRequests, wait: Callable[[], None], scratch: Path
+    ) -> Gains:
         from fastovms.parts.decode_kernels import check
         from fastovms.parts.decode_kernels.few_rows import NotMeasured
 
@@ -248,19 +250,21 @@ class DecodeKernels(BackendExtension):
             variants = self._variants(entry)
             if check.differs(model, variants, wait):
                 _result_of(replace(preparation, entry=entry), may_go_on)
-        except (ValueError, KeyError, TypeError, _UnusedError):
+        except (ValueError, KeyError, TypeError, _KernelsRejectedError):
             self._cache.discard(entry)  # a later start packs them again
             raise
         gains: Gains | None = None
         for delay in _ATTEMPTS:
             if not may_go_on(delay, _MAX_WAIT):
-                raise _DroppedError
+                raise _ModelUnloadedError
             with suppress(NotMeasured):
                 gains = self._measure(variants, wait)
                 if any(gains.values()):
                     break
         if gains is None:
-            raise _UnusedError("steps took too long to be measured; a later start tries again")
+            raise _KernelsRejectedError(
+                "steps took too long to be measured; a later start tries again"
+            )
         self._keep(gains, _proof(model, variants))
         self._use(variants, gains)
         model.forget_files()  # which were read once more
@@ -286,16 +290,16 @@ class DecodeKernels(BackendExtension):
         from fastovms.engine.kernels.assembler import WeightStore
         from fastovms.engine.kernels.compiler import compile_kernels
         from fastovms.parts.decode_kernels.few_rows import compile_few_rows
-        from fastovms.parts.decode_kernels.kept import KeptWeights
+        from fastovms.parts.decode_kernels.kept import CachedWeights
 
-        kept = KeptWeights(entry)
+        kept = CachedWeights(entry)
         kernels = compile_kernels(kept.facts["instructions"], self._model.num_threads)
         store = WeightStore(kernels, kept.room_for)
         variants = compile_few_rows(
             self._model, store, has_adapters=self._has_adapters, has_operations=False
         )
         if variants is None:
-            raise _UnusedError("OpenVINO lays the cache out differently")
+            raise _KernelsRejectedError("OpenVINO lays the cache out differently")
         return variants
 
     def _measure(self, variants: FewRowVariants, wait: Callable[[], None]) -> Gains:
@@ -376,7 +380,7 @@ def kernels_key(paged: PagedGraph, device: str, precisions: Precisions) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptKernels:
+class CachedKernels:
     """What an earlier start has found.
 
     Attributes:
@@ -403,7 +407,7 @@ def read_kept(
     precisions: Precisions,
     cache: DiskCache,
     has_adapters: bool,
-) -> KeptKernels | None:
+) -> CachedKernels | None:
     """Returns the result of an earlier start, with whole steps over mapped weights, which takes
     about a second; None = there is no result, or it was damaged and is deleted."""
     measured, entry = cache.find(_MEASURED, key), cache.find(PACKED, key)
@@ -419,12 +423,12 @@ def read_kept(
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         cache.discard(measured)
         return None
-    kept = KeptKernels(key, gains, proof, entry)
+    kept = CachedKernels(key, gains, proof, entry)
     if not any(gains.values()):
         return kept
     try:
         return _read_whole_steps(kept, paged, device, precisions, has_adapters)
-    except _NotCompiledError:
+    except _KernelsNotCompiledError:
         return None
     except (ValueError, KeyError, TypeError) as error:  # it is damaged
         logger.warning("decode kernels: %s", reason_of(error))
@@ -436,20 +440,20 @@ def read_kept(
 
 
 def _read_whole_steps(
-    found: KeptKernels, paged: PagedGraph, device: str, precisions: Precisions, has_adapters: bool
-) -> KeptKernels:
+    found: CachedKernels, paged: PagedGraph, device: str, precisions: Precisions, has_adapters: bool
+) -> CachedKernels:
     """Adds whole steps to a result. Raises ValueError, KeyError or TypeError if the files are
-    damaged; _NotCompiledError; Exception as `compile_kernels` does."""
+    damaged; _KernelsNotCompiledError; Exception as `compile_kernels` does."""
     from fastovms.engine.kernels.assembler import WeightStore
     from fastovms.engine.kernels.compiler import compile_kernels, compiled_mark
     from fastovms.engine.kernels.whole_steps import CacheShape
     from fastovms.parts.decode_kernels.few_rows import FewRowVariants, whole_steps
-    from fastovms.parts.decode_kernels.kept import KeptWeights
+    from fastovms.parts.decode_kernels.kept import CachedWeights
 
-    kept = KeptWeights(found.entry)
+    kept = CachedWeights(found.entry)
     mark = compiled_mark(kept.facts["instructions"])
     if mark is None or not mark.exists():
-        raise _NotCompiledError
+        raise _KernelsNotCompiledError
     kernels = compile_kernels(kept.facts["instructions"], kept.facts["num_threads"])
     store = WeightStore(kernels, kept.room_for)
     cache = kept.facts["cache"]
@@ -465,17 +469,17 @@ def _read_whole_steps(
     return replace(found, size=kept.facts["size"], variants=variants)
 
 
-def _result_of(preparation: Preparation, may_go_on: MayGoOn) -> Path:
+def _result_of(preparation: Preparation, may_go_on: WaitForRequests) -> Path:
     """Returns the entry of weights that a process has prepared."""
     result: Prepared | WorkerFailed | None = prepared(
         "fastovms.parts.decode_kernels.process", may_go_on=may_go_on, message=preparation
     )
     if result is None:
-        raise _DroppedError
+        raise _ModelUnloadedError
     if isinstance(result, WorkerFailed):
-        raise _UnusedError(f"the process that prepares them {result.reason}")
+        raise _KernelsRejectedError(f"the process that prepares them {result.reason}")
     if result.entry is None:
-        raise _UnusedError(result.reason)
+        raise _KernelsRejectedError(result.reason)
     return result.entry
 
 

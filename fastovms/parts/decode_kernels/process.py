@@ -21,11 +21,11 @@ from fastovms.parts.decode_kernels.few_rows import (
     pack_weights,
     packed_size,
 )
-from fastovms.parts.decode_kernels.kept import KeptWeights, written_weights
+from fastovms.parts.decode_kernels.kept import CachedWeights, written_weights
 from fastovms.parts.decode_kernels.prepare import MEMORY_SHARE, PACKED, Preparation, Prepared
 
 
-class _WrongError(Exception):
+class _InexactKernelsError(Exception):
     """The kernels are less exact than OpenVINO, as the message says."""
 
 
@@ -47,7 +47,7 @@ def prepare(given: Preparation) -> Prepared:
         mark.touch()
     if given.entry is not None:
         model = check.compile_whole(paged, given.device, given.precisions)
-        store = WeightStore(kernels, KeptWeights(given.entry).room_for)
+        store = WeightStore(kernels, CachedWeights(given.entry).room_for)
         wrong = check.why_wrong(model, store, is_long=False)
         return Prepared(given.entry if wrong is None else None, wrong or "")
 
@@ -64,13 +64,13 @@ def prepare(given: Preparation) -> Prepared:
             pack_weights(paged, store, shape)
         wrong = check.why_wrong(layers, store)
         if wrong is not None:
-            raise _WrongError(wrong)
+            raise _InexactKernelsError(wrong)
 
     with given.caches[0].exclusive(PACKED, given.key):
         for cache in given.caches:
             try:
                 entry = cache.find(PACKED, given.key) or cache.put(PACKED, given.key, fill)
-            except _WrongError as error:
+            except _InexactKernelsError as error:
                 return Prepared(None, str(error))
             if entry is not None:
                 return Prepared(entry)

@@ -16,7 +16,7 @@ from fastovms.parts.drafts.draft_model import (
     DraftModel,
     Follower,
 )
-from fastovms.parts.drafts.draft_policy import DraftPolicy, SequenceDrafters, WantedDraft
+from fastovms.parts.drafts.draft_policy import DraftPolicy, DraftRequest, SequenceDrafters
 
 _MAX_PENDING: Final = 64
 """The number of tokens that may wait for the next draft of their sequence, such as during a pause.
@@ -61,7 +61,7 @@ class DraftHead(DraftModel):
             enable_prefix_caching=enable_prefix_caching,
         )
         self._token_ids = token_ids
-        self._heads: dict[int, _HeadFollower] = {}
+        self._heads: dict[int, _HeadState] = {}
 
     def observe(
         self, sequence: Sequence, drafters: SequenceDrafters, start: int, states: Floats
@@ -79,7 +79,7 @@ class DraftHead(DraftModel):
         if follower is None or not follower.continues_at(start):
             if follower is not None:  # preempted: restart it
                 self._drop(follower)
-            follower = _HeadFollower(sequence, drafters, policy, start)
+            follower = _HeadState(sequence, drafters, policy, start)
             self._share_prefix(follower, sequence.token_ids[1:])
             follower.begin()
             self._followers[sequence.seq_id] = self._heads[sequence.seq_id] = follower
@@ -97,7 +97,7 @@ class DraftHead(DraftModel):
                 others.append(follower)
         return others
 
-    def _follow(self, wanted: WantedDraft) -> Follower | None:
+    def _follow(self, wanted: DraftRequest) -> Follower | None:
         follower = self._heads.get(wanted.sequence.seq_id)
         if follower is None:
             return None
@@ -109,7 +109,7 @@ class DraftHead(DraftModel):
         follower.num_wanted = min(wanted.num_tokens, room)
         return follower if self._prepare(follower) else None
 
-    def _prepare(self, follower: _HeadFollower) -> bool:
+    def _prepare(self, follower: _HeadState) -> bool:
         """Adds the sequence's new tokens. Returns whether there is something to compute; the
         sequence is dropped if its blocks are not available."""
         follower.catch_up()
@@ -145,7 +145,7 @@ class DraftHead(DraftModel):
         self._heads.pop(follower.sequence.seq_id, None)
 
 
-class _HeadFollower(Follower):
+class _HeadState(Follower):
     """The state of the head for a sequence. Its tokens are the sequence's from the second on,
     without those at positions that are left out.
 

@@ -14,7 +14,7 @@ from fastovms.engine.row_functions import BROKEN, likeliest
 from fastovms.engine.sampler import log_sum_exp
 from fastovms.engine.sequence import Sequence, SequenceStatus
 from fastovms.params import SamplingParams
-from fastovms.parts.drafts.draft_policy import DraftPolicy, SequenceDrafters, WantedDraft
+from fastovms.parts.drafts.draft_policy import DraftPolicy, DraftRequest, SequenceDrafters
 
 DEFAULT_NUM_ASSISTANT_TOKENS: Final = 5
 
@@ -87,7 +87,7 @@ class DraftModel:
             num_tokens = MAX_CONFIDENT_TOKENS
         return DraftPolicy(num_tokens, cost=self._cost, tolerated_misses=_TOLERATED_MISSES)
 
-    def propose(self, wanted: Iterable[WantedDraft]) -> None:
+    def propose(self, wanted: Iterable[DraftRequest]) -> None:
         """Sets the drafts of the sequences for which it has any. Frees the blocks of sequences that
         no longer run."""
         for follower in list(self._followers.values()):
@@ -126,7 +126,7 @@ class DraftModel:
         """Returns further sequences whose tokens are computed in this step, without a draft."""
         return []
 
-    def _follow(self, wanted: WantedDraft) -> Follower | None:
+    def _follow(self, wanted: DraftRequest) -> Follower | None:
         """Updates and returns the draft model's state of a sequence; None if it gets no draft."""
         sequence, drafters, policy, num_tokens = wanted
         follower = self._followers.get(sequence.seq_id)

@@ -156,7 +156,7 @@ class SequenceDrafters:
     drafted_by: DraftPolicy | None = None
 
 
-class WantedDraft(NamedTuple):
+class DraftRequest(NamedTuple):
     """Asks for a draft of up to `num_tokens` tokens, at least 1, for a sequence with these
     drafters, of which `policy` is the draft model's."""
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.backend_stats import EngineCounters
-from fastovms.backends.paged.backend import BackendExtension, MayGoOn
+from fastovms.backends.paged.backend import BackendExtension, WaitForRequests
 from fastovms.config import EngineConfig
 from fastovms.engine.extensions import Drafter
 from fastovms.engine.model.model import Floats, Model
@@ -23,7 +23,7 @@ from fastovms.engine.scheduler import Chunk
 from fastovms.engine.sequence import Sequence, SequenceGrammar
 from fastovms.engine.step_costs import StepCosts
 from fastovms.params import MAX_DRAFT_TOKENS
-from fastovms.parts.drafts.draft_policy import DraftPolicy, SequenceDrafters, WantedDraft
+from fastovms.parts.drafts.draft_policy import DraftPolicy, DraftRequest, SequenceDrafters
 from fastovms.parts.drafts.suffix_index import (
     LEAST_CHANCE,
     NO_GUESS,
@@ -286,7 +286,7 @@ class Drafting(Drafter):
         if offers:
             self._choose(offers, num_sequences, num_rows)
         else:
-            self._have_model_propose([])
+            self._propose_by_model([])
 
     def _guess(self, sequence: Sequence, drafters: SequenceDrafters) -> Guess:
         try:
@@ -304,7 +304,7 @@ class Drafting(Drafter):
         if self._model is not None:
             self._model.free(sequence)
 
-    def _have_model_propose(self, wanted: list[WantedDraft]) -> None:
+    def _propose_by_model(self, wanted: list[DraftRequest]) -> None:
         if self._model is None:
             return
         try:
@@ -330,7 +330,7 @@ class Drafting(Drafter):
             num_sequences=num_sequences,
             num_rows=num_rows,
         )
-        wanted: list[WantedDraft] = []
+        wanted: list[DraftRequest] = []
         guesses: list[array[int]] = []
         for (sequence, drafters, guess), length in zip(offers, lengths, strict=True):
             draft = array("q", guess.token_ids[:length].tolist())
@@ -345,11 +345,11 @@ class Drafting(Drafter):
                 chances = guess.chances[:length]
                 rate = draft_rate(chances, self._costs, num_sequences=num_sequences)
                 if planned.num_tokens and (length == 0 or planned.rate > rate):
-                    wanted.append(WantedDraft(sequence, drafters, policy, planned.num_tokens))
+                    wanted.append(DraftRequest(sequence, drafters, policy, planned.num_tokens))
                     guesses.append(draft)
                     continue
             sequence.draft_token_ids = draft
-        self._have_model_propose(wanted)
+        self._propose_by_model(wanted)
         for (sequence, drafters, policy, _), draft in zip(wanted, guesses, strict=True):
             if sequence.draft_token_ids and sequence.grammar is not None:
                 try:
@@ -441,7 +441,7 @@ class SuffixKernels(BackendExtension):
         self._functions = functions
         functions.defer()
 
-    def prepare(self, may_go_on: MayGoOn) -> None:
+    def prepare(self, may_go_on: WaitForRequests) -> None:
         if may_go_on(0.0):
             self._functions.try_to_load()
 

@@ -55,7 +55,7 @@ class DraftHeadGraph(NamedTuple):
     weights_size: int
 
 
-class _BadHead(Exception):
+class _UnsuitableHead(Exception):
     """The head does not fit, for the reason in the message."""
 
 
@@ -87,7 +87,7 @@ def read_draft_head(
         )
     except RuntimeError as error:
         reason = reason_of(error)
-    except _BadHead as error:
+    except _UnsuitableHead as error:
         reason = str(error)
     raise ConfigurationError(f"the draft model {head_dir} cannot be used: {reason}")
 
@@ -95,7 +95,7 @@ def read_draft_head(
 def _fit(head: ov.Model, head_dir: Path, target: PagedGraph, max_model_len: int) -> DraftHeadGraph:
     _check_inputs(head)
     if target.has_states:
-        raise _BadHead("an EAGLE-3 head cannot draft for a recurrent or hybrid model")
+        raise _UnsuitableHead("an EAGLE-3 head cannot draft for a recurrent or hybrid model")
     own = target.model.clone()  # its nodes become the head's
     embedding = _embedding(own, "the model")
     width = _width(embedding.output(0))
@@ -105,7 +105,7 @@ def _fit(head: ov.Model, head_dir: Path, target: PagedGraph, max_model_len: int)
     _embedding(head, "the head").input(0).replace_source_output(embedding.input_value(0))
     graph = page_graph(head, head_dir, max_model_len, is_draft_head=True)
     if graph.has_states:
-        raise _BadHead("the head is a recurrent or hybrid model")
+        raise _UnsuitableHead("the head is a recurrent or hybrid model")
     _add_own_states(head)
     joined = opset13.concat(ports, -1)
     transpose = projection.get_attributes()["transpose_b"]
@@ -117,18 +117,20 @@ def _fit(head: ov.Model, head_dir: Path, target: PagedGraph, max_model_len: int)
 def _check_inputs(head: ov.Model) -> None:
     names = {name for port in head.inputs for name in port.get_names()}
     if "inputs_embeds" in names:
-        raise _BadHead("the head takes embeddings in place of tokens, as heads of vision models do")
+        raise _UnsuitableHead(
+            "the head takes embeddings in place of tokens, as heads of vision models do"
+        )
     for name in ("input_ids", HIDDEN_STATES):
         if name not in names:
-            raise _BadHead(f"the head has no input named {name}")
+            raise _UnsuitableHead(f"the head has no input named {name}")
 
 
 def _vocabulary(model: ov.Model, name: str) -> int:
     if not any("logits" in port.get_names() for port in model.outputs):
-        raise _BadHead(f"{name} has no output named logits")
+        raise _UnsuitableHead(f"{name} has no output named logits")
     width = model.output("logits").get_partial_shape()[-1]
     if width.is_dynamic:
-        raise _BadHead(f"the size of the vocabulary of {name} is not known")
+        raise _UnsuitableHead(f"the size of the vocabulary of {name} is not known")
     return int(width.get_length())
 
 
@@ -141,25 +143,25 @@ def _take_token_ids(head: ov.Model, vocab_size: int) -> NDArray[np.int64]:
     if port is None:
         if num_tokens == vocab_size:
             return own_ids
-        raise _BadHead(
+        raise _UnsuitableHead(
             f"the head has no table {_TABLE}, which is needed because the head has {num_tokens} "
             f"tokens and the model {vocab_size}: export the head again with a current optimum-intel"
         )
     table = port.get_node().input_value(0).get_node()
     if table.get_type_name() != "Constant" or list(table.shape) != [num_tokens]:
-        raise _BadHead(
+        raise _UnsuitableHead(
             f"the table {_TABLE} of the head is not a constant with {num_tokens} numbers"
         )
     token_ids: NDArray[np.int64] = own_ids + table.data.astype(np.int64)
     head.remove_result(port.get_node())
     if token_ids.min() < 0 or token_ids.max() >= vocab_size:
         worst = int(token_ids[np.argmax(np.abs(token_ids))])
-        raise _BadHead(
+        raise _UnsuitableHead(
             f"the table {_TABLE} of the head names token {worst}, and the model has {vocab_size} "
             "tokens"
         )
     if num_tokens < vocab_size and not table.data.any():
-        raise _BadHead(
+        raise _UnsuitableHead(
             f"the table {_TABLE} of the head is empty: the checkpoint was exported without it"
         )
     return token_ids
@@ -171,7 +173,7 @@ def _embedding(model: ov.Model, name: str) -> Node:
     for node in reached([ids], _consumers_on_the_way):
         if node.get_type_name() == "Gather" and len(node.input_value(0).get_partial_shape()) == 2:
             return node
-    raise _BadHead(f"{name} has no table of embeddings that can be found")
+    raise _UnsuitableHead(f"{name} has no table of embeddings that can be found")
 
 
 def _consumers_on_the_way(node: Node) -> list[Node]:
@@ -188,7 +190,7 @@ def _consumers_on_the_way(node: Node) -> list[Node]:
 def _width(port: Any) -> int:
     width = port.get_partial_shape()[-1]
     if width.is_dynamic:
-        raise _BadHead("the width of the model's hidden states is not known")
+        raise _UnsuitableHead("the width of the model's hidden states is not known")
     return int(width.get_length())
 
 
@@ -201,18 +203,18 @@ def _layer_ids(head: ov.Model, target: ov.Model) -> Sequence[int]:
         named = [part.strip() for part in text.strip("[]() ").replace(",", " ").split()]
         layers = [int(part) for part in named if part.isdecimal()]
         if len(layers) != len(named) or len(layers) != _NUM_LAYERS:
-            raise _BadHead(
+            raise _UnsuitableHead(
                 f"{_LAYERS} of the head must be {_NUM_LAYERS} numbers of layers, not {text!r}"
             )
         if max(layers) > num_layers - 2:
-            raise _BadHead(
+            raise _UnsuitableHead(
                 f"{_LAYERS} of the head is {text}, and of the {num_layers} layers of the model the "
                 f"last that can be used is {num_layers - 2}"
             )
         return layers
     layers = [1, num_layers // 2 - 1, num_layers - 4]
     if not 0 <= layers[0] < layers[1] < layers[2]:
-        raise _BadHead(f"the model has {num_layers} layers: it must have at least 7")
+        raise _UnsuitableHead(f"the model has {num_layers} layers: it must have at least 7")
     return layers
 
 
@@ -232,32 +234,32 @@ def _residual(node: Node, width: int, name: str) -> Node:
         shapes = [found.get_input_partial_shape(index) for index in (0, 1)]
         if all(len(s) == 3 and s[0].is_dynamic and s[2] == ov.Dimension(width) for s in shapes):
             return found
-    raise _BadHead(f"the hidden states of {name} cannot be found")
+    raise _UnsuitableHead(f"the hidden states of {name} cannot be found")
 
 
 def _take_projection(head: ov.Model, width: int) -> Node:
     """Returns the product with the matrix that projects the target's hidden states to the head's
-    width, after removing it from the head. Raises _BadHead if the head has no such matrix, or
-    one for another model."""
+    width, after removing it from the head. Raises _UnsuitableHead if the head has no such matrix,
+    or one for another model."""
     states = head.input(HIDDEN_STATES).get_node()
     targets = states.output(0).get_target_inputs()
     nodes = [target.get_node() for target in targets if target.get_index() == 0]
     projection = next((node for node in nodes if node.get_type_name() == "MatMul"), None)
     if projection is None:
-        raise _BadHead(f"the head has no matrix that projects {HIDDEN_STATES}")
+        raise _UnsuitableHead(f"the head has no matrix that projects {HIDDEN_STATES}")
     shape = projection.get_input_partial_shape(1)
     if shape.is_dynamic or len(shape) != 2:
-        raise _BadHead(f"the matrix that projects {HIDDEN_STATES} has no fixed shape")
+        raise _UnsuitableHead(f"the matrix that projects {HIDDEN_STATES} has no fixed shape")
     rows, columns = projection.get_input_shape(1)
     if not projection.get_attributes()["transpose_b"]:
         rows, columns = columns, rows
     if columns != _NUM_LAYERS * width:
-        raise _BadHead(
+        raise _UnsuitableHead(
             f"the head is made for hidden states of {columns / _NUM_LAYERS:g} numbers, and the "
             f"model's have {width}"
         )
     if rows != width:
-        raise _BadHead(
+        raise _UnsuitableHead(
             f"the hidden states of the head have {rows} numbers: the head cannot take the "
             f"embeddings of the model, which have {width}"
         )
@@ -272,7 +274,7 @@ def _add_own_states(head: ov.Model) -> None:
     """Adds the output of the head's own hidden states."""
     indices = next((p for p in head.inputs if SAMPLED_TOKEN_INDICES in p.get_names()), None)
     if indices is None:
-        raise _BadHead("the projection of the head to its vocabulary cannot be found")
+        raise _UnsuitableHead("the projection of the head to its vocabulary cannot be found")
     width = _width(head.input(HIDDEN_STATES))
     states = _residual(head.output("logits").get_node(), width, "the head")
     axis = opset13.constant(0, dtype=np.int64)

@@ -23,7 +23,7 @@ from fastovms.backend_stats import (
     EncoderCounters,
     Histogram,
 )
-from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
+from fastovms.backends.engine_thread import ActiveEngines, ComputeTurn
 from fastovms.backends.job_thread import Job, JobThread
 from fastovms.backends.model_task import find_task, graph_file
 from fastovms.config import EncoderConfig, EngineConfig
@@ -229,7 +229,7 @@ class ThreadedEncoder(JobThread[_Job]):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__(
-            info, turn or ComputeTurn(WorkingEngines()), max_num_queued=max_num_queued, clock=clock
+            info, turn or ComputeTurn(ActiveEngines()), max_num_queued=max_num_queued, clock=clock
         )
         self._encoder = model
         self._max_batch_tokens = max_batch_tokens

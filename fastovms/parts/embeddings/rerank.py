@@ -297,7 +297,7 @@ async def score_pairs(
     else:
         first = instructed(texts.queries, config.query_instruction)
         second = instructed(texts.documents, config.document_instruction)
-        given = GivenTexts(first, second)
+        given = RerankTexts(first, second)
         encoded, owners = await _paired(model, template, given, texts, pairs, options, client)
     rows = await call.encode(encoded)
     scores = np.full(len(pairs), -np.inf, np.float32)
@@ -389,7 +389,7 @@ async def _joined(
     return [EncoderText(token_ids) for token_ids in found]
 
 
-class GivenTexts(NamedTuple):
+class RerankTexts(NamedTuple):
     """The texts of a request as the model reads them, with what is put before and after each."""
 
     queries: Sequence[InputText]
@@ -414,7 +414,7 @@ async def _prompted(
     encode = partial(model.texts.encode, [before, fixed.after])
     head, tail = await model.tokenizing.run(client, encode)
     ids = [*head.tolist(), FIRST, SECOND, *tail.tolist()]
-    given = GivenTexts(
+    given = RerankTexts(
         [(space, query, between) for query in texts.queries],
         [(gap, model.config.document_instruction, document) for document in texts.documents],
     )
@@ -425,7 +425,7 @@ async def _prompted(
 async def _paired(
     model: ServedEncoder,
     template: PairTemplate,
-    given: GivenTexts,
+    given: RerankTexts,
     texts: PairTexts,
     pairs: Sequence[Pair],
     options: PairOptions,

@@ -22,10 +22,10 @@ from fastovms.backends.engine_thread import (
     Close,
     Command,
     LoopLink,
-    Permits,
     RequestsInFlight,
     StepReport,
     Submit,
+    ThreadSemaphore,
     check_length,
     fit_cache,
 )
@@ -44,7 +44,7 @@ from fastovms.errors import (
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
 from fastovms.parts.genai.messages import EncodingImages, LoadPipeline, PipelineLoaded
 from fastovms.parts.genai.support import (
-    Assistance,
+    DraftSource,
     check_grammar,
     check_salt,
     check_supported,
@@ -188,10 +188,10 @@ class GenaiBackend:
         self._peer = peer
         self._model = model
         self._config = config
-        self._assistance = Assistance.of(config)
+        self._assistance = DraftSource.of(config)
         self._grammars = grammars
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._undelivered = Permits(_MAX_UNDELIVERED_STEPS)
+        self._undelivered = ThreadSemaphore(_MAX_UNDELIVERED_STEPS)
         self._link = LoopLink()
         self._requests = RequestsInFlight(
             max_num_waiting=config.max_num_queued_requests,

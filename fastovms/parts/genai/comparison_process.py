@@ -23,7 +23,7 @@ from fastovms.params import GenerationRequest, ModelInfo, SamplingParams
 from fastovms.parts.comparison.graph_comparison import PROPERTIES, UnknownInput, compute_plain
 from fastovms.parts.genai.generation_config import generation_config
 from fastovms.parts.genai.pipeline import PromptReader
-from fastovms.parts.genai.support import Assistance
+from fastovms.parts.genai.support import DraftSource
 
 _PROMPT: Final = "A quick brown fox jumps over 13 lazy dogs; 'why?' asks {nobody} in the garden."
 
@@ -37,7 +37,7 @@ _MAX_PART: Final = 16
 _NUM_BLOCKS: Final = 16
 
 
-class _NoReference(Exception):
+class _ReferenceFailedError(Exception):
     """The exported graph cannot be computed, as the message says."""
 
 
@@ -51,7 +51,7 @@ class _Text(NamedTuple):
 def largest_difference(model_dir: Path, model: ModelInfo) -> float:
     """Returns the largest difference between the log probabilities. Raises RequestError if the
     model's context has no room for the text; RuntimeError if the pipeline cannot compute it;
-    _NoReference if the exported graph cannot be computed, UnknownInput if its inputs are
+    _ReferenceFailedError if the exported graph cannot be computed, UnknownInput if its inputs are
     unknown."""
     text = _generate(model_dir, model)  # with it goes the pipeline
     core = ov.Core()
@@ -62,7 +62,7 @@ def largest_difference(model_dir: Path, model: ModelInfo) -> float:
     try:
         (expected,) = compute_plain(core, core.read_model(graph_file(model_dir)), inputs)
     except RuntimeError as error:
-        raise _NoReference(reason_of(error)) from None
+        raise _ReferenceFailedError(reason_of(error)) from None
     num_rows = min(len(expected), len(text.logprobs))
     rows = np.arange(-num_rows, 0)
     chosen = expected[rows, text.token_ids[-num_rows:]]
@@ -87,7 +87,7 @@ def _generate(model_dir: Path, model: ModelInfo) -> _Text:
         seed=0,
         max_length=model.max_model_len,
         max_new_tokens=min(_NUM_TOKENS, model.max_model_len - len(prompt)),
-        assistance=Assistance(),
+        assistance=DraftSource(),
     )
     handle = pipeline.add_request(0, *arguments, config)
     text = _Text(prompt, [])
@@ -117,7 +117,7 @@ def serve(connection: Connection[Any, Any]) -> None:
         answer = largest_difference(*receive(connection))
     except UnknownInput as error:
         answer = f"the graph has an unknown input {error}"
-    except _NoReference as error:
+    except _ReferenceFailedError as error:
         answer = f"the exported graph cannot be computed: {error}"
     except RequestError as error:
         answer = str(error)

@@ -18,7 +18,7 @@ from fastovms.params import (
     SamplingFields,
     SamplingParams,
 )
-from fastovms.parts.genai.support import Assistance, num_assistant_tokens, structural_tag
+from fastovms.parts.genai.support import DraftSource, num_assistant_tokens, structural_tag
 from fastovms.parts.genai.xgrammar.json_rules import json_rules
 from fastovms.request_fields import GenaiUse, rows_of
 
@@ -39,7 +39,7 @@ def generation_config(
     seed: int,
     max_length: int,
     max_new_tokens: int | None,
-    assistance: Assistance,
+    assistance: DraftSource,
 ) -> genai.GenerationConfig:
     """Returns the pipeline's configuration for sample `index`, or for the beam search. `max_length`
     is the maximum number of tokens of prompt and output together, if `max_new_tokens` is None. A
@@ -113,7 +113,7 @@ def _set_beams(config: genai.GenerationConfig, search: BeamSearch, n: int) -> No
 
 
 def _set_assistance(
-    config: genai.GenerationConfig, params: SamplingParams, assistance: Assistance
+    config: genai.GenerationConfig, params: SamplingParams, assistance: DraftSource
 ) -> None:
     """Sets the number of draft tokens. A pipeline with a draft model fails on requests without
     it."""

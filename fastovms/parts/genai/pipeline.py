@@ -31,7 +31,7 @@ from fastovms.errors import ConfigurationError, InvalidField
 from fastovms.params import MAX_DRAFT_TOKENS, GenerationRequest, Image
 from fastovms.parts.genai.one_request import OneRequestPipeline, load_one_request_pipeline
 from fastovms.parts.genai.support import (
-    Assistance,
+    DraftSource,
     has_prefix_cache,
     num_assistant_tokens,
     token_budget,
@@ -150,7 +150,7 @@ def _load_on_npu(
 ) -> tuple[OneRequestPipeline, CacheCapacity]:
     try:
         pipeline, lengths = load_one_request_pipeline(model_dir, config, device)
-        _warm_up(pipeline, Assistance())
+        _warm_up(pipeline, DraftSource())
     except RuntimeError as error:
         raise ConfigurationError(
             f"{device} cannot run the model in {model_dir}: {reason_of(error)}"
@@ -177,7 +177,7 @@ def _load(
             str(config.draft_model), device, **_share_of(device)
         )
     pipeline = genai.ContinuousBatchingPipeline(model_dir, scheduler, device, properties)
-    _warm_up(pipeline, Assistance.of(config))
+    _warm_up(pipeline, DraftSource.of(config))
     return pipeline
 
 
@@ -204,7 +204,7 @@ def _share_of(device: str) -> dict[str, object]:
 
 
 def _warm_up(
-    pipeline: genai.ContinuousBatchingPipeline | OneRequestPipeline, assistance: Assistance
+    pipeline: genai.ContinuousBatchingPipeline | OneRequestPipeline, assistance: DraftSource
 ) -> None:
     """Generates one token, so that the first request is fast and a model that cannot run is
     detected now."""
@@ -234,7 +234,7 @@ _MIN_IMAGE_TOKENS: Final = 256
 """How many tokens an image has in models that see all of them in one size."""
 
 
-class PipelineNeed(NamedTuple):
+class RequiredResources(NamedTuple):
     """The resources that a request takes or that the pipeline has.
 
     Attributes:
@@ -246,17 +246,17 @@ class PipelineNeed(NamedTuple):
     num_step_tokens: int = 0
     num_blocks: int = 0
 
-    def plus(self, other: PipelineNeed) -> PipelineNeed:
-        return PipelineNeed(*(mine + its for mine, its in zip(self, other, strict=True)))
+    def plus(self, other: RequiredResources) -> RequiredResources:
+        return RequiredResources(*(mine + its for mine, its in zip(self, other, strict=True)))
 
-    def fits(self, limits: PipelineNeed) -> bool:
+    def fits(self, limits: RequiredResources) -> bool:
         return all(mine <= limit for mine, limit in zip(self, limits, strict=True))
 
 
 def longest_context(config: EngineConfig, capacity: CacheCapacity) -> int:
     """Returns the number of tokens of one sequence that fit into the cache together with its draft
     tokens."""
-    num_drafts = MAX_DRAFT_TOKENS if Assistance.of(config) else 0
+    num_drafts = MAX_DRAFT_TOKENS if DraftSource.of(config) else 0
     return max(1, capacity.num_tokens - num_drafts)
 
 
@@ -271,24 +271,26 @@ class Admission:
     """
 
     def __init__(self, config: EngineConfig, capacity: CacheCapacity, max_model_len: int) -> None:
-        self._assistance = Assistance.of(config)
+        self._assistance = DraftSource.of(config)
         self._block_size = capacity.block_size
         self._max_model_len = max_model_len
-        self._limits = PipelineNeed(config.max_num_seqs, token_budget(config), capacity.num_blocks)
+        self._limits = RequiredResources(
+            config.max_num_seqs, token_budget(config), capacity.num_blocks
+        )
 
-    def need(self, request: GenerationRequest, num_seqs: int) -> PipelineNeed:
+    def need(self, request: GenerationRequest, num_seqs: int) -> RequiredResources:
         """Returns the resources that a request needs. `num_seqs` is the number of its beams;
         samples run one by one."""
         if not self._assistance.prompt_lookup:
-            return PipelineNeed(
+            return RequiredResources(
                 num_seqs, num_blocks=self._num_blocks(self._num_prompt_tokens(request))
             )
         num_drafts = num_assistant_tokens(request.params)
         num_tokens = self._num_tokens(request) + num_drafts
-        return PipelineNeed(num_seqs, num_drafts + 1, self._num_blocks(num_tokens))
+        return RequiredResources(num_seqs, num_drafts + 1, self._num_blocks(num_tokens))
 
-    def room(self, running: Iterable[PipelineNeed]) -> PipelineRoom:
-        room = PipelineRoom(self._limits)
+    def room(self, running: Iterable[RequiredResources]) -> PipelineCapacity:
+        room = PipelineCapacity(self._limits)
         for need in running:
             room.take(need)
         return room
@@ -314,15 +316,15 @@ class Admission:
         return min(len(request.prompt_token_ids) + limit, self._max_model_len)
 
 
-class PipelineRoom:
+class PipelineCapacity:
     """The pipeline's capacity for further requests. A request that runs alone always fits."""
 
-    def __init__(self, limits: PipelineNeed) -> None:
+    def __init__(self, limits: RequiredResources) -> None:
         self._limits = limits
-        self._taken = PipelineNeed(0)
+        self._taken = RequiredResources(0)
 
-    def has(self, need: PipelineNeed) -> bool:
+    def has(self, need: RequiredResources) -> bool:
         return not self._taken.num_seqs or self._taken.plus(need).fits(self._limits)
 
-    def take(self, need: PipelineNeed) -> None:
+    def take(self, need: RequiredResources) -> None:
         self._taken = self._taken.plus(need)

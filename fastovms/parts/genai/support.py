@@ -36,7 +36,7 @@ _NOTHING: Final[Format] = {"type": "regex", "pattern": "()"}
 _ANY: Final[Format] = {"type": "any_text"}
 
 
-class CannotTranslate(ValueError):
+class UnsupportedGrammarPart(ValueError):
     """The grammar has a part that structural tags cannot express."""
 
 
@@ -52,9 +52,9 @@ def rules_of_json(schema: Any, has_blanks: bool) -> Format:
 
 
 def structural_tag(grammar: Grammar, *, write_json: WriteJson = rules_of_json) -> str:
-    """Returns the structural tag, as JSON. Raises CannotTranslate if the grammar has a part that
-    structural tags cannot express; AttributeError, KeyError, TypeError, ValueError if the grammar
-    is malformed.
+    """Returns the structural tag, as JSON. Raises UnsupportedGrammarPart if the grammar has a part
+    that structural tags cannot express; AttributeError, KeyError, TypeError, ValueError if the
+    grammar is malformed.
 
     Structural tags are the only form in which OpenVINO GenAI takes trees. They have no empty text,
     no repetition, and no text that must differ from an expression. So repetitions are written out
@@ -144,7 +144,7 @@ def _format(node: Node, grammar: Grammar, write_json: WriteJson) -> Format:
         case tree.Regex(pattern, (), ()):
             return _regex(pattern)
         case tree.Regex():
-            raise CannotTranslate("text that is not to match an expression")
+            raise UnsupportedGrammarPart("text that is not to match an expression")
         case tree.OtherText(begins, tags):
             return _text_without([*begins, *tags])
         case tree.TextBefore(tag, tree.Regex(pattern, (), _), gap):
@@ -152,7 +152,7 @@ def _format(node: Node, grammar: Grammar, write_json: WriteJson) -> Format:
             body = [_until(gap + tag)] if is_any else [_regex(pattern), _const(gap + tag)]
             return _joined(body)
         case tree.TextBefore():
-            raise CannotTranslate("text that is to match several expressions")
+            raise UnsupportedGrammarPart("text that is to match several expressions")
         case tree.Json(schema):
             return write_json(json.loads(schema), True)
         case tree.Answer():
@@ -181,7 +181,7 @@ def _format(node: Node, grammar: Grammar, write_json: WriteJson) -> Format:
 def _separated(items: Sequence[Format], is_required: Sequence[bool], separator: str) -> Format:
     num_optional = (*is_required, True).index(True)
     if num_optional > MAX_OPTIONAL:
-        raise CannotTranslate(f"more than {MAX_OPTIONAL} arguments that may be left out")
+        raise UnsupportedGrammarPart(f"more than {MAX_OPTIONAL} arguments that may be left out")
     rests = [_joined([_const(separator), item]) for item in items]
     rests = [
         rest if is_needed else _either([rest, _NOTHING])
@@ -239,7 +239,7 @@ def _triggered(tag: str, content: Format, *, stop_after_first: bool) -> Format:
 
 
 @dataclass(frozen=True, slots=True)
-class Assistance:
+class DraftSource:
     """The source of draft tokens: none, earlier text, or a smaller model. It is fixed when the
     pipeline is loaded, and applies to every request."""
 
@@ -247,7 +247,7 @@ class Assistance:
     draft_model: bool = False
 
     @classmethod
-    def of(cls, config: EngineConfig) -> Assistance:
+    def of(cls, config: EngineConfig) -> DraftSource:
         return cls(
             prompt_lookup=config.enable_prompt_lookup is True,
             draft_model=config.draft_model is not None,
@@ -264,7 +264,7 @@ def num_assistant_tokens(params: SamplingParams) -> int:
 
 def token_budget(config: EngineConfig) -> int:
     """Returns the token budget of a step: at least enough for one sequence with its drafts."""
-    if Assistance.of(config).prompt_lookup:
+    if DraftSource.of(config).prompt_lookup:
         return max(config.token_budget, MAX_DRAFT_TOKENS + 1)
     return config.token_budget
 
@@ -272,10 +272,10 @@ def token_budget(config: EngineConfig) -> int:
 def has_prefix_cache(config: EngineConfig) -> bool:
     """Returns whether the pipeline has a prefix cache. With a draft model it has none, because a
     cache hit of a sampled sequence would crash the pipeline."""
-    return config.enable_prefix_caching and not Assistance.of(config).draft_model
+    return config.enable_prefix_caching and not DraftSource.of(config).draft_model
 
 
-def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs: int) -> None:
+def check_supported(params: SamplingParams, assistance: DraftSource, max_num_seqs: int) -> None:
     """Raises RequestError for parameters that the pipeline does not support or would silently
     ignore."""
     check_fields(params)
@@ -309,7 +309,7 @@ def check_grammar(grammar: Grammar) -> None:
     try:
         # The trial of a schema finds its unsupported parts, too.
         structural_tag(grammar, write_json=lambda *_: {"type": "json_schema"})
-    except CannotTranslate as error:
+    except UnsupportedGrammarPart as error:
         raise InvalidField(
             f"{grammar.param} {NOT_SUPPORTED}: it needs {error}", param=grammar.param
         ) from error
@@ -329,7 +329,7 @@ def check_salt(cache_salt: str | None, *, enable_prefix_caching: bool) -> None:
 NOT_SUPPORTED: Final = "is not supported by the genai backend, which runs this model"
 
 
-class Handling(Enum):
+class FieldSupport(Enum):
     """The handling of a field. CONFIG: `generation_config` passes it to the pipeline. ENGINE:
     `PipelineEngine` or its callers implement it. REFUSED: a request that sets it gets an error.
     IGNORED: it has no effect, and answers are still correct."""
@@ -361,7 +361,7 @@ class FieldDecision(NamedTuple):
         param: the client's name of the field, if different.
     """
 
-    handling: Handling
+    handling: FieldSupport
     why: str = ""
     limits: tuple[Limit, ...] = ()
     param: str | None = None
@@ -370,19 +370,19 @@ class FieldDecision(NamedTuple):
 def _refused(
     is_wanted: Callable[[SamplingParams], bool], param: str | None = None
 ) -> FieldDecision:
-    return FieldDecision(Handling.REFUSED, limits=(Limit("", is_wanted),), param=param)
+    return FieldDecision(FieldSupport.REFUSED, limits=(Limit("", is_wanted),), param=param)
 
 
 def _not_with_beams(is_set: Callable[[SamplingParams], bool]) -> FieldDecision:
     def is_wanted(params: SamplingParams) -> bool:
         return params.beam_search is not None and is_set(params)
 
-    return FieldDecision(Handling.CONFIG, limits=(Limit(" with beam search", is_wanted),))
+    return FieldDecision(FieldSupport.CONFIG, limits=(Limit(" with beam search", is_wanted),))
 
 
-_CONFIG: Final = FieldDecision(Handling.CONFIG)
+_CONFIG: Final = FieldDecision(FieldSupport.CONFIG)
 _ASSISTED: Final = FieldDecision(
-    Handling.CONFIG, "only where the pipeline is loaded with assistance; it changes no text"
+    FieldSupport.CONFIG, "only where the pipeline is loaded with assistance; it changes no text"
 )
 
 
@@ -405,7 +405,7 @@ def _differs(params: SamplingParams, name: str, default: object) -> bool:
 SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
     **_row_decisions(),
     "logprobs": FieldDecision(
-        Handling.CONFIG,
+        FieldSupport.CONFIG,
         limits=(Limit(" above 1", lambda p: p.logprobs not in (None, 0, 1)),),
     ),
     "logprob_token_ids": _refused(lambda p: bool(p.logprob_token_ids)),
@@ -414,7 +414,7 @@ SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "allowed_token_ids": _refused(lambda p: p.allowed_token_ids is not None),
     "bad_words_token_ids": _refused(lambda p: bool(p.bad_words_token_ids), "bad_words"),
     "ignore_eos": FieldDecision(
-        Handling.CONFIG,
+        FieldSupport.CONFIG,
         limits=(
             Limit(
                 # With a stop token of its own a search heeds that one alone.
@@ -426,14 +426,18 @@ SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "frequency_penalty": _not_with_beams(lambda p: p.frequency_penalty != 0),
     "presence_penalty": _not_with_beams(lambda p: p.presence_penalty != 0),
     "repetition_penalty": _not_with_beams(lambda p: p.repetition_penalty != 1),
-    "max_tokens": FieldDecision(Handling.ENGINE, "with what the context leaves"),
-    "seed": FieldDecision(Handling.ENGINE, "each sample gets a seed of its own"),
-    "n": FieldDecision(Handling.ENGINE, "each sample is a request of the pipeline's"),
+    "max_tokens": FieldDecision(FieldSupport.ENGINE, "with what the context leaves"),
+    "seed": FieldDecision(FieldSupport.ENGINE, "each sample gets a seed of its own"),
+    "n": FieldDecision(FieldSupport.ENGINE, "each sample is a request of the pipeline's"),
     "eos_token_ids": _CONFIG,
     "stop_token_ids": _CONFIG,
     "min_tokens": _CONFIG,
-    "grammar": FieldDecision(Handling.CONFIG, "`check_supported` refuses what has no form there"),
-    "beam_search": FieldDecision(Handling.CONFIG, "`check_supported` refuses too wide a search"),
+    "grammar": FieldDecision(
+        FieldSupport.CONFIG, "`check_supported` refuses what has no form there"
+    ),
+    "beam_search": FieldDecision(
+        FieldSupport.CONFIG, "`check_supported` refuses too wide a search"
+    ),
     "num_assistant_tokens": _ASSISTED,
     "max_ngram_size": _ASSISTED,
     "assistant_confidence_threshold": _ASSISTED,
@@ -444,27 +448,31 @@ SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
 """Every field of `SamplingParams`; a test fails if one is missing."""
 
 REQUEST_FIELDS: Final[Mapping[str, FieldDecision]] = {
-    "request_id": FieldDecision(Handling.ENGINE, "the pipeline knows requests by numbers"),
-    "prompt_token_ids": FieldDecision(Handling.ENGINE),
-    "params": FieldDecision(Handling.ENGINE, "see `SAMPLING_FIELDS`"),
-    "priority": FieldDecision(Handling.ENGINE, "requests wait in the engine, not in the pipeline"),
+    "request_id": FieldDecision(FieldSupport.ENGINE, "the pipeline knows requests by numbers"),
+    "prompt_token_ids": FieldDecision(FieldSupport.ENGINE),
+    "params": FieldDecision(FieldSupport.ENGINE, "see `SAMPLING_FIELDS`"),
+    "priority": FieldDecision(
+        FieldSupport.ENGINE, "requests wait in the engine, not in the pipeline"
+    ),
     "cache_salt": FieldDecision(
-        Handling.REFUSED, "with the prefix cache on, by `check_salt`; without it nothing is shared"
+        FieldSupport.REFUSED,
+        "with the prefix cache on, by `check_salt`; without it nothing is shared",
     ),
     "tenant": FieldDecision(
-        Handling.IGNORED, "nothing outlives the process, and drafts are guessed from no other text"
+        FieldSupport.IGNORED,
+        "nothing outlives the process, and drafts are guessed from no other text",
     ),
-    "owner": FieldDecision(Handling.IGNORED, "the pipeline does not preempt by owner"),
-    "prompt": FieldDecision(Handling.ENGINE),
+    "owner": FieldDecision(FieldSupport.IGNORED, "the pipeline does not preempt by owner"),
+    "prompt": FieldDecision(FieldSupport.ENGINE),
     "ends_text": FieldDecision(
-        Handling.IGNORED,
+        FieldSupport.IGNORED,
         "functions cannot be sent to the process; the stop strings end the texts of a search",
     ),
     "generated_token_ids": FieldDecision(
-        Handling.REFUSED, "when the request is submitted; the pipeline takes prompts only"
+        FieldSupport.REFUSED, "when the request is submitted; the pipeline takes prompts only"
     ),
     "adapter": FieldDecision(
-        Handling.REFUSED, "when the server starts: no adapter is loaded for this backend"
+        FieldSupport.REFUSED, "when the server starts: no adapter is loaded for this backend"
     ),
 }
 """Every field of `GenerationRequest`."""

@@ -43,12 +43,12 @@ from fastovms.parts.genai.messages import EncodingImages, LoadPipeline, Pipeline
 from fastovms.parts.genai.pipeline import (
     Admission,
     CacheCapacity,
-    PipelineNeed,
     PromptReader,
+    RequiredResources,
     load_pipeline,
     longest_context,
 )
-from fastovms.parts.genai.support import Assistance
+from fastovms.parts.genai.support import DraftSource
 from fastovms.system.memory import find_trim
 from fastovms.telemetry.log_format import log_handler, start_log
 
@@ -179,7 +179,7 @@ class _Run:
 
     job: _QueuedRequest
     indices: range
-    need: PipelineNeed
+    need: RequiredResources
     handle: genai.GenerationHandle | None = None
     num_generated_tokens: int = 0
 
@@ -223,7 +223,7 @@ class PipelineEngine:
         self._model = model
         self._capacity = capacity
         self._admission = Admission(config, capacity, model.max_model_len)
-        self._assistance = Assistance.of(config)
+        self._assistance = DraftSource.of(config)
         self._prompts = PromptReader(pipeline.get_tokenizer(), takes_images=model.takes_images)
         self._new_seed = new_seed
         self._on_images = on_images

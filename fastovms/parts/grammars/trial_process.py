@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from fastovms.backends.processes import (
     TRIAL_STACK,
-    be_silent,
+    discard_stderr,
     limit_growth,
     limit_time,
     max_resident,
@@ -132,7 +132,7 @@ def fork_workers(
         begun[:] = bytes(8)
         pid = os.fork()
         if pid == 0:
-            be_silent()  # panics would write what a client has sent
+            discard_stderr()  # panics would write what a client has sent
             os._exit(_Worker(connection, compiler, begun, seconds).serve())
         _, status = os.waitpid(pid, 0)
         if status == _DONE:

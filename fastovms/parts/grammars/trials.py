@@ -25,7 +25,7 @@ import orjson
 from fastovms.backend_stats import GrammarStats
 from fastovms.backends.engine_thread import start_thread
 from fastovms.backends.paged.backend import Grammars
-from fastovms.backends.processes import ChildProcess, fate
+from fastovms.backends.processes import ChildProcess, exit_description
 from fastovms.errors import BackendUnavailable, Overloaded
 from fastovms.fair_queue import FairQueue
 from fastovms.grammar.compiler import GrammarCompiler
@@ -129,7 +129,7 @@ _OWN_SIGNALS: Final = (
 """The signals by which a compiler ends its own process. Others come from outside, as the SIGKILL of
 a system that is out of memory does."""
 
-_SIGNALS: Final = {fate(-number): number for number in signal.Signals}
+_SIGNALS: Final = {exit_description(-number): number for number in signal.Signals}
 """The numbers of signals, by the description of a process that such a signal ended."""
 
 _START_TIMEOUT: Final = 60.0
@@ -165,7 +165,7 @@ def verdict_on_death(number: int | None) -> Verdict:
     return Verdict(TOO_MUCH, has_died=True, is_certain=number in _OWN_SIGNALS)
 
 
-class TakesLonger(Exception):
+class TrialTimeout(Exception):
     """A grammar needs more time for its trial than it was given."""
 
 
@@ -455,7 +455,7 @@ class TrialLanes:
         is_last = number + 1 == len(self._lanes)
         try:
             job.done.set_result(self._lanes[number].attempt(job.grammar, is_last=is_last))
-        except TakesLonger:
+        except TrialTimeout:
             try:
                 self._enter(job, number + 1)
             except (Overloaded, BackendUnavailable) as error:
@@ -558,7 +558,7 @@ class _Lane:
             trial.warm_up()
 
     def attempt(self, grammar: Grammar, *, is_last: bool) -> Grammar:
-        """Tries a grammar, and returns it in the backend's form. Raises TakesLonger if the grammar
+        """Tries a grammar, and returns it in the backend's form. Raises TrialTimeout if the grammar
         needs more time than this lane has, and it is not the last; RequestError if the grammar
         cannot be used; BackendError if it cannot be tried now. `is_last` says whether this is the
         lane with the most time."""
@@ -582,10 +582,10 @@ class _Lane:
 
 
 def _checked(verdict: Verdict, grammar: Grammar, *, is_last: bool) -> Verdict:
-    """Returns the verdict, if the grammar has passed. Raises TakesLonger if the time limit was
+    """Returns the verdict, if the grammar has passed. Raises TrialTimeout if the time limit was
     exceeded, and another lane has more time; UnusableGrammar if something else is wrong with it."""
     if verdict.is_slow and not is_last:
-        raise TakesLonger
+        raise TrialTimeout
     if verdict.fault:
         raise UnusableGrammar(grammar, verdict.fault, is_certain=verdict.is_certain)
     return verdict

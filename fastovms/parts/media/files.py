@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from fastovms.api.body import FairThread, wrong
-from fastovms.api.client_request import GivenDocument
+from fastovms.api.client_request import RequestDocument
 from fastovms.errors import InvalidField, RequestError, StateFailed, shortage_of
 from fastovms.http.messages import Request
 from fastovms.parts.media.documents import MAX_TEXT, can_read_pdf, decode_text, is_pdf
@@ -60,7 +60,7 @@ class Documents:
         self._texts: OrderedDict[tuple[str, bytes], str] = OrderedDict()
         self._num_chars = 0
 
-    async def read(self, request: Request, given: Sequence[GivenDocument]) -> int:
+    async def read(self, request: Request, given: Sequence[RequestDocument]) -> int:
         """Hands each document its text. Returns the number of characters of all texts, which is
         bounded because a request may name one uploaded file many times. An older document that
         cannot be read stays as it is. Raises RequestError if a new document cannot be read, or
@@ -98,7 +98,7 @@ class Documents:
         self._thread.close()
         self._close_reader()
 
-    async def _text(self, request: Request, document: GivenDocument) -> str:
+    async def _text(self, request: Request, document: RequestDocument) -> str:
         members, place, tenant = document.members, document.place, request.caller.tenant
         data, file_id = members.get(document.data_member), members.get("file_id")
         title = members.get("filename")

@@ -443,7 +443,7 @@ _SWITCH = "enable_thinking"
 
 @dataclass(frozen=True, slots=True)
 class MessagesReader(RequestReader[MessagesRequest]):
-    """Reads the fields that only Messages requests have. `asked` comes from `_in_our_words`."""
+    """Reads the fields that only Messages requests have. `asked` comes from `_common_fields`."""
 
     fields: MessageFields
 
@@ -520,7 +520,7 @@ def names_of(body: MessagesRequest) -> FieldNames:
     return FieldNames("messages", "max_tokens", "logprobs", stop=stop)
 
 
-def _in_our_words(
+def _common_fields(
     request: ClientRequest[MessagesRequest], fields: MessageFields
 ) -> ClientRequest[MessagesRequest]:
     """Maps Anthropic's fields to those of the other endpoints with the same meaning."""
@@ -538,7 +538,7 @@ def _in_our_words(
 
 _CALL_ID_LENGTH: Final = 24
 
-Asked = TypeVar("Asked", bound=MessagesRequest)
+Fields = TypeVar("Fields", bound=MessagesRequest)
 
 
 class CountedTokens(AnswerSchema):
@@ -562,7 +562,7 @@ class Messages:
         if asked.body.max_tokens == 0:
             check_filling(asked.body)
         asked = await self._with_documents(request, asked)
-        reader = MessagesReader(_in_our_words(asked, fields), fields)
+        reader = MessagesReader(_common_fields(asked, fields), fields)
         given = await prepare(reader)
         form = _form(given, reader, self._new_call_id)
         envelope, generation = context.begin(request, given, "msg_")
@@ -592,7 +592,7 @@ class Messages:
                 stop_sequences=None,
                 stream=None,
             )
-            filling = _in_our_words(replace(asked, body=body), reader.fields)
+            filling = _common_fields(replace(asked, body=body), reader.fields)
             given = await prepare(MessagesReader(filling, reader.fields))
             with TextGeneration(given, request.log_fields) as generation:
                 await generation.run(_drop)
@@ -600,8 +600,8 @@ class Messages:
         return json_response(CountedTokens(num_tokens))
 
     async def _with_documents(
-        self, request: Request, asked: ClientRequest[Asked]
-    ) -> ClientRequest[Asked]:
+        self, request: Request, asked: ClientRequest[Fields]
+    ) -> ClientRequest[Fields]:
         find = partial(given_documents, asked.body.messages)
         added = await self._context.read_documents(request, find, asked.size)
         return replace(asked, size=asked.size + added)

@@ -28,9 +28,9 @@ from fastovms.api.chat_tools import (
     read_function,
     read_name,
 )
-from fastovms.api.client_request import GivenDocument
+from fastovms.api.client_request import RequestDocument
 from fastovms.api.client_tools import anthropic_tool
-from fastovms.api.image_parts import GivenImages, ImageSource, UnseenParts
+from fastovms.api.image_parts import ImageSource, RequestImages, UnreadableParts
 from fastovms.api.request_schemas import GENERATION_MEMBERS, GenerationFields, Uint32
 from fastovms.api.unread import Members, known
 from fastovms.errors import InvalidField
@@ -279,9 +279,9 @@ class BlockReader:
         unseen: collects the media that the model cannot read.
     """
 
-    def __init__(self, images: GivenImages | None = None) -> None:
+    def __init__(self, images: RequestImages | None = None) -> None:
         self._images = images
-        self.unseen = UnseenParts()
+        self.unseen = UnreadableParts()
 
     def __call__(self, blocks: Sequence[Block]) -> str:
         """Returns the text of blocks. Raises InvalidField if a block is malformed, of an
@@ -304,7 +304,7 @@ class BlockReader:
             raise unknown_block(block, _READERS, takes_images=self._images is not None)
         return ContentPart(self.unseen.note(block.kind, block.place, block.members.get("title")))
 
-    def _image(self, block: Block, images: GivenImages) -> ContentPart:
+    def _image(self, block: Block, images: RequestImages) -> ContentPart:
         source = Block(block.object("source"), f"{block.place}.source")
         kind = source.text("type")
         if kind == "base64":
@@ -389,7 +389,7 @@ _ERROR: Final = "Error: "
 def to_messages(
     system: str | Sequence[Mapping[str, Any]] | None,
     given: Sequence[Mapping[str, Any]] | None,
-    images: GivenImages | None = None,
+    images: RequestImages | None = None,
 ) -> ChatMessages:
     """Returns the messages of a chat. Consecutive messages of one role are one turn. Media that the
     model cannot read are replaced by a note, except in the user's last message, where they are
@@ -438,7 +438,7 @@ def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Bloc
         yield role, _with_new(blocks) if is_last else blocks
 
 
-def given_documents(given: Sequence[Mapping[str, Any]] | None) -> Iterator[GivenDocument]:
+def given_documents(given: Sequence[Mapping[str, Any]] | None) -> Iterator[RequestDocument]:
     """Yields the files of messages; each becomes a source with its text, in place."""
     for _, blocks in _blocks(given or ()):
         for block in blocks:
@@ -449,7 +449,7 @@ def given_documents(given: Sequence[Mapping[str, Any]] | None) -> Iterator[Given
                 yield document
 
 
-def _given_document(block: Block) -> GivenDocument | None:
+def _given_document(block: Block) -> RequestDocument | None:
     source = block.members.get("source")
     if block.kind != "document" or not isinstance(source, dict):
         return None
@@ -460,7 +460,7 @@ def _given_document(block: Block) -> GivenDocument | None:
         source.clear()
         source.update(type="text", data=text)
 
-    return GivenDocument(f"{block.place}.source", source, block.is_new, take, "data")
+    return RequestDocument(f"{block.place}.source", source, block.is_new, take, "data")
 
 
 def _with_new(blocks: Sequence[Block]) -> list[Block]:
@@ -717,7 +717,7 @@ def _edits(context_management: Mapping[str, Any]) -> Sequence[str]:
         return []
     if not isinstance(edits, list):
         raise wrong(name, "a list", edits)
-    passed_over = []
+    ignored_parts_warning = []
     for position, edit in enumerate(edits):
         place = f"{name}[{position}]"
         if not isinstance(edit, dict):
@@ -726,5 +726,5 @@ def _edits(context_management: Mapping[str, Any]) -> Sequence[str]:
         if not isinstance(kind, str):
             raise wrong(f"{place}.type", "a string", kind)
         if kind != _KEEPS_THINKING or edit.get("keep") != "all":
-            passed_over.append(f"{place} of type {kind[:100]}")
-    return passed_over
+            ignored_parts_warning.append(f"{place} of type {kind[:100]}")
+    return ignored_parts_warning

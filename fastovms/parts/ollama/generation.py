@@ -31,7 +31,7 @@ from fastovms.parts.ollama.request import (
     named_as_given,
     reader_of,
 )
-from fastovms.parts.several_models.model_pool import Departure, departure
+from fastovms.parts.several_models.model_pool import UnloadOutcome, departure
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.scanning import (
     CallArguments,
@@ -312,7 +312,7 @@ class OllamaGeneration:
                 return await self._generate(request, dialect, body, known, leaving.warnings)
             if not leaving.is_wanted:
                 await self._hold(request, known)
-            return self._moved(request, body, known, leaving)
+            return self._load_answer(request, body, known, leaving)
 
     async def _generate(
         self,
@@ -349,7 +349,7 @@ class OllamaGeneration:
             load_time,
             (lambda: token_ids) if returns_context else None,
         )
-        run = _noting(generation, token_ids) if returns_context else generation.run
+        run = _recording_tokens(generation, token_ids) if returns_context else generation.run
         writer = AnswerWriter(
             lambda samples: form.whole(samples[0]),
             lambda: AnswerLines(form, dialect),
@@ -368,8 +368,8 @@ class OllamaGeneration:
         assert isinstance(model, ServedModel)
         return model
 
-    def _moved(
-        self, request: Request, body: Body, known: KnownModel, leaving: Departure
+    def _load_answer(
+        self, request: Request, body: Body, known: KnownModel, leaving: UnloadOutcome
     ) -> Response:
         """Returns the answer to a request that only loads or unloads the model; it reports the
         model's actual state."""
@@ -384,7 +384,7 @@ class OllamaGeneration:
         return self._context.new_id()[-_CALL_ID_LENGTH:]
 
 
-def _noting(generation: TextGeneration, token_ids: list[int]) -> Run:
+def _recording_tokens(generation: TextGeneration, token_ids: list[int]) -> Run:
     """Returns a function that runs a generation of one sample and adds its tokens to a list."""
 
     def note(output: GenerationOutput) -> None:

@@ -276,7 +276,7 @@ class OllamaModels:
         cards = []
         for model in self._context.models.named:
             if model.served is not None:
-                seconds = None if holder is None else holder.seconds_to_leave(model.resident)
+                seconds = None if holder is None else holder.seconds_to_unload(model.resident)
                 cards.append(running_card(model, now, seconds))
         return json_response(OllamaModelList(cards))
 

@@ -17,7 +17,7 @@ from fastovms.api.client_request import FieldNames
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
 from fastovms.api.fields import TokenBudget, TokenReport, token_budget, token_report
-from fastovms.api.image_parts import GivenImages, ImageSource, UnseenParts, images_of_request
+from fastovms.api.image_parts import ImageSource, RequestImages, UnreadableParts, images_of_request
 from fastovms.api.prepare import RequestReader, Texts
 from fastovms.api.prompt import Chat, TemplateFields, check_token_range, template_options
 from fastovms.api.request_schemas import GenerationFields, ModelField
@@ -188,7 +188,7 @@ bytes."""
 
 
 def read_ollama_messages(
-    given: Sequence[Mapping[str, Any]], dialect: Dialect, images: GivenImages | None = None
+    given: Sequence[Mapping[str, Any]], dialect: Dialect, images: RequestImages | None = None
 ) -> ChatMessages:
     """Returns the messages, with a tag for each image before the text of its message. If the model
     takes no images, images of earlier messages and of tool results are replaced by a note. Raises
@@ -200,7 +200,7 @@ def read_ollama_messages(
     """
     messages = read_messages([_without_type(message) for message in given], dialect).messages
     _link_results(given, messages)
-    unseen = UnseenParts()
+    unseen = UnreadableParts()
     for position, (message, read) in enumerate(zip(given, messages, strict=True)):
         name = f"messages[{position}].images"
         found = message.get("images")
@@ -216,7 +216,7 @@ def read_ollama_messages(
 
 
 def add_images(
-    message: Message, given: Sequence[object], name: str, images: GivenImages | None
+    message: Message, given: Sequence[object], name: str, images: RequestImages | None
 ) -> None:
     """Adds the images of a message to `images`, and their tags to its text. Raises InvalidField if
     an image is not a string, there are too many, or the model does not support images.
@@ -372,7 +372,7 @@ class OllamaReader(RequestReader[AskedFields]):
         return thinking_fields(self.body.think, self.model_name, can_think=can_think)
 
 
-def _prompt_messages(body: OllamaGenerateRequest, images: GivenImages | None) -> ChatMessages:
+def _prompt_messages(body: OllamaGenerateRequest, images: RequestImages | None) -> ChatMessages:
     """Returns the messages for an `/api/generate` prompt: system text and user message."""
     messages: list[Message] = []
     if body.system:

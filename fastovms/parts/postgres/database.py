@@ -17,7 +17,7 @@ from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.parts.postgres.schema import (
     OF_COMMANDS,
     OF_SERVERS,
-    NoTables,
+    MissingTables,
     PostgresSession,
     SharedTables,
     TimeLimits,
@@ -27,11 +27,11 @@ from fastovms.parts.postgres.schema import (
 )
 from fastovms.parts.postgres.server_address import ServerAddress
 from fastovms.state.database import (
+    DatabaseUnavailable,
     Operation,
     OperationOutcome,
     SqlDatabase,
     StateBounds,
-    Unreachable,
 )
 from fastovms.state.operations import Operations
 from fastovms.state.running_responses import ONLY_REPLICA, Replica
@@ -87,9 +87,10 @@ class DatabaseLink:
 
     def connect(self) -> PostgresSession:
         """Opens a connection to a database that has the tables. While the database is known to be
-        unavailable, this fails at once. Raises Unreachable if the database is not available."""
+        unavailable, this fails at once. Raises DatabaseUnavailable if the database is not
+        available."""
         if self.trouble:
-            raise Unreachable(self.trouble)
+            raise DatabaseUnavailable(self.trouble)
         return self._open()
 
     def try_again(self) -> PostgresSession | None:
@@ -99,7 +100,7 @@ class DatabaseLink:
             return None
         try:
             return self._open()
-        except Unreachable:
+        except DatabaseUnavailable:
             return None
         finally:
             self._attempt.release()
@@ -121,13 +122,13 @@ class DatabaseLink:
             except BaseException:
                 session.close()
                 raise
-        except Unreachable as error:
+        except DatabaseUnavailable as error:
             self._note(str(error))
             raise
         except (StateFailed, psycopg.Error) as error:
             reason = " ".join(str(error).split())
             self._note(reason)
-            raise Unreachable(reason) from None
+            raise DatabaseUnavailable(reason) from None
         with self._changed:
             self.num_connects += 1
             if self.trouble:
@@ -163,9 +164,9 @@ def open_url(
     try:
         database.connect()
         yield database
-    except NoTables as error:
+    except MissingTables as error:
         raise ConfigurationError(f"{address} has no stored state: {error}") from None
-    except (Unreachable, ConnectionLost, psycopg.Error) as error:
+    except (DatabaseUnavailable, ConnectionLost, psycopg.Error) as error:
         raise StateFailed(f"{address}: {' '.join(str(error).split())}") from None
     finally:
         database.close()
@@ -187,7 +188,7 @@ _MIN_WAIT: Final = 0.05
 """Seconds after which to look again whether the database can be reached, at the earliest."""
 
 
-class CommitUnknown(Unreachable):
+class CommitUnknown(DatabaseUnavailable):
     """The connection was lost during a commit, and it is unknown whether anything was stored."""
 
 
@@ -246,19 +247,19 @@ class PostgresDatabase(SqlDatabase[SharedTables]):
         return f"responses are not stored: {trouble}" if trouble else ""
 
     def connect(self) -> _Connected:
-        """Returns the connection, a new one if there is none. Raises Unreachable if no connection
-        is available."""
+        """Returns the connection, a new one if there is none. Raises DatabaseUnavailable if no
+        connection is available."""
         if self._connected is None:
             self._use(self._link.connect())
         assert self._connected is not None
         return self._connected
 
-    def keep_house(self) -> float:
+    def do_maintenance(self) -> float:
         """Reconnects if that is due, then as the base class."""
         try:
             if not self._link.trouble or self._connect_again():
-                return super().keep_house()
-        except Unreachable:
+                return super().do_maintenance()
+        except DatabaseUnavailable:
             pass
         return max(_MIN_WAIT, self._link.seconds_left())
 
@@ -267,8 +268,8 @@ class PostgresDatabase(SqlDatabase[SharedTables]):
         """A transaction: commits at the end of the context, or rolls back on an error.
 
         Raises:
-            Unreachable: no connection is available; or it was lost during the commit, and it is
-                unknown whether anything was stored.
+            DatabaseUnavailable: no connection is available; or it was lost during the commit, and
+                it is unknown whether anything was stored.
             ConnectionLost: the connection was lost and nothing was stored.
         """
         session, tables, _ = self.connect()
@@ -332,7 +333,7 @@ class PostgresDatabase(SqlDatabase[SharedTables]):
     def _failure(self, error: Exception) -> Exception:
         if isinstance(error, CommitUnknown):
             return error
-        if isinstance(error, Unreachable):
+        if isinstance(error, DatabaseUnavailable):
             # libpq's message has the database's address, which only the log may show.
             return StateFailed("the state is not available: the connection to its database is lost")
         if isinstance(error, self.driver_errors):

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.errors import OperationalError
 
-from fastovms.state.database import Unreachable
+from fastovms.state.database import DatabaseUnavailable
 from fastovms.state.schema import VERSION, other_version, statements
 from fastovms.state.tables import (
     Clock,
@@ -187,18 +187,18 @@ _SCHEMA: Final = (
 )
 
 
-class OtherVersion(Unreachable):
+class UnsupportedVersion(DatabaseUnavailable):
     """The tables have a version that this server does not support. The message names it."""
 
 
-class NoTables(Unreachable):
+class MissingTables(DatabaseUnavailable):
     """The database has no state."""
 
 
 def make_tables(session: PostgresSession) -> None:
     """Creates the tables in an empty database. If several servers start at the same time, one does
     so and the others wait. Raises psycopg.Error if the server refuses it, or the connection is
-    lost; OtherVersion if the tables have another version."""
+    lost; UnsupportedVersion if the tables have another version."""
     if _has_tables(session):
         return
     session.begin()
@@ -214,14 +214,15 @@ def make_tables(session: PostgresSession) -> None:
 
 
 def need_tables(session: PostgresSession) -> None:
-    """Checks that the tables exist. Raises NoTables if the database has no tables; OtherVersion if
-    the tables have another version."""
+    """Checks that the tables exist. Raises MissingTables if the database has no tables;
+    UnsupportedVersion if the tables have another version."""
     if not _has_tables(session):
-        raise NoTables("the database has no tables of fastovms")
+        raise MissingTables("the database has no tables of fastovms")
 
 
 def _has_tables(session: PostgresSession) -> bool:
-    """Returns whether the database has tables. Raises OtherVersion if they have another version."""
+    """Returns whether the database has tables. Raises UnsupportedVersion if they have another
+    version."""
     # Not `to_regclass`, which within a transaction may remember that there was no such table.
     [has_version] = session.execute(
         "SELECT EXISTS (SELECT FROM pg_tables WHERE tablename = 'state_version' "
@@ -231,7 +232,7 @@ def _has_tables(session: PostgresSession) -> bool:
         return False
     [version] = session.execute("SELECT max(version) FROM state_version").fetchone()
     if version != VERSION:
-        raise OtherVersion(f"the database has the format {other_version(version)}")
+        raise UnsupportedVersion(f"the database has the format {other_version(version)}")
     return True
 
 

@@ -13,10 +13,10 @@ import psycopg
 
 from fastovms.errors import ConfigurationError
 from fastovms.parts.postgres.database import DatabaseLink, PostgresDatabase
-from fastovms.parts.postgres.schema import CHANNEL, OtherVersion
+from fastovms.parts.postgres.schema import CHANNEL, UnsupportedVersion
 from fastovms.parts.postgres.server_address import ServerAddress, may_have_password, read_address
 from fastovms.server_config import StateConfig
-from fastovms.state.database import StateBounds, Unreachable
+from fastovms.state.database import DatabaseUnavailable, StateBounds
 from fastovms.state.running_responses import Replica
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import Watch, Watchers
@@ -104,9 +104,9 @@ def open_shared_state(
     ]
     try:
         databases[0].connect()
-    except OtherVersion as error:
+    except UnsupportedVersion as error:
         raise ConfigurationError(f"cannot keep the state in {address}: {error}") from None
-    except Unreachable:
+    except DatabaseUnavailable:
         pass  # the link has logged the error
     listened = address
     if config.listen_url is not None:

@@ -205,7 +205,7 @@ def read_block(path: Path, key: bytes, rows: Rows) -> int:
 _DAY = 24 * 3600.0
 
 
-class WrittenToday(NamedTuple):
+class DailyWrites(NamedTuple):
     """The bytes that were written on a day.
 
     Attributes:
@@ -216,7 +216,7 @@ class WrittenToday(NamedTuple):
     num_bytes: int
 
 
-NOTHING_WRITTEN = WrittenToday(0, 0)
+NOTHING_WRITTEN = DailyWrites(0, 0)
 
 
 class WriteBudget:
@@ -233,7 +233,7 @@ class WriteBudget:
         self,
         bytes_per_second: float,
         bytes_per_day: float,
-        written: WrittenToday = NOTHING_WRITTEN,
+        written: DailyWrites = NOTHING_WRITTEN,
         clock: Callable[[], float] = time.monotonic,
         unix_time: Callable[[], float] = time.time,
     ) -> None:
@@ -246,10 +246,10 @@ class WriteBudget:
         self._lock = threading.Lock()
 
     @property
-    def written(self) -> WrittenToday:
+    def written(self) -> DailyWrites:
         """The bytes that were written today so far."""
         day = int(self._unix_time() / _DAY)
-        return self._written if self._written.day == day else WrittenToday(day, 0)
+        return self._written if self._written.day == day else DailyWrites(day, 0)
 
     def has_room(self, num_bytes: int) -> bool:
         """Returns whether this number of bytes may still be written today."""
@@ -260,7 +260,7 @@ class WriteBudget:
         the fraction of the rate that may be used."""
         with self._lock:
             day, before = self.written
-            self._written = WrittenToday(day, before + num_bytes)
+            self._written = DailyWrites(day, before + num_bytes)
             now = self._clock()
             seconds = num_bytes / (self._bytes_per_second * share)
             self._free_at = max(now, self._free_at) + seconds
@@ -514,11 +514,11 @@ class BlockDirectory:
             block.path.unlink()
 
 
-def _read_written(path: Path) -> WrittenToday:
+def _read_written(path: Path) -> DailyWrites:
     """Returns the stored number of bytes written; zero if the file is damaged or missing."""
     try:
         content = json.loads(read_file(path))
-        return WrittenToday(int(content["day"]), int(content["num_bytes"]))
+        return DailyWrites(int(content["day"]), int(content["num_bytes"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return NOTHING_WRITTEN
 

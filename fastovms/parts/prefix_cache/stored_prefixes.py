@@ -185,7 +185,7 @@ class ReadingPolicy:
             return None
         return num_tokens * statistics.median(self._token_seconds)
 
-    def pays(self, num_tokens: int, num_bytes: int) -> bool:
+    def is_worth_reading(self, num_tokens: int, num_bytes: int) -> bool:
         """Returns whether to read the tokens. An unknown block is tried."""
         computing = self.computing_seconds(num_tokens)
         if computing is None or not self._byte_seconds:
@@ -432,7 +432,7 @@ class PrefixRestorer:
         num_read = max(0, min(num_stored, self._blocks.num_free_blocks - reserve))
         num_tokens = num_read * self._stored.block_size
         num_bytes = num_read * self._stored.bytes_per_block
-        return num_read if num_read and self._policy.pays(num_tokens, num_bytes) else 0
+        return num_read if num_read and self._policy.is_worth_reading(num_tokens, num_bytes) else 0
 
     def _join(self, found: _Stored, request: GenerationRequest) -> bool:
         """Adds a request to a running restoration that reads its next block. Returns whether there

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from fastovms.backends.processes import fate
+from fastovms.backends.processes import exit_description
 from fastovms.errors import BackendUnavailable, ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class ChildServer:
 
     async def wait(self) -> str:
         """Waits for the end of the server and returns its cause, such as "was ended by SIGKILL"."""
-        return fate(await self._process.wait())
+        return exit_description(await self._process.wait())
 
     async def stop(self) -> None:
         """Stops the server gracefully and waits for its end without a limit; see
@@ -142,9 +142,8 @@ async def _listening_at(process: Process) -> str:
     assert process.stdout is not None
     greeting = (await process.stdout.readline()).decode()
     if not greeting:
-        raise BackendUnavailable(
-            f"the server {fate(await process.wait())} before it was ready; its log says why"
-        )
+        description = exit_description(await process.wait())
+        raise BackendUnavailable(f"the server {description} before it was ready; its log says why")
     logger.info("%s", greeting.rstrip())
     return greeting.rpartition(" ")[2].rstrip()
 

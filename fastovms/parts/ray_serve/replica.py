@@ -253,8 +253,8 @@ class ServeReplica:
             await self._proxy.close()
 
     async def _end_with_server(self) -> None:
-        fate = await self._server.wait()
-        logger.error("the server %s; this replica ends with it", fate)
+        exit_description = await self._server.wait()
+        logger.error("the server %s; this replica ends with it", exit_description)
         await asyncio.sleep(_FAILURE_GRACE)
         _end_this_actor()
 

@@ -26,7 +26,7 @@ from fastovms.http.messages import Request
 from fastovms.params import GenerationOutput
 from fastovms.parts.responses.events import EventLog, EventWriter, replay
 from fastovms.parts.responses.output import failed, interrupted_events
-from fastovms.parts.responses.run import Answering, ResponsePlan, Run
+from fastovms.parts.responses.run import ResponseGeneration, ResponsePlan, Run
 from fastovms.parts.responses.stored import (
     found,
     from_record,
@@ -73,7 +73,7 @@ class BackgroundRun(Run):
     def __init__(
         self,
         plan: ResponsePlan,
-        answering: Answering,
+        answering: ResponseGeneration,
         input: Sequence[StoredItem],
         store: StateStore,
         log: EventLog | None = None,
@@ -123,16 +123,16 @@ class BackgroundRun(Run):
         self._run.queue()
         self._submit()
 
-    def hear(self, outputs: Iterable[GenerationOutput]) -> None:
+    def restore(self, outputs: Iterable[GenerationOutput]) -> None:
         """Restores the stored model output of an earlier process, before `go_on`. May be called
         several times."""
         assert self._generation is not None
-        self._generation.hear(outputs, self._on_heard)
+        self._generation.restore(outputs, self._on_restored)
 
     def go_on(self) -> None:
         """Queues a resumed response again after its stored events, so that no event is sent twice.
         Raises as `submit` does; then it may be called again."""
-        self.hear(())
+        self.restore(())
         self._run.skip_events(self.log.num_events)
         self._submit()
 
@@ -152,7 +152,7 @@ class BackgroundRun(Run):
         accepted = self._accepted
         return accepted.done() and accepted.exception() is None and not self.has_ended
 
-    async def held_up(self) -> None:
+    async def storing_failed(self) -> None:
         """Returns once the response has ended and storing it has failed. `drive` retries."""
         await self._held_up.wait()
 
@@ -286,7 +286,7 @@ class BackgroundRun(Run):
         record = self._record(ResponseProgress.FINISHED, events=self.log.dump(own))
         try:
             if not await self._finish(record):
-                last = await self._what_is_kept(own)
+                last = await self._last_stored_events(own)
         except (StateFailed, TooLarge) as error:
             logger.error("response %s is lost: %s", self.id, error)
         finally:
@@ -295,7 +295,7 @@ class BackgroundRun(Run):
             else:
                 self.log.append(last, closes=True)
 
-    async def _what_is_kept(self, last: list[bytes]) -> list[bytes] | None:
+    async def _last_stored_events(self, last: list[bytes]) -> list[bytes] | None:
         """Returns the last events of a response that another replica took over: `last`, or the
         events of an interrupted response; None if another replica resumes it. Raises StateFailed if
         the store cannot be read."""
@@ -335,10 +335,10 @@ class BackgroundRun(Run):
     def _on_delta(self, delta: SampleDelta) -> None:
         if self.has_ended:
             return
-        self._on_heard(delta)
+        self._on_restored(delta)
         self._writer.add(self._run.take_events())
 
-    def _on_heard(self, delta: SampleDelta) -> None:
+    def _on_restored(self, delta: SampleDelta) -> None:
         self._run.start()
         self._run.push(delta)
 
@@ -441,11 +441,11 @@ class BackgroundRuns:
         task = self._tasks.get(run)
         if task is None:
             return
-        held_up = asyncio.ensure_future(run.held_up())
+        storing_failed = asyncio.ensure_future(run.storing_failed())
         try:
-            await asyncio.wait((task, held_up), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, storing_failed), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            held_up.cancel()
+            storing_failed.cancel()
         if not task.done():
             raise StateFailed(
                 "the response has ended, but cannot be stored until the response store is "

@@ -40,7 +40,7 @@ from fastovms.parts.responses.request import (
     with_configuration,
 )
 from fastovms.parts.responses.run import (
-    Answering,
+    ResponseGeneration,
     ResponsePlan,
     StreamedRun,
     WholeRun,
@@ -130,15 +130,15 @@ class Responses:
         request: Request,
         known: KnownModel,
         plan: ResponsePlan,
-        begin: Callable[[AnyServed], Awaitable[Answering]],
-    ) -> Answering:
+        begin: Callable[[AnyServed], Awaitable[ResponseGeneration]],
+    ) -> ResponseGeneration:
         """Returns the run of a streamed or background request whose model must be loaded first.
         The client gets the response at once, with the status "queued". Raises InvalidField if a
         field cannot be encoded. Errors that depend on the model are found later and fail the
         response."""
         holder, state, resumption = self._context.models.holder, self._state, None
 
-        async def load(stack: ExitStack) -> Answering:
+        async def load(stack: ExitStack) -> ResponseGeneration:
             assert holder is not None
             release = await holder.hold(known.resident, request.sender)
             try:
@@ -154,11 +154,11 @@ class Responses:
             key = model_key(known.fingerprint or ANY_FILES, known.name)
             write = partial(resumption_of, plan, key, keeps_items=True)
             resumption = await offload.run(write, item_cost(plan.history.size))
-        return Answering(run, begin=load, resumption=resumption)
+        return ResponseGeneration(run, begin=load, resumption=resumption)
 
     async def _begin(
         self, request: Request, new_id: str, plan: ResponsePlan, model: AnyServed
-    ) -> Answering:
+    ) -> ResponseGeneration:
         """Returns the run and the generation of a request whose model is loaded."""
         assert isinstance(model, ServedModel)
         context, fields, history = self._context, plan.fields, plan.history
@@ -190,7 +190,7 @@ class Responses:
         return begun
 
     async def _answer(
-        self, request: Request, plan: ResponsePlan, begun: Answering
+        self, request: Request, plan: ResponsePlan, begun: ResponseGeneration
     ) -> Response | None:
         """Runs a response, and returns it whole or as queued, or streams its events and returns
         None."""

@@ -199,7 +199,7 @@ def unpack_outputs(data: bytes) -> Sequence[GenerationOutput]:
     """Returns the outputs, without measurements. Raises ValueError if the data are not packed
     outputs."""
     try:
-        return [_heard(output) for output in _decode(zlib.decompress(data))]
+        return [_to_output(output) for output in _decode(zlib.decompress(data))]
     except (zlib.error, msgspec.MsgspecError) as error:
         raise ValueError("the stored output of the model is damaged") from error
 
@@ -219,7 +219,7 @@ def _kept(output: GenerationOutput) -> _Output:
     )
 
 
-def _heard(kept: _Output) -> GenerationOutput:
+def _to_output(kept: _Output) -> GenerationOutput:
     return GenerationOutput(
         0,
         kept.token_ids,

@@ -23,15 +23,15 @@ from fastovms.api.chat_messages import (
     unseal_summary,
 )
 from fastovms.api.chat_tools import ToolReader, check_number_of_tools, flat_name
-from fastovms.api.client_request import GivenDocument
+from fastovms.api.client_request import RequestDocument
 from fastovms.api.client_tools import ANSWERED, CALLED, ClientTool, check_item, openai_tool
 from fastovms.api.dialect import Dialect
 from fastovms.api.endpoint import MAX_ID, check_id
 from fastovms.api.image_parts import (
     IMAGE_PARTS,
-    GivenImages,
     ImageSource,
-    UnseenParts,
+    RequestImages,
+    UnreadableParts,
     read_image_part,
     unknown_part,
 )
@@ -180,7 +180,7 @@ def model_input(items: Sequence[Item]) -> Sequence[Item]:
 
 def given_documents(
     items: list[Item], num_earlier: int, members: Sequence[str] = ("content", "output")
-) -> Iterator[GivenDocument]:
+) -> Iterator[RequestDocument]:
     """Yields the files of items. Each becomes a part with its text, in a copy of its item.
 
     Args:
@@ -199,7 +199,7 @@ def given_documents(
                 name = f"input[{position - num_earlier}]" if position >= num_earlier else "input"
                 place = f"{name}.{member}[{index}]"
                 take = partial(_become_text, items, position, member, index)
-                yield GivenDocument(place, part, is_new, take)
+                yield RequestDocument(place, part, is_new, take)
 
 
 def _become_text(items: list[Item], position: int, member: str, index: int, text: str) -> None:
@@ -212,8 +212,8 @@ def _become_text(items: list[Item], position: int, member: str, index: int, text
 def text_of(
     parts: str | Sequence[Mapping[str, Any]],
     name: str = "input",
-    images: GivenImages | None = None,
-    unseen: UnseenParts | None = None,
+    images: RequestImages | None = None,
+    unseen: UnreadableParts | None = None,
 ) -> str:
     """Returns the text of a content for the template. Raises InvalidField if the content has media
     that the model cannot read, or too many images.
@@ -642,7 +642,7 @@ def to_messages(
     instructions: str | None = None,
     *,
     num_earlier: int = 0,
-    images: GivenImages | None = None,
+    images: RequestImages | None = None,
 ) -> ChatMessages:
     """Returns the messages of items: the text, reasoning and tool calls of one turn become one
     message. Media that the model cannot read are replaced by a note, except in the user's last
@@ -655,7 +655,7 @@ def to_messages(
         num_earlier: the number of items before the request's own input.
         images: collects the images; None = the model does not support images.
     """
-    unseen = UnseenParts()
+    unseen = UnreadableParts()
     messages: list[Message] = []
     if instructions:
         message = {"role": "system", "content": instructions}
@@ -678,7 +678,7 @@ def to_messages(
             is_compacted = False
             continue
         is_new = item is items[-1] and item.get("role") == "user"
-        message = _others_message(item, name, images, None if is_new else unseen)
+        message = _other_message(item, name, images, None if is_new else unseen)
         is_compacted = item["type"] == "compaction" or (is_compacted and message["role"] == "user")
         if is_compacted:
             message = _joined(messages, message)
@@ -748,8 +748,8 @@ def _reasoning_text(item: Item) -> str:
     return text_of(parts) or unseal(item.get("encrypted_content") or "")
 
 
-def _others_message(
-    item: Item, name: str, images: GivenImages | None, unseen: UnseenParts | None
+def _other_message(
+    item: Item, name: str, images: RequestImages | None, unseen: UnreadableParts | None
 ) -> Message:
     if item["type"] == "compaction":
         return {"role": "user", "content": summary_message(item["encrypted_content"])}

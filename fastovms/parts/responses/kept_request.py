@@ -23,7 +23,7 @@ _SEED_BITS: Final = 32
 """Bits of a seed, as many as every dialect takes."""
 
 
-class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
+class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
     """A request that runs in the background without the parts that are stored with its response.
 
     Attributes:
@@ -68,7 +68,7 @@ def resumption_of(
     """
     items = plan.history.items if keeps_items else None
     try:
-        job = KeptJob(
+        job = StoredJob(
             model=model,
             dialect=plan.envelope.dialect.name,
             body=msgspec.structs.replace(plan.body, input=None),
@@ -102,11 +102,11 @@ def with_seed(body: ResponsesRequest) -> ResponsesRequest:
     return msgspec.structs.replace(body, seed=secrets.randbits(_SEED_BITS))
 
 
-def read_job(data: bytes) -> KeptJob:
+def read_job(data: bytes) -> StoredJob:
     """Decodes the job in the data of a resumption. Raises ValueError if another version of the
     server has written it."""
     try:
-        job = msgspec.json.decode(data, type=KeptJob)
+        job = msgspec.json.decode(data, type=StoredJob)
     except msgspec.MsgspecError as error:
         raise ValueError("the request was written by another version of the server") from error
     if job.form != _FORM:

@@ -51,8 +51,8 @@ from fastovms.parts.responses.stored import done_items, to_items
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import (
-    CutResponse,
     EventPack,
+    InterruptedResponse,
     OwnedResponse,
     ResponseKey,
     Resumption,
@@ -113,7 +113,7 @@ class RunRestorer:
                 release()
 
     async def restored(
-        self, key: ResponseKey, cut: CutResponse, model: ServedModel
+        self, key: ResponseKey, cut: InterruptedResponse, model: ServedModel
     ) -> BackgroundRun:
         """Recreates the run of an interrupted response. Raises NotResumable if no replica can
         resume it; RequestError if the model, or this server, no longer accepts the request."""
@@ -179,7 +179,7 @@ class RunRestorer:
             _model_outputs(pack for pack in cut.packs if pack.first == log.num_events),
         )
         for start in range(0, len(outputs), _HEARD_AT_ONCE):
-            background.hear(outputs[start : start + _HEARD_AT_ONCE])
+            background.restore(outputs[start : start + _HEARD_AT_ONCE])
             await asyncio.sleep(0)  # others are served first
         return background
 
@@ -211,12 +211,12 @@ def _model_outputs(packs: Iterable[EventPack]) -> list[GenerationOutput]:
     return list(chain.from_iterable(unpack_outputs(data) for data in packed if data is not None))
 
 
-def _extend(log: EventLog, cut: CutResponse) -> None:
+def _extend(log: EventLog, cut: InterruptedResponse) -> None:
     for pack in cut.packs:
         log.extend(pack)
 
 
-def _dialect_of(cut: CutResponse) -> Dialect:
+def _dialect_of(cut: InterruptedResponse) -> Dialect:
     """Returns the dialect of an interrupted request, even if the rest of the request cannot be
     read."""
     try:
@@ -307,7 +307,7 @@ class Resumer:
             while line:
                 key = next(iter(line))
                 try:
-                    await self._go_on(key, model)
+                    await self._resume(key, model)
                 except BackendError as error:
                     logger.warning(
                         "%d interrupted responses cannot be resumed now: %s", len(line), error
@@ -321,7 +321,7 @@ class Resumer:
         finally:
             del self._lines[model], self._tasks[model]
 
-    async def _go_on(self, key: ResponseKey, model: str) -> None:
+    async def _resume(self, key: ResponseKey, model: str) -> None:
         """Resumes a response and returns once that has succeeded, or has failed for good. Raises
         BackendError if the model cannot resume any response now; TooLarge if the failed response
         cannot be stored."""
@@ -438,9 +438,9 @@ class LeaseKeeper:
         if lease is not None:
             self._task = asyncio.ensure_future(self._run(lease))
         elif self._resumer is not None:
-            self._task = asyncio.ensure_future(self._go_on(self._resumer))
+            self._task = asyncio.ensure_future(self._resume_periodically(self._resumer))
         else:
-            self._task = asyncio.ensure_future(self._end_cut())
+            self._task = asyncio.ensure_future(self._fail_interrupted())
 
     async def close(self) -> None:
         """Stops, and releases the leases of this replica, so that other replicas need not wait for
@@ -482,8 +482,8 @@ class LeaseKeeper:
                     orphans.append(response)
                 elif response.cancel_requested:
                     run_of_key.cancel()
-            await self._take_care(orphans)
-            steady_for = self._steady_for(lease)
+            await self._resume_or_release(orphans)
+            steady_for = self._seconds_available(lease)
             if steady_for >= lease:
                 if self._resumer is not None:
                     await self._take_over(self._resumer)
@@ -500,14 +500,14 @@ class LeaseKeeper:
             models, tenants = resumer.models(), resumer.tenants()
             resumer.add(await self._store.run(Operations.take_over, models, room, tenants))
 
-    async def _take_care(self, orphans: Sequence[OwnedResponse]) -> None:
+    async def _resume_or_release(self, orphans: Sequence[OwnedResponse]) -> None:
         """Resumes responses that this replica owns but does not run, or releases them."""
         if self._resumer is not None:
             self._resumer.add(orphans)
         elif orphans:
             await self._store.run(Operations.give_up, [response.key for response in orphans])
 
-    async def _go_on(self, resumer: Resumer) -> None:
+    async def _resume_periodically(self, resumer: Resumer) -> None:
         """From time to time resumes responses that are stored as running but do not run: after a
         start, and after a full disk is writable again. Waiting responses may be cancelled."""
         with self._store.watch_cancels() as watch:
@@ -519,7 +519,7 @@ class LeaseKeeper:
                     logger.debug("cannot look for interrupted responses, will retry: %s", error)
                 await watch.changed(_ALONE_INTERVAL)
 
-    async def _end_cut(self) -> None:
+    async def _fail_interrupted(self) -> None:
         """Marks the responses that were cut off before the start as failed."""
         try:
             await self._store.run(Operations.interrupt_expired, 0.0)
@@ -535,7 +535,7 @@ class LeaseKeeper:
                 await self.renew(lease)
                 await watch.changed(_INTERVAL)
 
-    def _steady_for(self, lease: float) -> float:
+    def _seconds_available(self, lease: float) -> float:
         """Records a renewal. Returns the seconds for which the store has been available: a lease
         that expired during an outage does not show that its replica has ended."""
         now = self._clock()

@@ -59,7 +59,7 @@ class ResponsePlan:
     first: Item | None = None
 
 
-class Answering(NamedTuple):
+class ResponseGeneration(NamedTuple):
     """The run of a request for a response, with either its `generation`, or `begin` if the model
     must be loaded first.
 
@@ -76,7 +76,7 @@ class Answering(NamedTuple):
     job: ResponsesJob | None = None
 
 
-Begin = Callable[[ExitStack], Awaitable[Answering]]
+Begin = Callable[[ExitStack], Awaitable[ResponseGeneration]]
 """Waits for the model. Returns a generation, whose context is entered on the stack, and a run that
 has made no events."""
 
@@ -87,11 +87,11 @@ def answering(
     job: ResponsesJob,
     log_fields: dict[str, object],
     begin_span: BeginSpan | None = None,
-) -> Answering:
+) -> ResponseGeneration:
     """Returns the run and the generation of a request whose model is loaded."""
     generation = TextGeneration(job, log_fields, begin_span)
     run = new_run(context, plan, job, lambda: generation.usage)
-    return Answering(run, generation, job=job)
+    return ResponseGeneration(run, generation, job=job)
 
 
 def new_run(
@@ -124,7 +124,7 @@ def new_run(
 class Run(ABC):
     """One response: it waits for its model, is generated, and is stored."""
 
-    def __init__(self, plan: ResponsePlan, answering: Answering) -> None:
+    def __init__(self, plan: ResponsePlan, answering: ResponseGeneration) -> None:
         self._plan = plan
         self._run = answering.run
         self._generation = answering.generation
@@ -165,7 +165,11 @@ class ForegroundRun(Run):
     """
 
     def __init__(
-        self, plan: ResponsePlan, answering: Answering, request: Request, store: StateStore | None
+        self,
+        plan: ResponsePlan,
+        answering: ResponseGeneration,
+        request: Request,
+        store: StateStore | None,
     ) -> None:
         super().__init__(plan, answering)
         self._request = request
@@ -261,7 +265,7 @@ class StreamedRun(ForegroundRun):
     def __init__(
         self,
         plan: ResponsePlan,
-        answering: Answering,
+        answering: ResponseGeneration,
         request: Request,
         store: StateStore | None,
         stream: Stream,

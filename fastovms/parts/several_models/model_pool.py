@@ -41,7 +41,7 @@ _MAX_LENGTH: Final = 64
 KeepAlive = str | int | float | None
 
 
-class Departure(NamedTuple):
+class UnloadOutcome(NamedTuple):
     """Whether a request unloads its model.
 
     Attributes:
@@ -58,22 +58,22 @@ class Departure(NamedTuple):
 @contextmanager
 def departure(
     keep_alive: KeepAlive, request: Request, model: KnownModel, models: ServedModels
-) -> Iterator[Departure]:
+) -> Iterator[UnloadOutcome]:
     """Sets how long a model stays loaded after a request, if models are loaded on demand and the
     client is an operator. Raises InvalidField if `keep_alive` is not a duration."""
     is_wanted, holder = unloads(keep_alive), models.holder
     if not is_wanted:
-        yield Departure(False, False, ())
+        yield UnloadOutcome(False, False, ())
     elif holder is None or not holder.loads_on_demand:
         reason = "this server does not load models on demand"
-        yield Departure(True, False, _warnings(model, reason))
+        yield UnloadOutcome(True, False, _warnings(model, reason))
     elif not request.caller.is_admin:
-        yield Departure(True, False, _warnings(model, "only an operator may unload it"))
+        yield UnloadOutcome(True, False, _warnings(model, "only an operator may unload it"))
     elif holder.is_permanent(model.resident):
-        yield Departure(True, False, _warnings(model, "it is permanent"))
+        yield UnloadOutcome(True, False, _warnings(model, "it is permanent"))
     else:
         try:
-            yield Departure(True, True, ())
+            yield UnloadOutcome(True, True, ())
         finally:
             holder.dismiss(model.resident)
 
@@ -265,7 +265,7 @@ class ModelPool:
         if self.loads_on_demand:
             for plan in plans:
                 if plan.config.residency.is_permanent:
-                    self._want(plan.known.name)
+                    self._queue_load(plan.known.name)
         self._advance()
 
     def apply(self, plans: Sequence[ModelPlan]) -> ModelChanges:
@@ -295,7 +295,7 @@ class ModelPool:
         self._configs = {name: plan.config for name, plan in given.items()}
         self._notify()
         loads = [
-            self._want(plan.known.name)
+            self._queue_load(plan.known.name)
             for plan in (*added, *changed)
             if plan.config.residency.is_permanent or not self.loads_on_demand
         ]
@@ -390,9 +390,9 @@ class ModelPool:
         self._residency.retry_now(name)
         (await self.hold(name))()
 
-    def seconds_to_leave(self, name: str) -> float | None:
+    def seconds_to_unload(self, name: str) -> float | None:
         """Returns the seconds that a model stays loaded without requests; None = without limit."""
-        return self._residency.seconds_to_leave(name, self._clock())
+        return self._residency.seconds_to_unload(name, self._clock())
 
     def is_permanent(self, name: str) -> bool:
         """Returns whether a model always stays loaded."""
@@ -400,14 +400,14 @@ class ModelPool:
 
     def dismiss(self, name: str) -> None:
         """Unloads a model when its last request has ended; returns at once."""
-        self._residency.ask_to_leave(name)
+        self._residency.request_unload(name)
         self._advance()
 
     async def unload(self, name: str) -> None:
         """Unloads a model and returns when its memory is freed. Raises BackendUnavailable if
         requests still run on it; it is unloaded when they have ended."""
         self.dismiss(name)
-        if self._residency[name].is_away:
+        if self._residency[name].uses_no_memory:
             return
         left = asyncio.get_running_loop().create_future()
         self._leaving[name].append(left)
@@ -419,7 +419,7 @@ class ModelPool:
                 f"requests still run on {name}: it will be unloaded when they end"
             ) from None
 
-    def _want(self, name: str) -> asyncio.Future[None]:
+    def _queue_load(self, name: str) -> asyncio.Future[None]:
         """Queues the load of a model without a request for it. Returns the future of the load."""
 
         def end(waiting: asyncio.Future[None]) -> None:
@@ -507,7 +507,7 @@ class ModelPool:
             return
         self._waiters.refuse_orders(name, refusal)
         self._change(former)
-        self._want(name)
+        self._queue_load(name)
 
     async def _unload(self, name: str) -> None:
         known = self._known[name]
@@ -558,7 +558,7 @@ class ModelPool:
         leaving = [known for name, known in self._known.items() if name not in self._configs]
         self._models.set_known([self._known[name] for name in self._configs], leaving)
         for name in list(self._leaving):
-            if name not in self._residency or self._residency[name].is_away:
+            if name not in self._residency or self._residency[name].uses_no_memory:
                 for left in self._leaving.pop(name):
                     if not left.done():
                         left.set_result(None)

@@ -64,7 +64,7 @@ class Resident:
     retry_at: float = 0.0
 
     @property
-    def is_away(self) -> bool:
+    def uses_no_memory(self) -> bool:
         """Whether the model uses no memory."""
         return self.state in (ModelState.UNLOADED, ModelState.FAILED)
 
@@ -73,7 +73,7 @@ class Resident:
         return self.state is ModelState.AVAILABLE and not self.num_uses and not self.num_waiting
 
     @property
-    def may_leave(self) -> bool:
+    def may_unload(self) -> bool:
         return self.leaves and self.state is ModelState.AVAILABLE and not self.num_uses
 
 
@@ -126,7 +126,7 @@ class Residency:
         model = self._models[name]
         model.size, model.policy = size, policy
         model.num_failures, model.retry_at = 0, 0.0
-        model.leaves = not model.is_away
+        model.leaves = not model.uses_no_memory
         if model.state is ModelState.FAILED:
             model.state = ModelState.UNLOADED
 
@@ -135,7 +135,7 @@ class Residency:
         for it."""
         model = self._models[name]
         assert not model.num_waiting
-        if model.is_away:
+        if model.uses_no_memory:
             del self._models[name]
         else:
             model.leaves = model.is_removed = True
@@ -185,7 +185,7 @@ class Residency:
             return 0.0
         return max(0.0, model.retry_at - now)
 
-    def seconds_to_leave(self, name: str, now: float) -> float | None:
+    def seconds_to_unload(self, name: str, now: float) -> float | None:
         """Returns the seconds that a model stays loaded without requests; None = without limit."""
         model = self._models[name]
         at = self._unload_at(model)
@@ -199,11 +199,11 @@ class Residency:
         """Allows an immediate retry of a model that failed to load."""
         self._models[name].retry_at = 0.0
 
-    def ask_to_leave(self, name: str) -> None:
+    def request_unload(self, name: str) -> None:
         """Marks a model and the others of its group to be unloaded after their last requests."""
         for model in self._group_of(self._models[name]):
             if model.state is not ModelState.UNLOADING:
-                model.leaves = not model.is_away
+                model.leaves = not model.uses_no_memory
 
     # What is done
 
@@ -211,14 +211,14 @@ class Residency:
         """Begins the next move and returns it; None = nothing to do at present."""
         if self._move is not None:
             return None
-        leaving = next((model for model in self if model.may_leave), None)
-        wanted = self._wanted(now)
+        leaving = next((model for model in self if model.may_unload), None)
+        wanted = self._next_to_load(now)
         if leaving is not None:
             return self._begin(MoveKind.UNLOAD, leaving)
         if wanted is not None:
             if self._has_room(wanted):
                 return self._begin(MoveKind.LOAD, wanted)
-            victim = self._victim(wanted)
+            victim = self._least_recently_used(wanted)
             if victim is not None:
                 return self._begin(MoveKind.UNLOAD, victim)
             if now >= wanted.waits_since + _PATIENCE:
@@ -236,7 +236,7 @@ class Residency:
         if self._move is not None:
             return None
         times = [m.retry_at for m in self if m.num_waiting and m.state is ModelState.FAILED]
-        wanted = self._wanted(now)
+        wanted = self._next_to_load(now)
         if wanted is not None and not any(model.leaves for model in self):
             times.append(wanted.waits_since + _PATIENCE)
         times += [at for at in map(self._unload_at, self) if at is not None]
@@ -273,7 +273,7 @@ class Residency:
             assert model.num_waiting >= 0
             assert not model.num_uses or model.state is ModelState.AVAILABLE
             assert not (model.is_removed and model.num_waiting)
-            assert not (model.leaves and model.is_away)
+            assert not (model.leaves and model.uses_no_memory)
         limit = self._config.max_loaded_models
         present = self._present()
         assert limit is None or len(present) <= limit
@@ -294,14 +294,14 @@ class Residency:
         self._move = None
         return model
 
-    def _wanted(self, now: float) -> Resident | None:
+    def _next_to_load(self, now: float) -> Resident | None:
         """Returns the model with the oldest waiting request that may be loaded."""
-        waiting = [m for m in self if m.num_waiting and m.is_away and m.retry_at <= now]
+        waiting = [m for m in self if m.num_waiting and m.uses_no_memory and m.retry_at <= now]
         return min(waiting, key=lambda model: model.waits_since, default=None)
 
     def _present(self) -> list[Resident]:
         """Returns the models in memory that may leave it, which is all but permanent ones."""
-        return [m for m in self if not m.is_away and not m.policy.is_permanent]
+        return [m for m in self if not m.uses_no_memory and not m.policy.is_permanent]
 
     def _group_of(self, model: Resident) -> list[Resident]:
         """Returns the models that are loaded and unloaded together with a model, and itself."""
@@ -324,7 +324,7 @@ class Residency:
     def _unload_at(self, model: Resident) -> float | None:
         """Returns the time at which an idle model is unloaded unless its group is used before;
         None = never."""
-        present = [other for other in self._group_of(model) if not other.is_away]
+        present = [other for other in self._group_of(model) if not other.uses_no_memory]
         times = [self._idle_time(other) for other in present]
         if not model.is_idle or not all(times) or not all(other.is_idle for other in present):
             return None
@@ -346,15 +346,15 @@ class Residency:
             return False
         if memory is None or not present:  # a single model is admitted, whatever its estimated size
             return True
-        return sum(model.size for model in self if not model.is_away) + wanted.size <= memory
+        return sum(model.size for model in self if not model.uses_no_memory) + wanted.size <= memory
 
-    def _victim(self, wanted: Resident) -> Resident | None:
+    def _least_recently_used(self, wanted: Resident) -> Resident | None:
         """Returns the idle model that was used least recently, of another group if one is in
         memory."""
-        idle = [model for model in self._in_the_way(wanted) if model.is_idle]
+        idle = [model for model in self._blocking_models(wanted) if model.is_idle]
         return min(idle, key=lambda model: model.last_used, default=None)
 
-    def _in_the_way(self, wanted: Resident) -> list[Resident]:
+    def _blocking_models(self, wanted: Resident) -> list[Resident]:
         """Returns the models of which some must leave before `wanted` is loaded."""
         present = self._present()
         excluded = [model for model in present if self._excludes(model, wanted)]
@@ -364,7 +364,7 @@ class Residency:
         """Marks the least recently used model that has requests to be unloaded after them, or all
         models of another group, which must all leave."""
         if not any(model.leaves for model in self):
-            used = [model for model in self._in_the_way(wanted) if model.num_uses]
+            used = [model for model in self._blocking_models(wanted) if model.num_uses]
             if any(self._excludes(model, wanted) for model in used):
                 for model in used:
                     model.leaves = True

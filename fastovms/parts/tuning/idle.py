@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import openvino as ov
 
-from fastovms.backends.engine_thread import WorkingEngines
+from fastovms.backends.engine_thread import ActiveEngines
 from fastovms.backends.paged.backend import BackendExtension, PagedBackend
 from fastovms.backends.processes import ChildProcess, receive, send
 from fastovms.config import EngineConfig
@@ -182,8 +182,8 @@ class TuningProcess:
             found = str(receive(self._process.connection))
         except (EOFError, OSError):
             found = ""
-        fate = self._process.close()
-        return found or f"the process that measures {fate}"
+        exit_description = self._process.close()
+        return found or f"the process that measures {exit_description}"
 
 
 class IdleTuning:
@@ -200,7 +200,7 @@ class IdleTuning:
 
     def __init__(
         self,
-        engines: WorkingEngines,
+        engines: ActiveEngines,
         start: Callable[[Measurement], TuningProcess] = TuningProcess,
         delay: float = IDLE_SECONDS,
     ) -> None:

@@ -115,7 +115,7 @@ def measure(
                 return _times(steps, rounds)  # not even the fewest rounds would fit
             continue
         rounds.append(_Round(speed, seconds))
-        if len(_calm(rounds)) == max_rounds or clock() + round_seconds > end:
+        if len(_undisturbed(rounds)) == max_rounds or clock() + round_seconds > end:
             break
     return _times(steps, rounds)
 
@@ -127,7 +127,7 @@ class _Round(NamedTuple):
     seconds: Sequence[float]
 
 
-def _calm(rounds: Sequence[_Round]) -> list[_Round]:
+def _undisturbed(rounds: Sequence[_Round]) -> list[_Round]:
     fastest = max((one.memory_speed for one in rounds), default=0.0)
     return [one for one in rounds if 0 < one.memory_speed >= _CALM * fastest]
 
@@ -136,7 +136,7 @@ def _times(
     steps: Sequence[tuple[str, MeasuredStep, Model, StepInputs]], rounds: Sequence[_Round]
 ) -> dict[str, Times]:
     times: dict[str, Times] = {}
-    calm = _calm(rounds)
+    calm = _undisturbed(rounds)
     for index, (name, case, *_) in enumerate(steps):
         times.setdefault(name, {})[case] = [one.seconds[index] for one in calm]
     return times

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fastovms.errors import ConfigurationError, StateUnread, description_of
+from fastovms.errors import ConfigurationError, StateNotLoaded, description_of
 from fastovms.server_config import StateConfig
 from fastovms.state.database import Operation, OperationOutcome, StateBounds
 from fastovms.state.sqlite.database import IN_MEMORY, Database, UnusableFile
@@ -37,7 +37,7 @@ _MAX_DELAY: Final = 60.0
 
 class AwaitedFile:
     """Implements `StateDatabase` with a file that is not available yet. It is opened at growing
-    intervals; until then operations fail with StateUnread.
+    intervals; until then operations fail with StateNotLoaded.
 
     Args:
         open_file: opens the file; raises UnusableFile.
@@ -73,15 +73,15 @@ class AwaitedFile:
     def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
         if self._database is not None:
             return self._database.transact(operations)
-        error = StateUnread(f"the stored data cannot be read yet: {self._reason}")
+        error = StateNotLoaded(f"the stored data cannot be read yet: {self._reason}")
         return [OperationOutcome(error=error) for _ in operations]
 
-    def keep_house(self) -> float:
-        """Opens the file if an attempt is due; once it is open, as `Database.keep_house`."""
+    def do_maintenance(self) -> float:
+        """Opens the file if an attempt is due; once it is open, as `Database.do_maintenance`."""
         if self._database is None and self._clock() >= self._due_at:
             self._attempt()
         if self._database is not None:
-            return self._database.keep_house()
+            return self._database.do_maintenance()
         return max(0.0, self._due_at - self._clock())
 
     def close(self) -> None:

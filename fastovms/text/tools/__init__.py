@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from fastovms.text.parameters import CallChoice, Tool
-from fastovms.text.tools.tool_format import FormatRow, Formats, ToolFormat, first_taught
+from fastovms.text.tools.tool_format import FormatRow, Formats, ToolFormat, first_shown_format
 
 __all__ = [
     "PLAIN_JSON",
@@ -151,5 +151,5 @@ TOOL_FORMAT_ALIASES: Final = TOOL_FORMATS.aliases
 def detect_tool_format(template: str) -> ToolFormat | None:
     """Returns the tool-call format that the source of a chat template prescribes; the first match
     wins."""
-    name = first_taught(_BY_RANK, template)
+    name = first_shown_format(_BY_RANK, template)
     return None if name is None else TOOL_FORMATS[name]

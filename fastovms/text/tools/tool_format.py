@@ -77,7 +77,7 @@ class FormatRow(NamedTuple):
     aliases: tuple[str, ...] = ()
 
 
-def first_taught(rows: Iterable[FormatRow], template: str) -> str | None:
+def first_shown_format(rows: Iterable[FormatRow], template: str) -> str | None:
     """Returns the name of the first format whose marks a chat template has, given as its
     source."""
     for row in rows:

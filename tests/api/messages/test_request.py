@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fastovms.api.chat_messages import seal
-from fastovms.api.image_parts import GivenImages, ImageSource, image_tag
+from fastovms.api.image_parts import ImageSource, RequestImages, image_tag
 from fastovms.errors import InvalidField
 from fastovms.parts.messages.request import (
     MessageFields,
@@ -164,11 +164,11 @@ def answered(content: str = "18") -> dict[str, Any]:
 )
 def test_content_blocks_are_joined_into_text_with_image_tags(blocks: Any, words: str) -> None:
     given = [user(*blocks), assistant(text("b")), HI]  # parts of older turns may be unreadable
-    assert to_messages(None, given, GivenImages(2)).messages[0] == said("user", words)
+    assert to_messages(None, given, RequestImages(2)).messages[0] == said("user", words)
 
 
 def test_image_sources_have_the_field_name_of_their_block() -> None:
-    images = GivenImages(2)
+    images = RequestImages(2)
     to_messages(None, [user(BASE64, URL)], images)
     assert images.sources == [
         ImageSource("data:image/png;base64,AAAA", "messages[0].content[0].source.data", "auto"),
@@ -231,7 +231,7 @@ def test_nonempty_system_prompt_becomes_the_first_message(system: Any, messages:
     ],
 )
 def test_content_blocks_become_chat_messages(given: list[Any], messages: list[Any]) -> None:
-    assert to_messages(None, given, GivenImages(16)).messages == messages
+    assert to_messages(None, given, RequestImages(16)).messages == messages
 
 
 PAGE = {"type": "web_search_result", "title": "Rain", "url": "http://rain", "encrypted_content": 1}
@@ -315,7 +315,7 @@ FOUND = "web_search_tool_result"
 )
 def test_malformed_message_is_refused_by_its_place(given: Any, place: str) -> None:
     with pytest.raises(InvalidField) as caught:
-        to_messages(None, given, GivenImages(2))
+        to_messages(None, given, RequestImages(2))
     assert caught.value.param == f"messages{place}"
     assert caught.value.param in caught.value.message
 
@@ -323,7 +323,7 @@ def test_malformed_message_is_refused_by_its_place(given: Any, place: str) -> No
 @pytest.mark.parametrize("system", [[URL], [5]])
 def test_malformed_system_prompt_is_refused_by_its_place(system: Any) -> None:
     with pytest.raises(InvalidField, match=r"system\[0\]"):
-        to_messages(system, [HI], GivenImages(16))
+        to_messages(system, [HI], RequestImages(16))
 
 
 def test_images_of_a_model_that_takes_none_are_refused() -> None:

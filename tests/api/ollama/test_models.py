@@ -133,7 +133,7 @@ async def test_tags_list_known_models_and_ps_lists_loaded_ones(make, monkeypatch
 
 async def test_running_model_has_the_time_of_its_unloading(make):
     api = make()
-    api.context.models.holder = SimpleNamespace(seconds_to_leave=lambda name: 90.0)
+    api.context.models.holder = SimpleNamespace(seconds_to_unload=lambda name: 90.0)
     now = api.context.unix_time()
     [model] = (await get(api, "/api/ps"))["models"]
     assert model["expires_at"] == timestamp(now + 90)

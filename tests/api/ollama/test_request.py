@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fastovms.api.dialect import OLLAMA
-from fastovms.api.image_parts import GivenImages, ImageSource, image_tag
+from fastovms.api.image_parts import ImageSource, RequestImages, image_tag
 from fastovms.errors import InvalidField
 from fastovms.params import GrammarKind, SamplingDefaults, SamplingFields, sampling_numbers
 from fastovms.parts.ollama.request import (
@@ -104,7 +104,7 @@ USER = {"role": "user", "content": "Look"}
 
 
 def read(*messages: dict[str, Any], takes_images: bool = True) -> Any:
-    return read_ollama_messages(messages, OLLAMA, GivenImages(3) if takes_images else None)
+    return read_ollama_messages(messages, OLLAMA, RequestImages(3) if takes_images else None)
 
 
 def call(name: str = "add", **members: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from openai.types.responses import ResponseInputItemParam
 
 from fastovms.api.chat_messages import seal_summary, summary_message
 from fastovms.api.dialect import OPENAI, OVMS, Dialect
-from fastovms.api.image_parts import GivenImages, UnseenParts, image_tag
+from fastovms.api.image_parts import RequestImages, UnreadableParts, image_tag
 from fastovms.errors import InvalidField
 from fastovms.parts.responses.compaction import transcript
 from fastovms.parts.responses.input import (
@@ -142,7 +142,7 @@ def test_output_of_local_shell_may_name_the_id_of_its_call() -> None:
 def test_image_outputs_of_tools_become_image_tags() -> None:
     kinds = ("computer_call_output", "image_generation_call")
     given = [{"type": kind, **HOSTED[kind][0]} for kind in kinds]
-    images = GivenImages(2)
+    images = RequestImages(2)
     messages = to_messages(read_items(given, "input", RULES), images=images).messages
     assert [messages[0]["content"], messages[2]["content"]] == [image_tag(0), image_tag(1)]
     assert [image.url for image in images.sources] == ["data:,", "data:image/png;base64,AAAA"]
@@ -172,11 +172,11 @@ PARTS = [
     [("a", "a"), ([], ""), (PARTS[:2], "a\nb"), (PARTS, f"a\nb{image_tag(0)}c")],
 )
 def test_content_parts_are_joined_into_text_with_image_tags(content, text):
-    images = GivenImages(1)
+    images = RequestImages(1)
     assert text_of(content, "input[0].content", images) == text
     assert [image.url for image in images.sources] == [URL] * (content is PARTS)
     with pytest.raises(InvalidField) as caught:
-        text_of([*PARTS, IMAGE], "input[0].content", GivenImages(1))
+        text_of([*PARTS, IMAGE], "input[0].content", RequestImages(1))
     assert caught.value.param == "input[0].content[4].image_url"
 
 
@@ -188,15 +188,15 @@ FILE = {"type": "input_file", "filename": "a.pdf", "file_id": "f"}
     [
         (PARTS, None, "input[2]"),
         ([FILE], None, "input[0]"),
-        ([FILE], GivenImages(1), "input[0]"),
-        ([{"type": "input_image", "file_id": "f"}], GivenImages(1), "input[0].file_id"),
+        ([FILE], RequestImages(1), "input[0]"),
+        ([{"type": "input_image", "file_id": "f"}], RequestImages(1), "input[0].file_id"),
     ],
 )
 def test_media_that_the_model_cannot_read_are_refused_or_noted(parts, images, place):
     with pytest.raises(InvalidField) as caught:
         text_of(parts, images=images)
     assert caught.value.param == place
-    unseen = UnseenParts()
+    unseen = UnreadableParts()
     assert "this model cannot read it]" in text_of(parts, images=images, unseen=unseen)
     assert place.removesuffix(".file_id") in unseen.warnings[0]
 

@@ -24,7 +24,7 @@ from fastovms.parts.responses.history import History
 from fastovms.parts.responses.ids import numbered_ids
 from fastovms.parts.responses.input import ItemRules, read_items
 from fastovms.parts.responses.kept_request import (
-    KeptJob,
+    StoredJob,
     prompt_resumption,
     read_job,
     resumption_of,
@@ -335,8 +335,8 @@ async def test_input_tokens_agree_with_usage(make, fields):
 CALLER = Caller(tenant="key", priority=3)
 
 
-def kept_job(**fields) -> KeptJob:
-    return KeptJob(
+def kept_job(**fields) -> StoredJob:
+    return StoredJob(
         model="f m",
         dialect="openai",
         body=msgspec.convert({"model": "m", "input": "Hi", **fields}, ResponsesRequest),

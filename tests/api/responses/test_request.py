@@ -6,7 +6,7 @@ import pytest
 
 from fastovms.config import ModelLimits
 from fastovms.errors import BackendUnavailable, Overloaded
-from fastovms.params import GenerationRequest, dead_end
+from fastovms.params import GenerationRequest, unfinishable_grammar
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 
 FORMAT = {"format": {"type": "json_object"}}
@@ -169,7 +169,7 @@ async def test_conflict_names_both_fields(make):
 )
 async def test_grammar_that_cannot_go_on_is_named_by_its_field(make, fields, name):
     def script(request: GenerationRequest, index: int) -> bytes:
-        api.backend.refusal = dead_end(request.params.grammar, "nothing may follow")
+        api.backend.refusal = unfinishable_grammar(request.params.grammar, "nothing may follow")
         return b"Hello!"
 
     api = make(script)

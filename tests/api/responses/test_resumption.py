@@ -12,7 +12,7 @@ from fastovms.parts.responses.background import BackgroundRun
 from fastovms.parts.responses.output import ResponseStatus, failed
 from fastovms.parts.responses.resumption import MAX_ATTEMPTS, NotResumable, RunRestorer
 from fastovms.state.operations import Operations
-from fastovms.state.store import CutResponse, EventPack, ResponseKey
+from fastovms.state.store import EventPack, InterruptedResponse, ResponseKey
 from tests.api.responses.conftest import (
     BACKGROUND,
     TOOL,
@@ -294,7 +294,9 @@ async def test_a_model_that_has_changed(make_replicas):
 # A run is made again of what is kept, or its response fails and says why.
 
 
-async def cut(make_replicas, path: str = V1) -> tuple[RunRestorer, ResponseKey, CutResponse, Any]:
+async def cut(
+    make_replicas, path: str = V1
+) -> tuple[RunRestorer, ResponseKey, InterruptedResponse, Any]:
     """A response of which three tokens are known, in the hands of another replica."""
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start_response(a.api, BACKGROUND, path)
@@ -308,7 +310,9 @@ async def cut(make_replicas, path: str = V1) -> tuple[RunRestorer, ResponseKey, 
     return RunRestorer(b.api.context, b.store), response.key, found, b.api
 
 
-async def restored(restorer: RunRestorer, key: ResponseKey, found: CutResponse) -> BackgroundRun:
+async def restored(
+    restorer: RunRestorer, key: ResponseKey, found: InterruptedResponse
+) -> BackgroundRun:
     async with restorer.held(restorer.models()[0]) as model:
         return await restorer.restored(key, found, model)
 

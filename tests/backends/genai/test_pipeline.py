@@ -13,7 +13,7 @@ from fastovms.params import FinishReason, GenerationRequest, SamplingParams, Tex
 from fastovms.parts.genai.pipeline import (
     Admission,
     CacheCapacity,
-    PipelineNeed,
+    RequiredResources,
     longest_context,
     properties_of,
 )
@@ -99,19 +99,19 @@ def asked(
 @pytest.mark.parametrize(
     ("config", "request_", "num_seqs", "expected"),
     [
-        ({}, asked(max_tokens=600), 1, PipelineNeed(1, 0, 1)),
-        ({}, asked(prompt=32), 4, PipelineNeed(4, 0, 2)),
-        ({}, asked(images=1), 1, PipelineNeed(1, 0, 9)),
-        ({}, asked(images=2, size=560), 1, PipelineNeed(1, 0, 21)),
-        ({}, asked(images=1, size=560), 1, PipelineNeed(1, 0, 13)),
-        ({"draft_model": Path("d")}, asked(), 1, PipelineNeed(1, 0, 1)),
-        (LOOKUP, asked(max_tokens=5), 1, PipelineNeed(1, 6, 1)),
-        (LOOKUP, asked(max_tokens=20, num_assistant_tokens=1), 1, PipelineNeed(1, 2, 1)),
-        (LOOKUP, asked(max_tokens=20, num_assistant_tokens=2), 1, PipelineNeed(1, 3, 2)),
-        (LOOKUP, asked(max_tokens=20, num_assistant_tokens=0), 1, PipelineNeed(1, 6, 2)),
-        (LOOKUP, asked(), 1, PipelineNeed(1, 6, 21)),
-        (LOOKUP, asked(max_tokens=10_000), 1, PipelineNeed(1, 6, 21)),
-        (LOOKUP, asked(max_tokens=5, images=1), 1, PipelineNeed(1, 6, 21)),
+        ({}, asked(max_tokens=600), 1, RequiredResources(1, 0, 1)),
+        ({}, asked(prompt=32), 4, RequiredResources(4, 0, 2)),
+        ({}, asked(images=1), 1, RequiredResources(1, 0, 9)),
+        ({}, asked(images=2, size=560), 1, RequiredResources(1, 0, 21)),
+        ({}, asked(images=1, size=560), 1, RequiredResources(1, 0, 13)),
+        ({"draft_model": Path("d")}, asked(), 1, RequiredResources(1, 0, 1)),
+        (LOOKUP, asked(max_tokens=5), 1, RequiredResources(1, 6, 1)),
+        (LOOKUP, asked(max_tokens=20, num_assistant_tokens=1), 1, RequiredResources(1, 2, 1)),
+        (LOOKUP, asked(max_tokens=20, num_assistant_tokens=2), 1, RequiredResources(1, 3, 2)),
+        (LOOKUP, asked(max_tokens=20, num_assistant_tokens=0), 1, RequiredResources(1, 6, 2)),
+        (LOOKUP, asked(), 1, RequiredResources(1, 6, 21)),
+        (LOOKUP, asked(max_tokens=10_000), 1, RequiredResources(1, 6, 21)),
+        (LOOKUP, asked(max_tokens=5, images=1), 1, RequiredResources(1, 6, 21)),
     ],
 )
 def test_request_needs_sequences_and_blocks(config, request_, num_seqs, expected):
@@ -121,14 +121,14 @@ def test_request_needs_sequences_and_blocks(config, request_, num_seqs, expected
 @pytest.mark.parametrize(
     ("running", "need", "has_room"),
     [
-        ([], PipelineNeed(1), True),
-        ([PipelineNeed(7)], PipelineNeed(1), True),
-        ([PipelineNeed(7)], PipelineNeed(2), False),
-        ([], PipelineNeed(1, 33, 21), True),
-        ([PipelineNeed(1, 31, 1)], PipelineNeed(1, 33, 1), True),
-        ([PipelineNeed(1, 32, 1)], PipelineNeed(1, 33, 1), False),
-        ([PipelineNeed(1, 1, 10)], PipelineNeed(1, 1, 10), True),
-        ([PipelineNeed(1, 1, 10)], PipelineNeed(1, 1, 11), False),
+        ([], RequiredResources(1), True),
+        ([RequiredResources(7)], RequiredResources(1), True),
+        ([RequiredResources(7)], RequiredResources(2), False),
+        ([], RequiredResources(1, 33, 21), True),
+        ([RequiredResources(1, 31, 1)], RequiredResources(1, 33, 1), True),
+        ([RequiredResources(1, 32, 1)], RequiredResources(1, 33, 1), False),
+        ([RequiredResources(1, 1, 10)], RequiredResources(1, 1, 10), True),
+        ([RequiredResources(1, 1, 10)], RequiredResources(1, 1, 11), False),
     ],
 )
 def test_room_takes_a_need_when_empty_or_within_limits(running, need, has_room):
@@ -136,9 +136,9 @@ def test_room_takes_a_need_when_empty_or_within_limits(running, need, has_room):
 
 
 def test_taken_room_is_not_free():
-    room = admission().room([PipelineNeed(6)])
-    room.take(PipelineNeed(2))
-    assert not room.has(PipelineNeed(1))
+    room = admission().room([RequiredResources(6)])
+    room.take(RequiredResources(2))
+    assert not room.has(RequiredResources(1))
 
 
 def test_the_longest_context_leaves_room_for_drafts():

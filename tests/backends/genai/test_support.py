@@ -51,9 +51,9 @@ from fastovms.parts.genai.support import (
     MAX_REPEATS,
     REQUEST_FIELDS,
     SAMPLING_FIELDS,
-    Assistance,
-    CannotTranslate,
-    Handling,
+    DraftSource,
+    FieldSupport,
+    UnsupportedGrammarPart,
     check_fields,
     check_grammar,
     check_salt,
@@ -217,7 +217,7 @@ def test_unbounded_repetitions_nest_up_to_the_maximum(tree, num_first):
     ],
 )
 def test_untranslatable_grammar_is_refused(tree, message):
-    with pytest.raises(CannotTranslate, match=message):
+    with pytest.raises(UnsupportedGrammarPart, match=message):
         calls(tree)
 
 
@@ -305,9 +305,9 @@ def pipeline() -> genai.ContinuousBatchingPipeline:
 # What the pipeline cannot do, and how what it can do is said to it.
 
 
-NONE = Assistance()
-LOOKUP = Assistance(prompt_lookup=True)
-DRAFT = Assistance(draft_model=True)
+NONE = DraftSource()
+LOOKUP = DraftSource(prompt_lookup=True)
+DRAFT = DraftSource(draft_model=True)
 REGEX = Grammar(GrammarKind.REGEX, "a+", "guided_regex")
 UNLIMITED = 2**64 - 1
 
@@ -383,12 +383,12 @@ def test_cache_salt_is_refused_with_prefix_caching():
 
 
 def test_assistance_is_what_the_pipeline_was_loaded_with():
-    assert not Assistance.of(EngineConfig())
-    assert Assistance.of(EngineConfig(enable_prompt_lookup=True)) == LOOKUP
-    assert Assistance.of(EngineConfig(draft_model=Path("d"))) == DRAFT
+    assert not DraftSource.of(EngineConfig())
+    assert DraftSource.of(EngineConfig(enable_prompt_lookup=True)) == LOOKUP
+    assert DraftSource.of(EngineConfig(draft_model=Path("d"))) == DRAFT
 
 
-def config_of(assistance: Assistance = NONE, **fields: Any) -> genai.GenerationConfig:
+def config_of(assistance: DraftSource = NONE, **fields: Any) -> genai.GenerationConfig:
     config = generation_config(
         SamplingParams(**fields),
         index=2,
@@ -431,7 +431,7 @@ VALUES: Final[dict[str, object]] = {
 """A value of each field that asks for something."""
 
 
-def config_members(assistance: Assistance, **given: object) -> dict[str, object]:
+def config_members(assistance: DraftSource, **given: object) -> dict[str, object]:
     """What the pipeline is told."""
     config = config_of(assistance, **{**WHERE, **given})
     names = [name for name in dir(genai.GenerationConfig) if not name.startswith("_")]
@@ -448,7 +448,7 @@ def test_no_field_is_forgotten(kind: type, decisions: dict[str, object]) -> None
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, d in SAMPLING_FIELDS.items() if d.handling is Handling.CONFIG]
+    "name", [name for name, d in SAMPLING_FIELDS.items() if d.handling is FieldSupport.CONFIG]
 )
 def test_forwarded_field_changes_the_generation_config(name: str) -> None:
     assistance = DRAFT if name == "assistant_confidence_threshold" else LOOKUP
@@ -456,7 +456,7 @@ def test_forwarded_field_changes_the_generation_config(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, d in SAMPLING_FIELDS.items() if d.handling is Handling.REFUSED]
+    "name", [name for name, d in SAMPLING_FIELDS.items() if d.handling is FieldSupport.REFUSED]
 )
 def test_refused_field_is_named_by_the_genai_backend(name: str) -> None:
     with pytest.raises(FieldFault, match=SAMPLING_FIELDS[name].param or name):
@@ -465,7 +465,7 @@ def test_refused_field_is_named_by_the_genai_backend(name: str) -> None:
 
 @pytest.mark.parametrize("decisions", [SAMPLING_FIELDS, REQUEST_FIELDS])
 def test_ignored_fields_have_a_reason(decisions: dict[str, object]) -> None:
-    assert all(d.why for d in decisions.values() if d.handling is Handling.IGNORED)
+    assert all(d.why for d in decisions.values() if d.handling is FieldSupport.IGNORED)
 
 
 def test_each_field_has_a_value_here() -> None:

@@ -18,9 +18,9 @@ from fastovms.backends.model_files import MAX_DIFFERENCE
 from fastovms.backends.paged.backend import (
     BackendExtension,
     BackendParts,
-    MayGoOn,
     PagedBackend,
     SharedCores,
+    WaitForRequests,
     reserve_cache,
 )
 from fastovms.config import EngineConfig
@@ -215,7 +215,7 @@ async def test_preparation_begins_when_the_engine_is_warm_and_ends_with_the_back
     steps: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     class Preparation(BackendExtension):
-        def prepare(self, may_go_on: MayGoOn) -> None:
+        def prepare(self, may_go_on: WaitForRequests) -> None:
             steps.put(may_go_on(0.0))
             steps.put(may_go_on(60.0))
 

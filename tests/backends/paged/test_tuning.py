@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import pytest
 
-from fastovms.backends.engine_thread import WorkingEngines
+from fastovms.backends.engine_thread import ActiveEngines
 from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.model import Precisions
@@ -274,7 +274,7 @@ class Server:
     def __init__(self) -> None:
         self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.processes: list[FakeProcess] = []
-        self.engines = WorkingEngines()
+        self.engines = ActiveEngines()
         self.tuning = IdleTuning(self.engines, self._start, DELAY)
 
     def _start(self, measurement: Measurement) -> FakeProcess:
@@ -375,7 +375,7 @@ def test_tuning_process_that_cannot_start_is_logged(caplog: pytest.LogCaptureFix
     def fail(measurement: Measurement) -> FakeProcess:
         raise OSError("no more processes")
 
-    tuning = IdleTuning(WorkingEngines(), fail, DELAY)
+    tuning = IdleTuning(ActiveEngines(), fail, DELAY)
     tuning.add(FIRST)
     while tuning.is_measuring:
         time.sleep(DELAY)

@@ -19,7 +19,7 @@ from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.grammar.finite_schema import Schema
 from fastovms.params import Grammar, GrammarKind
 from fastovms.parts.genai.xgrammar.json_rules import integers, json_rules, numbers, text_of_length
-from fastovms.parts.genai.xgrammar.text_rules import CHARACTERS, CannotWrite, rest_of_string
+from fastovms.parts.genai.xgrammar.text_rules import CHARACTERS, UnsupportedSchema, rest_of_string
 from fastovms.server_config import DEMO_MODEL
 from tests.backends.xgrammar.repeating_pipeline import LENGTH, RepeatingPipeline
 
@@ -325,7 +325,7 @@ def _without_specials(
     ids=str,
 )
 def test_schema_without_rules_is_refused_by_keyword(schema: Schema, reason: str) -> None:
-    with pytest.raises(CannotWrite, match=reason):
+    with pytest.raises(UnsupportedSchema, match=reason):
         json_rules(schema)
 
 
@@ -369,5 +369,5 @@ def test_xgrammars_own_reader_allows_what_a_schema_forbids(
     config = genai.StructuredOutputConfig()
     config.json_schema = json.dumps(schema)
     assert pipeline.allows(config, wrong)
-    with contextlib.suppress(CannotWrite):
+    with contextlib.suppress(UnsupportedSchema):
         assert not pipeline.allows(output(json_rules(schema)), wrong)

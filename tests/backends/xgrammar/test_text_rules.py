@@ -9,7 +9,7 @@ from fastovms.parts.genai.xgrammar.text_rules import (
     CHARACTER,
     CHARACTERS,
     NAME_CHARACTERS,
-    CannotWrite,
+    UnsupportedSchema,
     matching,
     quoted,
     rest_of_string,
@@ -58,7 +58,7 @@ def test_a_pattern_of_the_whole_text(pipeline: RepeatingPipeline) -> None:
     "pattern", ["a(?=b)", r"\bx", "(a)\\1", "(?i)a", "[[:alpha:]]", "(", "a^b", "[]", r"\p{L}"]
 )
 def test_unsupported_pattern_is_refused(pattern: str) -> None:
-    with pytest.raises(CannotWrite, match="something in a pattern"):
+    with pytest.raises(UnsupportedSchema, match="something in a pattern"):
         matching(pattern, "char")
 
 
@@ -73,7 +73,7 @@ def test_unsupported_pattern_is_refused(pattern: str) -> None:
 )
 def test_pattern_counts_are_bounded(least: str, more: str) -> None:
     matching(least, "char")
-    with pytest.raises(CannotWrite, match="counts of more than 128 characters in a pattern"):
+    with pytest.raises(UnsupportedSchema, match="counts of more than 128 characters in a pattern"):
         matching(more, "char")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
-from fastovms.app.paged import SingleRows, WithoutKernels
+from fastovms.app.paged import KernelsOff, SingleRows
 from fastovms.backend_stats import BackendStats
 from fastovms.backends.paged.backend import BackendExtension
 from fastovms.backends.processes import WorkerFailed
@@ -423,7 +423,7 @@ def test_model_without_kernels_has_a_reason(
 @pytest.mark.parametrize(
     ("extension", "status", "most"),
     [
-        (lambda _: WithoutKernels("why"), "not used: why", 0),
+        (lambda _: KernelsOff("why"), "not used: why", 0),
         (DecodeKernels, "being prepared", 0),
         (lambda model: kernels_in_use(model), IN_USE.partition(": ")[2], 2),
     ],

@@ -19,9 +19,9 @@ from fastovms.engine.model.kv_cache import (
     MAX_DRAFT_STATE_BYTES,
     MAX_DRAFT_STATES,
     CacheInput,
-    CommitAhead,
     HostCache,
     KvCache,
+    MemoryCommitter,
     RemoteCache,
     StateRows,
     States,
@@ -49,7 +49,7 @@ def num_faults(arrays: list[NDArray[np.uint8]], start: int, end: int) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-def advance(ahead: CommitAhead, num_used: int = 0) -> int:
+def advance(ahead: MemoryCommitter, num_used: int = 0) -> int:
     """To the end; returns the number of calls."""
     count = 0
     while ahead.advance(num_used):
@@ -59,7 +59,7 @@ def advance(ahead: CommitAhead, num_used: int = 0) -> int:
 
 def test_rows_are_committed_before_they_are_written() -> None:
     arrays = memories()
-    ahead = CommitAhead(arrays, 1000, 1000)
+    ahead = MemoryCommitter(arrays, 1000, 1000)
     assert advance(ahead) == 1 + 2 * 2, "bit by bit"
     assert advance(ahead) == 0
     committed, others = num_faults(arrays, 0, 990), num_faults(arrays, 2000, 2990)
@@ -76,7 +76,7 @@ def test_commit_ahead_doubles_the_rows_in_use(
     arrays = memories()
     committed: list[NDArray[np.uint8]] = []
     monkeypatch.setattr(commit_ahead, "commit", lambda rows: committed.append(rows) or True)
-    advance(CommitAhead(arrays, 100, 500), num_used)
+    advance(MemoryCommitter(arrays, 100, 500), num_used)
     assert sum(len(rows) for rows in committed) == 2 * (expected - num_used)
 
 
@@ -91,7 +91,7 @@ def test_committed_memory_keeps_its_content() -> None:
 def test_a_kernel_that_cannot_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(commit_ahead, "commit", lambda memory: bool(asked.append(memory)))
-    ahead = CommitAhead(memories(), 100, 100)
+    ahead = MemoryCommitter(memories(), 100, 100)
     advance(ahead)
     advance(ahead, 3000)
     assert len(asked) == 1

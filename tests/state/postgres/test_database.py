@@ -13,7 +13,7 @@ from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.parts.postgres.database import EVICTION_LOCK, DatabaseLink, PostgresDatabase, open_url
 from fastovms.parts.postgres.schema import open_session
 from fastovms.parts.postgres.server_address import ServerAddress
-from fastovms.state.database import Unreachable
+from fastovms.state.database import DatabaseUnavailable
 from fastovms.state.store import Page, StoredResponse, UnknownCursor
 from tests.state.conftest import UNBOUNDED, Clock
 from tests.state.transactions import add, context, do, find, ids, items
@@ -32,14 +32,14 @@ def nowhere():
 def test_attempts_to_connect_become_rare(nowhere, caplog):
     clock = Clock()
     link = DatabaseLink(nowhere, clock)
-    with pytest.raises(Unreachable, match="Connection refused"):
+    with pytest.raises(DatabaseUnavailable, match="Connection refused"):
         link.connect()
     delays = []
     for _ in range(9):
         delays.append(link.seconds_left())
         assert link.try_again() is None, "it is not due"
         clock.now += delays[-1]
-        with pytest.raises(Unreachable, match="Connection refused"):
+        with pytest.raises(DatabaseUnavailable, match="Connection refused"):
             link.connect()
         assert link.seconds_left() == 0, "who only asks makes no attempt"
         assert link.try_again() is None
@@ -54,7 +54,7 @@ def test_attempts_to_connect_become_rare(nowhere, caplog):
 def test_reachable_database_is_used_again(postgres, nowhere, caplog):
     clock = Clock()
     link = DatabaseLink(nowhere, clock)
-    with pytest.raises(Unreachable):
+    with pytest.raises(DatabaseUnavailable):
         link.connect()
     link._address = postgres
     clock.now += 1
@@ -71,7 +71,7 @@ def test_database_without_room_for_tables_is_unreachable(postgres):
     session = link.connect()
     session.execute("DROP TABLE state_version")
     session.close()
-    with pytest.raises(Unreachable, match='"objects" already exists'):
+    with pytest.raises(DatabaseUnavailable, match='"objects" already exists'):
         link.connect()
 
 
@@ -226,9 +226,9 @@ def test_one_server_evicts_at_a_time(make_postgres, postgres, clock):
     with psycopg.connect(**postgres.connection_parameters()) as other:
         other.execute("SELECT pg_advisory_xact_lock(%s)", (EVICTION_LOCK,))
         assert not database.evict()
-        assert 0 < database.keep_house() <= 30
+        assert 0 < database.do_maintenance() <= 30
         assert database.totals.num_objects == 3
-    while not database.keep_house():
+    while not database.do_maintenance():
         continue
     assert (database.totals.num_objects, find(database, "c") is None) == (1, False)
     database.check()
@@ -241,7 +241,7 @@ def test_locked_object_is_not_evicted(make_postgres, postgres, clock):
         clock.now += 1
     with psycopg.connect(**postgres.connection_parameters()) as other:
         other.execute("SELECT 1 FROM objects WHERE id = 'a' FOR UPDATE")
-        while not database.keep_house():
+        while not database.do_maintenance():
             continue
         assert [find(database, id) is not None for id in "abc"] == [True, False, False]
     database.check()
@@ -254,7 +254,7 @@ def test_unavailable_database_has_a_reason_and_recovers(make_postgres, postgres)
     [(_, error)] = database.transact([lambda state: state.find_response("t", "a")])
     assert str(error) == "the state is not available: the connection to its database is lost"
     assert (database.trouble, database.is_on_disk) == ("responses are not stored: no luck", False)
-    assert database.keep_house() >= 0
+    assert database.do_maintenance() >= 0
     assert (database.trouble, database.is_on_disk) == ("", True), "it has tried again"
     database.close()
 

@@ -125,7 +125,7 @@ async def test_servers_keep_the_bounds_together(address, make_postgres):
     await stores[0].run(Operations.add_response, "t", StoredResponse("last", b"x"))
     database: PostgresDatabase = make_postgres()
     ends_at = time.monotonic() + 60
-    while database.keep_house() and database.totals.num_objects > 20:
+    while database.do_maintenance() and database.totals.num_objects > 20:
         assert time.monotonic() < ends_at
         await asyncio.sleep(0.05)
     assert database.totals.num_objects == 20

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from fastovms.parts.postgres.schema import (
-    OtherVersion,
     SharedTables,
+    UnsupportedVersion,
     make_tables,
     open_session,
 )
@@ -88,7 +88,7 @@ def test_tables_of_another_version_are_refused(postgres, version, message):
     session = open_session(postgres.connection_parameters())
     make_tables(session)
     session.execute("UPDATE state_version SET version = ?", (version,))
-    with pytest.raises(OtherVersion, match=message):
+    with pytest.raises(UnsupportedVersion, match=message):
         make_tables(session)
     session.close()
 

@@ -125,6 +125,6 @@ def test_reads_work_on_a_disk_that_cannot_be_written(make_database, tmp_path, cl
     assert database.seconds_to_expiry() == 1e9 - 1000
     assert find(database, "a") is not None
     assert find(database, "b") is not None
-    assert database.keep_house() > 0
+    assert database.do_maintenance() > 0
     assert database.seconds_to_expiry() == 1e9
     database.check()

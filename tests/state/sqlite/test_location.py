@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.app.state_opening import open_store
-from fastovms.errors import ConfigurationError, StateFailed, StateUnread, description_of
+from fastovms.errors import ConfigurationError, StateFailed, StateNotLoaded, description_of
 from fastovms.server_config import StateConfig
 from fastovms.state.database import StateBounds
 from fastovms.state.operations import Operations
@@ -35,7 +35,7 @@ def test_delays_between_attempts_grow_up_to_a_bound(caplog, error):
     state = AwaitedFile(fail, description_of(error).removeprefix("UnusableFile: "), clock)
     delays = []
     for _ in range(8):
-        delays.append(state.keep_house())
+        delays.append(state.do_maintenance())
         clock.now += delays[-1]
     assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
     assert caplog.text == "", "the same reason is not told again and again"
@@ -77,7 +77,7 @@ async def test_directory_is_used_by_one_server_only(tmp_path, caplog):
     environ = {"STATE_DIRECTORY": str(tmp_path)}
     other = open_at(None, environ)
     assert "not stored until" in caplog.text
-    with pytest.raises(StateUnread, match="another server uses it"):
+    with pytest.raises(StateNotLoaded, match="another server uses it"):
         await other.run(Operations.find_conversation, "t", "c")
     assert other.stats().num_failures == 0
     await store.close()
@@ -98,13 +98,13 @@ async def test_unwritable_default_directory_without_a_state_reads_as_empty(tmp_p
         if is_read:
             assert await store.run(Operations.find_conversation, "t", "c") is None
         else:
-            with pytest.raises(StateUnread, match="Read-only"):
+            with pytest.raises(StateNotLoaded, match="Read-only"):
                 await store.run(Operations.find_conversation, "t", "c")
         await store.close()
     (tmp_path / "fastovms").mkdir()
     (tmp_path / "fastovms" / "state.db").write_text("")
     store = open_at(None, environ)
-    with pytest.raises(StateUnread, match="Read-only"):
+    with pytest.raises(StateNotLoaded, match="Read-only"):
         await store.run(Operations.find_conversation, "t", "c")
     await store.close()
 
@@ -175,7 +175,7 @@ async def test_failing_disk_at_start_stops_the_server_only_if_configured(
     assert "no luck" in caplog.text
     assert store.trouble() == "responses are not stored: no luck"
     assert not store.stats().is_on_disk
-    with pytest.raises(StateUnread, match="no luck"):
+    with pytest.raises(StateNotLoaded, match="no luck"):
         await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     await store.close()
 
@@ -184,13 +184,13 @@ async def test_state_moves_to_disk_once_it_recovers(tmp_path, monkeypatch):
     monkeypatch.setattr("fastovms.state.sqlite.location._FIRST_DELAY", 0.01)
     (tmp_path / "state").symlink_to("/sys")  # nobody may write there, root neither
     store = open_at(tmp_path / "state")
-    with pytest.raises(StateUnread):
+    with pytest.raises(StateNotLoaded):
         await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     (tmp_path / "real").mkdir()
     (tmp_path / "state").unlink()
     (tmp_path / "state").symlink_to("real")
     while store.trouble():
-        with suppress(StateUnread):
+        with suppress(StateNotLoaded):
             await store.run(Operations.find_conversation, "t", "c")
     assert store.stats().is_on_disk
     await store.run(Operations.add_conversation, "t", "d", b"{}", [])
@@ -211,7 +211,7 @@ async def test_directory_of_systemd_is_used_once_another_server_leaves_it(tmp_pa
     assert second.trouble() == "responses are not stored: another server uses it"
     await first.close()
     while second.trouble():
-        with suppress(StateUnread):
+        with suppress(StateNotLoaded):
             await second.run(Operations.find_conversation, "t", "c")
     assert await second.run(Operations.find_conversation, "t", "first") == b"{}"
     await second.close()

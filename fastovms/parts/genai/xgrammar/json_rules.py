@@ -16,7 +16,7 @@ from fastovms.parts.genai.xgrammar.text_rules import (
     CHARACTER,
     CHARACTERS,
     NAME_CHARACTERS,
-    CannotWrite,
+    UnsupportedSchema,
     matching,
     quoted,
     rest_of_string,
@@ -321,7 +321,7 @@ def json_rules(schema: object, *, has_blanks: bool = False) -> str:
         has_blanks: whether a space is allowed after colons and commas.
 
     Raises:
-        CannotWrite: the schema has an unsupported keyword; the message describes it.
+        UnsupportedSchema: the schema has an unsupported keyword; the message describes it.
         ValueError: the schema is malformed.
     """
     return _Writer(normal_schema(schema), has_blanks=has_blanks).source()
@@ -349,7 +349,7 @@ class _Writer:
             try:
                 self._rules[name] = self._value(schema)
             except _Nothing:
-                raise CannotWrite(
+                raise UnsupportedSchema(
                     "a $ref to a schema that no value satisfies is not supported"
                 ) from None
         return "\n".join([*lines, *(f"{name} ::= {rule}" for name, rule in self._rules.items())])
@@ -378,7 +378,9 @@ class _Writer:
             if isinstance(schema.get(key), list):
                 return self._either(schema[key])
         if "allOf" in schema:
-            raise CannotWrite("patterns, formats or divisors that apply together are not supported")
+            raise UnsupportedSchema(
+                "patterns, formats or divisors that apply together are not supported"
+            )
         if "const" in schema or isinstance(schema.get("enum"), list):
             return self._choice(schema)
         kinds = self._kinds(schema)
@@ -442,7 +444,7 @@ class _Writer:
     def _choice(self, schema: Schema) -> str:
         values = [schema["const"]] if "const" in schema else schema["enum"]
         if not schema.keys().isdisjoint(_CONSTRAINTS):
-            raise CannotWrite("enum or const with other keywords is not supported")
+            raise UnsupportedSchema("enum or const with other keywords is not supported")
         kinds = self._kinds(schema)
         found = [value for value in values if _kind_of(value, kinds) in kinds]
         return self._either(found, self._constant)
@@ -462,7 +464,7 @@ class _Writer:
 
     def _number(self, schema: Schema, kind: str) -> str:
         if "multipleOf" in schema:
-            raise CannotWrite("multipleOf is not supported")
+            raise UnsupportedSchema("multipleOf is not supported")
         low, has_low = _bound(schema, "minimum", "exclusiveMinimum", max)
         high, has_high = _bound(schema, "maximum", "exclusiveMaximum", min)
         if kind == "integer":
@@ -481,7 +483,7 @@ class _Writer:
         least, most = schema.get("minLength", 0), schema.get("maxLength")
         asked = [key for key in ("pattern", "format") if key in schema]
         if len(asked) + (least > 0 or most is not None) > 1:
-            raise CannotWrite(
+            raise UnsupportedSchema(
                 "a pattern or format with another one or with a length is not supported"
             )
         if asked == ["pattern"]:
@@ -537,7 +539,7 @@ class _Writer:
         others = self._others(schema, properties)
         for name in schema.get("required", ()):
             if name not in properties:
-                raise CannotWrite("required with patternProperties is not supported")
+                raise UnsupportedSchema("required with patternProperties is not supported")
         items: list[tuple[str, bool]] = []
         for name, its_schema in properties.items():
             try:
@@ -566,7 +568,7 @@ class _Writer:
         """Returns an expression of an object with `least` to `most` members. All declared members
         are required."""
         if not all(is_needed for _, is_needed in items):
-            raise CannotWrite(
+            raise UnsupportedSchema(
                 "minProperties or maxProperties with optional properties is not supported"
             )
         fewest = max(0, least - len(items))
@@ -591,9 +593,9 @@ class _Writer:
         if not patterns and additional is not False and not properties:
             properties |= dict.fromkeys(schema.get("required", ()), additional)
             if properties:
-                raise CannotWrite("required without properties is not supported")
+                raise UnsupportedSchema("required without properties is not supported")
         if patterns and (additional is not False or len(patterns) > 1):
-            raise CannotWrite("patternProperties with other properties is not supported")
+            raise UnsupportedSchema("patternProperties with other properties is not supported")
         try:
             if patterns:
                 [(pattern, its_schema)] = patterns.items()

@@ -52,7 +52,7 @@ _NOT_SHARED: Final = re.compile(r"\[\[|&&|--|~~|\|\||\(\?[^:P]|\(\?P[^<]")
 """What Python's reader takes in another way than llguidance's, or not at all."""
 
 
-class CannotWrite(ValueError):
+class UnsupportedSchema(ValueError):
     """The schema has an unsupported keyword."""
 
 
@@ -62,23 +62,23 @@ def quoted(text: str) -> str:
 
 
 def matching(pattern: str, character: str, *, whole: bool = False) -> str:
-    """Returns an expression of the texts that a pattern matches. Raises CannotWrite if the pattern
-    has a part that cannot be written as an expression.
+    """Returns an expression of the texts that a pattern matches. Raises UnsupportedSchema if the
+    pattern has a part that cannot be written as an expression.
 
     Args:
         character: the name of the rule of any single character.
         whole: whether the pattern must match the whole text.
     """
     if _NOT_SHARED.search(pattern) is not None:
-        raise CannotWrite(_THIS)
+        raise UnsupportedSchema(_THIS)
     try:
         parsed = _parser.parse(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise CannotWrite(_THIS) from error
+        raise UnsupportedSchema(_THIS) from error
     if parsed.state.flags & ~re.UNICODE:
-        raise CannotWrite(_THIS)
+        raise UnsupportedSchema(_THIS)
     if not whole and _num_counted(parsed) > MAX_COUNTED:
-        raise CannotWrite(
+        raise UnsupportedSchema(
             f"counts of more than {MAX_COUNTED} characters in a pattern are not supported"
         )
     anything = "" if whole else f"{character}*"
@@ -158,7 +158,7 @@ def _item(name: str, value: Any) -> str:
             highest = "" if str(most) == "MAXREPEAT" else int(most)
             return f"({_sequence(inner)}){{{least},{highest}}}"
         case _:
-            raise CannotWrite(_THIS)
+            raise UnsupportedSchema(_THIS)
 
 
 def _one_of(ranges: Ranges) -> str:
@@ -177,7 +177,7 @@ def _one_of(ranges: Ranges) -> str:
         if any(low <= code <= high for low, high in ranges):
             parts.append(_QUOTED.get(code) or _control(code))
     if not parts:
-        raise CannotWrite(_THIS)
+        raise UnsupportedSchema(_THIS)
     return parts[0] if len(parts) == 1 else f"({' | '.join(parts)})"
 
 

@@ -8,9 +8,10 @@ import msgspec
 import orjson
 import pytest
 
-from fastovms.api.answer import closing_members, usage_body
+from fastovms.api.answer import closing_members, finish_word, usage_body
 from fastovms.api.generate import Usage
 from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded, RequestError
+from fastovms.params import FinishReason
 from fastovms.telemetry.metrics import SampleTimings
 from tests.api.completion_requests import BODY, STREAM, V1, V3, texts
 from tests.fakes import FakeStream
@@ -43,6 +44,19 @@ async def test_errors_of_the_backend(make_api, path, error, status, headers, str
 
 
 # The members that every part of an answer repeats.
+
+
+@pytest.mark.parametrize(
+    ("reason", "are_whole", "word"),
+    [
+        (FinishReason.STOP, [], "stop"),
+        (FinishReason.STOP, [True, True], "tool_calls"),
+        (FinishReason.STOP, [True, False], "stop"),
+        (FinishReason.LENGTH, [True], "length"),
+    ],
+)
+def test_finish_word_names_calls_only_if_all_are_complete(reason, are_whole, word):
+    assert finish_word(reason, are_whole) == word
 
 
 def test_closing_members_have_timings_in_milliseconds() -> None:

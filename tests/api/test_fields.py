@@ -270,6 +270,29 @@ async def test_token_rules_reach_the_backend(make_api, path):
     assert params.bad_words_token_ids == (tuple(b"no"), tuple(b"never" * 100))
 
 
+@pytest.mark.parametrize(
+    ("path", "stop", "message"),
+    [
+        (V1, ["#"] * 256, None),
+        (V1, ["#"] * 257, "stop must have at most 256 strings, not 257"),
+        (V3, ["#"] * 16, None),
+        (V3, ["#"] * 17, "stop must have at most 16 strings, not 17"),
+        (V1, "#" * 1024, None),
+        (V1, "#" * 1025, "stop must be at most 1024 characters, not 1025"),
+        (V1, ["a", "#" * 1025], "stop[1] must be at most 1024 characters, not 1025"),
+        (V1, [""], "stop[0] must not be an empty string"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+async def test_stop_strings_beyond_a_limit_are_refused(make_api, path, stop, message):
+    status, answer = await make_api().post(path, {**BODY, "stop": stop})
+    if message is None:
+        assert status == 200
+    else:
+        error = answer["error"]
+        assert (status, error["message"] if path == V1 else error) == (400, message)
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("tokens_per_step", [1, 10])
 async def test_stop_token_ends_the_text(make_api, streamed, tokens_per_step):

@@ -44,6 +44,12 @@ def test_only_variables_with_an_effect_are_listed():
     }  # fmt: skip
 
 
+def test_blank_variables_set_nothing():
+    environ = {"MAX_NUM_SEQS": "  ", "MODEL_NAME": ""}
+    assert read_environment(environ) == read_environment({})
+    assert read_environment({"MAX_NUM_SEQS": " 16 "}) == read_environment({"MAX_NUM_SEQS": "16"})
+
+
 def test_runpod_variables_become_settings():
     environ = {
         "MODEL_NAME": "org/model",

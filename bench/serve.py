@@ -5,10 +5,12 @@ and without an end of text, and reads the streams: one side is idle while anothe
 the server at URL or one that `--serve` starts, further servers by `--side NAME URL`, and with
 `--compare genai MODEL_DIR` an `openvino_genai.ContinuousBatchingPipeline` with its defaults, in
 this process. Requests come at once, in bursts or by a Poisson process; with rates, the table tells
-which share of the requests was served within limits, against the rate.
+which share of the requests was served within limits, against the rate. With `--from-start`, each
+side is started anew, and gets round after round from its first second on.
 
     python -m bench.serve --serve MODEL_DIR --compare genai MODEL_DIR
     python -m bench.serve --serve MODEL_DIR --side llama.cpp http://127.0.0.1:8080/v1
+    python -m bench.serve --serve MODEL_DIR --compare genai MODEL_DIR --from-start 60 -n 8 -r 3
     python -m bench.serve --serve MODEL_DIR --arrivals poisson --rates 0.5 1 2 -n 24 -p 128 1000
     python -m bench.serve http://127.0.0.1:8000/v1
 """
@@ -20,8 +22,8 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +39,7 @@ from bench.serving.results import (
     memory_table,
     ratios_table,
 )
-from bench.serving.rounds import run_rounds
+from bench.serving.rounds import Rounds, run_from_start, run_rounds
 from bench.serving.sides import Genai, Server, Side
 from fastovms.errors import ConfigurationError, RequestFailed
 from fastovms.parts.client.http_client import Target
@@ -77,7 +79,9 @@ def parser_of_flags() -> argparse.ArgumentParser:
     add("-n", "--requests", type=count, nargs="+", default=[1, 8, 32], help="of a round")
     add("-p", "--prompt-tokens", type=count, nargs="+", default=[128], help="in turn, if several")
     add("-g", "--output-tokens", type=count, nargs="+", default=[64], help="likewise")
-    add("-r", "--runs", type=count, default=5, help="rounds of each load")
+    add("-r", "--runs", type=count, default=5, help="rounds of each load, or starts")
+    add("--from-start", type=seconds, metavar="SECONDS",
+        help="measure this long after each start of --serve's server and the pipeline")  # fmt: skip
     add("--warm-up", type=count, metavar="REQUESTS", help="at once before (default: a round)")
     add("--arrivals", choices=ARRIVALS, default=ARRIVALS[0])
     add("--rates", type=rate, nargs="+", metavar="R",
@@ -102,6 +106,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
             parser.error(f"--compare knows {GENAI}, not {side}")
         if not Path(model_dir).is_dir():
             parser.error(f"--compare: there is no directory {model_dir}")
+    if arguments.from_start is not None and (arguments.serve is None or arguments.side):
+        parser.error("--from-start needs --serve, and starts no server of --side")
     if arguments.rates is not None and arguments.arrivals == "at-once":
         parser.error("--rates needs --arrivals bursts or poisson")
     names = {FIRST_SIDE, GENAI}
@@ -140,9 +146,9 @@ def memory_speed() -> float:
 
 def servers(
     targets: Sequence[tuple[str, Target]], model: str | None, runner: asyncio.Runner
-) -> dict[str, Side]:
+) -> dict[str, Server]:
     """Raises SystemExit: a server cannot be asked for its models."""
-    sides: dict[str, Side] = {}
+    sides: dict[str, Server] = {}
     for name, target in targets:
         try:
             sides[name] = Server(target, model, runner)
@@ -160,20 +166,60 @@ def tell(name: str, load: Load) -> None:
     )
 
 
+def started_server(arguments: argparse.Namespace) -> AbstractContextManager[ServerProcess]:
+    return server_process(
+        ["-m", "fastovms", "serve", str(arguments.serve), *QUIET_FLAGS, *arguments.serve_flag]
+    )
+
+
+def starts_of_sides(
+    arguments: argparse.Namespace, runner: asyncio.Runner
+) -> dict[str, Callable[[], AbstractContextManager[Side]]]:
+    @contextmanager
+    def server() -> Iterator[Side]:
+        with started_server(arguments) as started:
+            target = Target.from_url(started.url)
+            side = servers([(FIRST_SIDE, target)], arguments.model, runner)[FIRST_SIDE]
+            yield side
+            print(f"{FIRST_SIDE}: decode kernels at the end: {side.decode_kernels()}")
+
+    @contextmanager
+    def pipeline() -> Iterator[Side]:
+        yield Genai.load(Path(arguments.compare[1]))
+
+    return {FIRST_SIDE: server, **({} if arguments.compare is None else {GENAI: pipeline})}
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = parse(argv)
-    server: AbstractContextManager[ServerProcess | None] = nullcontext()
-    if arguments.serve is not None:
-        server = server_process(
-            ["-m", "fastovms", "serve", str(arguments.serve), *QUIET_FLAGS, *arguments.serve_flag]
-        )
     rng = random.Random(arguments.seed)
     print(machine())
     lengths = [" or ".join(map(str, x)) for x in (arguments.prompt_tokens, arguments.output_tokens)]
     print(f"{lengths[0]} prompt and {lengths[1]} output tokens each\n")
-    with server as started, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with ExitStack() as stack:
+        runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+        if arguments.from_start is not None:
+            starts = starts_of_sides(arguments, runner)
+            results = [
+                run_from_start(
+                    starts,
+                    shape,
+                    seconds=arguments.from_start,
+                    num_starts=arguments.runs,
+                    rng=rng,
+                    rest=lambda: time.sleep(REST_SECONDS),
+                    memory_speed=memory_speed,
+                    on_load=tell,
+                )
+                for shape in load_shapes(arguments)
+            ]
+            print_tables(results, arguments)
+            return
+        started = arguments.serve and stack.enter_context(started_server(arguments))
         first = arguments.url if started is None else Target.from_url(started.url)
-        sides = servers([(FIRST_SIDE, first), *arguments.side], arguments.model, runner)
+        sides: dict[str, Side] = dict(
+            servers([(FIRST_SIDE, first), *arguments.side], arguments.model, runner)
+        )
         if arguments.compare is not None:
             sides[GENAI] = Genai.load(Path(arguments.compare[1]))
         results = [
@@ -192,10 +238,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, side in sides.items():
             if isinstance(side, Server) and (kernels := side.decode_kernels()):
                 print(f"{name}: decode kernels at the end: {kernels}")
+    print_tables(results, arguments)
+
+
+def print_tables(results: Sequence[Rounds], arguments: argparse.Namespace) -> None:
     tables = [
         figures_table(results),
         goodput_table(results, Limits(arguments.first_token_limit, arguments.token_limit)),
-        *([ratios_table(results)] if len(sides) > 1 else []),
+        *([ratios_table(results)] if len(results[0].loads) > 1 else []),
         memory_table(results),
     ]
     print("\n\n".join(tables))

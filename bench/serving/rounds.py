@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from bench.serving.load_shape import LoadShape
@@ -65,4 +67,40 @@ def run_rounds(
                 on_load(name, load)
         if number >= 0:
             rounds.memory_speeds.append(speeds)
+    return rounds
+
+
+def run_from_start(
+    starts: Mapping[str, Callable[[], AbstractContextManager[Side]]],
+    shape: LoadShape,
+    *,
+    seconds: float,
+    num_starts: int,
+    rng: random.Random,
+    rest: Callable[[], None],
+    memory_speed: Callable[[], float],
+    clock: Callable[[], float] = time.perf_counter,
+    on_load: Callable[[str, Load], None] = lambda name, load: None,
+) -> Rounds:
+    """Starts each side anew and sends it one round after the other, from the moment on at which it
+    answers, until `seconds` have passed. All of them together are one load. Raises SystemExit if a
+    side fails; for the other arguments see `run_rounds`."""
+    rounds = Rounds(shape, {name: [] for name in starts})
+    for _ in range(num_starts):
+        seed, speeds = rng.random(), []
+        for name, start in starts.items():
+            rest()
+            speeds.append(memory_speed())
+            prompts, timelines = random.Random(seed), []
+            with start() as side:
+                begin = clock()
+                while clock() - begin < seconds:
+                    try:
+                        timelines += side(shape.draw(prompts)).timelines
+                    except RequestFailed as error:
+                        raise SystemExit(f"{name}: {error}") from None
+            load = Load.of(timelines)
+            rounds.loads[name].append(load)
+            on_load(name, load)
+        rounds.memory_speeds.append(speeds)
     return rounds

@@ -21,6 +21,7 @@ URL = "http://127.0.0.1:8000"
         ([URL, "--side", "x", URL, "--side", "x", URL], "--side: the name x is taken"),
         ([URL, "--compare", "vllm", "model"], "--compare knows genai, not vllm"),
         ([URL, "--compare", "genai", "/nowhere"], "--compare: there is no directory /nowhere"),
+        ([URL, "--from-start", "9"], "--from-start needs --serve"),
         ([URL, "--rates", "2"], "--rates needs --arrivals bursts or poisson"),
         ([URL, "--arrivals", "poisson", "--rates", "0"], "requests a second, more than 0, not '0'"),
         ([URL, "-n", "0"], "must be an integer at least 1, not '0'"),

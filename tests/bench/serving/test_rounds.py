@@ -3,12 +3,14 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
 
 from bench.serving.load_shape import LoadShape, Request
-from bench.serving.rounds import Rounds, run_rounds
+from bench.serving.rounds import Rounds, run_from_start, run_rounds
 from bench.serving.sides import Side
 from fastovms.errors import RequestFailed
 from fastovms.parts.load_test.report import Load, Timeline
@@ -80,3 +82,24 @@ def test_a_side_that_does_less_ends_it_by_name(broken: Side, message: str) -> No
     with pytest.raises(SystemExit) as ended:
         run_quietly(sides, num_rounds=1)
     assert str(ended.value) == message
+
+
+def test_sides_that_start_anew_get_the_same_rounds_until_time_is_over() -> None:
+    log: list[tuple[str, list[Request]]] = []
+    found = run_from_start(
+        {name: partial(nullcontext, side(log, name)) for name in "ab"},
+        SHAPE,
+        seconds=2.5,
+        num_starts=2,
+        rng=random.Random(0),
+        rest=lambda: None,
+        memory_speed=counter(),
+        clock=counter(),
+    )
+    assert [name for name, _ in log] == ["a", "a", "b", "b"] * 2
+    sent = [requests for _, requests in log]
+    assert sent[:2] == sent[2:4] != sent[4:6] == sent[6:8]
+    assert {name: [load.num_tokens for load in loads] for name, loads in found.loads.items()} == {
+        "a": [4, 4],
+        "b": [4, 4],
+    }

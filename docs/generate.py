@@ -46,10 +46,12 @@ from fastovms.cli.foreign_flags import ALIASES
 from fastovms.cli.main import parse
 from fastovms.config import ApiConfig, HttpConfig
 from fastovms.http.access_log import HttpMetrics
+from fastovms.http.gates import KeyLimits
 from fastovms.http.messages import Exchange, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
 from fastovms.params import SamplingFields, SamplingParams
+from fastovms.parts.limits import KeyBudgets
 from fastovms.parts.openapi.document import TAGS, openapi_document
 from fastovms.parts.ovms.options import OVMS_OPTIONS
 from fastovms.parts.page.page import read_page_files
@@ -292,10 +294,13 @@ def _collectors() -> Mapping[str, Collector]:
         wait_timeout=0.0,
     )
     models.set_known([KnownModel("name")])
+    budgets = KeyBudgets(float)
+    budgets.set_limits({"key": KeyLimits(1, 1, 1)})
     return {
         "Generation": GenerationCollector(lambda: [generation]),
         "Models": ModelCollector(models, pool),
         "HTTP": http,
+        "API keys with limits": budgets,
         "The event loop": LoopWatch(bool, float, float),
         "Stored responses": StateCollector(lambda: StateStats(0, 0, 0, True), int),
         "The process": ProcessCollector(registry=None),

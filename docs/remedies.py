@@ -201,8 +201,8 @@ SECTIONS: Final[Sequence[Section]] = (
             "cannot use the TLS files": "The certificate and the key must be PEM and belong "
             "together; the certificate comes first in its file.",
             "without a certificate": "Add `--ssl-certfile`.",
-            "API key": "One key a line, without blanks; after a key only the word `admin`: see "
-            "[Secure it](secure.md).",
+            "API key": "One key a line, without blanks; after a key only `admin` and limits: "
+            "see [Secure it](secure.md#limits-of-a-key).",
             "--allowed-media-domains": "Give host names without `https://` and paths.",
             "--allowed-local-media-path": "Give a directory that exists.",
             "extra vision": "`pip install '.[vision]'` in the clone.",

@@ -106,6 +106,10 @@ class Overloaded(BackendError):
         self.retry_after = retry_after
 
 
+class RateLimited(Overloaded):
+    """A limit of the request's API key is reached."""
+
+
 class BackendUnavailable(BackendError):
     """The backend is loading, draining or closed. `retry_after` is in seconds."""
 

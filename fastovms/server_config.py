@@ -38,6 +38,8 @@ from fastovms.setting import (
     texts,
 )
 
+_MAX_LIMIT: Final = 2**53
+
 _LOG_LEVELS: Final = ("trace", "debug", "info", "warning", "error")
 
 DEMO_MODEL: Final = Path(__file__).parent / "demo_model"
@@ -86,6 +88,13 @@ class SecurityConfig:
     api_keys: tuple[str, ...] = setting((), texts("KEY"),
         "an API key of clients; may be given several times. Other users of the machine can see "
         "it: prefer --api-key-file", flag="--api-key", repeats=True)
+    requests_per_minute: int = setting(0, counts(0, _MAX_LIMIT),
+        "requests that each API key may send a minute; more get 429. A line of --api-key-file may "
+        "set another limit; 0 = no limit")
+    tokens_per_minute: int = setting(0, counts(0, _MAX_LIMIT),
+        "tokens, of prompts and answers, that each API key may use a minute; 0 = no limit")
+    tokens_per_day: int = setting(0, counts(0, _MAX_LIMIT),
+        "tokens, of prompts and answers, that each API key may use a day of UTC; 0 = no limit")
     allowed_origins: str | None = setting(None, Kind("ORIGINS", names),
         "web origins whose pages may send requests (CORS), separated by commas; * = any, others "
         "get 403 (default: * if a key is needed, otherwise only the server's own pages)")

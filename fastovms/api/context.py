@@ -19,7 +19,7 @@ from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.api.typed_body import hold_model, read_named
 from fastovms.config import ApiConfig
-from fastovms.http.messages import Request
+from fastovms.http.messages import Budget, Request
 from fastovms.params import SamplingParams, Task
 from fastovms.telemetry.tracing import GenerationKind, GenerationSpan, GenerationStart, Tracer
 
@@ -32,6 +32,7 @@ class ApiContext:
 
     Attributes:
         new_id: makes unique ids of 32 random hexadecimal digits.
+        find_budget: returns the limits of a tenant's API key, for work without a client.
         tracer: records spans of generations; None = no spans are recorded.
         read_files: hands each document of a request its text, and returns the characters of all;
             None = no model can read them.
@@ -42,6 +43,7 @@ class ApiContext:
     new_id: Callable[[], str]
     unix_time: Callable[[], float]
     bodies: BodyReader
+    find_budget: Callable[[str], Budget | None] = lambda tenant: None
     system_fingerprint: str = SYSTEM_FINGERPRINT
     tracer: Tracer | None = None
     read_files: Callable[[Request, Sequence[RequestDocument]], Awaitable[int]] | None = None

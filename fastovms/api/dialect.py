@@ -21,6 +21,7 @@ from fastovms.errors import (
     ModelNotFound,
     NotFound,
     Overloaded,
+    RateLimited,
     RequestError,
     shortage_of,
 )
@@ -325,7 +326,8 @@ def _words(error: Exception) -> tuple[str, str | None, str | None]:
     error = shortage_of(error) or error
     if isinstance(error, RequestError):
         return error.message, error.param, error.code
-    return str(error) if isinstance(error, BackendError) else "internal server error", None, None
+    code = "rate_limit_exceeded" if isinstance(error, RateLimited) else None
+    return str(error) if isinstance(error, BackendError) else "internal server error", None, code
 
 
 def _log_fields(message: str, param: str | None, code: str | None) -> LogFields:

@@ -34,11 +34,14 @@ ApiHandler = Callable[[Request, Dialect], Awaitable[Response | None]]
 
 
 def endpoint(handler: ApiHandler, dialect: Dialect) -> Handler:
-    """Returns the `Handler` of one route. It converts errors to responses, except cancellation, and
-    releases the request's resources at its end."""
+    """Returns the `Handler` of one route. It refuses a request whose API key has reached a limit,
+    converts errors to responses, except cancellation, and releases the request's resources at its
+    end."""
 
     async def answer(request: Request) -> Response | None:
         try:
+            if request.caller.budget is not None:
+                request.caller.budget.admit(request)
             return _with_warnings(await handler(request, dialect), request)
         except Exception as error:
             stream = request.early_stream

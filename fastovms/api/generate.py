@@ -172,13 +172,16 @@ class RequestProgress:
         num_prompt_tokens: Sequence[int],
         params: SamplingParams,
         clock: Clock,
+        charge: Callable[[int], None],
     ) -> None:
         """
         Args:
             log_fields: updated with the token counts at each step, so that they are right also
                 after a cancellation.
             params: the parameters of each prompt.
+            charge: counts tokens against the limits of the API key.
         """
+        self._charge = charge
         self._metrics = metrics
         self._log_fields = log_fields
         self._clock = clock
@@ -223,6 +226,7 @@ class RequestProgress:
     def note_submitted(self) -> None:
         """Records that the prompts were queued."""
         self._submitted_at = self._clock()
+        self._charge(sum(self.num_prompt_tokens))
 
     def note_output(
         self, sample: SampleProgress, output: GenerationOutput, num_tokens: int
@@ -239,6 +243,7 @@ class RequestProgress:
             self.num_cached_tokens[position] = num_cached
             self._log_fields["cached_tokens"] = sum(self.num_cached_tokens)
         if output.num_prompt_tokens is not None:
+            self._charge(output.num_prompt_tokens - self.num_prompt_tokens[position])
             self.num_prompt_tokens[position] = output.num_prompt_tokens
             self._log_fields["prompt_tokens"] = sum(self.num_prompt_tokens)
         if output.num_accepted_tokens:
@@ -247,6 +252,7 @@ class RequestProgress:
         num_new = num_tokens - sample.num_tokens
         sample.num_tokens = num_tokens
         self.num_completion_tokens += num_new
+        self._charge(num_new)
         self._log_fields["completion_tokens"] = self.num_completion_tokens
         if num_new <= 0:
             return
@@ -377,6 +383,7 @@ class TextGeneration:
             [len(request.prompt_token_ids) for request in given.requests],
             given.requests[0].params,
             clock,
+            asked.caller.charge,
         )
         track = None
         if given.report.needs_tokens or given.candidates.are_ranked:

@@ -252,6 +252,10 @@ PAGE: Final = "parts.page.page:read_page_files"
 paths need no API key."""
 
 
+LIMITS: Final = "parts.limits:KeyBudgets"
+"""What counts the use of API keys. It is imported once a key has limits."""
+
+
 class Parts:
     """The optional parts of the API of one server."""
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,7 +32,7 @@ from fastovms.app.greeting import greeting
 from fastovms.app.late import imported
 from fastovms.app.loading import load_models
 from fastovms.app.paged import TunedCores
-from fastovms.app.parts import FORMS, PAGE, LazyDocuments, Parts, PartSettings
+from fastovms.app.parts import FORMS, LIMITS, PAGE, LazyDocuments, Parts, PartSettings
 from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.app.state_opening import open_store
 from fastovms.app.supply import ModelSupply, ReadList, settle_memory
@@ -41,7 +41,7 @@ from fastovms.engine.model.devices import format_size
 from fastovms.errors import ConfigurationError
 from fastovms.extensions import ENDPOINTS, load_extensions
 from fastovms.http.access_log import AccessLog, HttpMetrics
-from fastovms.http.gates import ForwardedClients, JsonOnly
+from fastovms.http.gates import Budgets, ForwardedClients, JsonOnly
 from fastovms.http.listeners import BoundSockets, Notifier, bind_sockets
 from fastovms.http.messages import Observer, Request
 from fastovms.http.routing import Dispatcher, Router
@@ -262,7 +262,16 @@ async def _run(
     registry = CollectorRegistry()
     status = ServerStatus(_may_wait)
     page = imported(PAGE)(config.http.root_path) if config.security.ui else None
-    guard = Guard(status, config.security, os.environ, () if page is None else page.paths)
+    clock = SteadyClock(time.time, boot_time)
+
+    def new_budgets() -> Budgets:
+        budgets = imported(LIMITS)(clock)
+        registry.register(budgets)
+        found: Budgets = budgets
+        return found
+
+    open_paths = () if page is None else page.paths
+    guard = Guard(status, config.security, os.environ, open_paths, new_budgets)
     cors = cors_policy(config.security, needs_key=guard.needs_key)
     dispatcher = Dispatcher(
         router,
@@ -298,7 +307,6 @@ async def _run(
             "other machines can connect to %s, and no API key is needed: --api-key-file sets keys",
             ", ".join(server.addresses),
         )
-    clock = SteadyClock(time.time, boot_time)
     store = open_store(config.state, os.environ, clock)
     parts = Parts(
         PartSettings(
@@ -330,6 +338,7 @@ async def _run(
         loop_watch.start(loop)  # delays during the load affect no client
         trimmer.start(loop)
         context = api_context(config, models, bodies, tracer, documents)
+        context = replace(context, find_budget=guard.find_budget)
         registry.register(GenerationCollector(models.metrics))
         reload = None
         if supply is not None:

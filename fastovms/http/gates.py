@@ -6,17 +6,28 @@ import dataclasses
 import hashlib
 import hmac
 import socket
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from fastovms.config import KEY_VARIABLES
 from fastovms.errors import ConfigurationError
-from fastovms.http.messages import Caller, ErrorRenderer, HeaderPairs, Headers, Request, Response
+from fastovms.http.messages import (
+    Budget,
+    Caller,
+    ErrorRenderer,
+    HeaderPairs,
+    Headers,
+    Request,
+    Response,
+)
+from fastovms.setting import count
 
 _ADMIN = "admin"
+_NO_LIMIT: Final = 2**53
 _KEY_FIELDS = ("x-api-key",)
 """Fields that hold only a key: Anthropic's clients send it so."""
 
@@ -29,6 +40,7 @@ class ApiKeys:
     Args:
         exempt: paths without authentication, such as health; a trailing slash is ignored.
         admins: the operators' keys, which allow administrative requests.
+        budgets: None = no key has limits.
     """
 
     def __init__(
@@ -37,12 +49,14 @@ class ApiKeys:
         render_error: ErrorRenderer,
         exempt: Collection[str] = (),
         admins: Iterable[str] = (),
+        budgets: Budgets | None = None,
     ) -> None:
         # Digests have one length, and the time of a comparison reveals nothing about the keys.
         self._digests = [_digest(key.encode()) for key in dict.fromkeys(keys)]
         if not self._digests:
             raise ConfigurationError("no API key is given")
-        self._admins = frozenset(_digest(key.encode()).hex() for key in admins)
+        self._admins = frozenset(map(tenant_of, admins))
+        self._budgets = budgets
         self._render_error = render_error
         self._exempt = frozenset(exempt)
 
@@ -66,7 +80,11 @@ class ApiKeys:
             matches = [hmac.compare_digest(digest, known) for known in self._digests]
             if any(matches):
                 tenant = digest.hex()
-                request.caller = Caller(tenant=tenant, is_admin=tenant in self._admins)
+                request.caller = Caller(
+                    tenant=tenant,
+                    is_admin=tenant in self._admins,
+                    budget=None if self._budgets is None else self._budgets.find(tenant),
+                )
                 return None
         return self._refuse(request, "the API key is not valid")
 
@@ -75,53 +93,113 @@ class ApiKeys:
         return dataclasses.replace(response, headers=response.headers + _CHALLENGE)
 
 
+class KeyLimits(NamedTuple):
+    """The limits of one API key; 0 = no limit."""
+
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    tokens_per_day: int = 0
+
+
+NO_LIMITS: Final = KeyLimits()
+
+_LIMITS: Final = {name.replace("_", "-"): name for name in KeyLimits._fields}
+"""The fields of `KeyLimits` by their names in a file of keys, which are those of the flags."""
+
+
+class Budgets(Protocol):
+    """The use of all API keys with limits."""
+
+    def set_limits(self, limits: Mapping[str, KeyLimits]) -> None:
+        """Replaces the limits of all tenants."""
+
+    def find(self, tenant: str) -> Budget | None:
+        """Returns the budget of a tenant; None = its key has no limits."""
+
+
 class KnownKeys(NamedTuple):
     """The valid API keys.
 
     Attributes:
         every: all of them; empty = requests need none.
         admins: the operators' keys.
+        limits: the limits of the keys that have any.
     """
 
     every: list[str]
     admins: list[str]
+    limits: Mapping[str, KeyLimits]
 
 
 def read_api_keys(
-    path: Path | None, environ: Mapping[str, str], given: Sequence[str] = ()
+    path: Path | None,
+    environ: Mapping[str, str],
+    given: Sequence[str] = (),
+    usual: KeyLimits = NO_LIMITS,
 ) -> KnownKeys:
     """Returns the given keys and those of a file, one per line (blank lines and those that begin
     with # are skipped). Without either, returns the key in the environment's API_KEY or
-    VLLM_API_KEY. The word "admin" after a key of the file makes it an operator's. Raises
-    ConfigurationError if the file cannot be read, or has no key, or a key with a space in it."""
-    keys = [("--api-key", key) for key in given]
+    VLLM_API_KEY. After a key of the file, the word "admin" makes it an operator's, and words such
+    as "requests-per-minute=60" replace its usual limits. Raises ConfigurationError if the file
+    cannot be read, has no key, or a key or a word after it is invalid; or if there are limits, but
+    no keys."""
+    keys = [("--api-key", key, usual) for key in given]
     admins: list[str] = []
     if path is not None:
-        for line in _read_keys(path):
-            key, _, mark = line.partition(" ")
-            if mark.strip() == _ADMIN:
+        for number, line in _read_keys(path):
+            key, *words = line.split(" ")
+            source = f"{path}, line {number}"
+            is_admin, limits = _read_words(source, words, usual)
+            if is_admin:
                 admins.append(key)
-            keys.append((str(path), key if mark.strip() == _ADMIN else line))
+            keys.append((source, key, limits))
     elif not keys:
         found = [(name, environ.get(name, "").strip()) for name in KEY_VARIABLES]
-        keys = [(name, key) for name, key in found if key][:1]
-    for source, key in keys:
+        keys = [(name, key, usual) for name, key in found if key][:1]
+    for source, key, _ in keys:
         if not (key.isascii() and key.isprintable()) or " " in key:
             # The key itself must not appear in a log.
+            raise ConfigurationError(f"{source}: an API key is visible ASCII without blanks")
+    if any(usual) and not keys:
+        name = next(name for name, field in _LIMITS.items() if getattr(usual, field))
+        raise ConfigurationError(
+            f"--{name} limits API keys, and this server has none: give --api-key-file"
+        )
+    limited = {key: limits for _, key, limits in keys if any(limits)}
+    return KnownKeys([key for _, key, _ in keys], admins, limited)
+
+
+def _read_words(source: str, words: Sequence[str], usual: KeyLimits) -> tuple[bool, KeyLimits]:
+    """Returns whether the words after a key make it an operator's, and its limits."""
+    is_admin, limits = False, {}
+    for word in filter(None, words):
+        name, sign, value = word.partition("=")
+        if word == _ADMIN:
+            is_admin = True
+        elif not sign or name not in _LIMITS:
+            # The word may be a part of a key, which must not appear in a log.
             raise ConfigurationError(
-                f"{source}: an API key is visible ASCII without blanks; in a file, only the word "
-                f"{_ADMIN} may follow it"
+                f"{source}: an API key has no blanks; only {_ADMIN} and limits such as "
+                f"{'=60, '.join(_LIMITS)}=1m may follow it"
             )
-    return KnownKeys([key for _, key in keys], admins)
+        elif _LIMITS[name] in limits:
+            raise ConfigurationError(f"{source}: {name} is given twice")
+        else:
+            try:
+                limits[_LIMITS[name]] = count(0, _NO_LIMIT)(value)
+            except ArgumentTypeError as error:
+                raise ConfigurationError(f"{source}: {name} {error}; 0 = no limit") from None
+    return is_admin, usual._replace(**limits)
 
 
-def _read_keys(path: Path) -> list[str]:
+def _read_keys(path: Path) -> list[tuple[int, str]]:
+    """Returns the lines with keys, and their numbers."""
     try:
         # Some editors begin a file with a byte order mark.
         lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"cannot read the API keys in {path}: {error}") from None
-    keys = [line for line in lines if line and not line.startswith("#")]
+    keys = [(n, line) for n, line in enumerate(lines, 1) if line and not line.startswith("#")]
     if not keys:
         raise ConfigurationError(f"{path} has no API key")
     return keys
@@ -139,6 +217,11 @@ def _given_keys(request: Request) -> list[str]:
         # bytes that are blanks in Latin-1.
         given.insert(0, key.strip(" ") if scheme.lower() == "bearer" else "")
     return given
+
+
+def tenant_of(key: str) -> str:
+    """Returns the tenant of requests with this key: its digest."""
+    return _digest(key.encode()).hex()
 
 
 def _digest(key: bytes) -> bytes:

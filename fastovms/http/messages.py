@@ -143,6 +143,17 @@ class StreamOpener(Protocol):
     def __call__(self, request: Request, head: StreamHead, ping: bool) -> Stream: ...
 
 
+class Budget(Protocol):
+    """The remaining requests and tokens of one API key."""
+
+    def admit(self, request: Request) -> None:
+        """Counts a request that generates, and sets its `answer_fields`. Raises Overloaded if a
+        limit of the key is reached."""
+
+    def charge(self, num_tokens: int) -> None:
+        """Counts tokens of a prompt or an answer; a negative number takes tokens back."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """The sender of a request, as identified by the check of API keys. The HTTP layer does
@@ -153,11 +164,18 @@ class Caller:
             forgotten: state, caches and drafts are separated by it.
         is_admin: whether the client may make administrative requests.
         priority: the priority set by the server; None = the body's.
+        budget: the remaining requests and tokens of the key; None = no limits.
     """
 
     tenant: str
     is_admin: bool = False
     priority: int | None = None
+    budget: Budget | None = None
+
+    def charge(self, num_tokens: int) -> None:
+        """Counts tokens against the limits of the key, if it has any."""
+        if self.budget is not None:
+            self.budget.charge(num_tokens)
 
 
 ANYBODY: Final = Caller(tenant="")
@@ -177,6 +195,7 @@ class Request:
         id: the client's X-Request-Id if valid, otherwise a new id.
         received_at: loop time at the end of the head.
         log_fields: fields that the handler adds to the access log, such as token counts.
+        answer_fields: header fields to add to its answer, such as the remaining requests of a key.
         caller: who sends it.
         trace: the trace context; None = not traced.
         early_stream: the event stream that was opened before the answer; None = none.
@@ -193,6 +212,7 @@ class Request:
     __slots__ = (
         "_held",
         "_log_fields",
+        "answer_fields",
         "body",
         "caller",
         "client",
@@ -241,6 +261,7 @@ class Request:
         self.path_params: dict[str, str] = {}
         self.received_at = 0.0
         self.caller = ANYBODY
+        self.answer_fields: HeaderPairs = ()
         self.trace: TraceContext | None = None
         self.early_stream: Stream | None = None
         self.sink: BodySink | None = None

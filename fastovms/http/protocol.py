@@ -444,7 +444,7 @@ class Connection(asyncio.Protocol):
             stream.release()
         self._final = final = self._final or server.draining
         self._status = response.status
-        extra = server.dispatcher.cross_origin_fields(request)
+        extra = server.dispatcher.answer_fields(request)
         try:
             data = server.writer.render(response, request, close=final, extra=extra)
         except ValueError as error:

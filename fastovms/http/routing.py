@@ -251,9 +251,12 @@ class Dispatcher:
                     return refusal
         return handler
 
-    def cross_origin_fields(self, request: Request) -> HeaderPairs:
-        """Returns the headers of every answer to the request for browsers of other origins."""
-        return () if self._cross_origin is None else self._cross_origin.response_fields(request)
+    def answer_fields(self, request: Request) -> HeaderPairs:
+        """Returns the headers that are added to any answer to the request: those for browsers of
+        other origins, and those of `Request.answer_fields`."""
+        if self._cross_origin is None:
+            return request.answer_fields
+        return self._cross_origin.response_fields(request) + request.answer_fields
 
     def error(
         self, request: Request, status: int, message: str, headers: HeaderPairs = ()

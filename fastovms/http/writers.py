@@ -542,7 +542,7 @@ class ResponseStream:
     def _render_head(self) -> bytes:
         server, request, headers = self._server, self._request, self._headers
         self.is_last = self.is_last or server.draining
-        headers += server.dispatcher.cross_origin_fields(request)
+        headers += server.dispatcher.answer_fields(request)
         return server.writer.render_stream_head(
             self._head._replace(headers=headers),
             request,

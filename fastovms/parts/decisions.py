@@ -576,6 +576,7 @@ class Decisions:
         request.log_fields["prompt_tokens"] = readings.num_prompt_tokens
         request.log_fields["cached_tokens"] = readings.num_cached_tokens
         request.log_fields["completion_tokens"] = readings.num_reads
+        request.caller.charge(readings.num_prompt_tokens + readings.num_reads)
         seconds = asyncio.get_running_loop().time() - request.received_at
         model.metrics.request_finished(
             FinishedRequest(

@@ -22,14 +22,17 @@ from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.http.gates import (
     ApiKeys,
+    Budgets,
     CorsPolicy,
     HostCheck,
+    KeyLimits,
     OriginCheck,
     machine_names,
     read_api_keys,
+    tenant_of,
 )
 from fastovms.http.listeners import Notifier
-from fastovms.http.messages import Caller, Check, Request, Response
+from fastovms.http.messages import Budget, Caller, Check, Request, Response
 from fastovms.http.server import HttpServer
 from fastovms.server_config import SecurityConfig, ServiceConfig
 from fastovms.service.watch import EngineWatch, ThroughputLog
@@ -45,6 +48,7 @@ class Guard:
 
     Args:
         open_paths: further paths that need no key at any time, such as those of the page.
+        new_budgets: makes what counts the use of keys with limits; called if there are any.
     """
 
     def __init__(
@@ -53,8 +57,11 @@ class Guard:
         config: SecurityConfig,
         environ: Mapping[str, str],
         open_paths: Collection[str] = (),
+        new_budgets: Callable[[], Budgets] | None = None,
     ) -> None:
         self._status = status
+        self._new_budgets = new_budgets
+        self._budgets: Budgets | None = None
         self._config = config
         self._environ = environ
         self._open_paths = frozenset(open_paths)
@@ -80,15 +87,30 @@ class Guard:
         """The tenants of the valid keys; "" where no key is needed."""
         return frozenset(("",)) if self._keys is None else self._keys.tenants
 
+    def find_budget(self, tenant: str) -> Budget | None:
+        """Returns the limits of a tenant's key; None = it has none."""
+        return None if self._budgets is None else self._budgets.find(tenant)
+
     def reload(self) -> None:
         """Reads the keys again. Raises ConfigurationError if the keys cannot be read; the old ones
         stay in use."""
         self._keys = self._read_keys()
 
     def _read_keys(self) -> ApiKeys | None:
-        keys = read_api_keys(self._config.api_key_file, self._environ, self._config.api_keys)
-        exempt = (*HEALTH_PATHS, *(DOCS_PATHS if self._config.enable_docs else ()))
-        return ApiKeys(keys.every, render_error, exempt, keys.admins) if keys.every else None
+        config = self._config
+        usual = KeyLimits(
+            config.requests_per_minute, config.tokens_per_minute, config.tokens_per_day
+        )
+        keys = read_api_keys(config.api_key_file, self._environ, config.api_keys, usual)
+        exempt = (*HEALTH_PATHS, *(DOCS_PATHS if config.enable_docs else ()))
+        if keys.limits and self._budgets is None and self._new_budgets is not None:
+            self._budgets = self._new_budgets()
+        if self._budgets is not None:
+            limits = {tenant_of(key): limits for key, limits in keys.limits.items()}
+            self._budgets.set_limits(limits)
+        if not keys.every:
+            return None
+        return ApiKeys(keys.every, render_error, exempt, keys.admins, self._budgets)
 
 
 def cors_policy(config: SecurityConfig, *, needs_key: bool) -> CorsPolicy:

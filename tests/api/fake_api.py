@@ -17,7 +17,7 @@ from fastovms.api.served import ChatModel, ServedModel, ServedModels
 from fastovms.app.parts import Parts
 from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.config import ApiConfig, ModelLimits
-from fastovms.http.messages import Caller, Headers, Request, Response
+from fastovms.http.messages import Budget, Caller, Headers, Request, Response
 from fastovms.http.routing import Match, Router
 from fastovms.parts.media.files import Documents
 from fastovms.parts.responses import routes as responses
@@ -83,14 +83,19 @@ class Api:
         priority: int | None = None,
         client: str = "",
         headers: Mapping[str, str] | None = None,
+        budget: Budget | None = None,
     ) -> Response | None:
         raw_path, _, query = path.partition("?")
         match = self.router.match(method, raw_path)
         assert isinstance(match, Match), path
         request = self.last_request = make_request(raw_path, body, method=method, stream=stream)
         request.query, request.client = query, client
+        request.route = match.pattern
         request.caller = Caller(
-            tenant=tenant, is_admin=is_admin or request.caller.is_admin, priority=priority
+            tenant=tenant,
+            is_admin=is_admin or request.caller.is_admin,
+            priority=priority,
+            budget=budget,
         )
         request.headers = Headers((headers or {}).items())
         request.path_params = match.path_params

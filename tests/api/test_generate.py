@@ -72,9 +72,15 @@ class Told:
         self.now = 100.0
         self.metrics = GenerationMetrics("m", BackendStats)
         self.log_fields: dict[str, object] = {}
+        self.charged: list[int] = []
         params = SamplingParams(n=n, max_tokens=50)
         self.progress = RequestProgress(
-            self.metrics, self.log_fields, num_prompt_tokens, params, lambda: self.now
+            self.metrics,
+            self.log_fields,
+            num_prompt_tokens,
+            params,
+            lambda: self.now,
+            self.charged.append,
         )
         self.progress.note_submitted()
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
+from fastovms.http.gates import KeyLimits
 from fastovms.http.messages import Request, Response
 from fastovms.http.routing import Router
 from fastovms.params import LOWEST_PRIORITY
@@ -35,6 +36,7 @@ from fastovms.parts.batches.runner import (
     LineRunner,
 )
 from fastovms.parts.batches.store import FileRecord, FileStore
+from fastovms.parts.limits import KeyBudgets
 from fastovms.server_config import FilesConfig
 from fastovms.system.threads import DiskThreads
 from tests.batches.test_records import new_record
@@ -93,6 +95,14 @@ FORBIDDEN = "stream must not be true in a batch"
 async def test_unsupported_line_is_refused_in_the_form_of_its_path(asked, status, error) -> None:
     answer = await Site().caller().ask(asked, "")
     assert (answer.status, orjson.loads(answer.body)["error"]) == (status, error)
+
+
+async def test_line_counts_against_the_limits_of_its_key() -> None:
+    site = Site(Response(200, b"{}"))
+    budget = KeyBudgets(float)
+    budget.set_limits({"tenant": KeyLimits(1)})
+    await site.caller(find_budget=budget.find).ask(line(), "tenant")
+    assert site.requests[0].caller.budget is budget.find("tenant") is not None
 
 
 async def test_line_of_an_unknown_path_is_refused() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import urllib.request
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -49,11 +48,13 @@ def test_metrics_of_a_running_server_are_on_the_page():
     rows = dict(
         re.findall(r"^\| `(\w+)` \| (\w+ \| .*?) \|", generate.metrics_page(), re.MULTILINE)
     )
-    server = start_server("--ovms-metrics")
+    key = {"Authorization": "Bearer a"}
+    server = start_server("--ovms-metrics", "--api-key", "a", "--requests-per-minute", "9")
     try:
-        assert server.post("/v1/completions", b'{"model": "%b", "prompt": "a"}' % NAME.encode())
-        with urllib.request.urlopen(f"{server.url}/metrics") as response:
-            families = list(text_string_to_metric_families(response.read().decode()))
+        body = {"model": NAME, "prompt": "a"}
+        assert server.send("POST", "/v1/completions", body, **key).status == 200
+        scrape = server.send("GET", "/metrics", **key).body.decode()
+        families = list(text_string_to_metric_families(scrape))
     finally:
         stop_server(server)
     scraped = {}

@@ -13,6 +13,7 @@ from fastovms.http.gates import (
     ForwardedClients,
     HostCheck,
     JsonOnly,
+    KeyLimits,
     OriginCheck,
     machine_names,
     read_api_keys,
@@ -97,13 +98,22 @@ def test_exempt_paths_need_no_key(path: str, free: bool) -> None:
 def test_keys_are_read_from_a_file_or_the_environment(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_bytes(b"\xef\xbb\xbf# ours\r\nalpha\r\n\r\n  beta  \r\n  # and one more")
-    assert read_api_keys(path, {"API_KEY": "gamma"}) == (["alpha", "beta"], [])
-    assert read_api_keys(None, {"API_KEY": " gamma\n"}) == (["gamma"], [])
-    assert read_api_keys(None, {}) == ([], [])
+    assert read_api_keys(path, {"API_KEY": "gamma"}) == (["alpha", "beta"], [], {})
+    assert read_api_keys(None, {"API_KEY": " gamma\n"}) == (["gamma"], [], {})
+    assert read_api_keys(None, {}) == ([], [], {})
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("\n#x\n", "has no API key"), ("a b\n", "visible"), ("\xe9\n", "visible")]
+    ("text", "message"),
+    [
+        ("\n#x\n", "has no API key"),
+        ("a b\n", "line 1: an API key has no blanks"),
+        ("\xe9\n", "line 1: an API key is visible"),
+        ("a\nb requests-per-hour=3\n", "line 2: an API key has no blanks; only admin and limits"),
+        ("b tokens-per-day=many\n", "line 1: tokens-per-day must be an integer .*'many'"),
+        ("b tokens-per-day=-1\n", "tokens-per-day must be an integer"),
+        ("b tokens-per-day=1 tokens-per-day=2\n", "tokens-per-day is given twice"),
+    ],
 )
 def test_malformed_key_file_is_a_configuration_error(
     text: str, message: str, tmp_path: Path
@@ -123,7 +133,7 @@ def test_each_key_is_a_tenant_and_those_of_operators_are_marked(tmp_path: Path) 
     path = tmp_path / "keys"
     path.write_text("alpha admin\nbeta\n")
     known = read_api_keys(path, {}, ["gamma"])
-    assert known == (["gamma", "alpha", "beta"], ["alpha"])
+    assert known == (["gamma", "alpha", "beta"], ["alpha"], {})
     keys = ApiKeys(known.every, render_error, admins=known.admins)
     tenants = set()
     for key, is_admin in (("alpha", True), ("beta", False), ("gamma", False)):
@@ -134,8 +144,23 @@ def test_each_key_is_a_tenant_and_those_of_operators_are_marked(tmp_path: Path) 
         tenants.add(asked.caller.tenant)
     assert len(tenants) == 3
     path.write_text("alpha administrator\n")
-    with pytest.raises(ConfigurationError, match="only the word admin may follow"):
+    with pytest.raises(ConfigurationError, match="only admin and limits"):
         read_api_keys(path, {})
+
+
+def test_limits_of_a_key_replace_the_usual_ones(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(
+        "a\nb  admin requests-per-minute=0\nc tokens-per-day=1m requests-per-minute=2\n"
+    )
+    known = read_api_keys(path, {}, ["d"], KeyLimits(requests_per_minute=60))
+    assert (known.every, known.admins) == (["d", "a", "b", "c"], ["b"])
+    assert known.limits == {"d": (60, 0, 0), "a": (60, 0, 0), "c": (2, 0, 1_000_000)}
+
+
+def test_limits_without_keys_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="--tokens-per-day limits API keys, and this"):
+        read_api_keys(None, {}, usual=KeyLimits(tokens_per_day=5))
 
 
 # Names that lead to the server without being its own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastovms.http.gates import ApiKeys, CorsPolicy
+from fastovms.http.messages import Request
 from tests.http.client import talk
 from tests.http.conftest import Start, render_error
 from tests.http.more_cases import get, post
@@ -29,6 +30,17 @@ async def test_preflight_needs_no_key(start: Start) -> None:
         assert answer.headers["access-control-allow-origin"] == "http://a"
     assert answers[0].headers["access-control-allow-methods"] == "POST"
     assert "www-authenticate" in answers[1].headers
+
+
+async def test_fields_of_a_request_are_added_to_answers_and_streams(start: Start) -> None:
+    def limit(request: Request) -> None:
+        request.answer_fields = (("x-ratelimit-limit-requests", "3"),)
+
+    running = await start({"authenticate": limit, "cross_origin": CorsPolicy("*")})
+    stream = get("/stream", "Origin: http://a", "Connection: close")
+    answers = (await talk(running.port, post(b"x") + stream, answers=2)).answers()
+    assert [answer.headers["x-ratelimit-limit-requests"] for answer in answers] == ["3", "3"]
+    assert answers[1].headers["access-control-allow-origin"] == "*"
 
 
 async def test_client_without_a_key_learns_of_no_paths(start: Start) -> None:

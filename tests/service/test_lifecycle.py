@@ -17,6 +17,7 @@ from fastovms.api.served import ServedModel, ServedModels
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.http.messages import Headers, Request
+from fastovms.parts.limits import KeyBudgets
 from fastovms.server_config import SecurityConfig, ServiceConfig
 from fastovms.service import lifecycle
 from fastovms.service.lifecycle import (
@@ -100,6 +101,34 @@ def test_reload_reads_the_keys_again_or_keeps_those_before(tmp_path: Path) -> No
     with pytest.raises(ConfigurationError):
         keeper.reload()
     assert keeper(asked(key="new")) is None
+
+
+def test_reload_changes_the_limits_of_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("a\n")
+    made: list[KeyBudgets] = []
+
+    def new_budgets() -> KeyBudgets:
+        made.append(KeyBudgets(lambda: 0.0))
+        return made[-1]
+
+    config = SecurityConfig(api_key_file=path)
+    keeper = Guard(ServerStatus.serving(ServedModels([])), config, {}, (), new_budgets)
+    request = asked(key="a")
+    keeper(request)
+    assert (request.caller.budget, made) == (None, [])
+    path.write_text("a requests-per-minute=3\nb\n")
+    keeper.reload()
+    keeper(request)
+    assert request.caller.budget is keeper.find_budget(request.caller.tenant) is not None
+    unlimited = asked(key="b")
+    keeper(unlimited)
+    assert unlimited.caller.budget is None
+    path.write_text("a requests-per-minute=0\n")
+    keeper.reload()
+    keeper(request)
+    assert request.caller.budget is None
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ import msgspec
 
 from fastovms.errors import InvalidField, NotFound, Overloaded, RequestError
 from fastovms.fair_queue import Shares
-from fastovms.http.messages import Caller, Headers, Request, Response
+from fastovms.http.messages import Budget, Caller, Headers, Request, Response
 from fastovms.http.routing import Match, Router
 from fastovms.params import LOWEST_PRIORITY
 from fastovms.parts.batches.input import CheckedInput, InputChecker, InputRules, LineSlots
@@ -73,6 +73,7 @@ class LineCaller:
         refuse: makes the error response for a request, in the format of its path.
         has_failed: returns whether an engine has failed for good. The process then ends soon, and
             the next one runs the lines.
+        find_budget: returns the limits of a tenant's API key.
     """
 
     def __init__(
@@ -81,7 +82,9 @@ class LineCaller:
         new_id: Callable[[], str],
         refuse: Callable[[RequestError, Request], Response],
         has_failed: Callable[[], bool] = lambda: False,
+        find_budget: Callable[[str], Budget | None] = lambda tenant: None,
     ) -> None:
+        self._find_budget = find_budget
         self._router = router
         self._new_id = new_id
         self._refuse = refuse
@@ -100,7 +103,8 @@ class LineCaller:
     def _request(self, line: BatchLine, tenant: str) -> Request:
         id = self._new_id()
         request = Request("POST", line.url, "", _JSON, line.body, client=_SENDER, id=id)
-        request.caller = Caller(tenant=tenant, priority=LOWEST_PRIORITY)
+        budget = self._find_budget(tenant)
+        request.caller = Caller(tenant=tenant, priority=LOWEST_PRIORITY, budget=budget)
         request.received_at = asyncio.get_running_loop().time()
         return request
 

@@ -96,7 +96,11 @@ class BatchService(RunningPart):
             return config.num_beside_others if num_others() else config.num_at_once
 
         caller = LineCaller(
-            router, context.new_id, refuse_line, lambda: context.models.failure is not None
+            router,
+            context.new_id,
+            refuse_line,
+            lambda: context.models.failure is not None,
+            context.find_budget,
         )
         slots, checker = LineSlots(limit), InputChecker()
 

@@ -187,13 +187,16 @@ class EncodingCall:
         client: str,
         priority: int,
         log_fields: dict[str, object],
+        charge: Callable[[int], None] = lambda num_tokens: None,
         begin_span: BeginSpan | None = None,
     ) -> None:
         """
         Args:
             priority: lower values are served first.
             log_fields: the access log's fields for the request.
+            charge: counts tokens against the limits of the API key.
         """
+        self._charge = charge
         self.model = model
         self.client = client
         self._priority = priority
@@ -208,6 +211,7 @@ class EncodingCall:
         now."""
         num_tokens = sum(len(text.token_ids) for text in texts)
         self._log_fields["prompt_tokens"] = num_tokens
+        self._charge(num_tokens)
         span = None if self._begin_span is None else self._begin_span()
         submitted_at = self._now()
         result: EncodedTexts | None = None
@@ -285,6 +289,7 @@ def encoding_call(
         client=request.sender,
         priority=request.caller.priority or 0,
         log_fields=request.log_fields,
+        charge=request.caller.charge,
         begin_span=None if tracer is None else begin,
     )
 

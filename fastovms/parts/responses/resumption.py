@@ -127,7 +127,8 @@ class RunRestorer:
         context = self._context
         dialect = _DIALECTS[job.dialect]
         fields = read_fields(job.body, dialect, keeps=True)
-        caller = Caller(tenant=key.tenant, priority=job.priority)
+        budget = context.find_budget(key.tenant)
+        caller = Caller(tenant=key.tenant, priority=job.priority, budget=budget)
         priority = ranked(caller, fields).priority
         rank = (job.body.priority or 0) if priority is None else priority
         client = job.client or key.tenant

@@ -455,6 +455,7 @@ async def _transcribe(
     )
     request.log_fields["queue_ms"] = round(found.queue_time * 1000, 1)
     request.log_fields["completion_tokens"] = found.num_tokens
+    request.caller.charge(found.num_tokens)
     model.metrics.texts_encoded(found.queue_time, found.compute_time)
     took = asyncio.get_running_loop().time() - request.received_at
     model.metrics.request_finished(FinishedRequest(took, ("stop",), 0, found.num_tokens, 1, None))

@@ -370,6 +370,7 @@ def test_a_list_that_is_empty_at_first_and_at_last(tmp_path: Path) -> None:
             assert server.ask("POST", "/v1/config/reload") == (201, {})
 
 
+@pytest.mark.nightly
 def test_models_that_encode_texts_come_and_go_as_others(tmp_path: Path) -> None:
     models = tmp_path / "config.json"
     write_list(models, chat=DEMO_MODEL, emb=encoder_dir(), rank=encoder_dir(1))

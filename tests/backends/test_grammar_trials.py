@@ -467,6 +467,7 @@ async def test_grammar_that_crashes_the_compiler_is_refused(guarded: GuardedGram
 PATTERNS = {f"^a{{{i}}}b*$": {"type": "integer"} for i in range(900)}
 
 
+@pytest.mark.nightly(but=("grammar0",))
 @pytest.mark.parametrize("grammar", [hours(1), schema({"patternProperties": PATTERNS})])
 async def test_grammar_that_compiles_too_long_is_refused(
     guarded: GuardedGrammars, grammar: Grammar

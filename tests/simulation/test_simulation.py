@@ -54,7 +54,7 @@ def test_worlds_that_failed_before_are_in_order() -> None:
     assert Totals.parse(done.stdout).num_worlds == FAILED_BEFORE.count(",") + 1
 
 
-@pytest.mark.nightly(but=("the key of a cached block",))
+@pytest.mark.nightly(but=("a commit is not synced",))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",

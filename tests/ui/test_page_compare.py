@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 from fastovms.server_config import DEMO_MODEL
 from tests.ui.browser import UiServer, ui_server, window
 
-pytestmark = pytest.mark.nightly(but=("test_two_models_answer",))
+pytestmark = pytest.mark.nightly
 
 STORY = "Tell me a story."
 
@@ -23,7 +23,6 @@ def two_models() -> Iterator[UiServer]:
         yield server
 
 
-@pytest.mark.nightly
 def test_two_models_answer_one_prompt_together_with_their_speed(
     browser: Browser, two_models: UiServer
 ) -> None:

@@ -13,7 +13,7 @@ from fastovms.server_config import DEMO_MODEL
 from tests.speech_models import sound, wav, whisper_dir
 from tests.ui.browser import UiServer, ui_server, window
 
-pytestmark = pytest.mark.nightly(but=("test_a_recording",))
+pytestmark = pytest.mark.nightly
 
 RECORDER = """
 navigator.mediaDevices.getUserMedia = async () => {
@@ -38,7 +38,6 @@ def server() -> Iterator[UiServer]:
         yield server
 
 
-@pytest.mark.nightly
 def test_a_recording_becomes_text_at_the_cursor(browser: Browser, server: UiServer) -> None:
     with window(browser, server) as opened:
         page = opened.page

@@ -16,7 +16,6 @@ from tests.ui.browser import DEADLINE, DROP, PASTE, UiServer, ui_server, window
 pytestmark = pytest.mark.nightly(
     but=(
         "test_sampling_fields",
-        "test_all_chats_are_exported",
         "test_text_file_is_sent_and_shown_with_its_message[paste]",
     )
 )
@@ -100,7 +99,6 @@ def test_search_reads_all_chats(browser: Browser) -> None:
         expect(oldest).to_be_visible()
 
 
-@pytest.mark.nightly
 def test_all_chats_are_exported_and_imported_with_their_branches(
     browser: Browser, quick_server: UiServer, tmp_path: Path
 ) -> None:

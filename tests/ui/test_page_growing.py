@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 from tests.ui.browser import LOAD, UiServer, Window, window
 from tests.ui.hostile_texts import hostile_texts
 
-pytestmark = pytest.mark.nightly(but=("test_hostile_texts_that_grow",))
+pytestmark = pytest.mark.nightly
 
 TEXTS = [
     "# Title\n\nSome *text* with `code`.\nA second line.\n\nAnother\n===\nend",
@@ -58,7 +58,6 @@ def test_a_text_that_grows_looks_as_one_that_is_shown_at_once(opened: Window, te
     assert opened.page.evaluate(GROW, [text, True]) is None
 
 
-@pytest.mark.nightly
 def test_hostile_texts_that_grow_look_as_those_that_are_shown_at_once(opened: Window) -> None:
     for text in hostile_texts(60):
         assert opened.page.evaluate(GROW, [text, False]) is None

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.ui.browser import UiServer, Window, start_ui_server, ui_server, window
 
-pytestmark = pytest.mark.nightly(but=("test_an_answer_goes_on_over_a_reload",))
+pytestmark = pytest.mark.nightly
 
 LONG = "Tell me a story."
 
@@ -24,7 +24,6 @@ def begin_long_answer(opened: Window) -> None:
     expect(opened.page.locator(".growing")).to_contain_text(" ")
 
 
-@pytest.mark.nightly
 def test_an_answer_goes_on_over_a_reload_and_on_another_device(
     browser: Browser, slow_server: UiServer
 ) -> None:

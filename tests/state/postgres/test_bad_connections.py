@@ -15,6 +15,7 @@ from tests.postgres_server import PostgresServer
 from tests.state.postgres.bad_connections import HURRY, LEAST_ACKNOWLEDGED, Report, run
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_state_over_failing_connections_is_consistent(
     postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch

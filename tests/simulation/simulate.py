@@ -614,7 +614,7 @@ class Simulation:
         given = {name for name, _ in self._operator.models}
         there = [backend.name for backend in server.backends if backend.is_live]
         there = sorted([*there, *(encoder.model.name for encoder in server.live_encoders)])
-        loaded = sorted(r.name for r in residents if not r.is_away)
+        loaded = sorted(r.name for r in residents if not r.uses_no_memory)
         if there != loaded or not given >= set(there):
             self.world.fail("kept", f"{there} are in memory, {loaded} loaded, {given} in the list")
 

@@ -66,7 +66,7 @@ def _is_warning(call: ast.Call) -> bool:
 
 
 def _texts(node: ast.expr) -> Iterator[str]:
-    """Yields the texts that an expression may have."""
+    """Yields the texts that a Python expression may have."""
     match node:
         case ast.Constant(value=str(text)):
             yield _with_holes(text)

@@ -31,7 +31,7 @@ SECTIONS: Final[Sequence[Section]] = (
     Section(
         "GGUF files",
         ("gguf/",),
-        "The file has something that this server does not compute, or it is damaged. Download it "
+        "The file has something that this server does not compute, or it is corrupt. Download it "
         "again, take a file of another quantizer or a [supported architecture]"
         "(architectures.md#gguf-files), or export the original model with "
         "[optimum-cli](models.md#export-a-model).",
@@ -39,7 +39,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "join them (llama-gguf-split --merge)": "Run "
             "`llama-gguf-split --merge FIRST-PART.gguf MODEL.gguf` and serve the result.",
             "several GGUF files": "Name the file: `fastovms serve DIR/FILE.gguf`.",
-            "is not a valid GGUF file": "The download was cut short or is damaged: compare its "
+            "is not a valid GGUF file": "The download was cut short or is corrupt: compare its "
             "size with the hub's and download it again.",
             "general.type must be model": "It is an adapter, a vocabulary or a projector of "
             "images. Name the "
@@ -60,7 +60,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "parts/speech",
             "text/",
         ),
-        "A file of the model's directory is missing, damaged, or of a kind that the server does "
+        "A file of the model's directory is missing, corrupt, or of a kind that the server does "
         "not run. Export the model again: `optimum-cli export openvino --model ORG/NAME "
         "--weight-format int4 DIR`. `fastovms doctor DIR` lists what it finds.",
         {
@@ -107,7 +107,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "exported graph. Compare some long answers with the original.",
             "--task … is not possible": "Leave `--task` out: it is found out from the files.",
             "reasoning parser … cannot be used together": "Leave both parsers out: the chat "
-            "template tells them.",
+            "template determines them.",
             "detokenizer is unknown": "No action needed; streams cost more time.",
             "chat template is malformed": "Give a template that works: `--chat-template FILE`.",
             "extra speech": "`pip install '.[speech]'` in the clone.",
@@ -167,7 +167,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "tuning:": "No action needed: defaults are used. `fastovms tune MODEL` tries again.",
             "too busy for a measurement": "Stop other programs, then run `fastovms tune` again.",
             "needs no tuning": "Nothing to do: it adapts while it runs.",
-            "together with a draft model": "No action needed: prompts are computed anew each time.",
+            "together with a draft model": "No action needed: each prompt is computed again.",
         },
     ),
     Section(
@@ -229,8 +229,8 @@ SECTIONS: Final[Sequence[Section]] = (
             "there is no command": "The rest of the line says what to use.",
             "is not used": "No action needed: the rest of the line says why the setting has no "
             "effect here.",
-            "cannot pull": "Check the name ORG/NAME, the network (`HF_ENDPOINT`, proxies), and for "
-            "a gated model `HF_TOKEN`. A pull that was cut short resumes.",
+            "cannot download": "Check the name ORG/NAME, the network (`HF_ENDPOINT`, proxies), and "
+            "for a gated model `HF_TOKEN`. A download that was cut short resumes.",
             "cannot be downloaded": "If it is a directory, check the path; if it is a model of a "
             "hub, "
             "see `cannot pull`.",
@@ -278,7 +278,6 @@ SECTIONS: Final[Sequence[Section]] = (
             "PostgreSQL needs psycopg": "`pip install '.[postgres]'` in the clone.",
             "is corrupt": "Of a cache: no action needed, it is computed again. Of an export: make "
             "it again.",
-            "is damaged": "Make the export again.",
             "has the format": "It was written by another version: do what the message says.",
             "belongs to the user": "Give the directory to the server's user: `chown`.",
             "every user of this machine can change": "`chmod go-w` the path.",
@@ -314,7 +313,7 @@ SECTIONS: Final[Sequence[Section]] = (
 
 
 REASONS: Final[Mapping[str, str]] = {
-    "it takes embeddings in place of tokens": "This is the language part of a vision model. Give "
+    "it takes embeddings instead of tokens": "This is the language part of a vision model. Give "
     "the directory of the whole model.",
     "it is part of an encoder-decoder model": "Not supported: T5, BART and their kind.",
     "it is an encoder, such as an embedding model": "Serve it as an embedding model: "

@@ -133,7 +133,7 @@ class StoredPrefixStats:
         num_tokens_restored: prompt tokens read from disk.
         seconds_saved: the time saved by reading these tokens instead of computing them.
         num_bytes_written: bytes written by this model.
-        num_damaged: stored blocks that could not be read.
+        num_corrupt: stored blocks that could not be read.
     """
 
     num_blocks: Annotated[
@@ -159,10 +159,10 @@ class StoredPrefixStats:
         int,
         Counter("prefix_cache_disk_written_bytes", "Bytes written to the prefix cache on disk"),
     ] = 0
-    num_damaged: Annotated[
+    num_corrupt: Annotated[
         int,
         Counter(
-            "prefix_cache_disk_damaged", "Blocks of the prefix cache on disk that were damaged"
+            "prefix_cache_disk_damaged", "Blocks of the prefix cache on disk that were corrupt"
         ),
     ] = 0
 

@@ -243,9 +243,9 @@ class EngineConfig:
         "serve LoRA adapters, which an operator may load and unload while the server runs",
         group="adapters (LoRA)")
     lora_modules: Mapping[str, Path] = setting({}, Kind("NAME=PATH", adapters),
-        "LoRA adapters in PEFT's form to load at start, each with the model name that clients use "
-        "and its directory; several are separated by spaces or commas, and may be JSON as in vLLM "
-        "(default: none)", merges=True)
+        "LoRA adapters in PEFT's format to load at start, each with the model name that clients "
+        "use and its directory; several are separated by spaces or commas, and may be JSON as in "
+        "vLLM (default: none)", merges=True)
     max_loras: int = setting(8, integers(1), "number of LoRA adapters in memory at the same time")
     max_lora_rank: int = setting(64, integers(1, 512), "highest rank of a LoRA adapter")
     # fmt: on

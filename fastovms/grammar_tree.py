@@ -64,9 +64,9 @@ class Regex(_Part, frozen=True):
     syntax of Rust's `regex`.
 
     Attributes:
-        pattern: an expression that the text matches.
-        also: further expressions that it must match.
-        unlike: expressions that it must not match.
+        pattern: a regular expression that the text matches.
+        also: further regular expressions that it must match.
+        unlike: regular expressions that it must not match.
     """
 
     pattern: str
@@ -74,7 +74,7 @@ class Regex(_Part, frozen=True):
     unlike: tuple[str, ...] = ()
 
     def excluding(self, *patterns: str) -> Regex:
-        """Returns the part with further expressions that it must not match."""
+        """Returns the part with further regular expressions that it must not match."""
         return replace(self, unlike=(*self.unlike, *patterns))
 
 
@@ -126,7 +126,7 @@ class OtherTag(_Part, frozen=True):
 
     Attributes:
         before: the text before the name; special tokens in it are not recognized.
-        patterns: expressions that the name matches as a whole.
+        patterns: regular expressions that the name matches as a whole.
         names: names that are excluded, if the compiler supports that.
     """
 
@@ -237,8 +237,8 @@ def _node(part: Node | str) -> Node:
 
 
 def num_characters(tree: Node | None) -> int:
-    """Counts the characters of texts, expressions and schemas in a tree; an item that occurs twice
-    counts once."""
+    """Counts the characters of texts, regular expressions and schemas in a tree; an item that
+    occurs twice counts once."""
     seen: set[object] = set()
     pending: list[object] = [tree]
     total = 0

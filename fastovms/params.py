@@ -81,7 +81,7 @@ class EarlyStopping(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BeamSearch:
-    """Deterministic search for the most likely texts, in place of sampling.
+    """Deterministic search for the most likely texts, instead of sampling.
 
     The request's `n` best of all beams are its samples. They are returned when the search has
     ended, as one output each, best first.
@@ -237,7 +237,7 @@ class SamplingDefaults(SamplingFields, frozen=True, kw_only=True):
 
 
 ALL_LOGPROBS = -1
-"""The value, in place of a number of top log probabilities, for the whole vocabulary."""
+"""The value, instead of a number of top log probabilities, for the whole vocabulary."""
 
 
 class ReasoningTags(NamedTuple):
@@ -453,7 +453,7 @@ class Adapter:
     """A low-rank adapter (LoRA) of a model, in memory.
 
     Attributes:
-        name: the name clients use in place of the model's.
+        name: the name clients use instead of the model's.
         path: its directory.
         digest: SHA-256 of its files.
         number: the adapter's number, from 1; a model never uses a number twice.

@@ -410,7 +410,7 @@ class ModelConfig:
     Attributes:
         path: directory of an exported model.
         names: its names for clients; answers have the first one.
-        generation_config: file in place of the directory's generation_config.json.
+        generation_config: file instead of the directory's generation_config.json.
         override_generation_config: members that go before those of that file.
         has_defaults: whether that file's values are defaults of requests.
     """

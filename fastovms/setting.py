@@ -252,7 +252,7 @@ def json_object(value: str) -> dict[str, object]:
 
 def adapters(value: str) -> dict[str, Path]:
     """Reads the directories of adapters by their names: NAME=PATH, several of them separated by
-    commas, or as JSON in vLLM's form, `{"name": ..., "path": ...}` or a list of such."""
+    commas, or as JSON in vLLM's format, `{"name": ..., "path": ...}` or a list of such."""
     wrong = argparse.ArgumentTypeError(
         'must be NAME=PATH, or JSON such as {"name": "a", "path": "/adapters/a"}, not '
         + repr(value)

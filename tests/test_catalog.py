@@ -147,7 +147,7 @@ def test_model_of_the_hub_is_pulled_once(hub, tmp_path):
     assert again.needs_network(source)
     with pytest.raises(
         ConfigurationError,
-        match="org/tiny is not a file or directory, and cannot be downloaded: cannot pull",
+        match="org/tiny is not a file or directory, and cannot be downloaded: cannot download",
     ):
         again.find(source)
 

@@ -30,7 +30,7 @@ def repository(hub: FakeHub, tmp_path: Path) -> Repository:
 
 
 def refused(repository: Repository, model_id: str, **options: object) -> str:
-    with pytest.raises(ConfigurationError, match=f"^cannot pull {model_id}: ") as caught:
+    with pytest.raises(ConfigurationError, match=f"^cannot download {model_id}: ") as caught:
         repository.pull(model_id, **options)
     return str(caught.value)
 
@@ -124,7 +124,7 @@ def test_model_of_unknown_revision_is_used_with_a_warning(repository, caplog):
     assert repository.pull("org/tiny", revision="v2") == path
     [record] = caplog.records
     assert record.getMessage() == (
-        f"cannot tell whether the stored {path} is revision v2; --overwrite-models downloads "
+        f"cannot find out whether the stored {path} is revision v2; --overwrite-models downloads "
         "that revision"
     )
 

@@ -56,7 +56,7 @@ def test_pull_without_network_is_refused_with_one_line(tmp_path, arguments):
     assert (code, output) == (2, "")
     last = errors.splitlines()[-1]
     assert last.startswith("fastovms: ")
-    assert f"cannot pull {ID}: http://127.0.0.1:9 cannot be reached" in last
+    assert f"cannot download {ID}: http://127.0.0.1:9 cannot be reached" in last
     assert "Traceback" not in errors
 
 

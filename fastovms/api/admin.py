@@ -265,7 +265,7 @@ class VersionAnswer(AnswerSchema):
 
 
 class ServerMetadata(AnswerSchema, kw_only=True):
-    """Describes the server, in KServe's form."""
+    """Describes the server, in KServe's format."""
 
     name: str = "fastovms"
     version: str
@@ -426,7 +426,7 @@ class ServerStatus:
 
 
 class ModelPlace(AnswerSchema):
-    """The state of a model, in the form of llama.cpp's router; `reason` is why it could not be
+    """The state of a model, in the format of llama.cpp's router; `reason` is why it could not be
     loaded."""
 
     value: Literal["unloaded", "loading", "loaded", "unloading"]
@@ -648,7 +648,7 @@ Reload = Callable[[], Awaitable[ReloadOutcome]]
 
 
 class TensorMetadata(AnswerSchema, kw_only=True):
-    """Describes a tensor, in KServe's form."""
+    """Describes a tensor, in KServe's format."""
 
     name: str
     datatype: str = "INVALID"
@@ -656,8 +656,8 @@ class TensorMetadata(AnswerSchema, kw_only=True):
 
 
 class ModelMetadata(AnswerSchema, kw_only=True):
-    """Describes a model, in KServe's form. The tensors are those of OVMS's LLM graph, which have no
-    type."""
+    """Describes a model, in KServe's format. The tensors are those of OVMS's LLM graph, which have
+    no type."""
 
     name: str
     versions: list[str]
@@ -685,7 +685,7 @@ class VersionStatus(AnswerSchema):
 
 
 class ModelStatus(AnswerSchema):
-    """The status of a model, in OVMS's form."""
+    """The status of a model, in OVMS's format."""
 
     model_version_status: list[VersionStatus]
 
@@ -695,7 +695,7 @@ ServerConfigStatus = dict[str, ModelStatus]
 
 
 class ServableRoutes:
-    """The handlers of KServe's and OVMS's requests about models. Errors are in OVMS's form."""
+    """The handlers of KServe's and OVMS's requests about models. Errors are in OVMS's format."""
 
     def __init__(self, models: ServedModels, reload: Reload | None = None) -> None:
         """`reload` reads the list of models again; None = the server has no list."""

@@ -226,7 +226,7 @@ class TokenUsage(AnswerSchema, kw_only=True):
 
 
 class RequestMetrics(AnswerSchema, kw_only=True):
-    """The duration of an answer, in vLLM's form, with `--enable-per-request-metrics` or if a
+    """The duration of an answer, in vLLM's format, with `--enable-per-request-metrics` or if a
     response's `include` asks for it. `accepted_draft_tokens` counts the tokens of the answer that
     were speculated."""
 
@@ -258,8 +258,8 @@ def closing_members(usage: Usage) -> dict[str, Any]:
 
 
 def metrics_member(timings: SampleTimings | None) -> dict[str, RequestMetrics]:
-    """Returns `metrics` in vLLM's form, in milliseconds; an empty dict if the request does not ask
-    for it."""
+    """Returns `metrics` in vLLM's format, in milliseconds; an empty dict if the request does not
+    ask for it."""
     if timings is None:
         return {}
     per_token, rate = timings.per_token, timings.tokens_per_second

@@ -69,7 +69,7 @@ def read_messages(
     images: RequestImages | None = None,
 ) -> ChatMessages:
     """Returns the messages with contents as plain text; the parts of a list are joined by line
-    ends, as in vLLM and OVMS. A string in place of the list becomes one user message (Runpod).
+    ends, as in vLLM and OVMS. A string instead of the list becomes one user message (Runpod).
     Unknown members are dropped. Media that the model cannot read are replaced by a note, except in
     the last message. Raises InvalidField if the messages are missing, empty or of a wrong type, or
     have parts of unknown types. Also raises it if the last message has media that the model cannot

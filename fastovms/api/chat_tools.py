@@ -37,7 +37,7 @@ class OfferedTool(NamedTuple):
 
     Attributes:
         tool: the function that the model calls.
-        function: the function in OpenAI's form, for the template.
+        function: the function in OpenAI's format, for the template.
         target: the tool as its client names it.
         is_strict: whether its arguments are always constrained by its schema.
         warning: the unsupported feature; empty = none.
@@ -189,9 +189,10 @@ def _one_of(given: Mapping[str, Any], key: str, allowed: tuple[str, ...], place:
 
 
 def _without_anchors(expression: str) -> str:
-    """Returns an expression without its `^` and `$` anchors; the text is always matched as a whole.
-    In alternatives without parentheses, an anchor belongs to one alternative. Raises ValueError if
-    the expression has an unmatched `)`, which would close a group of the surrounding pattern."""
+    """Returns a regular expression without its `^` and `$` anchors; the text is always matched as a
+    whole. In alternatives without parentheses, an anchor belongs to one alternative. Raises
+    ValueError if the regular expression has an unmatched `)`, which would close a group of the
+    surrounding pattern."""
     depth, has_alternatives = 0, False
     for part in _REGEX_PART.findall(expression):
         has_alternatives |= part == "|" and not depth
@@ -235,8 +236,9 @@ class ToolTarget(NamedTuple):
 
 
 def flat_name(name: str, namespace: str | None) -> str:
-    """Returns the function name that combines a namespace and a name, in Codex's form. In histories
-    of openai 3.54, a function without a namespace may have its own name as its namespace."""
+    """Returns the function name that combines a namespace and a name, in Codex's format. In
+    histories of openai 3.54, a function without a namespace may have its own name as its
+    namespace."""
     if not namespace or namespace == name:
         return name
     has_gap = namespace.endswith("_") or name.startswith("_")
@@ -354,7 +356,7 @@ class ToolUse:
 
     Attributes:
         tools: the functions that may be called.
-        shown: the functions in OpenAI's form, for the template.
+        shown: the functions in OpenAI's format, for the template.
         targets: the client's tools, by function name.
         is_required: whether at least one call must be made.
         is_named: whether the request names the one function to call.

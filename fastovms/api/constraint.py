@@ -330,7 +330,7 @@ _EFFORT_BUDGETS: Final[Mapping[object, int]] = {
     "high": 24576,
 }
 """Tokens of reasoning by `reasoning_effort`, where the template has no levels of its own. The
-numbers are those of Google's API in OpenAI's form; higher efforts have no limit."""
+numbers are those of Google's API in OpenAI's format; higher efforts have no limit."""
 
 
 def with_reasoning_budget(

@@ -106,7 +106,7 @@ def or_unset(value: T | None) -> T | UnsetType:
 
 
 class ErrorDetails(AnswerSchema):
-    """An error in OpenAI's form. `param` names the faulty field."""
+    """An error in OpenAI's format. `param` names the faulty field."""
 
     message: str
     type: str
@@ -121,7 +121,7 @@ class OpenAIError(AnswerSchema):
 
 
 class OvmsError(AnswerSchema):
-    """An error in OpenVINO Model Server's form: only a message."""
+    """An error in OpenVINO Model Server's format: only a message."""
 
     error: str
 
@@ -139,7 +139,7 @@ class AnthropicErrorCode(AnswerSchema):
 
 
 class AnthropicErrorDetails(AnswerSchema):
-    """An error in Anthropic's form."""
+    """An error in Anthropic's format."""
 
     type: str
     message: str

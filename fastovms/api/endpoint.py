@@ -245,8 +245,8 @@ class ApiPaths:
         segments = _segments(raw_path)
         if segments[:3] == ["v1", "messages", "batches"]:
             return (
-                ": batches in Anthropic's form are not supported; use POST /v1/batches with a file "
-                'whose lines have the url "/v1/messages"'
+                ": batches in Anthropic's format are not supported; use POST /v1/batches with a "
+                'file whose lines have the url "/v1/messages"'
             )
         for start in range(min(len(segments), _MAX_FOREIGN + 1)):
             for prefix in OPENAI.prefixes:

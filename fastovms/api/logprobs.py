@@ -15,7 +15,7 @@ LOWEST: Final = -9999.0
 
 
 class PromptLogprob(AnswerSchema):
-    """The log probability of a token of the prompt, in vLLM's form."""
+    """The log probability of a token of the prompt, in vLLM's format."""
 
     logprob: float
     rank: int
@@ -68,7 +68,7 @@ class CompletionLogprobs(AnswerSchema):
 @dataclass(frozen=True, slots=True)
 class TokenNames:
     """Names tokens: by their text, or as `token_id:<id>`. A token that is not valid UTF-8 is named
-    `bytes:` followed by each byte as `\\x..`, OpenAI's form, which is unique."""
+    `bytes:` followed by each byte as `\\x..`, OpenAI's format, which is unique."""
 
     token_bytes: Callable[[int], bytes]
     as_ids: bool = False

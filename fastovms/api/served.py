@@ -109,7 +109,7 @@ class AnyServed(ABC):
     """A model in memory, of any task. Subclasses are frozen dataclasses.
 
     Attributes:
-        aliases: names that requests may use in place of the model's and which answers repeat.
+        aliases: names that requests may use instead of the model's and which answers repeat.
         hold: holds the model in memory until released.
     """
 

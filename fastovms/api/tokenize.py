@@ -1,4 +1,4 @@
-"""Endpoints `/tokenize` and `/detokenize`, in vLLM's form and in OVMS's."""
+"""Endpoints `/tokenize` and `/detokenize`, in vLLM's format and in OVMS's."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class OvmsTokens(AnswerSchema):
 
 
 class OvmsTokenization:
-    """The handler, for every dialect that takes OVMS's form."""
+    """The handler, for every dialect that takes OVMS's format."""
 
     def __init__(self, context: ApiContext) -> None:
         self._models = context.models
@@ -285,22 +285,22 @@ def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[st
 
 _SECTION: Final = "Tokens"
 _TOKENIZE: Final = Operation(
-    "Returns the token ids of a prompt or of messages, in vLLM's form.",
+    "Returns the token ids of a prompt or of messages, in vLLM's format.",
     Tokens,
     _SECTION,
     body=TokenizeRequest,
     examples="tokenize",
 )
 _OVMS_TOKENIZE: Final = Operation(
-    "Returns the token ids of one or several texts, in OVMS's form.",
+    "Returns the token ids of one or several texts, in OVMS's format.",
     OvmsTokens,
     _SECTION,
     body=OvmsTokenizeRequest,
     required=("text",),
-    examples="tokenize in OVMS's form",
+    examples="tokenize in OVMS's format",
 )
 _DETOKENIZE: Final = Operation(
-    "Returns the text of token ids, in vLLM's form.",
+    "Returns the text of token ids, in vLLM's format.",
     DetokenizedText,
     _SECTION,
     body=DetokenizeRequest,

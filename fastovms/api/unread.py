@@ -26,7 +26,7 @@ class Members:
 
     Attributes:
         names: the members, each with those of its own objects; None = any.
-        kinds: the members by the `type` of the object ("" = it has none), in place of `names`.
+        kinds: the members by the `type` of the object ("" = it has none), instead of `names`.
             Objects of other types are not examined.
     """
 

@@ -1,4 +1,4 @@
-"""The process that compiles kernels beside the server: compiling holds the interpreter's lock."""
+"""The process that compiles kernels outside the server: compiling holds the interpreter's lock."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class SamplingKernels(BackendExtension):
             return
         if self._cache.find(_COMPILED, self._key()) is None:
             logger.info(
-                "first start: compiling the sampling code beside the server, which takes about "
+                "first start: compiling the sampling code in a separate process, which takes about "
                 "10 s of a core; requests are already answered, a little more slowly"
             )
             result = prepared(_COMPILER, *_KERNELS, may_go_on=may_go_on)
@@ -293,7 +293,7 @@ class KernelsOff(BackendExtension):
 def _read_kept(
     files: ExportedModel, config: EngineConfig, cache: DiskCache
 ) -> CachedKernels | None:
-    """Reads the kernels of an earlier start, beside the compilation."""
+    """Reads the kernels of an earlier start during the compilation."""
     if why_no_kernels(files, config) is not None:
         return None
     from fastovms.parts.decode_kernels.prepare import kernels_key, read_kept

@@ -178,7 +178,7 @@ def add_health_routes(router: Router, health: HealthRoutes) -> None:
         router.add(method, path, answer, described)
         router.add(method, f"{path}/", answer)  # which vLLM redirects to the path without it
     version = operation("Returns the version of the server.", VersionAnswer)
-    server = operation("Returns the server's name and version in KServe's form.", ServerMetadata)
+    server = operation("Returns the server's name and version in KServe's format.", ServerMetadata)
     metrics = operation(
         "Returns Prometheus metrics: all, or those that `name[]` names.",
         str,

@@ -367,7 +367,7 @@ def read_model_info(
 
     Args:
         name: the model's name for clients; None = the directory's name.
-        generation_config: file in place of the directory's generation_config.json.
+        generation_config: file instead of the directory's generation_config.json.
         override_generation_config: members that go before those of that file.
         has_defaults: whether that file's values are defaults of requests.
     """

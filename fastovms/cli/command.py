@@ -21,7 +21,7 @@ class Stopped(SystemExit):
 
 
 def with_dashes(line: Sequence[str]) -> list[str]:
-    """Returns a line with dashes in the names of flags in place of underscores."""
+    """Returns a line with dashes in the names of flags instead of underscores."""
     return [
         name.replace("_", "-") + separator + value if name.startswith("--") else argument
         for argument in line

@@ -490,7 +490,7 @@ LLAMA_FLAGS: Final = (
 )  # fmt: skip
 
 _SAMPLING: Final = "requests ask for it: the server has no such default"
-_GGUF_ADAPTERS: Final = "adapters have PEFT's form: --lora-modules NAME=DIR"
+_GGUF_ADAPTERS: Final = "adapters have PEFT's format: --lora-modules NAME=DIR"
 
 _LLAMA_REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -633,7 +633,7 @@ OTHER_COMMANDS: Final[Mapping[str, str]] = {
     "rm": "delete the model's directory below --model-repository-path",
     "cp": "--model NAME=MODEL gives a model another name",
     "create": "--chat-template and --override-generation-config do what a Modelfile does",
-    "push": "models are pulled only",
+    "push": "models are only downloaded",
     "collect-env": "doctor examines the machine and the installation",
     "convert": "export models with optimum-cli; serve converts GGUF files itself",
     "install": "pull ORG/NAME downloads a model",

@@ -62,7 +62,7 @@ _COMMAND_LINES: Final = {
 """Commands of others that are flags here."""
 
 _OF_THE_PROGRAM: Final = ("-h", "--help", "--version")
-"""Flags that a line may begin with in place of a command."""
+"""Flags that a line may begin with instead of a command."""
 
 _HELP_ALL: Final = ("--help-all", "--help_all", "--help=")
 

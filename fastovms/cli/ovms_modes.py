@@ -1,4 +1,4 @@
-"""The modes of OVMS's command line other than serving: they pull and list models, and edit its
+"""The modes of OVMS's command line other than serving: they download and list models, and edit its
 configuration files."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_mode(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Runs what the flags of OVMS's command line ask for in place of a server."""
+    """Runs what the flags of OVMS's command line ask for instead of a server."""
     if arguments.pull:
         _pull(arguments, settings)
     elif arguments.list_models:

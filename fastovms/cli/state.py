@@ -111,12 +111,12 @@ def _check(state: OpenState) -> int:
 
 def _faults(state: OpenState) -> Iterator[str]:
     """Yields a line for each fault in a state."""
-    from fastovms.parts.state_transfer import damaged_rows, rows_of
+    from fastovms.parts.state_transfer import corrupt_rows, rows_of
 
     yield from state.faults()
     with ExitStack() as stack:
         source = stack.enter_context(rows_of(state))
-        yield from damaged_rows(source, _counter(stack, source))
+        yield from corrupt_rows(source, _counter(stack, source))
 
 
 def _counter(stack: ExitStack, source: RowSource) -> Callable[[int], object]:

@@ -117,7 +117,7 @@ class ModelTrial:
     tests the model if there are many.
 
     Broken logits come from one request, by an overflow in half precision or a broken prefix, or
-    from a damaged model. A request with a broken row (see `sampling_kernels`) ends with an error,
+    from a corrupt model. A request with a broken row (see `sampling_kernels`) ends with an error,
     and its blocks are not found in the prefix cache. If several end so and none continues, the
     engine tries a prompt of its own, and gives up the model only if those logits are broken too: no
     client may end a server by what it sends.
@@ -158,7 +158,7 @@ class ModelTrial:
         token_ids = array("q", (0,)) * self._blocks.block_size  # every vocabulary has that one
         last = layout.add(token_ids, 0, len(token_ids), array("i", (block_id,)))
         if is_broken(self._model.infer(layout.finish(array("q", (last,))))[0]):
-            raise EngineFailed(f"{BrokenLogits()}, whatever the prompt: its files may be damaged")
+            raise EngineFailed(f"{BrokenLogits()}, whatever the prompt: its files may be corrupt")
 
 
 Drawn = int | Exception | None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fastovms.engine.model.model import Bits, Floats, as_float32
 
 BROKEN: Final = -1
-"""The value in place of a token that would be drawn from a broken row."""
+"""The value instead of a token that would be drawn from a broken row."""
 
 _LEAST: Final = -(2**31)
 _LAST_POSITION: Final = 0xFFFFFFFF

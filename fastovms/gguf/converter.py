@@ -44,7 +44,7 @@ def named_ids(fields: TokenizerFields) -> dict[str, int]:
 def text_files(
     metadata: Metadata, parameters: Hyperparameters, fields: TokenizerFields, vocab_size: int
 ) -> dict[str, str]:
-    """Returns the contents of the model's text files by file name, in the form of optimum-intel's
+    """Returns the contents of the model's text files by file name, in the format of optimum-intel's
     exports. `vocab_size` is the number of the model's logits."""
     files = {
         "config.json": json.dumps(_config(parameters, fields, vocab_size)),

@@ -34,7 +34,7 @@ class PreTokenizer:
         patterns: regular expressions, in the common syntax of PCRE and Oniguruma.
         adds_bos: whether texts begin with BOS, if the file does not say.
         ignores_merges: whether a word that is a token is one token regardless of the merges.
-        normalizer: Unicode's form, by its name in tokenizer.json.
+        normalizer: Unicode's normalization form, by its name in tokenizer.json.
     """
 
     patterns: tuple[str, ...]
@@ -464,7 +464,7 @@ def _splits(pre_tokenizer: Json | None) -> list[Any]:
         return []
     *splits, _ = pre_tokenizer["pretokenizers"]
     patterns = [each["pattern"]["Regex"] for each in splits]
-    # Merged into one step, all expressions would look at the whole text.
+    # Merged into one step, all regular expressions would look at the whole text.
     return [
         *(pipeline.RegexSplitStep(each, behaviour="isolate", mergeable=False) for each in patterns),
         pipeline.BytesToCharsStep(),

@@ -294,8 +294,8 @@ class _RuleWriter:
         return f"{self._tokens_between(tags)}({' | '.join(found)}{end})"
 
     def _ended(self, text: str, tag: str) -> str:
-        """Returns an expression of a terminal's text and the tag after it; the tag is the first one
-        in the text."""
+        """Returns a regular expression of a terminal's text and the tag after it; the tag is the
+        first one in the text."""
         pieces = self._pieces(tag)
         if isinstance(pieces[0], int):
             return f"{text} {self._tag(tag)}"
@@ -305,15 +305,15 @@ class _RuleWriter:
         return f"{start} {_joined(pieces[1:])}"
 
     def _text_without(self, tags: Sequence[str]) -> str:
-        """Returns an expression of any text including special tokens, without these tags."""
+        """Returns a regular expression of any text including special tokens, without these tags."""
         if not all(map(self._is_token, tags)):
             return f"{self._tokens_between(tags)}ANY_TEXT"
         ids = {self._first_token(tag) for tag in tags}
         return f"<[^{_ranges(sorted({*filter(None, ids), *self._end_token_ids}))}]>*"
 
     def _tokens_between(self, tags: Sequence[str]) -> str:
-        """Returns an expression of text with special tokens other than those in the tags, ending
-        with a special token."""
+        """Returns a regular expression of text with special tokens other than those in the tags,
+        ending with a special token."""
         barred = {self._first_token(tag) for tag in tags}
         others = sorted(self._inner_token_ids - barred)
         return f"(ANY_TEXT <[{_ranges(others)}]>)* " if others else ""
@@ -363,7 +363,7 @@ class _RuleWriter:
 
 
 def _joined(pieces: Sequence[str | int]) -> str:
-    """Returns an expression of consecutive texts and special tokens."""
+    """Returns a regular expression of consecutive texts and special tokens."""
     return " ".join(
         f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece) for piece in pieces
     )
@@ -375,7 +375,7 @@ def _terminal(regex: tree.Regex) -> str:
 
 
 def _slashed(pattern: str) -> str:
-    """Returns an expression in Lark's syntax, between slashes."""
+    """Returns a regular expression in Lark's syntax, between slashes."""
     escaped = _NEEDS_ESCAPE.sub(lambda match: _ESCAPES.get(match[0], match[0]), pattern)
     return f"/{escaped}/"
 

@@ -29,7 +29,7 @@ _MAX_EXPANSION: Final = 100_000
 """How many characters may be added where a schema is written again for each of some names."""
 
 _MAX_PATTERN_WORK: Final = 32
-"""How many expressions with look-ahead are rewritten in one schema."""
+"""How many regular expressions with look-ahead are rewritten in one schema."""
 
 _MAX_NAMES: Final = 10_000
 """How many schemas are checked for the names that `propertyNames` lists."""
@@ -204,8 +204,8 @@ class _Rewriter:
         part["patternProperties"] = _unchanged_or(patterns, usable)
 
     def _patterns(self, pattern: str) -> list[str]:
-        """Returns usable expressions that together are equivalent to the pattern; empty if there
-        are none."""
+        """Returns usable regular expressions that together are equivalent to the pattern; empty if
+        there are none."""
         if "(?=" in pattern or "(?!" in pattern:
             self._patterns_left -= 1
             if self._patterns_left < 0:
@@ -407,7 +407,8 @@ def _is_neutral(key: str, value: object) -> bool:
 
 
 def _pattern_of_names(schema: Schema) -> str | None:
-    """Returns an expression of the names that a schema allows; None if no expression can."""
+    """Returns a regular expression of the names that a schema allows; None if no regular expression
+    can."""
     asked = {
         key: value
         for key, value in schema.items()

@@ -17,7 +17,7 @@ bits of floating point for a constant: it would write another one for most that 
 stack overflows for those next to -2**63."""
 
 MAX_BOUND: Final = 10**18
-"""The largest bound of which llguidance makes an expression."""
+"""The largest bound of which llguidance makes a regular expression."""
 
 _MIN_BOUND: Final = 1e-50
 """The least bound but 0 that is taken: its digits are written out."""
@@ -30,7 +30,7 @@ _MAX_DIGITS: Final = 1000
 Python."""
 
 _MAX_COUNT: Final = 2**32 - 1
-"""The greatest number of repetitions of llguidance's expressions."""
+"""The greatest number of repetitions of llguidance's regular expressions."""
 
 _COUNTS: Final = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
@@ -60,7 +60,7 @@ def within_bounds(schema: Schema) -> Schema:
 
 
 def with_integer_counts(schema: Schema) -> Schema:
-    """Returns the schema with integers such as 3 in place of 3.0 in keywords that count. A number
+    """Returns the schema with integers such as 3 instead of 3.0 in keywords that count. A number
     with a zero fractional part is an integer (JSON Schema 2020-12 Core, 4.2.2), which llguidance
     does not accept as one."""
     counts = {
@@ -168,7 +168,7 @@ _MAX_ITEMS: Final = 1000
 
 
 def without_endless_parts(root: object) -> object:
-    """Returns the same schema with `false` in place of parts that no finite value satisfies. A
+    """Returns the same schema with `false` instead of parts that no finite value satisfies. A
     malformed schema is returned unchanged, and llguidance refuses it. Raises ValueError if the
     schema is too large to decide. Such parts lead back to themselves: `{"properties": {"a":
     {"$ref": "#"}}, "required": ["a"]}`. llguidance accepts them and generates until nothing can
@@ -376,11 +376,11 @@ class _Search:
 
 
 _SIMPLE: Final = re.compile(r"\^?(?:[\w .-]|\\[dws.]|\[[\w -]*\])*[*+]?\$?", re.ASCII)
-"""Expressions that Python reads as JSON Schema does, in time proportional to the name."""
+"""Regular expressions that Python reads as JSON Schema does, in time proportional to the name."""
 
 
 def _fits(pattern: str, name: str) -> bool | None:
-    """Returns whether a name matches an expression; None = not decided here."""
+    """Returns whether a name matches a regular expression; None = not decided here."""
     if _SIMPLE.fullmatch(pattern) is None:
         return None
     try:

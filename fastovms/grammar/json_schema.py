@@ -29,7 +29,7 @@ _ANYTHING = r"(.|\n|\r)*"
 
 
 def other_names(names: Iterable[str]) -> str:
-    """Returns an expression that matches every whole text except these."""
+    """Returns a regular expression that matches every whole text except these."""
     root: _Tree = {}
     for name in names:
         node = root
@@ -40,7 +40,7 @@ def other_names(names: Iterable[str]) -> str:
 
 
 def _others(node: _Tree) -> str:
-    """Returns an expression of the continuations that give a text outside the tree."""
+    """Returns a regular expression of the continuations that give a text outside the tree."""
     letters = [letter for letter in node if letter != _END]
     choices = [f"{re.escape(letter)}{_others(node[letter])}" for letter in letters]
     barred = "".join(map(re.escape, letters))

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from fastovms.grammar_tree import ANY_TEXT
 
 MAX_LENGTH: Final = 20_000
-"""The maximum number of characters of an expression: rules that are used often occur in it
+"""The maximum number of characters of a regular expression: rules that are used often occur in it
 often."""
 
 _MAX_DEPTH: Final = 100
@@ -39,7 +39,7 @@ _COMMON: Final[Mapping[str, str]] = {
     "LF": r"\n",
     "NEWLINE": r"(?:\r?\n)+",
 }
-"""The terminals of Lark's `common` as expressions."""
+"""The terminals of Lark's `common` as regular expressions."""
 
 _STATEMENT: Final = re.compile(
     r"^(?:%(?P<directive>\w+)|[?!]*(?P<name>[A-Za-z_]\w*)(?:\.-?\d+)?[ \t]*:)", re.MULTILINE
@@ -80,10 +80,10 @@ class _Grammar:
 
 
 def lark_regex(source: str) -> str:
-    """Returns an expression, in the syntax of Rust's `regex` and without anchors, of the texts that
-    the rule `start` matches. Raises NotRegular if an expression was not found, or has more than
-    `MAX_LENGTH` characters; ValueError if the grammar is malformed. Text within a JSON string can
-    follow an expression, but not a grammar. The syntax is Lark's
+    """Returns a regular expression, in the syntax of Rust's `regex` and without anchors, of the
+    texts that the rule `start` matches. Raises NotRegular if a regular expression was not found, or
+    has more than `MAX_LENGTH` characters; ValueError if the grammar is malformed. Text within a
+    JSON string can follow a regular expression, but not a grammar. The syntax is Lark's
     (https://lark-parser.readthedocs.io/en/stable/grammar.html), as far as llguidance supports
     it."""
     grammar = _read(source)
@@ -93,7 +93,7 @@ def lark_regex(source: str) -> str:
 
 
 def regex_of_lark(source: str) -> str | None:
-    """Like `lark_regex`, but returns None if there is no such expression."""
+    """Like `lark_regex`, but returns None if there is no such regular expression."""
     try:
         return lark_regex(source)
     except NotRegular:
@@ -141,7 +141,7 @@ def _tokens(body: str, *, must_be_blank: bool = False) -> list[_Token]:
 
 
 class _Writer:
-    """Writes the expressions of rules, each once."""
+    """Writes the regular expressions of rules, each once."""
 
     def __init__(self, grammar: _Grammar) -> None:
         self._grammar = grammar
@@ -267,8 +267,8 @@ def _range(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Returns the expression of a text without characters that would need different escapes in
-    different syntaxes."""
+    """Returns the regular expression of a text without characters that would need different escapes
+    in different syntaxes."""
     return _SPECIAL.sub(lambda found: _CONTROLS.get(found[0]) or f"\\{found[0]}", text)
 
 
@@ -476,13 +476,14 @@ class LarkWriter:
         return [id_ for its_text, id_ in self._special_tokens.items() if text in its_text]
 
     def other_special_tokens(self, token_ids: Iterable[int]) -> str:
-        """Returns an expression of one special token other than these; empty if there is none."""
+        """Returns a regular expression of one special token other than these; empty if there is
+        none."""
         barred = set(token_ids)
         others = sorted(id_ for id_ in self._special_tokens.values() if id_ not in barred)
         return f"<[{','.join(map(str, others))}]>" if others else ""
 
     def join(self, parts: Sequence[LarkPart]) -> str:
-        """Returns an expression of a rule that has these pieces one after another."""
+        """Returns a regular expression of a rule that has these pieces one after another."""
         expressions = []
         for is_terminal, run in groupby(parts, key=lambda part: part.is_terminal):
             joined = " ".join(part.expression for part in run)
@@ -496,7 +497,8 @@ class LarkWriter:
         return LarkPart(f"({' | '.join(map(self.join, choices))})", False)
 
     def repeat(self, parts: Sequence[LarkPart], times: str) -> LarkPart:
-        """Returns an expression that repeats another. `times` is an operator, as `?` or `{2,3}`."""
+        """Returns a regular expression that repeats another. `times` is an operator, as `?` or
+        `{2,3}`."""
         if all(part.is_terminal for part in parts):
             joined = " ".join(part.expression for part in parts) or '""'
             return LarkPart(f"({joined}){times}", True)
@@ -509,8 +511,8 @@ class LarkWriter:
 
 
 class FreeText:
-    """Builds expressions of free text, including special tokens, up to the first of some stop
-    texts.
+    """Builds regular expressions of free text, including special tokens, up to the first of some
+    stop texts.
 
     Args:
         stops: the stop texts, not empty. If stops have a common beginning and one continues with a
@@ -536,11 +538,11 @@ class FreeText:
         self._gap = f"({self._text} {others})* " if others else ""
 
     def to_end(self) -> str:
-        """Returns an expression of text without any of the stops."""
+        """Returns a regular expression of text without any of the stops."""
         return self._gap + self._text
 
     def until(self, stop: str) -> str:
-        """Returns an expression of text up to and including one of the stops."""
+        """Returns a regular expression of text up to and including one of the stops."""
         return self._gap + self._until(self._writer.pieces(stop))
 
     def _until(self, pieces: list[str | int]) -> str:

@@ -157,7 +157,8 @@ def common(first: Ranges, second: Ranges) -> Ranges:
 _PART: Final = re.compile(
     r"\\[pP]\{\w+\}|\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\(\?(?:<?[=!]|P?<\w+>|P=|[>#(])|.", re.DOTALL
 )
-"""A piece of an expression: an escape, a class, the beginning of a special group, a character."""
+"""A piece of a regular expression: an escape, a class, the beginning of a special group, a
+character."""
 
 _COUNT: Final = re.compile(r"\{(\d*)(,?)(\d*)\}")
 _LOOK_AHEAD: Final = ("(?=", "(?!")
@@ -170,15 +171,17 @@ _MAX_LENGTH: Final = 2_000
 _MAX_STATES: Final = 64
 _MAX_STEPS: Final = 20_000
 _MAX_COPIES: Final = 200
-"""Limits of expressions with look-ahead: the length of an expression before and after, the states
-of its automaton, the parts that are examined to find them, and the copies that a count makes."""
+"""Limits of regular expressions with look-ahead: the length of a regular expression before and
+after, the states of its automaton, the parts that are examined to find them, and the copies that a
+count makes."""
 
 
 def usable_patterns(pattern: str) -> list[str] | None:
-    """Returns expressions that llguidance supports and that together match the same texts; None if
-    there are none, or if they are too large to find. Generators of schemas write the dialects of
-    JavaScript and Python, which have look-ahead; llguidance has none. An expression with look-ahead
-    becomes an automaton, and the automaton an expression without it."""
+    """Returns regular expressions that llguidance supports and that together match the same texts;
+    None if there are none, or if they are too large to find. Generators of schemas write the
+    dialects of JavaScript and Python, which have look-ahead; llguidance has none. A regular
+    expression with look-ahead becomes an automaton, and the automaton a regular expression without
+    it."""
     pieces = _pieces(pattern)
     if pieces is None:
         return None
@@ -195,8 +198,8 @@ def usable_patterns(pattern: str) -> list[str] | None:
 
 
 def _pieces(pattern: str) -> list[str] | None:
-    """Returns the pieces of an expression in llguidance's syntax, including look-aheads; None if it
-    has other unsupported syntax."""
+    """Returns the pieces of a regular expression in llguidance's syntax, including look-aheads;
+    None if it has other unsupported syntax."""
     pieces: list[str] = []
     position = 0
     while position < len(pattern):
@@ -229,9 +232,9 @@ _Items = list[Any]
 
 
 def _with_outer_anchors(pieces: Sequence[str]) -> str | None:
-    """Returns an equivalent expression with anchors at its two ends alone, where formats without
-    quotes read them; None if the expression has them there or nowhere, or within or after a part
-    that must match before."""
+    """Returns an equivalent regular expression with anchors at its two ends alone, where formats
+    without quotes read them; None if the regular expression has them there or nowhere, or within or
+    after a part that must match before."""
     if "^" not in pieces and "$" not in pieces:
         return None
     try:
@@ -298,7 +301,8 @@ def _written(alternatives: Sequence[_Items]) -> str:
 
 
 def _conjuncts(pieces: Sequence[str]) -> list[str] | None:
-    """Returns the expressions that `^(?=a)(?=b)c` is made of; None for look-ahead elsewhere."""
+    """Returns the regular expressions that `^(?=a)(?=b)c` is made of; None for look-ahead
+    elsewhere."""
     found: list[str] = []
     if pieces[0] != "^":
         return None
@@ -315,8 +319,8 @@ def _conjuncts(pieces: Sequence[str]) -> list[str] | None:
 
 
 def _from_begin(pieces: Sequence[str]) -> str:
-    """Returns an expression that matches from the beginning of a text, with an anchor at its end if
-    the pieces have one."""
+    """Returns a regular expression that matches from the beginning of a text, with an anchor at its
+    end if the pieces have one."""
     if pieces and pieces[-1] == "$" and "|" not in pieces:
         return f"^(?:{''.join(pieces[:-1])})$"
     return f"^(?:{''.join(pieces)})"
@@ -334,7 +338,8 @@ def _class(text: str) -> str:
 
 
 class _AutomatonTooLarge(Exception):
-    """The automaton of the expression would be too large, or the expression is not supported."""
+    """The automaton of the regular expression would be too large, or the regular expression is not
+    supported."""
 
 
 _Language = tuple[Any, ...]
@@ -380,8 +385,8 @@ def _star(language: _Language) -> _Language:
 
 
 def _without_look_ahead(pattern: str) -> str:
-    """Returns an equivalent expression without look-ahead. Raises _AutomatonTooLarge, or errors of
-    the parser."""
+    """Returns an equivalent regular expression without look-ahead. Raises _AutomatonTooLarge, or
+    errors of the parser."""
     parsed = _parser.parse(pattern)
     if parsed.state.flags & ~re.UNICODE:
         raise _AutomatonTooLarge
@@ -391,8 +396,8 @@ def _without_look_ahead(pattern: str) -> str:
 
 
 class _Reader:
-    """Parses an expression to a language of whole texts. `characters` are the classes of characters
-    that the expression does not distinguish."""
+    """Parses a regular expression to a language of whole texts. `characters` are the classes of
+    characters that the regular expression does not distinguish."""
 
     def __init__(self, items: list[Any]) -> None:
         self._sets: list[Ranges] = []
@@ -488,7 +493,7 @@ def _characters(name: str, value: Any) -> Ranges | None:
 
 
 def _inner(name: str, value: Any) -> list[Any]:
-    """Returns the expressions within an item."""
+    """Returns the regular expressions within an item."""
     match name:
         case "BRANCH":
             return list(value[1])
@@ -592,8 +597,8 @@ class _Automaton:
 
 
 def _expression(automaton: _Automaton, characters: Sequence[Ranges]) -> str:
-    """Returns an expression of the texts of an automaton, by eliminating its states, those with the
-    fewest paths through them first."""
+    """Returns a regular expression of the texts of an automaton, by eliminating its states, those
+    with the fewest paths through them first."""
     start, end = -1, -2
     ways = {
         pair: _of_characters([one for i in sorted(ids) for one in characters[i]])
@@ -631,7 +636,7 @@ def _either(first: str, second: str) -> str:
 
 
 def _of_characters(ranges: Ranges) -> str:
-    """Returns an expression of one of these characters."""
+    """Returns a regular expression of one of these characters."""
     shown = [
         _escaped(low) if low == high else f"{_escaped(low)}-{_escaped(high)}"
         for low, high in merged(ranges)

@@ -76,7 +76,7 @@ class ApiKeys:
             )
         for key in given:
             digest = _digest(key.encode("latin-1"))
-            # No early end: the time must not tell which key it was, or how many there are.
+            # No early end: the time must not show which key matched, or how many keys exist.
             matches = [hmac.compare_digest(digest, known) for known in self._digests]
             if any(matches):
                 tenant = digest.hex()

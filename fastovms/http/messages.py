@@ -186,7 +186,7 @@ class Request:
 
     Attributes:
         body: its content; a memory mapping if it has a MiB or more.
-        sink: the receiver of the body in place of `body`; None = none.
+        sink: the receiver of the body instead of `body`; None = none.
         path: percent-decoded, without the query; for logs and comparison. Routes match the parts of
             `raw_path`.
         route: the pattern that matched, or "" when none did.

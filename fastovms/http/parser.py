@@ -349,7 +349,7 @@ class RequestParser:
         self.body_size = 0
         self.awaiting_continue = False
         self._parser = self._new_parser()
-        self._raw_size = 0  # bytes fed since the phase began, as far as the reads tell
+        self._raw_size = 0  # bytes fed since the phase began, as far as the reads show
         self._num_requests = 0
         # Values of `body_size` and `_raw_size` when the last whole chunk line had been read.
         self._chunk_start = -1

@@ -280,7 +280,7 @@ _ITEM_TYPES: Final = (
 
 
 def _chat_of(given: str | Sequence[Mapping[str, Any]], rules: ItemRules) -> ChatMessages:
-    """Returns the chat of an input, with `_MARK` in place of the question. Raises InvalidField if
+    """Returns the chat of an input, with `_MARK` instead of the question. Raises InvalidField if
     an item is malformed, or the model cannot read it."""
     items = given if isinstance(given, str) else [_with_json_as_text(item) for item in given]
     for position, item in enumerate(() if isinstance(items, str) else items):
@@ -329,7 +329,7 @@ def _make_prompts(
     does not fit in the context.
 
     Args:
-        messages: a chat whose last message, of the user, has `_MARK` in place of the question.
+        messages: a chat whose last message, of the user, has `_MARK` instead of the question.
         name: the field that they come from.
     """
     fields = TemplateFields(kwargs=kwargs, enable_thinking=False)
@@ -591,7 +591,7 @@ class Decisions:
 
 
 _DECIDE: Final = Operation(
-    "Answers typed questions about an input with probabilities, in OpenAI's form.",
+    "Answers typed questions about an input with probabilities, in OpenAI's format.",
     Decision,
     "Decisions",
     body=DecisionsRequest,

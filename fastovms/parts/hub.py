@@ -24,7 +24,7 @@ MAIN: Final = "main"
 """The revision that a hub has where none is named."""
 
 _FILE: Final = ".pulled"
-"""Its ending is none of the files that tell models apart."""
+"""The name of a file in a model's directory. No file of a model has this ending."""
 _COMMIT: Final = re.compile("[0-9a-f]{7,40}")
 
 
@@ -162,7 +162,7 @@ class Repository:
             info = api.model_info(repository, revision=revision, timeout=_TIMEOUT)
             _check_files(model_id, [sibling.rfilename for sibling in info.siblings or ()], file)
             folder.mkdir(parents=True, exist_ok=True)
-            # With the commit, an interrupted pull is not taken for a whole one.
+            # With the commit, an interrupted download is not taken for a complete one.
             snapshot_download(
                 repository,
                 revision=info.sha,
@@ -201,8 +201,8 @@ def _check_revision(model_id: str, path: Path, revision: str) -> None:
     pulled = read_pulled(path)
     if pulled is None:
         logger.warning(
-            "cannot tell whether the stored %s is revision %s; --overwrite-models downloads that "
-            "revision",
+            "cannot find out whether the stored %s is revision %s; --overwrite-models downloads "
+            "that revision",
             path,
             revision,
         )
@@ -219,8 +219,8 @@ def _check_files(model_id: str, files: list[str], file: str) -> None:
             raise _failure(model_id, f"there is no such file, only {', '.join(ggufs) or 'others'}")
     elif not any(map(_IR.fullmatch, files)):
         reason = (
-            "it is not in OpenVINO's format: export it with optimum-cli, or pull a model of the "
-            "organization OpenVINO"
+            "it is not in OpenVINO's format: export it with optimum-cli, or download a model of "
+            "the organization OpenVINO"
         )
         if ggufs:
             reason = f"it has GGUF files: name one of {', '.join(ggufs)} behind it"
@@ -228,4 +228,4 @@ def _check_files(model_id: str, files: list[str], file: str) -> None:
 
 
 def _failure(model_id: str, reason: str) -> ConfigurationError:
-    return ConfigurationError(f"cannot pull {model_id}: {reason}")
+    return ConfigurationError(f"cannot download {model_id}: {reason}")

@@ -187,7 +187,7 @@ def write_portable(path: Path, source: RowSource, count: Callable[[int], object]
 
 class PortableFile:
     """Implements `RowSource` with an exported file. Methods raise ConfigurationError if the file is
-    invalid, damaged or truncated."""
+    invalid, corrupt or truncated."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -200,7 +200,7 @@ class PortableFile:
             raise ConfigurationError(f"{file.name} has the format {other_version(version)}")
         num_rows = header.get("num_rows")
         if not isinstance(num_rows, int):
-            raise ConfigurationError(f"{file.name} is damaged")
+            raise ConfigurationError(f"{file.name} is corrupt")
         self._num_rows = num_rows
 
     def num_rows(self) -> int:
@@ -220,7 +220,7 @@ class PortableFile:
                 return
             self._crc = zlib.crc32(line, self._crc)
             yield self._row(value)
-        raise ConfigurationError(f"{self._file.name} is damaged, or was cut off")
+        raise ConfigurationError(f"{self._file.name} is corrupt, or was cut off")
 
     def _row(self, value: Any) -> tuple[TableSchema, Row]:
         try:
@@ -229,7 +229,7 @@ class PortableFile:
                 _column(name, part) for name, part in zip(form.columns, value[1:], strict=True)
             ]
         except (LookupError, TypeError, ValueError):
-            raise ConfigurationError(f"{self._file.name} is damaged") from None
+            raise ConfigurationError(f"{self._file.name} is corrupt") from None
 
 
 def _column(name: str, value: Any) -> object:
@@ -341,7 +341,7 @@ def export(source: RowSource, path: Path, count: Counter) -> None:
         raise ConfigurationError(f"cannot write {path}: {error.strerror}") from None
 
 
-def damaged_rows(source: RowSource, count: Counter) -> Iterator[str]:
+def corrupt_rows(source: RowSource, count: Counter) -> Iterator[str]:
     """Yields a line for each row with a text whose checksum differs."""
     for form, page in source.pages():
         for row in page:
@@ -350,5 +350,5 @@ def damaged_rows(source: RowSource, count: Counter) -> Iterator[str]:
                     if isinstance(value, bytes):
                         unseal(value)
                 except StateFailed:
-                    yield f"{form.name}, object {row[0]}: {name} is damaged"
+                    yield f"{form.name}, object {row[0]}: {name} is corrupt"
         count(len(page))

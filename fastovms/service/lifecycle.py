@@ -294,8 +294,8 @@ class Lifecycle:
             self._hooks.announce(models)
             await self._serve(models)
         finally:
-            # Requests that still run end with an error of their own, which a client can tell from
-            # a lost connection; only then are the connections cut.
+            # Requests that still run end with an error of their own, which a client can distinguish
+            # from a lost connection; only then are the connections cut.
             for end in self._hooks.ends:
                 await self._waits.wait("loading and unloading", end())
             await self._close_all([model.backend for model in models])

@@ -81,7 +81,7 @@ class RunningOperations:
         self._notify = notify
 
     def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
-        """Adds events of a response that runs on this replica, in place of a pack with the same
+        """Adds events of a response that runs on this replica, instead of a pack with the same
         first number. Returns False if this replica does not run it."""
         key = self._key_of_own(tenant, id)
         if key is None:

@@ -59,7 +59,7 @@ class Watchers:
         """Ends the source of notifications."""
 
     def wake_all(self) -> None:
-        """Wakes everybody: notifications that were sent while nothing listened are missed."""
+        """Wakes all waiters: notifications that were sent while nothing listened are missed."""
         for topic in self._watches:
             self.wake(topic)
 

@@ -498,7 +498,7 @@ class Tables:
         for id in self._ids_where(_HAS_WRONG_SIZE, (OVERHEAD,) * 4):
             yield f"{id}: its size is not that of its texts"
         for id in self._ids_where(_HAS_WRONG_PROGRESS, (ResponseProgress.RUNNING,)):
-            yield f"{id}: it runs and nobody has it, or the reverse"
+            yield f"{id}: it runs and no replica owns it, or the reverse"
         counted = self.count()
         if totals != (total := total_of(counted)):
             yield f"there are {total}, but {totals} are counted"

@@ -52,7 +52,7 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 def input_parameters(pattern: str | None = None) -> dict[str, Any]:
     """Returns the parameters of the function that represents a custom tool. `pattern` is a regular
-    expression that the text must match as a whole; None = any text."""
+    regular expression that the text must match as a whole; None = any text."""
     text: dict[str, Any] = {"type": "string"}
     if pattern is not None:
         text["pattern"] = f"^(?:{pattern})$"
@@ -213,7 +213,7 @@ def answer_grammar(
     calls: tuple[ToolFormat, CallChoice] | None = None,
 ) -> Grammar:
     """Returns a grammar that constrains the answer and leaves the reasoning before it free. `calls`
-    is the tool calls that are allowed in place of the answer."""
+    is the tool calls that are allowed instead of the answer."""
     if reasoning_format is None and calls is None:
         return grammar
     answer: Node = Answer()
@@ -238,7 +238,7 @@ class TaggedAnswer:
 
     Attributes:
         calls: the tool-call format; None = calls are content.
-        thoughts: the reasoning tags; None = reasoning is content.
+        reasoning: the reasoning tags; None = reasoning is content.
         is_inside: whether the answer begins within reasoning.
     """
 

@@ -29,9 +29,9 @@ def constants(parameter: Parameter) -> list[str] | None:
 
 
 def text_body(parameter: Parameter, end: str) -> Regex:
-    """Returns the expression of a string parameter's value. Raises InvalidField if the schema has a
-    keyword that no expression can represent. `end` is the tag after the value, which the value
-    cannot contain."""
+    """Returns the regular expression of a string parameter's value. Raises InvalidField if the
+    schema has a keyword that no regular expression can represent. `end` is the tag after the value,
+    which the value cannot contain."""
     parts = [] if parameter.is_free else _expressions(parameter, parameter.schema, 0)
     if not parts:
         return ANY_TEXT
@@ -39,12 +39,12 @@ def text_body(parameter: Parameter, end: str) -> Regex:
 
 
 def name_patterns(names: str, pattern: str) -> tuple[str, ...]:
-    """Returns expressions of the names that a format can write and that match a pattern."""
+    """Returns regular expressions of the names that a format can write and that match a pattern."""
     return (names, _whole(pattern)) if pattern else (names,)
 
 
 def _expressions(parameter: Parameter, schema: Schema, depth: int) -> list[str]:
-    """Returns expressions all of which the text must match."""
+    """Returns regular expressions all of which the text must match."""
     schema = resolve_definition(schema, parameter.definitions)
     bounds = [schema.get("minLength", 0), schema.get("maxLength", "")]
     parts = [rf"(.|\n){{{bounds[0]},{bounds[1]}}}"] if bounds != [0, ""] else []
@@ -82,8 +82,8 @@ def _constants(schema: Schema) -> list[str]:
 
 
 def _whole(pattern: str) -> str:
-    """Returns an expression for the whole text, from one that may match anywhere in it and that has
-    anchors at its ends alone."""
+    """Returns a regular expression for the whole text, from one that may match anywhere in it and
+    that has anchors at its ends alone."""
     any_text = r"(.|\n)*"
     before = "" if pattern.startswith("^") else any_text
     escapes = len(pattern) - 1 - len(pattern[:-1].rstrip("\\"))

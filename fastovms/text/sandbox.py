@@ -144,7 +144,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             TemplateError: the template refuses the variables.
             LimitExceeded: it exceeds a limit.
             NeedsProcess: it exceeds a limit that a process for templates does not have.
-            Exception: any other error of its expressions.
+            Exception: any other error of its Jinja expressions.
         """
         pieces: list[str] = []
         length = 0
@@ -234,7 +234,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def wrap_str_format(self, value: Any) -> Callable[..., Any] | None:
-        """Returns a bounded function in place of a method of a value; None = the method itself is
+        """Returns a bounded function instead of a method of a value; None = the method itself is
         used (a hook of Jinja for every attribute)."""
         if not isinstance(value, _BOUND):
             return None
@@ -647,7 +647,7 @@ def _cost(repeated: nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block) -> 
 
 
 def _insert_checks(node: nodes.Node) -> None:
-    """Replaces the expressions below a node that have no hook of their own."""
+    """Replaces the Jinja expressions below a node that have no hook of their own."""
     for child in node.iter_child_nodes():
         _insert_checks(child)
     for field, value in node.iter_fields():
@@ -687,7 +687,7 @@ def _is_constant(value: nodes.Expr) -> bool:
 
 
 def _call(method: str, arguments: list[nodes.Expr]) -> nodes.Call:
-    """Returns the expression of a call to a method of the environment."""
+    """Returns the Jinja expression of a call to a method of the environment."""
     return nodes.Call(nodes.EnvironmentAttribute(method), arguments, [], None, None)
 
 

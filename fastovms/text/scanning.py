@@ -317,7 +317,7 @@ class Scanner:
 
 @lru_cache(maxsize=256)
 def _any_of(tags: tuple[str, ...]) -> tuple[re.Pattern[str], frozenset[str]]:
-    """Returns an expression of the tags, and the characters that they begin with."""
+    """Returns a regular expression of the tags, and the characters that they begin with."""
     return re.compile("|".join(map(re.escape, tags))), frozenset(tag[0] for tag in tags)
 
 

@@ -122,9 +122,9 @@ class ChatTemplate:
         """Returns the prompt. Special tokens are in it; encode it without adding any.
 
         Args:
-            messages: in OpenAI's form: tool arguments as JSON text, content as text, None or a list
-                of parts.
-            tools: in OpenAI's form, `{"type": "function", "function": {...}}`.
+            messages: in OpenAI's format: tool arguments as JSON text, content as text, None or a
+                list of parts.
+            tools: in OpenAI's format, `{"type": "function", "function": {...}}`.
             add_generation_prompt: whether to end with the beginning of the assistant's answer.
             continue_final_message: whether to end with the final message's content; excludes the
                 former.

@@ -125,8 +125,8 @@ def _token_ids(
 
 
 def _runtime_info(model_dir: Path) -> Mapping[str, str]:
-    """Returns the members of `rt_info` in openvino_tokenizer.xml. Empty for a broken file, which is
-    refused when the tokenizer is loaded."""
+    """Returns the members of `rt_info` in openvino_tokenizer.xml. Empty for a corrupt file, which
+    is refused when the tokenizer is loaded."""
     path = model_dir / _TOKENIZER_XML
     if not path.is_file():
         return {}

@@ -186,7 +186,7 @@ _ROWS: Final = (
         ({}, {"after_result": ANSWER}, {"after_result": RESULT}),
     ),
     Row(
-        "text beside a call",
+        "text next to a call",
         (
             (_U1, _calls(51, content="mark21mark"), _R1),
             (_U1, _calls(51, content="mark21mark"), _R1, _A2, _U2),
@@ -232,7 +232,7 @@ _ROWS: Final = (
         variables=_SWITCHES,
     ),
     Row(
-        "reasoning and text beside a call",
+        "reasoning and text next to a call",
         ((_U1, {**_calls(51, content="mark21mark"), **_THINKS}, _R1),),
         ({}, {"joins_reasoning": True}),
         needs_thoughts=True,
@@ -359,7 +359,7 @@ class _Finder:
         if wrong:
             return f"{len(wrong)} texts of a history are lost or repeated"
         if _WRITTEN_PART.search(text):
-            return "a list of parts is shown in place of a text"
+            return "a list of parts is shown instead of a text"
         leading = next((i for i, m in enumerate(messages) if m["role"] not in SPEAKERS), 0)
         places = [text.index(mark) for mark in _MARK.findall(json.dumps(messages[leading:]))]
         if places != sorted(places):
@@ -373,7 +373,7 @@ class _Finder:
         template has its own notation or writes them as a JSON string."""
         empty = self._text(history, replace(form, null_content=False)) or text
         if form.null_content and len(_JUNK.findall(text)) > len(_JUNK.findall(empty)):
-            return "None or null is shown in place of a text"
+            return "None or null is shown instead of a text"
         if not form.argument_objects:
             objects = self._text(history, replace(form, argument_objects=True))
             if not _JSON.search(text) or (objects and not _JSON.search(objects)):

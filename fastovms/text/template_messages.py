@@ -153,7 +153,7 @@ def adapt(
     tools: Sequence[Message] = (),
     write_call: WriteCall | None = None,
 ) -> Adapted:
-    """Returns copies of messages in OpenAI's form, changed to the form that the template shows.
+    """Returns copies of messages in OpenAI's format, changed to the form that the template shows.
     Later messages do not change earlier turns. `write_call` returns the text of calls that the
     template cannot show; None = as JSON."""
     turns = _Turns(form, write_call or _json_call)

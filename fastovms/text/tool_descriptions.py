@@ -40,8 +40,8 @@ def describe_tools(
     message.
 
     Args:
-        messages: in OpenAI's form.
-        functions: the allowed functions in OpenAI's form; empty = messages are unchanged.
+        messages: in OpenAI's format.
+        functions: the allowed functions in OpenAI's format; empty = messages are unchanged.
         tool_format: the tool-call format for the model.
         has_system_turn: whether the template shows system messages; otherwise the first user
             message begins with the description.

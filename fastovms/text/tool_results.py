@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 Message = Mapping[str, Any]
 
 NO_RESULT: Final = "No result of this call is known."
-"""The text in place of a result that is missing among those of a turn's calls."""
+"""The text instead of a result that is missing among those of a turn's calls."""
 
 STRAY: Final = "tool result without a call"
 """The role of a result that belongs to none of the calls before it."""

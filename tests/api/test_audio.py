@@ -326,8 +326,8 @@ async def test_unsupported_task_of_a_speech_model_is_refused(start) -> None:
     ("file", "status", "message"),
     [
         (None, 400, "multipart/form-data"),
-        (b"", 400, "damaged, or not in one of the formats"),
-        (b"PK\3\4" + bytes(1000), 400, "damaged, or not in one of the formats"),
+        (b"", 400, "corrupt, or not in one of the formats"),
+        (b"PK\3\4" + bytes(1000), 400, "corrupt, or not in one of the formats"),
         (SOUND[:-1000], 400, "truncated"),
         (wav(sound(12.0)), 400, "file must have at most 10 seconds of audio, not 12"),
         (lambda: encoded("ogg", "libopus", sound(12.0)), 400, "at most 10 seconds of audio"),

@@ -502,12 +502,12 @@ def test_leaving_model_can_be_asked_to_leave_again() -> None:
     models = residency("a")
     load(models, "a", 0)
     models.release("a", 1)
-    models.ask_to_leave("a")
+    models.request_unload("a")
     assert models.next_move(2) == Move(UNLOAD, "a")
-    models.ask_to_leave("a")
+    models.request_unload("a")
     assert models["a"].leaves
     models.unloaded()
-    models.ask_to_leave("a")
+    models.request_unload("a")
     assert not models["a"].leaves
     models.check()
 
@@ -540,7 +540,7 @@ def test_models_of_a_group_are_loaded_and_unloaded_together() -> None:
     models.release("b", 63)
     assert models.next_move(63) == Move(LOAD, "a")
     models.loaded(63)
-    models.ask_to_leave("b")
+    models.request_unload("b")
     assert [model.name for model in models if model.leaves] == ["a", "b"]
 
 
@@ -674,7 +674,7 @@ def test_random_operations_keep_limits_and_serve_all_waiters(seed: int) -> None:
         elif kind == 5 and models[name].num_waiting:
             models.stop_waiting(name)
         elif kind == 6 and rng.random() < 0.3:
-            rng.choice([models.ask_to_leave, models.retry_now])(name)
+            rng.choice([models.request_unload, models.retry_now])(name)
         elif kind == 7 and rng.random() < 0.3:
             models.change(name, 10, groups[name])
         if move is not None and rng.random() < 0.5:

@@ -85,7 +85,7 @@ def test_only_the_pixels_that_a_model_uses_come_back(decoder: ImageDecoder, kind
         (b"", "must be an image in one of the formats"),
         (b"nonsense", "must be an image in one of the formats"),
         (png(1000, 2), "must have at most 1000 pixels, not 2000"),
-        (encode(corners(), "JPEG")[:-20], "is damaged"),
+        (encode(corners(), "JPEG")[:-20], "is corrupt"),
     ],
 )
 def test_invalid_image_is_refused_with_its_field(

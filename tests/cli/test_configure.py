@@ -124,7 +124,7 @@ def test_unused_options_are_written_to_the_graph(folder, caplog):
     )
     assert configure(line) == 0
     told = [record.getMessage() for record in caplog.records]
-    assert told == ["--weight-format is not used: models are pulled as they are"]
+    assert told == ["--weight-format is not used: models are downloaded as they are"]
     assert [line.split()[0] for line in read_graph(folder / "m" / "graph.pbtxt").unused] == [
         "pipeline_type",
         "dynamic_split_fuse",

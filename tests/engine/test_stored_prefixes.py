@@ -154,7 +154,7 @@ def test_a_damaged_block_is_computed_again(path: Path, damage: int) -> None:
     with stored_engine(path) as engine:
         assert engine.ask(request("a", PROMPT)) == continue_greedily(PROMPT, 4)
         assert engine.num_restored < NUM_STORED
-        assert engine.prefixes.stats.num_damaged == 1
+        assert engine.prefixes.stats.num_corrupt == 1
     with stored_engine(path) as engine:  # the first one was written again
         assert engine.ask(request("a", PROMPT)) == continue_greedily(PROMPT, 4)
         assert engine.num_restored > 0

@@ -86,14 +86,14 @@ def _cut(data: bytes, share: float) -> bytes:
 
 
 SILENCE = np.zeros(SAMPLE_RATE * (LIMIT + 20), np.int16)
-NOT_READ = "damaged, or not in one of the formats WAV, MP3"
+NOT_READ = "corrupt, or not in one of the formats WAV, MP3"
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (b"", NOT_READ),
-        (b"RIFF", "truncated|damaged"),
+        (b"RIFF", "truncated|corrupt"),
         (b"\0" * 5000, NOT_READ),
         (b"hello " * 1000, NOT_READ),
         (_zip(), NOT_READ),
@@ -102,7 +102,7 @@ NOT_READ = "damaged, or not in one of the formats WAV, MP3"
         (b'<?xml version="1.0"?><MPD><BaseURL>http://localhost/</BaseURL></MPD>', NOT_READ),
         (_cut(wav(SOUND), 0.5), "truncated: its header claims 64044 bytes, and it has 32022"),
         (lambda: _cut(encoded("ipod", "aac", SOUND), 0.5), NOT_READ),
-        (lambda: _cut(encoded("flac", "flac", SOUND), 0.5), "truncated|damaged"),
+        (lambda: _cut(encoded("flac", "flac", SOUND), 0.5), "truncated|corrupt"),
         (lambda: _cut(encoded("webm", "libopus", SOUND), 0.3), "truncated"),
         (_rf64(8 * 2**30), "at most 100 seconds of audio, not 268435"),
         (

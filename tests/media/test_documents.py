@@ -60,8 +60,8 @@ def test_text_of_pdf_pages_is_joined(read):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"%PDF-1.4", "is a damaged PDF"),
-        (b"%PDF-1.4\n" + b"\xff" * 1000, "is a damaged PDF"),
+        (b"%PDF-1.4", "is a corrupt PDF"),
+        (b"%PDF-1.4\n" + b"\xff" * 1000, "is a corrupt PDF"),
         (pdf_file(["a", "b", "c", "d"]), "at most 3 pages, not 4"),
         (pdf_file(["", ""]), "has no text"),
         (encrypted(pdf_file(["a"]), "secret"), "is encrypted"),
@@ -87,7 +87,7 @@ def test_message_about_a_damaged_pdf_has_no_surrogates(monkeypatch):
         raise ValueError("\ud800" * 200)
 
     monkeypatch.setattr(pypdf, "PdfReader", fail)
-    with pytest.raises(InvalidField, match=r"is a damaged PDF: \?{100}$"):
+    with pytest.raises(InvalidField, match=r"is a corrupt PDF: \?{100}$"):
         read_pdf(b"%PDF-", "x", 3)
 
 

@@ -325,7 +325,7 @@ async def test_images_of_every_kind_of_source_come_in_order(tmp_path: Path) -> N
         ("http://127.0.0.1/", "does not fetch images from 127.0.0.1"),
         ("https://example.com/a.png", r"does not fetch images from example\.com"),
         ("data:image/png;base64,AAAA", "must be an image in one of the formats"),
-        (data_url(png()[:45]), "is damaged|must be an image"),
+        (data_url(png()[:45]), "is corrupt|must be an image"),
         (data_url(png(200, 200)), "must have at most 10000 pixels"),
         (data_url(b"x" * 6000), "must be at most 5000 bytes"),
     ],
@@ -405,7 +405,7 @@ async def test_damaged_image_returns_its_memory() -> None:
     noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
     loader = ImageLoader(MediaConfig())
     whole = encode(pillow.fromarray(noise), "PNG")
-    with pytest.raises(InvalidField, match="is damaged"):
+    with pytest.raises(InvalidField, match="is corrupt"):
         await load(loader, data_url(whole[: len(whole) // 2]))
     await nothing_used(loader)
 

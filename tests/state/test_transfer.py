@@ -20,7 +20,7 @@ from fastovms.parts.state_transfer import (
     RowTarget,
     TableRows,
     copy_rows,
-    damaged_rows,
+    corrupt_rows,
     export,
     open_place,
     rows_in_file,
@@ -95,18 +95,18 @@ HEADER = b'{"format":"fastovms-state","version":4,"num_rows":104}\n'
             "has the format 3, not 4: convert it with fastovms 0.2",
         ),
         (0, [b'{"format":"fastovms-state"}\n'], "format None, not 4"),
-        (0, [HEADER.replace(b"104", b'"x"')], "is damaged"),
-        (0, [HEADER.replace(b"num_rows", b"rows")], "is damaged"),
+        (0, [HEADER.replace(b"104", b'"x"')], "is corrupt"),
+        (0, [HEADER.replace(b"num_rows", b"rows")], "is corrupt"),
         (-1, [], "was cut off"),
         (1, [b""], "was cut off"),
-        (1, [b'["objects",1]\n'], "is damaged"),
-        (1, [b'["other",1]\n'], "is damaged"),
-        (1, [b"7\n"], "is damaged"),
-        (1, [b"[]\n"], "is damaged"),
-        (103, [b'["events",{"a":1},0,"gA=="]\n'], "is damaged"),
-        (103, [b'["events",true,0,"gA=="]\n'], "is damaged"),
-        (103, [b'["events",9223372036854775808,0,""]\n'], "is damaged"),
-        (103, [b'["events",1,0,7]\n'], "is damaged"),
+        (1, [b'["objects",1]\n'], "is corrupt"),
+        (1, [b'["other",1]\n'], "is corrupt"),
+        (1, [b"7\n"], "is corrupt"),
+        (1, [b"[]\n"], "is corrupt"),
+        (103, [b'["events",{"a":1},0,"gA=="]\n'], "is corrupt"),
+        (103, [b'["events",true,0,"gA=="]\n'], "is corrupt"),
+        (103, [b'["events",9223372036854775808,0,""]\n'], "is corrupt"),
+        (103, [b'["events",1,0,7]\n'], "is corrupt"),
     ],
 )
 def test_invalid_export_is_refused(tmp_path, first: int, lines: list[bytes], message: str) -> None:
@@ -190,13 +190,13 @@ def test_rows_with_wrong_checksums_are_listed(make_database):
     database = make_database()
     add(database, "a")
     with rows_of(database) as rows:
-        assert list(damaged_rows(rows, lambda count: None)) == []
+        assert list(corrupt_rows(rows, lambda count: None)) == []
     with database.transaction() as tables:
         tables.execute("UPDATE objects SET body = ?", (b"other",))
         [key] = tables.execute("SELECT key FROM objects").fetchone()
     with rows_of(database) as rows:
-        faults = list(damaged_rows(rows, lambda count: None))
-    assert faults == [f"objects, object {key}: body is damaged"]
+        faults = list(corrupt_rows(rows, lambda count: None))
+    assert faults == [f"objects, object {key}: body is corrupt"]
 
 
 def test_unusable_files_are_refused(make_sqlite, tmp_path):

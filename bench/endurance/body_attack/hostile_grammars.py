@@ -67,7 +67,7 @@ class HostileGrammars:
         [(kind, source)] = rng.choices(_KINDS, weights=_WEIGHTS)
         text = source(rng)
         if rng.random() < 0.15:
-            text = _damaged(text, rng)
+            text = _corrupt(text, rng)
         if kind is GrammarKind.CALLS:
             return Grammar(kind, "", tree=_call(rng, text))
         return Grammar(kind, text, tree=_tree(rng) if rng.random() < 0.1 else None)
@@ -336,7 +336,7 @@ def _structural_tag(rng: Random) -> str:
     return f'{{"type":"triggered_tags","triggers":["<f"],"tags":[{tag}]}}'
 
 
-def _damaged(text: str, rng: Random) -> str:
+def _corrupt(text: str, rng: Random) -> str:
     """Text that has lost, doubled or exchanged something."""
     for _ in range(rng.randrange(1, 4)):
         if not text:

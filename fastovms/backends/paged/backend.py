@@ -208,7 +208,7 @@ class BackendExtension:
         """Called before the engine's thread starts."""
 
     def wrap(self, engine: SteppedEngine) -> SteppedEngine:
-        """Returns the engine to step in place of `engine`."""
+        """Returns the engine to step instead of `engine`."""
         return engine
 
     def hold(self, request: GenerationRequest) -> Callable[[], None] | None:

@@ -1,4 +1,4 @@
-"""Runs processes that prepare what makes a model faster, beside the requests."""
+"""Runs processes that prepare faster code for a model while it serves requests."""
 
 from __future__ import annotations
 

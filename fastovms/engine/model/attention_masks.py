@@ -238,7 +238,7 @@ def _empty_past(position: int, shape: ov.PartialShape) -> Floats:
 
 
 def _compile(outputs: Sequence[Any]) -> ov.CompiledModel:
-    """Compiles the part of the graph that the outputs depend on, with inputs in place of state
+    """Compiles the part of the graph that the outputs depend on, with inputs instead of state
     reads. Changes the original model."""
     parameters: list[Node] = []
     nodes = (output.get_node() for output in outputs)

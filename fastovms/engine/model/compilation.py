@@ -403,7 +403,7 @@ def why_no_kernels(files: ExportedModel, config: EngineConfig) -> str | None:
     if not is_cpu(files.device):
         return f"the model runs on {files.device}"
     if files.choices[0].is_batch_invariant:
-        return "with --precision exact a text depends on nothing that is computed beside it"
+        return "with --precision exact a text does not depend on other requests of the step"
     if files.graph.has_states:
         return "the model has states besides attention, which they do not support"
     if files.weights_size <= EXACT_WEIGHTS_SIZE:

@@ -175,7 +175,7 @@ class Runner(Protocol):
         """Returns the hidden states of the last step; see `Model.hidden_states`."""
 
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
-        """Sets what inputs have beside those of a step: the cache."""
+        """Sets the inputs other than those of a step: the cache."""
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         """Returns logits; see `Model.infer`."""
@@ -183,7 +183,7 @@ class Runner(Protocol):
 
 RunnerFactory = Callable[[], Runner]
 PackedAdapters = Mapping[int, Any]
-"""The weights of adapters in the form of `kernels.low_rank`, by their numbers."""
+"""The weights of adapters in the format of `kernels.low_rank`, by their numbers."""
 
 AdaptedRunnerFactory = Callable[[Callable[[], PackedAdapters]], Runner]
 """Makes a runner of steps with adapters of a function that returns those that are loaded."""
@@ -237,7 +237,7 @@ class StepRunner:
         self._has_hidden_states = HIDDEN_STATES in names
 
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
-        """Sets what inputs have beside those of a step: the cache."""
+        """Sets the inputs other than those of a step: the cache."""
         for name, tensor in tensors.items():
             self._request.set_tensor(name, tensor)
 

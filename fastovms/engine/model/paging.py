@@ -228,7 +228,7 @@ _Names = frozenset[str]
 _FOREIGN: Final[tuple[tuple[Callable[[_Names], bool], str], ...]] = (
     (
         lambda names: "inputs_embeds" in names,
-        "it takes embeddings in place of tokens, as the language part of a vision model does",
+        "it takes embeddings instead of tokens, as the language part of a vision model does",
     ),
     (
         lambda names: bool(names & {"decoder_input_ids", "encoder_hidden_states"}),
@@ -236,7 +236,7 @@ _FOREIGN: Final[tuple[tuple[Callable[[_Names], bool], str], ...]] = (
     ),
     (
         lambda names: bool(names & {"pixel_values", "input_features", "input_values"}),
-        "it takes images or sound in place of tokens",
+        "it takes images or sound instead of tokens",
     ),
     (
         lambda names: "token_type_ids" in names and "beam_idx" not in names,

@@ -97,7 +97,7 @@ class AdapterFiles:
 def read_adapter(
     directory: Path, shapes: Mapping[str, MatrixShape], *, max_rank: int
 ) -> AdapterFiles:
-    """Reads and checks an adapter. Raises ConfigurationError if a file is missing or damaged, the
+    """Reads and checks an adapter. Raises ConfigurationError if a file is missing or corrupt, the
     adapter is one of another model or of a variant that is not served, or its rank is too high. The
     message names the adapter's directory.
 
@@ -133,7 +133,7 @@ def _read(directory: Path, shapes: Mapping[str, MatrixShape], max_rank: int) -> 
         _check_shapes(module, down, up, shapes, directory, max_rank)
     content = np.fromfile(weights_path, np.uint8)
     if len(content) != max(tensor.end for tensor in tensors):
-        raise _damaged(weights_path, "the file has changed since its header was read")
+        raise _corrupt(weights_path, "the file has changed since its header was read")
     digest = hashlib.sha256(config_path.read_bytes())
     digest.update(content.data)
     weights = {
@@ -234,23 +234,23 @@ def _read_header(path: Path) -> list[_Tensor]:
         head = file.read(8)
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
         if not 2 <= length <= min(size - 8, _MAX_HEADER):
-            raise _damaged(path, "the length of its header is impossible")
+            raise _corrupt(path, "the length of its header is impossible")
         text = file.read(length)
     try:
         header = json.loads(text)
     except (ValueError, RecursionError):
-        raise _damaged(path, "the header is not JSON") from None
+        raise _corrupt(path, "the header is not JSON") from None
     if not isinstance(header, dict):
-        raise _damaged(path, "the header is not a JSON object")
+        raise _corrupt(path, "the header is not a JSON object")
     header.pop("__metadata__", None)
     tensors = [_read_entry(name, entry, 8 + length, path) for name, entry in header.items()]
     end = 8 + length
     for tensor in sorted(tensors, key=lambda tensor: tensor.begin):
         if tensor.begin != end:
-            raise _damaged(path, f"{tensor.name} does not follow the tensor before it")
+            raise _corrupt(path, f"{tensor.name} does not follow the tensor before it")
         end = tensor.end
     if end != size:
-        raise _damaged(path, f"the file has {size} bytes, but the tensors end at {end}")
+        raise _corrupt(path, f"the file has {size} bytes, but the tensors end at {end}")
     return tensors
 
 
@@ -258,7 +258,7 @@ def _read_entry(name: str, entry: object, start: int, path: Path) -> _Tensor:
     members: dict[str, Any] = entry if isinstance(entry, dict) else {}
     dtype, shape, offsets = (members.get(key) for key in ("dtype", "shape", "data_offsets"))
     if len(name) > _MAX_NAME or not name.isprintable():
-        raise _damaged(
+        raise _corrupt(
             path, f"a name must be at most {_MAX_NAME} printable characters, not {show(name)}"
         )
     if not isinstance(dtype, str) or dtype not in _DTYPES:
@@ -271,7 +271,7 @@ def _read_entry(name: str, entry: object, start: int, path: Path) -> _Tensor:
         )
     begin, end = places
     if end - begin != math.prod(sizes) * _DTYPES[dtype].itemsize:
-        raise _damaged(path, f"{name} has {end - begin} bytes, not those of its shape {shape}")
+        raise _corrupt(path, f"{name} has {end - begin} bytes, not those of its shape {shape}")
     return _Tensor(name, _DTYPES[dtype], sizes, start + begin, start + end)
 
 
@@ -284,8 +284,8 @@ def _sizes(value: object) -> tuple[int, int] | None:
     return (first, second) if is_size else None
 
 
-def _damaged(path: Path, fault: str) -> ConfigurationError:
-    return ConfigurationError(f"{path} is damaged: {fault}")
+def _corrupt(path: Path, fault: str) -> ConfigurationError:
+    return ConfigurationError(f"{path} is corrupt: {fault}")
 
 
 def _pair(tensors: list[_Tensor], path: Path) -> dict[str, tuple[_Tensor, _Tensor]]:
@@ -347,5 +347,5 @@ def _floats(content: NDArray[np.uint8], tensor: _Tensor, path: Path) -> Floats:
     else:
         numbers[:] = found
     if not np.abs(numbers).max() <= _MOST:  # which NaN is not, either
-        raise _damaged(path, f"{tensor.name} has numbers that are not finite, or beyond {_MOST:g}")
+        raise _corrupt(path, f"{tensor.name} has numbers that are not finite, or beyond {_MOST:g}")
     return numbers

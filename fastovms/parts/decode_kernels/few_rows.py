@@ -304,8 +304,8 @@ def gains(
         before_each: is called before each round.
 
     Returns:
-        Only the numbers that are clearly faster. Raises NotMeasured if the time was too short to
-        tell.
+        Only the numbers that are clearly faster. Raises NotMeasured if the time was too short for a
+        result.
     """
     found: dict[int, float] = {}
     for num_tokens in _MEASURED:

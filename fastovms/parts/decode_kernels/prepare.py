@@ -1,6 +1,6 @@
 """Prepares kernels of our own for steps of few rows of a model that is being served already.
 
-At the first start of a model, a process beside the server packs the weights and checks what the
+At the first start of a model, a separate process packs the weights and checks what the
 kernels compute with them. The server maps the weights, measures, and switches over between two
 steps. The cache keeps the result: later starts use the kernels from the first step on.
 """
@@ -119,7 +119,7 @@ class Prepared(NamedTuple):
 
 
 class _KernelsNotCompiledError(Exception):
-    """The kernels are to be compiled beside the server first."""
+    """The kernels are to be compiled in a separate process first."""
 
 
 class _ModelUnloadedError(Exception):
@@ -132,7 +132,7 @@ class _KernelsRejectedError(Exception):
 
 class DecodeKernels(BackendExtension):
     """Has steps of few rows computed by the kernels that are correct and faster: from the start on
-    where this is known, otherwise after a preparation beside the server. Logs the result in one
+    where this is known, otherwise after a preparation in a separate process. Logs the result in one
     line.
 
     Args:
@@ -409,7 +409,7 @@ def read_kept(
     has_adapters: bool,
 ) -> CachedKernels | None:
     """Returns the result of an earlier start, with whole steps over mapped weights, which takes
-    about a second; None = there is no result, or it was damaged and is deleted."""
+    about a second; None = there is no result, or it was corrupt and is deleted."""
     measured, entry = cache.find(_MEASURED, key), cache.find(PACKED, key)
     if measured is None or entry is None:
         return None
@@ -430,7 +430,7 @@ def read_kept(
         return _read_whole_steps(kept, paged, device, precisions, has_adapters)
     except _KernelsNotCompiledError:
         return None
-    except (ValueError, KeyError, TypeError) as error:  # it is damaged
+    except (ValueError, KeyError, TypeError) as error:  # it is corrupt
         logger.warning("decode kernels: %s", reason_of(error))
         cache.discard(entry)
         return None
@@ -443,7 +443,7 @@ def _read_whole_steps(
     found: CachedKernels, paged: PagedGraph, device: str, precisions: Precisions, has_adapters: bool
 ) -> CachedKernels:
     """Adds whole steps to a result. Raises ValueError, KeyError or TypeError if the files are
-    damaged; _KernelsNotCompiledError; Exception as `compile_kernels` does."""
+    corrupt; _KernelsNotCompiledError; Exception as `compile_kernels` does."""
     from fastovms.engine.kernels.assembler import WeightStore
     from fastovms.engine.kernels.compiler import compile_kernels, compiled_mark
     from fastovms.engine.kernels.whole_steps import CacheShape

@@ -1,4 +1,4 @@
-"""The process that packs and checks the kernels' weights of a model beside the server."""
+"""The process that packs and checks the kernels' weights of a model outside the server."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def check_directories(facts: InstallationFacts) -> Iterator[Finding]:
             yield Finding(
                 Level.NOTE,
                 topic,
-                "there is none: every start compiles and measures anew",
+                "there is none: every start compiles and measures again",
                 directory.flag,
             )
             continue
@@ -605,7 +605,7 @@ def examine(
         findings.append(Finding(Level.PROBLEM, "model", " ".join(str(error).split())))
     else:
         if model is None:
-            text = f"{source.location} is not here: the first start pulls it from the hub"
+            text = f"{source.location} is not here: the first start downloads it from the hub"
             advice = f"fastovms pull {source.location}"
             findings.append(Finding(Level.NOTE, "model", text, advice))
         elif isinstance(model, EncoderFacts):

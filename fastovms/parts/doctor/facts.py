@@ -114,7 +114,7 @@ def read_machine(root: Path = Path("/")) -> MachineFacts:
 def _text(file: Path) -> str:
     try:
         return file.read_text().strip()
-    except OSError:  # this kernel does not tell
+    except OSError:  # this kernel does not report it
         return ""
 
 
@@ -519,7 +519,7 @@ def _run(files: ExportedModel, engine: EngineConfig, cache: DiskCache, *, runs: 
     kernels = f"not used: {why_not}"
     if why_not is None:
         decode_kernels = DecodeKernels(model, cache, max_model_len=files.max_model_len)
-        kernels = "not known: a server finds it out beside the first requests for this model"
+        kernels = "not known: a server finds it out during the first requests for this model"
         if decode_kernels.restore():
             kernels = decode_kernels.status
     seconds = None

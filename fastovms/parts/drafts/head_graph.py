@@ -118,7 +118,7 @@ def _check_inputs(head: ov.Model) -> None:
     names = {name for port in head.inputs for name in port.get_names()}
     if "inputs_embeds" in names:
         raise _UnsuitableHead(
-            "the head takes embeddings in place of tokens, as heads of vision models do"
+            "the head takes embeddings instead of tokens, as heads of vision models do"
         )
     for name in ("input_ids", HIDDEN_STATES):
         if name not in names:

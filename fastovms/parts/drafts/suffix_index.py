@@ -169,7 +169,7 @@ class SuffixIndex:
     It also counts how often guesses are correct, per text and per space, by the length of the match
     and by how many matches agree.
 
-    As in SuffixDecoding (arXiv 2411.04975), with a bounded ring in place of suffix trees.
+    As in SuffixDecoding (arXiv 2411.04975), with a bounded ring instead of suffix trees.
     """
 
     def __init__(self, num_entries: int, functions: SuffixFunctions | None = None) -> None:

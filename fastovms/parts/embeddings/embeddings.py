@@ -174,7 +174,7 @@ BeginSpan = Callable[[], GenerationSpan | None]
 
 
 class EncodingCall:
-    """One request's use of an encoder model, from when the model is loaded.
+    """One request's use of an embedding model or reranker, from when the model is loaded.
 
     Attributes:
         client: the sender; clients take turns.

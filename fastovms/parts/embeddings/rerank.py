@@ -695,7 +695,7 @@ _EMBEDDINGS: Final = Operation(
     examples="embeddings",
 )
 _RERANK: Final = Operation(
-    "Sorts documents by how well they answer a query, in Cohere's form.",
+    "Sorts documents by how well they answer a query, in Cohere's format.",
     RerankAnswer,
     "Embeddings",
     body=RerankRequest,
@@ -703,7 +703,7 @@ _RERANK: Final = Operation(
     examples="rerank",
 )
 _SCORE: Final = Operation(
-    "Scores how well texts go together, one with many or each with another, in vLLM's form.",
+    "Scores how well texts go together, one with many or each with another, in vLLM's format.",
     ScoreList,
     "Embeddings",
     body=ScoreRequest,

@@ -127,7 +127,7 @@ def _set_assistance(
 
 
 def structured_output(grammar: Grammar) -> genai.StructuredOutputConfig:
-    """Returns a grammar in the pipeline's form. Raises AttributeError, KeyError, TypeError,
+    """Returns a grammar in the pipeline's format. Raises AttributeError, KeyError, TypeError,
     ValueError if the source does not match its kind."""
     config = genai.StructuredOutputConfig()
     if grammar.tree is not None or grammar.kind not in _MEMBERS:

@@ -57,9 +57,9 @@ def structural_tag(grammar: Grammar, *, write_json: WriteJson = rules_of_json) -
     grammar is malformed.
 
     Structural tags are the only form in which OpenVINO GenAI takes trees. They have no empty text,
-    no repetition, and no text that must differ from an expression. So repetitions are written out
-    and end after `MAX_REPEATS`. Text that must not be taken for markup is any text up to the tag
-    after it; other such text is refused.
+    no repetition, and no text that must differ from a regular expression. So repetitions are
+    written out and end after `MAX_REPEATS`. Text that must not be taken for markup is any text up
+    to the tag after it; other such text is refused.
     """
     found = _format(grammar.tree or tree.Answer(), grammar, write_json)
     return json.dumps({"type": "structural_tag", "format": found})
@@ -144,7 +144,7 @@ def _format(node: Node, grammar: Grammar, write_json: WriteJson) -> Format:
         case tree.Regex(pattern, (), ()):
             return _regex(pattern)
         case tree.Regex():
-            raise UnsupportedGrammarPart("text that is not to match an expression")
+            raise UnsupportedGrammarPart("text that is not to match a regular expression")
         case tree.OtherText(begins, tags):
             return _text_without([*begins, *tags])
         case tree.TextBefore(tag, tree.Regex(pattern, (), _), gap):
@@ -152,7 +152,7 @@ def _format(node: Node, grammar: Grammar, write_json: WriteJson) -> Format:
             body = [_until(gap + tag)] if is_any else [_regex(pattern), _const(gap + tag)]
             return _joined(body)
         case tree.TextBefore():
-            raise UnsupportedGrammarPart("text that is to match several expressions")
+            raise UnsupportedGrammarPart("text that is to match several regular expressions")
         case tree.Json(schema):
             return write_json(json.loads(schema), True)
         case tree.Answer():

@@ -341,7 +341,7 @@ class TrialLanes:
             self._start_lane(0)
 
     async def run(self, grammar: Grammar, client: str) -> Grammar:
-        """Tries a grammar and returns it in the backend's form once it has passed. Raises
+        """Tries a grammar and returns it in the backend's format once it has passed. Raises
         Overloaded if too many wait, or this one has waited for too long; RequestError if the
         grammar cannot be used; BackendUnavailable if the lanes are closed or not working. `client`
         is the sender; grammars of one client are tried in order."""
@@ -491,10 +491,10 @@ class PassedGrammars(Protocol):
     """Stores the grammars that have passed their trial. Implementations are thread-safe."""
 
     def find(self, grammar: Grammar) -> Grammar | None:
-        """Returns the grammar in the backend's form, if it is stored."""
+        """Returns the grammar in the backend's format, if it is stored."""
 
     def keep(self, grammar: Grammar, verdict: Verdict) -> Grammar:
-        """Stores a grammar that has passed, and returns it in the backend's form. Raises
+        """Stores a grammar that has passed, and returns it in the backend's format. Raises
         UnusableGrammar."""
 
 
@@ -558,10 +558,10 @@ class _Lane:
             trial.warm_up()
 
     def attempt(self, grammar: Grammar, *, is_last: bool) -> Grammar:
-        """Tries a grammar, and returns it in the backend's form. Raises TrialTimeout if the grammar
-        needs more time than this lane has, and it is not the last; RequestError if the grammar
-        cannot be used; BackendError if it cannot be tried now. `is_last` says whether this is the
-        lane with the most time."""
+        """Tries a grammar, and returns it in the backend's format. Raises TrialTimeout if the
+        grammar needs more time than this lane has, and it is not the last; RequestError if the
+        grammar cannot be used; BackendError if it cannot be tried now. `is_last` says whether this
+        is the lane with the most time."""
         found = self._passed.find(grammar)  # another request may have tried it
         if found is not None:
             return found

@@ -409,7 +409,7 @@ def bench(url: str, config: LoadConfig, data: DataConfig, report: ReportConfig) 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code_of_signal = runner.run(_run(servers, config, data, report))
     if not all(server.loads for server in servers):
-        print("fastovms: ended before there was anything to tell", file=sys.stderr)
+        print("fastovms: ended before any request was measured", file=sys.stderr)
         return code_of_signal
     has_failures = _write(servers, config, report)
     return code_of_signal or (FAILED if has_failures else 0)

@@ -29,7 +29,7 @@ _SOS: Final = 0xDA
 
 
 def has_too_many_scans(data: bytes) -> bool:
-    """Returns whether a decoder would find more than `MAX_SCANS` in a file, damaged or not."""
+    """Returns whether a decoder would find more than `MAX_SCANS` in a file, corrupt or not."""
     num_scans, at = 0, 0
     # A zero byte follows each 0xFF of coded data, so that the next marker can be searched for.
     while (found := _MARKER.search(data, at)) is not None:
@@ -121,7 +121,7 @@ Decode = Callable[[bytes, str, int, PixelBound, Admit], Image]
 
 def decode_image(data: bytes, name: str, max_pixels: int, bound: PixelBound, admit: Admit) -> Image:
     """Decodes an image to uint8 of shape [height, width, 3]. Raises InvalidField if the image has
-    an unsupported format, is damaged, or has more than `max_pixels`.
+    an unsupported format, is corrupt, or has more than `max_pixels`.
 
     Args:
         name: the request's field with the image.
@@ -184,7 +184,7 @@ class EncodedImage:
 
     def decode(self) -> Image:
         """Decodes and shrinks the pixels, in time proportional to their number; Pillow releases the
-        GIL for most of it. Call it only once. Raises InvalidField if the file is damaged, or needs
+        GIL for most of it. Call it only once. Raises InvalidField if the file is corrupt, or needs
         too much memory."""
         try:
             size = self._image.size
@@ -202,7 +202,7 @@ class EncodedImage:
                 f"{self._name} could not be decoded: it takes too much memory", param=self._name
             ) from error
         except Exception as error:
-            raise InvalidField(f"{self._name} is damaged", param=self._name) from error
+            raise InvalidField(f"{self._name} is corrupt", param=self._name) from error
 
     def _check_size(self) -> int:
         width, height = self._image.size

@@ -51,7 +51,7 @@ class DecoderPool(ProcessPool):
             ) from error
         except (EOFError, ConnectionError) as error:
             raise InvalidField(
-                f"{name} could not be decoded: it takes too much time or memory, or is damaged",
+                f"{name} could not be decoded: it takes too much time or memory, or is corrupt",
                 param=name,
             ) from error
 

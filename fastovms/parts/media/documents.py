@@ -41,7 +41,7 @@ def decode_text(data: bytes, name: str) -> str:
 def read_pdf(data: bytes, name: str, max_pages: int) -> str:
     """Returns the text of a PDF, pages apart by an empty line. Takes seconds, and without bound for
     a document made for that: run it in a process with limits. Raises InvalidField if the document
-    is damaged, encrypted or too long, or has no text."""
+    is corrupt, encrypted or too long, or has no text."""
     # Imported here because only the process that reads documents needs it.
     from pypdf import PdfReader
     from pypdf.errors import DependencyError
@@ -70,14 +70,14 @@ def read_pdf(data: bytes, name: str, max_pages: int) -> str:
         is_encrypted = reader is None or reader.is_encrypted
         reason = "is encrypted" if is_encrypted else "has a form of data that is not supported"
         raise InvalidField(f"{name} {reason}", param=name) from error
-    except Exception as error:  # whatever pypdf makes of a damaged document
+    except Exception as error:  # whatever pypdf makes of a corrupt document
         reason = _encodable(str(error)[:100])
-        raise InvalidField(f"{name} is a damaged PDF: {reason}", param=name) from error
+        raise InvalidField(f"{name} is a corrupt PDF: {reason}", param=name) from error
     if not length:
         raise InvalidField(f"{name} has no text: images of pages are not read", param=name)
     return _encodable("\n\n".join(filter(None, texts))).replace("\0", "")
 
 
 def _encodable(text: str) -> str:
-    """Returns the text without surrogates, which come of damaged documents: nothing takes them."""
+    """Returns the text without surrogates, which come of corrupt documents: nothing takes them."""
     return text.encode(errors="replace").decode()

@@ -120,7 +120,7 @@ def serve(connection: Connection[Any, Any]) -> None:
 
 def _decode(connection: Connection[Any, Any], asked: ImageBytes) -> None:
     """Decodes one image for the parent. Raises InvalidField if the data are not an image, or a
-    damaged or too large one."""
+    corrupt or too large one."""
     data = connection.recv_bytes()
     encoded = EncodedImage(data, asked.name, max_pixels=asked.max_pixels, bound=asked.bound)
     connection.send(HeaderRead(encoded.num_pixels, encoded.num_kept))

@@ -99,7 +99,7 @@ class LocalFiles:
             if not stat.S_ISREG(status.st_mode):
                 raise PermissionError
             if status.st_nlink > 1:
-                # Another link may be outside the directory, and links cannot be told apart.
+                # Another link may be outside the directory, and links cannot be distinguished.
                 raise InvalidField(
                     f"{name}: a file with several hard links is refused: use a copy",
                     param=name,

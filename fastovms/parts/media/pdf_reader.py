@@ -50,7 +50,7 @@ class PdfProcesses(ProcessPool):
                 is_read, text = child.connection.recv()
         except (EOFError, ConnectionError) as error:  # the process has ended at a limit
             raise InvalidField(
-                f"{name} cannot be read: it takes too much time or memory, or is damaged",
+                f"{name} cannot be read: it takes too much time or memory, or is corrupt",
                 param=name,
             ) from error
         if not is_read:

@@ -90,7 +90,7 @@ class AnswerForm:
         are_whole: Sequence[bool],
         num_tokens: int,
     ) -> MessageEnding:
-        """Returns the members that tell why an answer has ended.
+        """Returns the members that say why an answer has ended.
 
         Args:
             stop: the stop string, or the id of the token, that ended the answer.
@@ -643,7 +643,7 @@ def _drop(delta: SampleDelta) -> None:
 
 
 _CREATE: Final = Operation(
-    "Answers messages in Anthropic's form, whole or as a stream; with tools, thinking and "
+    "Answers messages in Anthropic's format, whole or as a stream; with tools, thinking and "
     "structured answers.",
     MessageAnswer,
     "Messages",

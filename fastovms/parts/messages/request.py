@@ -136,7 +136,7 @@ def read_tools(
 
 
 def _function(tool: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Returns a tool as a function in OpenAI's form."""
+    """Returns a tool as a function in OpenAI's format."""
     schema = tool.get("input_schema")
     if not isinstance(schema, dict):
         raise wrong(f"{place}.input_schema", "an object", schema)

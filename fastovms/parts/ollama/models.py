@@ -250,7 +250,7 @@ class OllamaVersion(AnswerSchema):
 
 
 class OllamaStatus(AnswerSchema):
-    """The progress of a pull."""
+    """The progress of a download."""
 
     status: str
 

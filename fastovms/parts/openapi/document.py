@@ -225,7 +225,7 @@ class _Components:
         return _reference("schemas", name)
 
     def refusal(self, status: int, dialect: Dialect) -> Json:
-        """Returns the answer of a status in the form of the dialect."""
+        """Returns the answer of a status in the format of the dialect."""
         name = f"{dialect.name}_{status}"
         if name not in self.responses:
             schema = self.schema(dialect.error_form.kind)

@@ -322,7 +322,7 @@ EXAMPLES: Final[Mapping[str, tuple[Requests, Answer | None]]] = {
         {"A text": {"prompt": "Once upon a time"}},
         {"count": 3, "max_model_len": 1024, "tokens": [1, 403, 378], "token_strs": None},
     ),
-    "tokenize in OVMS's form": (
+    "tokenize in OVMS's format": (
         {"A text": {"text": "Once upon a time"}},
         {"tokens": [1, 403, 378]},
     ),

@@ -1,5 +1,5 @@
 """Puts the page's own modules into one script, and its stylesheets into one: a browser asks for two
-files in place of sixty, six at a time."""
+files instead of sixty, six at a time."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def write_block(path: Path, key: bytes, content: NDArray[np.uint8]) -> int:
 
     The file has a head with a checksum, then the memory of the block. It is written under another
     name and renamed, so that it is complete unless the machine loses power before the kernel has
-    written it to disk (without fsync). A damaged file is found when it is read.
+    written it to disk (without fsync). A corrupt file is found when it is read.
     """
     unsigned = _HEAD.pack(_MAGIC, key, content.nbytes, 0)
     head = _HEAD.pack(_MAGIC, key, content.nbytes, zlib.crc32(content.data, zlib.crc32(unsigned)))
@@ -515,7 +515,7 @@ class BlockDirectory:
 
 
 def _read_written(path: Path) -> DailyWrites:
-    """Returns the stored number of bytes written; zero if the file is damaged or missing."""
+    """Returns the stored number of bytes written; zero if the file is corrupt or missing."""
     try:
         content = json.loads(read_file(path))
         return DailyWrites(int(content["day"]), int(content["num_bytes"]))

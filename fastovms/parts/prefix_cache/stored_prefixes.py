@@ -144,7 +144,7 @@ class ModelBlocks:
 
 
 MIN_LEARNED_TOKENS: Final = 64
-"""Steps with fewer tokens of prompts tell little of what such tokens cost."""
+"""Steps with fewer prompt tokens are no reliable measure of the cost of a prompt token."""
 
 _MEMORY: Final = 9
 """How many times are remembered. Their median counts: a machine with neighbours has outliers."""
@@ -492,7 +492,7 @@ class PrefixRestorer:
                 size = self._stored.read(key, position)
                 num_bytes += size
                 if size == 0:
-                    self._stats.num_damaged += 1
+                    self._stats.num_corrupt += 1
                     break
                 restoration.fill_next(self._stored.put_read)
         finally:

@@ -166,7 +166,7 @@ def replicas_for_queues(context: Any) -> tuple[float, dict[str, Any]]:
     """Returns the number of replicas at which each has `target_ongoing_requests`, and an empty
     state.
 
-    It is Ray's own rule with the servers' counts in place of Ray's: one request may have several
+    It is Ray's own rule with the servers' counts instead of Ray's: one request may have several
     sequences, and background responses run after their request. Requests that Ray has not assigned
     yet count too. Ray applies bounds, delays and factors to the result. `context` is a
     `ray.serve.config.AutoscalingContext`.

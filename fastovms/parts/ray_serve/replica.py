@@ -189,7 +189,7 @@ async def _send_body(send: Send, piece: bytes, *, more: bool) -> None:
 
 
 async def _send_unavailable(send: Send) -> None:
-    """Answers in OpenAI's form that the server is not available."""
+    """Answers in OpenAI's format that the server is not available."""
     message = "The replica that got this request has ended; another will answer it."
     fields = {"message": message, "type": "server_error", "param": None, "code": None}
     body = orjson.dumps({"error": fields})

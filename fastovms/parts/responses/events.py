@@ -201,7 +201,7 @@ def unpack_outputs(data: bytes) -> Sequence[GenerationOutput]:
     try:
         return [_to_output(output) for output in _decode(zlib.decompress(data))]
     except (zlib.error, msgspec.MsgspecError) as error:
-        raise ValueError("the stored output of the model is damaged") from error
+        raise ValueError("the stored output of the model is corrupt") from error
 
 
 def _kept(output: GenerationOutput) -> _Output:

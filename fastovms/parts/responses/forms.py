@@ -31,7 +31,7 @@ _KINDS: Final = (*_MEMBERS, *CLIENT_TOOLS, *COMPUTERS)
 
 
 def echoed_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the tools in OpenAI's form. Ignored tools are left out."""
+    """Returns the tools in OpenAI's format. Ignored tools are left out."""
     return [
         _namespace(tool) if tool["type"] == "namespace" else _tool(tool)
         for tool in tools
@@ -40,7 +40,7 @@ def echoed_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def echoed_choice(choice: str | Mapping[str, Any] | None) -> object:
-    """Returns the tool choice in OpenAI's form."""
+    """Returns the tool choice in OpenAI's format."""
     if choice is None or isinstance(choice, str):
         return choice or "auto"
     if choice.get("type") != "allowed_tools":

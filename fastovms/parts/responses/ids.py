@@ -60,6 +60,6 @@ def numbered_ids(key: str) -> Callable[[], str]:
 
 
 def item_ids(new_id: Callable[[], str], dialect: Dialect) -> NewId:
-    """Returns a function that makes ids of items in the dialect's form."""
+    """Returns a function that makes ids of items in the dialect's format."""
     separator = dialect.responses.id_separator
     return lambda prefix: f"{prefix}{separator}{new_id()}"

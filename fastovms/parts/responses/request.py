@@ -189,7 +189,7 @@ class ResponseFields:
         store: whether the response can be retrieved later.
         truncates: whether the oldest items are dropped if they do not fit into the context.
         text: `text` as echoed in the response.
-        response_format: what `text.format` asks for, in the form of chats; None = anything.
+        response_format: what `text.format` asks for, in the format of chats; None = anything.
         reasoning: `reasoning` as echoed in the response.
         logprobs: the number of log probabilities reported for each token of the text; None = none.
         seals_reasoning: whether reasoning is written as `encrypted_content` too.

@@ -121,7 +121,7 @@ class Unstored:
         return self._items if id and id == self._id else None
 
     def keep(self, id: str, items: Sequence[StoredItem]) -> None:
-        """Keeps a response in place of the one before, unless it is too large."""
+        """Keeps a response instead of the one before, unless it is too large."""
         self.clear()
         size = sum(len(item.body) + _ITEM_BYTES for item in items)
         if size > self._socket.config.largest_body or not self._socket.take(size):
@@ -408,13 +408,13 @@ _KINDS: Final = {429: "rate_limit_error", 500: "server_error", 503: "server_erro
 def _error(
     status: int, message: str, *, code: str | None = None, param: str | None = None
 ) -> Mapping[str, Any]:
-    """Returns an error object in OpenAI's form."""
+    """Returns an error object in OpenAI's format."""
     kind = _KINDS.get(status, "invalid_request_error")
     return {"type": kind, "code": code, "message": message, "param": param}
 
 
 def _error_of(response: Response) -> Mapping[str, Any]:
-    """Returns the error object of an answer, in OpenAI's form in every dialect."""
+    """Returns the error object of an answer, in OpenAI's format in every dialect."""
     found = orjson.loads(response.body).get("error")
     return found if isinstance(found, dict) else _error(response.status, str(found))
 

@@ -66,7 +66,7 @@ def is_available() -> bool:
 
 
 class _Source:
-    """A file for FFmpeg. A seek to an impossible place, which damaged files name, returns an error,
+    """A file for FFmpeg. A seek to an impossible place, which corrupt files name, returns an error,
     because PyAV prints exceptions."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -82,7 +82,7 @@ class _Source:
 
 def decode_audio(source: BinaryIO, target: BinaryIO, max_seconds: int, on_piece: OnPiece) -> int:
     """Decodes the first audio stream of a file, and returns the number of samples. Raises
-    InvalidField if the file has an unsupported format, is damaged or truncated, or too long.
+    InvalidField if the file has an unsupported format, is corrupt or truncated, or too long.
 
     Args:
         source: the encoded file.
@@ -104,7 +104,7 @@ def decode_audio(source: BinaryIO, target: BinaryIO, max_seconds: int, on_piece:
         raise
     except Exception:  # FFmpeg's errors, and those of reading at places that do not exist
         raise InvalidField(
-            f"{AUDIO} is damaged, or not in one of the formats {', '.join(FORMATS.values())}",
+            f"{AUDIO} is corrupt, or not in one of the formats {', '.join(FORMATS.values())}",
             param=AUDIO,
         ) from None
     with container:
@@ -181,7 +181,7 @@ def _write(
 
 
 def _resampled(container: Any, stream: Any) -> Iterator[np.ndarray[Any, np.dtype[np.int16]]]:
-    """Yields the samples of a stream in pieces. Raises InvalidField if the file is damaged."""
+    """Yields the samples of a stream in pieces. Raises InvalidField if the file is corrupt."""
     import av
 
     resampler = av.AudioResampler("s16", "mono", SAMPLE_RATE)
@@ -198,7 +198,7 @@ def _resampled(container: Any, stream: Any) -> Iterator[np.ndarray[Any, np.dtype
     except Exception as error:
         if isinstance(error, EOFError) and num_frames:
             return
-        raise InvalidField(f"{AUDIO} is damaged: {_reason(error)}", param=AUDIO) from None
+        raise InvalidField(f"{AUDIO} is corrupt: {_reason(error)}", param=AUDIO) from None
 
 
 def _reason(error: Exception) -> str:

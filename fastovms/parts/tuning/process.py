@@ -46,7 +46,7 @@ def tune(measurement: Measurement) -> str:
     _, model_dir, config, cache = measurement
     weights_size = (model_dir / "openvino_model.bin").stat().st_size
     if weights_size > available_memory() * _MEMORY_SHARE:
-        return "there is too little memory to measure it beside the server"
+        return "there is too little memory to measure it while the server runs"
     try:
         report = measure_all(model_dir, config, cache, memory_speed=MemorySpeed())
     except ConfigurationError as error:

@@ -29,7 +29,7 @@ _LOCK_TIMEOUT: Final = 5.0
 
 
 class StateConnection(sqlite3.Connection):
-    """A connection that reports damaged files always as `sqlite3.DatabaseError`.
+    """A connection that reports corrupt files always as `sqlite3.DatabaseError`.
 
     SQLite's message may quote text that is not UTF-8; Python (3.11 to 3.14) then raises
     UnicodeDecodeError instead of SQLite's error.
@@ -142,7 +142,7 @@ class Database(SqlDatabase[Tables]):
 
     Args:
         on_close: called when the file is no longer used.
-        on_damage: called once, when the file turns out to be damaged, with SQLite's message.
+        on_damage: called once, when the file turns out to be corrupt, with SQLite's message.
 
     Attributes:
         is_on_disk: whether the data survive the process.
@@ -182,7 +182,7 @@ class Database(SqlDatabase[Tables]):
         execute = self._connection.execute
         yield from (text for (text,) in execute("PRAGMA integrity_check") if text != "ok")
         for row in execute("PRAGMA foreign_key_check"):
-            yield f"a row of {row[0]} is nobody's"
+            yield f"a row of {row[0]} belongs to no object"
         yield from super().faults()
 
     @contextmanager

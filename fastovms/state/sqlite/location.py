@@ -105,7 +105,7 @@ STATE_FILE: Final = "state.db"
 _DAMAGED: Final = ".damaged"
 
 _NO_FILE: Final = (errno.ELOOP, errno.EINVAL)
-"""Errors of `system.disk` about a link or a pipe in place of a file."""
+"""Errors of `system.disk` about a link or a pipe instead of a file."""
 
 _WRONG_CHOICES: Final = (
     errno.EEXIST,
@@ -173,7 +173,7 @@ def open_directory(
 
     Args:
         sets_aside: whether a file that is not a database is renamed and replaced, so that the
-            server can start after a disk failure. A file that is found to be damaged later is
+            server can start after a disk failure. A file that is found to be corrupt later is
             renamed too, and the next start creates a new one.
     """
     path = directory / STATE_FILE

@@ -70,7 +70,7 @@ def _read_deepseek_call(scan: Scanner, out: PieceCollector, opening: str) -> Inc
             return False
         if end != "\n":
             scan.put_back(end)
-        # In V3.1's form a function may itself be called `function`.
+        # In V3.1's format a function may itself be called `function`.
         name = "".join(pieces).strip() or name
     yield from scan.space()
     fence = yield from _take_fence(scan)

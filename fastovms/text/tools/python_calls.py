@@ -164,7 +164,7 @@ def arguments(tool: Tool, argument: Argument, *, separator: str, end: str, name:
 
     Args:
         end: the text after an argument's name.
-        name: an expression of the names of undeclared arguments.
+        name: a regular expression of the names of undeclared arguments.
     """
     found = tool.enforced_parameters()
     items = [(argument(parameter, None), parameter.is_required) for parameter in found.values()]

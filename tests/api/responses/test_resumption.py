@@ -324,7 +324,7 @@ async def restored(
         (lambda found: found._replace(job=b"{}"), "written by another version of the server"),
         (
             lambda found: found._replace(packs=[found.packs[0]._replace(outputs=b"other")]),
-            "the stored output of the model is damaged",
+            "the stored output of the model is corrupt",
         ),
         (
             lambda found: found._replace(packs=[EventPack(3, found.packs[0].data, None)]),

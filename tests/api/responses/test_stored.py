@@ -421,7 +421,7 @@ def test_packed_outputs_are_unpacked_unchanged(outputs):
     ids=["nothing", "other", "cut", "texts for tokens"],
 )
 def test_damaged_outputs_are_refused(data):
-    with pytest.raises(ValueError, match="the stored output of the model is damaged"):
+    with pytest.raises(ValueError, match="the stored output of the model is corrupt"):
         unpack_outputs(data)
 
 

@@ -200,7 +200,7 @@ WIDE = {"config": {"target_hidden_size": 64}}
         ),
         (
             rewritten(lambda model: model.input("input_ids").set_names({"inputs_embeds"})),
-            "the head takes embeddings in place of tokens",
+            "the head takes embeddings instead of tokens",
         ),
         (
             rewritten(lambda model: model.output("logits").set_names({"other"})),

@@ -61,7 +61,7 @@ def test_there_must_be_room_beside_the_server(
 ) -> None:
     monkeypatch.setattr(tuning_process, "available_memory", lambda: 1000)
     found = tune(Measurement("m", model_dir, EngineConfig(), DiskCache(None)))
-    assert found == "there is too little memory to measure it beside the server"
+    assert found == "there is too little memory to measure it while the server runs"
 
 
 STOPPED = """

@@ -336,7 +336,7 @@ def with_input(name: str) -> ov.Model:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: stateless("inputs_embeds"), "it takes embeddings in place of tokens"),
+        (lambda: stateless("inputs_embeds"), "it takes embeddings instead of tokens"),
         (
             lambda: stateless("decoder_input_ids", "encoder_hidden_states"),
             "it is part of an encoder-decoder model",

@@ -26,8 +26,8 @@ _FRACTION = '("." [0-9]+)?'
 
 
 def integers(low: float | None, high: float | None) -> str | None:
-    """Returns an expression of the integers from `low` to `high`, None = no bound. Returns None if
-    there are no such integers."""
+    """Returns a regular expression of the integers from `low` to `high`, None = no bound. Returns
+    None if there are no such integers."""
     least = None if low is None else math.ceil(low)
     most = None if high is None else math.floor(high)
     if least is None and most is None:
@@ -48,9 +48,9 @@ def integers(low: float | None, high: float | None) -> str | None:
 def numbers(
     low: float | None, high: float | None, *, has_low: bool = True, has_high: bool = True
 ) -> str | None:
-    """Returns an expression of the numbers from `low` to `high`. `has_low` and `has_high` say
-    whether the bounds are included. As for llguidance, the expressions have no exponent, and no
-    zeros at the end of a fraction that equals a bound."""
+    """Returns a regular expression of the numbers from `low` to `high`. `has_low` and `has_high`
+    say whether the bounds are included. As for llguidance, the regular expressions have no
+    exponent, and no zeros at the end of a fraction that equals a bound."""
     if low is None and high is None:
         return '"-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [-+]? [0-9]+)?'
     if low is not None and high is not None:
@@ -83,7 +83,7 @@ def _text(number: float) -> str:
 
 
 def _whole(low: int, high: int | None) -> str:
-    """Returns an expression of the integers from `low`, which is not negative, to `high`."""
+    """Returns a regular expression of the integers from `low`, which is not negative, to `high`."""
     if high is None:
         length = len(str(low))
         more = f"[1-9] [0-9]{{{length},}}"
@@ -97,7 +97,7 @@ def _whole(low: int, high: int | None) -> str:
 
 
 def _digits(low: str, high: str) -> str:
-    """Returns an expression of the digit strings from `low` to `high`, which have the same
+    """Returns a regular expression of the digit strings from `low` to `high`, which have the same
     length."""
     if low == high:
         return f'"{low}"' if low else '""'
@@ -118,7 +118,7 @@ def _digits(low: str, high: str) -> str:
 
 
 def _positive(low: float, high: float | None, has_low: bool, has_high: bool) -> str:
-    """Returns an expression of the numbers between two that are not negative."""
+    """Returns a regular expression of the numbers between two that are not negative."""
     whole, _, fraction = _text(low).partition(".")
     if high is None:
         more = _whole(int(whole) + 1, None)
@@ -140,8 +140,8 @@ def _positive(low: float, high: float | None, has_low: bool, has_high: bool) -> 
 
 
 def _from(fraction: str, has_it: bool) -> str:
-    """Returns an expression of a decimal point and digits, or nothing, with at least the value of
-    `fraction` (more than it if not `has_it`)."""
+    """Returns a regular expression of a decimal point and digits, or nothing, with at least the
+    value of `fraction` (more than it if not `has_it`)."""
     if fraction:
         return f'"." ({_at_least(fraction, has_it)})'
     return _FRACTION if has_it else f'"." ({_at_least("", False)})'
@@ -183,8 +183,8 @@ def _between(low: str, high: str, has_low: bool, has_high: bool) -> str:
 
 
 AddRule = Callable[[str, Callable[[], str]], str]
-"""Adds a rule of a name, if there is none yet, with the expression that the function returns;
-returns the name."""
+"""Adds a rule of a name, if there is none yet, with the regular expression that the function
+returns; returns the name."""
 
 _NUM_KNOWN: Final = 16
 """How many characters that may follow have rules of their own. More of them lengthen the
@@ -194,7 +194,7 @@ _QUOTE: Final = r'"\""'
 
 
 def text_of_length(add_rule: AddRule, least: int, most: int | None, endless: str) -> str:
-    """Returns an expression of a string's characters and the quote that ends it.
+    """Returns a regular expression of a string's characters and the quote that ends it.
 
     XGrammar (0.1.31, `cpp/grammar_compiler.cc`) makes a mask for each position within a rule, and
     examines at each step all tokens that extend beyond the rule's end. A rule of one character that
@@ -206,7 +206,7 @@ def text_of_length(add_rule: AddRule, least: int, most: int | None, endless: str
     Args:
         least: the fewest characters.
         most: the most, at least `least`; None = any number.
-        endless: an expression of any number of characters and the quote.
+        endless: a regular expression of any number of characters and the quote.
     """
     return _Lengths(add_rule).between(least, most, endless)
 
@@ -275,7 +275,7 @@ class _Lengths:
         return self._add_rule(f"below_power_{exponent}", expression)
 
     def _exactly(self, number: int) -> str:
-        """Returns an expression of exactly `number` characters."""
+        """Returns a regular expression of exactly `number` characters."""
         return " ".join(map(self._power, _exponents(number))) or '""'
 
     def _at_most(self, number: int, end: str) -> str:
@@ -367,7 +367,7 @@ class _Writer:
         return self._rule(f"r{len(self._rules)}", expression)
 
     def _value(self, schema: object) -> str:
-        """Returns an expression of a value. Raises _Nothing."""
+        """Returns a regular expression of a value. Raises _Nothing."""
         if schema is False:
             raise _Nothing
         if not isinstance(schema, Mapping):
@@ -565,8 +565,8 @@ class _Writer:
     def _counted(
         self, items: Sequence[tuple[str, bool]], others: str, least: int, most: int | None
     ) -> str:
-        """Returns an expression of an object with `least` to `most` members. All declared members
-        are required."""
+        """Returns a regular expression of an object with `least` to `most` members. All declared
+        members are required."""
         if not all(is_needed for _, is_needed in items):
             raise UnsupportedSchema(
                 "minProperties or maxProperties with optional properties is not supported"

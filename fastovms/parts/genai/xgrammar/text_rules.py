@@ -42,9 +42,9 @@ CHARACTER: Final = " | ".join(CHARACTERS)
 
 
 def rest_of_string(rule: str, characters: Iterable[str]) -> str:
-    """Returns an expression of any text of these characters and the closing quote, for the rule of
-    this name. The rule is recursive, because XGrammar precomputes the allowed tokens of recursive
-    rules but not of repetitions."""
+    """Returns a regular expression of any text of these characters and the closing quote, for the
+    rule of this name. The rule is recursive, because XGrammar precomputes the allowed tokens of
+    recursive rules but not of repetitions."""
     return " | ".join((r'"\""', *(f"{one} {rule}" for one in characters)))
 
 
@@ -62,8 +62,8 @@ def quoted(text: str) -> str:
 
 
 def matching(pattern: str, character: str, *, whole: bool = False) -> str:
-    """Returns an expression of the texts that a pattern matches. Raises UnsupportedSchema if the
-    pattern has a part that cannot be written as an expression.
+    """Returns a regular expression of the texts that a pattern matches. Raises UnsupportedSchema if
+    the pattern has a part that cannot be written as a regular expression.
 
     Args:
         character: the name of the rule of any single character.
@@ -112,7 +112,8 @@ def _num_counted(items: Iterable[Any], *, outside: bool = True) -> int:
 
 
 def _found(items: Sequence[Any], before: str, after: str) -> str:
-    """Returns an expression of a pattern, with any text before and after it, except at anchors."""
+    """Returns a regular expression of a pattern, with any text before and after it, except at
+    anchors."""
     items = list(items)
     while items and _is_anchor(items[0], "AT_BEGINNING"):
         before, items = "", items[1:]
@@ -162,7 +163,7 @@ def _item(name: str, value: Any) -> str:
 
 
 def _one_of(ranges: Ranges) -> str:
-    """Returns an expression of a single character in `ranges`, escaped as in JSON."""
+    """Returns a regular expression of a single character in `ranges`, escaped as in JSON."""
     special = [*_CONTROLS, *_QUOTED]
     barred = merged([(code, code) for code in special])
     plain = common(ranges, without(barred))

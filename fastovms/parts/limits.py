@@ -184,8 +184,8 @@ class KeyBudgets(Collector):
 
 
 def _fields(request: Request, limited: Iterable[Window], now: float) -> HeaderPairs:
-    """Returns the fields with the limits of a key, in the format of its client. Of the limits of one
-    unit, that with the fewest left is shown."""
+    """Returns the fields with the limits of a key, in the format of its client. Of the limits of
+    one unit, that with the fewest left is shown."""
     shown: dict[str, Window] = {}
     for window in limited:
         unit = window.kind.unit

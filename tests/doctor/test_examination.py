@@ -355,7 +355,7 @@ def test_examination_of_an_encoder_has_its_task() -> None:
     ("location", "level", "words"),
     [
         ("no/such/place", Level.PROBLEM, "no/such/place"),
-        ("org/name", Level.NOTE, "the first start pulls it"),
+        ("org/name", Level.NOTE, "the first start downloads it"),
     ],
 )
 def test_examination_of_a_missing_model_names_it(

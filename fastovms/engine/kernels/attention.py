@@ -292,7 +292,9 @@ def _values(
 _emit_numbers: Any = intrinsic(prefer_literal=True)(_numbers)
 _emit_scores: Any = intrinsic(prefer_literal=True)(_scores)
 _emit_values: Any = intrinsic(prefer_literal=True)(_values)
-_helper: Any = numba.njit(inline="never", **KERNEL_OPTIONS)
+_helper: Any = numba.njit(
+    inline="never", no_cpython_wrapper=True, no_cfunc_wrapper=True, **KERNEL_OPTIONS
+)
 
 
 @_helper

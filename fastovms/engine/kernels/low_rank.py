@@ -29,7 +29,9 @@ _RANK_STEP: Final = 8
 
 _LARGEST: Final = 127
 
-_helper: Any = numba.njit(inline="never", **KERNEL_OPTIONS)
+_helper: Any = numba.njit(
+    inline="never", no_cpython_wrapper=True, no_cfunc_wrapper=True, **KERNEL_OPTIONS
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ from typing import Any
 import numba
 import numpy as np
 
-_helper: Any = numba.njit(nogil=True, error_model="numpy")
+_helper: Any = numba.njit(
+    no_cpython_wrapper=True, no_cfunc_wrapper=True, nogil=True, error_model="numpy"
+)
 
 
 @_helper

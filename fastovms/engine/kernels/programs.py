@@ -141,7 +141,9 @@ TILE: Final = 8
 PRODUCT_ARGUMENTS: Final = 13
 """The number of arguments of `products.multiply_...`"""
 
-_helper: Any = numba.njit(inline="never", **KERNEL_OPTIONS)
+_helper: Any = numba.njit(
+    inline="never", no_cpython_wrapper=True, no_cfunc_wrapper=True, **KERNEL_OPTIONS
+)
 
 
 def _fetch_atomic(_: Any, address: Any) -> Any:

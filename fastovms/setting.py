@@ -29,6 +29,7 @@ _LENGTH_UNITS: Final = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
 
 
 def text(value: str) -> str:
+    """Reads a string that is not empty."""
     if not value:
         raise argparse.ArgumentTypeError("must not be empty")
     return value
@@ -66,6 +67,7 @@ def networks(value: str) -> str:
 
 
 def path(value: str) -> Path:
+    """Reads a path."""
     return Path(text(value))
 
 
@@ -77,6 +79,8 @@ def root_path(value: str) -> str:
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    """Returns a parser of integers from `low` to `high`; None = no upper bound."""
+
     def parse(value: str) -> int:
         try:
             parsed = int(value)
@@ -93,6 +97,9 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
 def number(
     unit: str, *, positive: bool = False, high: float | None = None
 ) -> Callable[[str], float]:
+    """Returns a parser of numbers from 0 to `high`. `unit` is used in its error message; `positive`
+    excludes 0."""
+
     def parse(value: str) -> float:
         try:
             parsed = float(value)
@@ -186,6 +193,7 @@ def model_length(value: str) -> int | None:
 
 
 def show_size(value: object) -> str:
+    """Formats a number of bytes with the largest unit that divides it, such as 64M."""
     assert isinstance(value, int)
     for unit in ("g", "m", "k"):
         if value and value % _UNITS[unit] == 0:
@@ -201,10 +209,12 @@ def mode(value: str) -> int:
 
 
 def show_number(value: object) -> str:
+    """Formats a number without trailing zeros."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def show_mode(value: object) -> str:
+    """Formats file permissions in octal."""
     return f"{value:o}"
 
 
@@ -241,6 +251,7 @@ def _or(words: tuple[str, ...]) -> str:
 
 
 def json_object(value: str) -> dict[str, object]:
+    """Reads a JSON object."""
     try:
         parsed = json.loads(value)
     except (ValueError, RecursionError):
@@ -315,6 +326,7 @@ def texts(metavar: str) -> Kind:
 
 
 def integers(low: int, high: int | None = None, metavar: str = "N") -> Kind:
+    """Returns the kind of integer settings from `low` to `high`; None = no upper bound."""
     return Kind(metavar, integer(low, high))
 
 

@@ -67,6 +67,7 @@ class Span(NamedTuple):
 
 
 def nested_too_deeply() -> MalformedBody:
+    """Returns the error of a body that is nested too deeply."""
     return MalformedBody(f"the body is nested more than {MAX_NESTING} levels deep")
 
 

@@ -471,6 +471,7 @@ def read_functions(
 
 
 def check_number_of_tools(given: Sequence[object] | None, name: str) -> None:
+    """Raises InvalidField if a request has too many tools. `name` is the path of the list."""
     if given is not None and len(given) > MAX_TOOLS:
         raise InvalidField(
             f"{name} must have at most {MAX_TOOLS} entries, not {len(given)}", param=name

@@ -156,6 +156,8 @@ class CompletionChunk(AnswerPart, kw_only=True):
 
 
 def echoed_logprobs(echo: Echo, report: TokenReport) -> CompletionLogprobs | None:
+    """Returns the log probabilities of an echoed prompt; None if the request does not ask for log
+    probabilities."""
     if report.num_logprobs is None:
         return None
     return logprob_arrays(echo.tokens, report.num_logprobs, report.names)
@@ -164,6 +166,8 @@ def echoed_logprobs(echo: Echo, report: TokenReport) -> CompletionLogprobs | Non
 def generated_logprobs(
     delta: SampleDelta, echo: Echo, report: TokenReport
 ) -> CompletionLogprobs | None:
+    """Returns the log probabilities of generated tokens, whose text offsets begin after the echoed
+    prompt; None if the request does not ask for log probabilities."""
     if report.num_logprobs is None:
         return None
     return logprob_arrays(delta.tokens, report.num_logprobs, report.names, start=echo.length)
@@ -211,6 +215,8 @@ def completion_body(
 
 
 def prompt_members(prompt: CompletionPromptReport, report: TokenReport) -> dict[str, Any]:
+    """Returns the members of a choice about its prompt that the request asks for: `prompt_logprobs`
+    and `prompt_token_ids`."""
     members: dict[str, Any] = {}
     if report.num_prompt_logprobs is not None:
         members["prompt_logprobs"] = prompt_logprobs_body(
@@ -241,6 +247,8 @@ class ChoiceOpening:
 
 
 def make_opening(prompt: CompletionPromptReport, report: TokenReport) -> ChoiceOpening:
+    """Returns the parts of a choice's first frame that come from the prompt: the echoed text, its
+    log probabilities and the members of `prompt_members`."""
     echoed = echoed_logprobs(prompt.echo, report)
     members = prompt_members(prompt, report)
     return ChoiceOpening(

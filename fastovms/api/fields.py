@@ -86,6 +86,7 @@ def check_numbers(body: GenerationFields, dialect: Dialect) -> None:
 
 
 def is_streamed(body: GenerationFields) -> bool:
+    """Returns whether the answer is an event stream."""
     return body.stream is True
 
 

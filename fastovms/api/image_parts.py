@@ -27,6 +27,8 @@ class ForbiddenTag(InvalidField):
 
 
 def image_tag(index: int) -> str:
+    """Returns the text that represents an image in a prompt. `index` counts the images of a request
+    from 0."""
     return f"<ov_genai_image_{index}>"
 
 
@@ -78,6 +80,8 @@ def check_tags(
 
 
 def forbidden_tag(tag: str, name: str) -> ForbiddenTag:
+    """Returns the error of a client's text that contains an image tag. `name` is the field's
+    path."""
     error = ForbiddenTag(f"{name} must not contain {tag}: it stands for an image", param=name)
     error.tag = tag
     return error
@@ -121,6 +125,7 @@ class RequestImages:
 
 
 def too_many_images(source: ImageSource, max_images: int) -> InvalidField:
+    """Returns the error of the first image beyond the limit."""
     return InvalidField(
         f"{source.name} is one image too many: a request may have {max_images}", param=source.name
     )

@@ -101,6 +101,7 @@ def identified(model: ModelConfig) -> ModelInfo:
 
 
 def cache_of(model: ModelConfig) -> DiskCache:
+    """Returns the disk cache for compiled code and measurements of a model."""
     return DiskCache(cache_root(model.engine.cache_dir, os.environ))
 
 

@@ -35,6 +35,7 @@ def read_optional(path: Path) -> Any:
 
 
 def is_integer(value: object) -> bool:
+    """Returns whether a JSON value is an integer; true and false are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -174,6 +174,8 @@ def send(connection: Connection[Any, Any], message: object) -> None:
 
 
 def receive(connection: Connection[Any, Any]) -> Any:
+    """Reads the next object from a process, as `send` has written it; blocks. Raises EOFError at
+    the end of the connection."""
     num_buffers, head = pickle.loads(connection.recv_bytes())
     return pickle.loads(head, buffers=[connection.recv_bytes() for _ in range(num_buffers)])
 

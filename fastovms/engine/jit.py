@@ -66,6 +66,9 @@ inlined = numba.njit(inline="always")
 
 
 def kernel(*signatures: str) -> Callable[[Function], Function]:
+    """Returns a decorator that compiles a function with numba at once, for these signatures, such
+    as `"void(float32[::1], int64)"`. Compiled code is cached on disk if possible."""
+
     def decorate(function: Function) -> Function:
         compiled: Any
         try:

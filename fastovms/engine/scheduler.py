@@ -91,6 +91,9 @@ class Batch(NamedTuple):
 
 
 def build_batch(chunks: list[Chunk], block_size: int) -> Batch:
+    """Returns the inputs of a step and the meaning of its rows of logits. A chunk that reaches the
+    last token of its sequence has a row for this token and for each draft token; others have none.
+    Rows of scored prompt tokens come last."""
     layout = StepLayout(block_size)
     sampled_token_indices = array("q")
     sampled: list[SampledTokens] = []

@@ -145,6 +145,8 @@ def _save(model: ov.Model, path: Path, **options: bool) -> None:
 
 
 def main(path: str, directory: str) -> int:
+    """Converts a GGUF file in its own process and prints errors to stderr. Returns the exit status:
+    0, REFUSED if the file cannot be converted, or NOT_WRITTEN."""
     try:
         convert(Path(path), Path(directory))
     except ConfigurationError as error:

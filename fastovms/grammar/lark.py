@@ -562,6 +562,7 @@ class FreeText:
 
 
 def quoted(text: str) -> str:
+    """Returns a text as a literal in Lark's syntax."""
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -16,6 +16,8 @@ Value = Mapping[str, Any]
 
 
 def member(value: Value, path: str, name: str, kind: type | tuple[type, ...]) -> Any:
+    """Returns a required member of an object. Raises ValueError with the member's path if it is
+    missing or not of the type `kind`."""
     found = value.get(name) if isinstance(value, Mapping) else None
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(found, kinds) or (isinstance(found, bool) and bool not in kinds):
@@ -34,6 +36,7 @@ _WORDS: Final = {
 
 
 def text_of(value: Value, path: str, name: str) -> str:
+    """Returns a required string that is not empty. Raises ValueError as `member` does."""
     text: str = member(value, path, name, str)
     if not text:
         raise ValueError(f"{path}.{name} must not be empty")
@@ -41,6 +44,7 @@ def text_of(value: Value, path: str, name: str) -> str:
 
 
 def list_of(value: Value, path: str, name: str) -> list[Any]:
+    """Returns a required list that is not empty. Raises ValueError as `member` does."""
     found: list[Any] = member(value, path, name, list)
     if not found:
         raise ValueError(f"{path}.{name} must not be empty")
@@ -48,6 +52,8 @@ def list_of(value: Value, path: str, name: str) -> list[Any]:
 
 
 def texts_of(value: Value, path: str, name: str, default: Sequence[str] | None = None) -> list[str]:
+    """Returns a list of strings that are not empty, without duplicates; `default` if the member is
+    missing. Raises ValueError as `member` does."""
     if default is not None and value.get(name) is None:
         return list(default)
     found = member(value, path, name, list)
@@ -57,6 +63,7 @@ def texts_of(value: Value, path: str, name: str, default: Sequence[str] | None =
 
 
 def flag_of(value: Value, path: str, name: str) -> bool:
+    """Returns a boolean; False if the member is missing. Raises ValueError as `member` does."""
     flag: bool = member({name: False, **value}, path, name, bool)
     return flag
 

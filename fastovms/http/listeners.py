@@ -69,6 +69,7 @@ def parse_address(text: str) -> Address:
 
 
 def join_host_port(host: str, port: int) -> str:
+    """Returns an address as host:port, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

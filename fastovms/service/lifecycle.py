@@ -114,6 +114,8 @@ class Guard:
 
 
 def cors_policy(config: SecurityConfig, *, needs_key: bool) -> CorsPolicy:
+    """Returns the CORS policy. Without `--allowed-origins`, all origins are allowed if requests
+    need an API key, otherwise none."""
     origins = config.allowed_origins
     if origins is None:
         origins = "*" if needs_key else ""

@@ -82,6 +82,7 @@ def marks(values: Iterable[object]) -> str:
 
 
 def slices(values: Sequence[T], length: int) -> Iterator[Sequence[T]]:
+    """Yields consecutive parts of at most `length` values."""
     for start in range(0, len(values), length):
         yield values[start : start + length]
 

@@ -276,6 +276,7 @@ class TextToken(NamedTuple):
 
 
 def utf8_length(text: str) -> int:
+    """Returns the length of a text in bytes of UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 

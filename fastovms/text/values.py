@@ -75,6 +75,7 @@ def copy_value(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[boo
 
 
 def copy_space(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[None]:
+    """Emits white space of JSON; skips it in other notations."""
     if notation.is_json:
         yield from scan.run(_SPACE, emit)
     else:
@@ -106,6 +107,7 @@ def _copy_opening(
 
 
 def starts_string(scan: Scanner, notation: Notation) -> Incremental[bool]:
+    """Returns whether an opening quote follows, without reading it."""
     return (yield from scan.starts(*notation.quotes))
 
 

@@ -447,12 +447,14 @@ def _multiply_blocks(
 # rows, bits, zeros: rows of activations, bits of a weight, whether there are zero points
 # first, end: the blocks to be multiplied
 def multiply_avx2(w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end):
+    """Multiplies blocks with AVX2; see `_multiply_blocks`."""
     _multiply_blocks(
         0, 8, 2, 2, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
     )
 
 
 def multiply_avx_vnni(w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end):
+    """Multiplies blocks with AVX-VNNI; see `_multiply_blocks`."""
     _multiply_blocks(
         1, 8, 1, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
     )
@@ -461,6 +463,7 @@ def multiply_avx_vnni(w, x, sums, scales, y, groups, units, stride, rows, bits, 
 def multiply_avx512_vnni(
     w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
 ):
+    """Multiplies blocks with AVX512-VNNI; see `_multiply_blocks`."""
     _multiply_blocks(
         2, 16, 1, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
     )
@@ -469,6 +472,7 @@ def multiply_avx512_vnni(
 def multiply_avx_vnni16(
     w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
 ):
+    """Multiplies blocks with AVX-VNNI and activations of 16 bits; see `_multiply_blocks`."""
     _multiply_blocks(
         3, 8, 2, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
     )
@@ -477,6 +481,7 @@ def multiply_avx_vnni16(
 def multiply_avx512_vnni16(
     w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
 ):
+    """Multiplies blocks with AVX512-VNNI and activations of 16 bits; see `_multiply_blocks`."""
     _multiply_blocks(
         4, 16, 2, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
     )

@@ -163,6 +163,8 @@ def _width(output: Any) -> int | None:
 
 
 def product_of(node: Node, widths: tuple[int, ...], instructions: str) -> Step | None:
+    """Returns the step of a product with compressed weights; None if the kernels do not compute it.
+    `widths` are the widths of the node's outputs, `instructions` is the instruction set."""
     if node.get_attributes() != _TIMES_TRANSPOSED or _width(node.input_value(0)) is None:
         return None
     compressed = read_weights(node.input_value(1).get_node())

@@ -16,6 +16,7 @@ _ZERO: Final = ir.Constant(I64, 0)
 
 
 def i64(value: int) -> Value:
+    """Returns a 64-bit integer constant."""
     return ir.Constant(I64, value)
 
 

@@ -232,14 +232,17 @@ def find_device(core: ov.Core, name: str, *, allows_npu: bool = False) -> str:
 
 
 def is_cpu(device: str) -> bool:
+    """Returns whether a device name of OpenVINO is the CPU."""
     return device == "CPU"
 
 
 def is_gpu(device: str) -> bool:
+    """Returns whether a device name of OpenVINO is a GPU, such as "GPU" or "GPU.1"."""
     return device == "GPU" or device.startswith("GPU.")
 
 
 def is_npu(device: str) -> bool:
+    """Returns whether a device name of OpenVINO is an NPU, such as "NPU" or "NPU.0"."""
     return device == "NPU" or device.startswith("NPU.")
 
 

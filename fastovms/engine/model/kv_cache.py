@@ -203,10 +203,12 @@ TABLE: Final = "_state_table."
 
 
 def is_state_table(name: str) -> bool:
+    """Returns whether a model's input is a table of states, from its name."""
     return TABLE in name
 
 
 def is_cache(port: Any) -> bool:
+    """Returns whether a model's input is part of the cache: keys, values or a table of states."""
     name = str(port.get_any_name())
     return name.startswith(("key_cache.", "value_cache.")) or is_state_table(name)
 
@@ -216,6 +218,7 @@ CacheLayout = tuple[tuple[str, str], ...]
 
 
 def cache_layout(compiled: ov.CompiledModel) -> CacheLayout:
+    """Returns the shape and the element type of each cache input, in the order of the inputs."""
     return tuple(
         (str(port.get_partial_shape()), str(port.get_element_type()))
         for port in compiled.inputs

@@ -78,6 +78,8 @@ def prepare(given: Preparation) -> Prepared:
 
 
 def serve(connection: Connection[Any, Any]) -> None:
+    """Receives a task, prepares the kernels and sends the result, which says why if there are
+    none."""
     given = receive(connection)
     try:
         result = prepare(given)

@@ -89,6 +89,7 @@ _LITTLE_MEMORY: Final = GIB
 
 
 def check_instruction_sets(facts: MachineFacts) -> Iterator[Finding]:
+    """Reports the processor's vector instructions; a warning without AVX2."""
     found = [name for name, flag in _INSTRUCTION_SETS.items() if flag in facts.flags]
     text = f"{facts.model}: {', '.join(found) or 'none of AVX2, AVX-512, VNNI and AMX'}"
     if "AVX2" not in found:
@@ -107,6 +108,7 @@ def check_instruction_sets(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_cores(facts: MachineFacts) -> Iterator[Finding]:
+    """Reports the processor's cores, and how many threads the engine uses."""
     kinds = ", ".join(f"{number} {kind}" for kind, number in facts.kinds.items())
     text = f"{facts.num_cpus} logical processors{f' ({kinds})' if kinds else ''}"
     if facts.threads_per_core > 1:
@@ -123,6 +125,7 @@ def check_cores(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_limits(facts: MachineFacts) -> Iterator[Finding]:
+    """Reports limits on the processors and the processor time of this process."""
     if facts.num_allowed < facts.num_cpus:
         yield Finding(
             Level.NOTE,
@@ -146,6 +149,7 @@ def check_limits(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_memory(facts: MachineFacts) -> Iterator[Finding]:
+    """Reports the memory that is free for weights and cache."""
     text = f"{facts.available_memory / GIB:.1f} GiB are free for weights and cache"
     if facts.memory_limit_left <= facts.available_memory:
         text += ", as far as this process's limits go"
@@ -158,6 +162,7 @@ def check_memory(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_load(facts: MachineFacts) -> Iterator[Finding]:
+    """Reports whether other tasks use the processor now, which falsifies measurements."""
     if facts.load > facts.num_cpus:
         yield Finding(
             Level.NOTE,
@@ -171,6 +176,7 @@ def check_load(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_governor(facts: MachineFacts) -> Iterator[Finding]:
+    """Reports a frequency governor that may keep the processor slow."""
     slow = [name for name in facts.governors if name not in ("performance", "schedutil")]
     if slow:
         yield Finding(
@@ -186,6 +192,7 @@ def check_governor(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_numa(facts: MachineFacts) -> Iterator[Finding]:
+    """Reports memory that is divided among several NUMA nodes."""
     if facts.num_numa_nodes > 1:
         yield Finding(
             Level.NOTE,
@@ -239,6 +246,7 @@ _OTHERS: Final = stat.S_IRWXO
 
 
 def check_directories(facts: InstallationFacts) -> Iterator[Finding]:
+    """Reports whether the server's directories exist and can be written."""
     for directory in facts.directories:
         topic = f"{directory.name} directory"
         if directory.path is None:
@@ -267,6 +275,7 @@ def check_directories(facts: InstallationFacts) -> Iterator[Finding]:
 
 
 def check_database(facts: InstallationFacts) -> Iterator[Finding]:
+    """Reports whether the database of the state answers, if one is configured."""
     database = facts.database
     if database is None:
         return
@@ -282,6 +291,7 @@ def check_database(facts: InstallationFacts) -> Iterator[Finding]:
 
 
 def check_secrets(facts: InstallationFacts) -> Iterator[Finding]:
+    """Reports files with secrets that are missing, unreadable or readable by others."""
     for secret in facts.secrets:
         if secret.mode is None:
             yield Finding(
@@ -307,6 +317,7 @@ def check_secrets(facts: InstallationFacts) -> Iterator[Finding]:
 
 
 def check_addresses(facts: InstallationFacts) -> Iterator[Finding]:
+    """Reports whether the configured addresses can be bound."""
     for place in facts.addresses:
         if place.fault is None:
             yield Finding(Level.OK, "address", f"{place.address} is free")
@@ -372,6 +383,7 @@ ModelCheck = Callable[[ModelOnMachine], Iterator[Finding]]
 
 
 def check_fit(facts: ModelOnMachine) -> Iterator[Finding]:
+    """Reports whether the model's weights fit into the free memory."""
     total, free = facts.model.traffic.total, facts.machine.available_memory
     text = f"{format_size(total)} of weights, contexts of {facts.model.max_model_len} tokens"
     if is_cpu(facts.model.device) and total > MAX_MEMORY_SHARE * free:
@@ -386,12 +398,14 @@ def check_fit(facts: ModelOnMachine) -> Iterator[Finding]:
 
 
 def check_backend(facts: ModelOnMachine) -> Iterator[Finding]:
+    """Reports the model's backend, and why it was chosen."""
     model = facts.model
     level = Level.OK if model.backend == "paged" else Level.NOTE
     yield Finding(level, "backend", f"{model.backend}: {model.backend_reason}")
 
 
 def check_tuning(facts: ModelOnMachine) -> Iterator[Finding]:
+    """Reports how the model's steps are computed, and why."""
     run = facts.model.run
     if run is not None:
         yield Finding(
@@ -402,12 +416,14 @@ def check_tuning(facts: ModelOnMachine) -> Iterator[Finding]:
 
 
 def check_kernels(facts: ModelOnMachine) -> Iterator[Finding]:
+    """Reports whether the model uses the decode kernels."""
     run = facts.model.run
     if run is not None and run.decode_kernels:
         yield Finding(Level.OK, "decode kernels", run.decode_kernels)
 
 
 def check_reads(facts: ModelOnMachine) -> Iterator[Finding]:
+    """Reports the bytes of weights and of the KV cache that one token reads."""
     traffic, run = facts.model.traffic, facts.model.run
     text = f"a token reads {format_size(traffic.per_token)} of weights"
     if traffic.experts:
@@ -420,6 +436,7 @@ def check_reads(facts: ModelOnMachine) -> Iterator[Finding]:
 
 
 def check_bandwidth(facts: ModelOnMachine) -> Iterator[Finding]:
+    """Reports the measured memory bandwidth, and the token rate that it allows."""
     if facts.bandwidth is None:
         return
     threads = facts.machine.num_threads
@@ -432,6 +449,7 @@ def check_bandwidth(facts: ModelOnMachine) -> Iterator[Finding]:
 
 
 def check_run(facts: ModelOnMachine) -> Iterator[Finding]:
+    """Reports the tokens per second of a short run."""
     speed = facts.tokens_per_second
     if speed is None:
         if facts.model.run is not None and facts.bandwidth is not None:
@@ -458,6 +476,7 @@ def check_run(facts: ModelOnMachine) -> Iterator[Finding]:
 
 
 def check_histories(facts: ModelOnMachine) -> Iterator[Finding]:
+    """Reports how the chat template renders several kinds of histories."""
     for history, outcome in facts.model.histories.items():
         level = Level.OK if outcome in OUTCOMES else Level.WARNING
         yield Finding(level, "chat template", f"{history}: {outcome}")

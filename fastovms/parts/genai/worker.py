@@ -76,6 +76,7 @@ def output_of(
     *,
     num_generated_tokens: int,
 ) -> GenerationOutput:
+    """Returns the output of a generation of the pipeline, without the token that ended it."""
     output = GenerationOutput(
         index, token_ids, _FINISH_REASONS.get(finish_reason), num_generated_tokens
     )
@@ -107,6 +108,7 @@ def _token_logprobs(token_id: int, logprob: float, num_top: int) -> TokenLogprob
 
 
 def failed(index: int, error: str, refusal: Refusal | None = None) -> GenerationOutput:
+    """Returns the output that ends a sample with an error."""
     return GenerationOutput(index, (), FinishReason.ERROR, 0, error=error, refusal=refusal)
 
 
@@ -544,6 +546,7 @@ def run(
     connection: Connection[Any, Any],
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
+    """Runs the engine until the connection to the server ends."""
     try:
         run_engine(
             engine,

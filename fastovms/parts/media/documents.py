@@ -18,6 +18,7 @@ _MAX_BEFORE: Final = 1024
 
 
 def is_pdf(data: bytes) -> bool:
+    """Returns whether a file is a PDF, whose signature may follow up to 1,024 other bytes."""
     return data.find(_SIGNATURE, 0, _MAX_BEFORE + len(_SIGNATURE)) >= 0
 
 

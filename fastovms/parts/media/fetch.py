@@ -81,6 +81,7 @@ def _decode(encoded: str, name: str) -> bytes:
 
 
 def too_large(name: str, max_bytes: int) -> InvalidField:
+    """Returns the error of a file that is too large. `name` is the field's path."""
     return InvalidField(f"{name} must be at most {max_bytes} bytes", param=name)
 
 

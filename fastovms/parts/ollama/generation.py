@@ -49,6 +49,7 @@ def timestamp(seconds: float) -> str:
 
 
 def nanoseconds(seconds: float) -> int:
+    """Returns a duration in nanoseconds, as Ollama reports it."""
     return round(seconds * 1e9)
 
 

@@ -136,6 +136,7 @@ def response_form(
 def output_form(
     job: ResponsesJob, fields: ResponseFields, new_id: NewId, new_call_id: Callable[[], str]
 ) -> OutputForm:
+    """Returns the options by which the output items of a response are built."""
     body, report, tools = job.asked.body, job.report, job.chat.tools
     num_top = report.num_logprobs
     limits = [] if tools.is_parallel else [1]

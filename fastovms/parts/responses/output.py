@@ -103,6 +103,7 @@ class ResponseForm:
 
 
 def failed(message: str, code: str = "server_error", usage: Usage | None = None) -> ResponseStatus:
+    """Returns the status of a failed response, with an error in OpenAI's format."""
     return ResponseStatus("failed", usage=usage, error={"code": code, "message": message})
 
 

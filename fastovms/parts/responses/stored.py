@@ -35,6 +35,7 @@ _ITEM_DONE: Final = b"response.output_item.done"
 
 
 def to_items(items: Iterable[Item]) -> list[StoredItem]:
+    """Returns the items as they are stored, each with its id."""
     return [StoredItem(item["id"], orjson.dumps(item)) for item in items]
 
 
@@ -47,6 +48,7 @@ def to_record(
     progress: ResponseProgress = ResponseProgress.FINISHED,
     events: bytes | None = None,
 ) -> StoredResponse:
+    """Returns the record of a response as it is stored."""
     return StoredResponse(
         form.id,
         orjson.dumps(form.body(status, None)),
@@ -102,6 +104,7 @@ def previous_not_found(id: str) -> NotFound:
 
 
 def id_is_taken(id: str) -> InvalidField:
+    """Returns the error of a request whose id belongs to an existing response."""
     return InvalidField(f"request_id: there is a response with the id '{id}'", param="request_id")
 
 

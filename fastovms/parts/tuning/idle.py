@@ -125,6 +125,9 @@ def _find(
 
 
 def keep_result(cache: DiskCache, key: str, finding: TuningResult) -> Path | None:
+    """Stores a result in the disk cache, instead of an earlier one. Returns its directory; None if
+    it cannot be written."""
+
     def fill(directory: Path) -> None:
         (directory / _FILE).write_text(json.dumps(asdict(finding)))
 

@@ -205,6 +205,8 @@ def _load(times: Times, num_sequences: int, i: int) -> float:
 
 
 def is_mostly_above(bound: float, ratios: Sequence[float]) -> bool:
+    """Returns whether a large majority of the ratios is above a bound, so that a few disturbed
+    rounds do not decide."""
     return sum(ratio > bound for ratio in ratios) >= _MIN_AGREEMENT * len(ratios)
 
 

@@ -61,5 +61,6 @@ def tune(measurement: Measurement) -> str:
 
 
 def serve(connection: Connection[Any, Any]) -> None:
+    """Receives a task, measures at low priority and sends the result."""
     os.nice(_NICENESS)
     send(connection, tune(receive(connection)))

@@ -58,6 +58,7 @@ def read_plain_json(scan: Scanner, out: PieceCollector, opening: str) -> Increme
 
 
 def plain_json_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls as JSON objects without tags."""
     call = json_call(choice.tools)
     calls = choice.several(call, "\n")
     begins = [f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}' for tool in choice.tools]
@@ -77,6 +78,7 @@ APERTUS_END = "<|tools_suffix|>"
 
 
 def read_apertus(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    """Reads a list of calls in Apertus's format, to the end tag."""
     opening += yield from scan.space()
     if not (yield from scan.take("[")):
         out.broken(opening)
@@ -102,6 +104,7 @@ def _read_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[
 
 
 def apertus_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in Apertus's format."""
     names = [json.dumps(tool.name, ensure_ascii=False) for tool in choice.tools]
     calls = [
         in_order(f"{{{name}: ", tool.arguments, "}")
@@ -143,11 +146,13 @@ GRANITE_END = "</tool_call>"
 
 
 def read_granite(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    """Reads calls in Granite's format, to the end tag."""
     if (yield from read_calls(scan, out, opening)):
         yield from read_end(scan, out, GRANITE_END)
 
 
 def granite_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in Granite's format."""
     calls = json_calls(json_call(choice.tools), parallel=choice.parallel)
     return tagged_calls(choice, GRANITE_BEGIN, calls, between=None)
 
@@ -187,6 +192,7 @@ LLAMA3_TAG = TAG
 
 
 def llama3_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in Llama 3's format: JSON objects, perhaps after a tag."""
     call = json_call(choice.tools, "parameters")
     calls = choice.several(call, "; ")
     begun = in_order(one_of(Tag(LLAMA3_TAG), ""), calls)
@@ -214,6 +220,7 @@ _BARE = '[{"'
 
 
 def read_mistral(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    """Reads calls in Mistral's formats: a JSON list, or a name and its arguments after each tag."""
     opening += yield from scan.space()
     if (yield from scan.peek()) in ("[", "{"):
         yield from read_calls(scan, out, opening)
@@ -243,11 +250,13 @@ def _read_named(scan: Scanner, out: PieceCollector, opening: str) -> Incremental
 
 
 def list_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in Mistral's older format, a JSON list."""
     calls = in_order(Regex(" ?"), json_calls(json_call(choice.tools), parallel=choice.parallel))
     return tagged_calls(choice, MISTRAL_BEGIN, calls, between=None)
 
 
 def named_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in Mistral's newer format: a name, a tag and the arguments."""
     return tagged_calls(choice, MISTRAL_BEGIN, named_call(choice.tools, Tag(ARGUMENTS)), between="")
 
 
@@ -266,6 +275,7 @@ PHI4_END = "<|/tool_call|>"
 
 
 def read_phi4(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    """Reads calls in Phi-4's format, to the end tag."""
     if opening == PHI4_BEGIN:
         scan.put_back("[")
     if (yield from read_calls(scan, out, opening.removesuffix("["))):
@@ -273,6 +283,7 @@ def read_phi4(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[N
 
 
 def phi4_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in Phi-4's format."""
     calls = json_calls(json_call(choice.tools), parallel=choice.parallel, begin="")
     return tagged_calls(choice, PHI4_BEGIN, calls, between=None)
 
@@ -290,6 +301,7 @@ XLAM_END = "</tool_call>"
 
 
 def read_xlam(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    """Reads calls in xLAM's format: a JSON list, with or without tags."""
     if opening not in XLAM_TAGS:
         yield from read_plain_json(scan, out, opening)
     elif (yield from read_calls(scan, out, opening)):
@@ -297,6 +309,7 @@ def read_xlam(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[N
 
 
 def xlam_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in xLAM's format, without tags."""
     more = [Repeat(in_order(", ", json_call(choice.tools)))] if choice.parallel else []
     calls = in_order(json_call(choice.tools, begin="[{"), *more, "]")
     begins = [f'[{{"name": {json.dumps(tool.name, ensure_ascii=False)}' for tool in choice.tools]

@@ -47,6 +47,7 @@ _FENCES = ("```json", "```")
 
 
 def read_deepseek(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    """Reads calls in the formats of DeepSeek V3 and V3.1, to the end tag."""
     opening = yield from read_begin(scan, out, opening, DEEPSEEK_ALL_BEGIN, DEEPSEEK_BEGIN)
     if opening and (yield from _read_deepseek_call(scan, out, opening)):
         yield from read_end(scan, out, DEEPSEEK_ALL_END)
@@ -92,11 +93,13 @@ def _take_fence(scan: Scanner) -> Incremental[bool]:
 
 
 def v3_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in DeepSeek V3's format, with the arguments in a code block."""
     call = in_order(_KIND, Tag(SEPARATOR), named_call(choice.tools, "\n```json\n"), "\n```")
     return _all_calls(choice, call)
 
 
 def v31_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in DeepSeek V3.1's format."""
     return _all_calls(choice, named_call(choice.tools, Tag(SEPARATOR)))
 
 
@@ -139,11 +142,14 @@ def _read_part(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[
 
 
 def element_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in Functionary v3.1's format: an element with the arguments as
+    JSON."""
     rest = in_order(named_call(choice.tools, ">"), FUNCTIONARY_END)
     return tagged_calls(choice, FUNCTIONARY_BEGIN, rest, between="")
 
 
 def sign_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in Functionary v3.2's format, with `>>>` before the name."""
     call = named_call(choice.tools, "\n")
     calls = choice.several(call, SIGN)
     text = in_order(ALL, TriggeredTag(SIGN, calls, once=True))
@@ -218,6 +224,7 @@ GPTOSS_MESSAGES = HeadedMessages(
 
 
 def gptoss_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in gpt-oss's format, messages of the commentary channel."""
     between = in_order(" ", Tag(GPTOSS_CONSTRAIN), "json", Tag(GPTOSS_MESSAGE))
     call = in_order(named_call(choice.tools, between), Tag(GPTOSS_CALL))
     if choice.required:
@@ -244,6 +251,7 @@ _ID = re.compile(r"\s*(?:functions\.)?(.+?)(?::\d+)?\s*", re.DOTALL)
 
 
 def read_kimi_k2(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    """Reads calls in Kimi K2's format, whose ids have the function names."""
     opening = yield from read_begin(scan, out, opening, KIMI_K2_ALL_BEGIN, KIMI_K2_BEGIN)
     if not opening:
         return
@@ -262,6 +270,7 @@ def read_kimi_k2(scan: Scanner, out: PieceCollector, opening: str) -> Incrementa
 
 
 def kimi_k2_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in Kimi K2's format."""
     between = in_order(":", one_of("0", Regex("[0-9]{1,3}")), Tag(ARGUMENTS))
     call = in_order(
         Tag(KIMI_K2_BEGIN), "functions.", named_call(choice.tools, between), Tag(KIMI_K2_END)

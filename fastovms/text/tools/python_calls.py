@@ -402,11 +402,13 @@ LFM2_END = "<|tool_call_end|>"
 
 
 def read_lfm2(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    """Reads calls in LFM2's format, a Python list, to the end tag."""
     if (yield from read_mixed_list(scan, out, opening)):
         yield from read_end(scan, out, LFM2_END)
 
 
 def lfm2_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in LFM2's format."""
     rest = in_order(pythonic_calls(choice), Tag(LFM2_END))
     return tagged_calls(choice, LFM2_BEGIN, rest, between=None)
 
@@ -425,6 +427,7 @@ OLMO3_END = "</function_calls>"
 
 
 def read_olmo3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    """Reads Python calls in Olmo 3's format, one per line, to the end tag."""
     opening += yield from scan.space()
     while (yield from read_pythonic_call(scan, out, opening)):
         opening = yield from scan.space()
@@ -436,6 +439,7 @@ def read_olmo3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[
 
 
 def olmo3_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in Olmo 3's format."""
     call = pythonic_call(choice)
     calls = choice.several(call, "\n")
     return tagged_calls(choice, OLMO3_BEGIN, in_order("\n", calls, "\n", OLMO3_END), between=None)
@@ -450,6 +454,7 @@ OLMO3 = ToolFormat(
 
 
 def pythonic_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls as a Python list without tags."""
     calls = pythonic_calls(choice)
     begins = tuple(f"[{tool.name}(" for tool in choice.tools)
     return calls if choice.required else one_of(calls, OtherText(begins))

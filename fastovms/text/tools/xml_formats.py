@@ -79,6 +79,7 @@ GLM45_TAGS = (
 
 
 def read_glm45(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    """Reads a call in GLM-4.5's format: the name, then elements of arguments."""
     mark = scan.record()
     name = yield from read_glm45_name(scan)
     yield from read_named_call(scan, out, GLM45_FORM, name, opening, mark)
@@ -95,6 +96,7 @@ def read_glm45_name(scan: Scanner) -> Incremental[str]:
 
 
 def glm45_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in GLM-4.5's format."""
     calls = [
         in_order(tool.name, MAYBE_LINE_BREAK, xml_arguments(tool, GLM45_FORM))
         for tool in choice.tools
@@ -116,6 +118,7 @@ HUNYUAN_V3_SEPARATOR = "<tool_sep>"
 
 
 def read_hunyuan_v3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    """Reads calls in Hunyuan V3's format, to the end tag."""
     opening = yield from read_begin(scan, out, opening, HUNYUAN_V3_ALL_BEGIN, GLM45_BEGIN)
     if not opening:
         return
@@ -127,6 +130,7 @@ def read_hunyuan_v3(scan: Scanner, out: PieceCollector, opening: str) -> Increme
 
 
 def hunyuan_v3_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in Hunyuan V3's format."""
     calls = [
         in_order(
             Tag(GLM45_BEGIN),
@@ -162,10 +166,12 @@ MINICPM5_FORM = XmlForm(
 
 
 def read_minicpm5(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    """Reads a call in MiniCPM5's format."""
     yield from read_call(scan, out, MINICPM5_FORM, opening)
 
 
 def minicpm5_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in MiniCPM5's format."""
     begin, _ = TOKENS
     call = xml_calls(choice.tools, MINICPM5_FORM, begun=begin)
     return tagged_calls(choice, begin, call, between=MAYBE_LINE_BREAK)
@@ -205,6 +211,7 @@ INVOKE, INVOKE_END = f"{MINIMAX_M3_TOKEN}<invoke name=", "</invoke>"
 
 
 def read_minimax_m3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    """Reads calls in MiniMax M3's format, elements after a token."""
     opening = yield from read_begin(scan, out, opening, MINIMAX_M3_BEGIN, INVOKE)
     while opening and (yield from _read_minimax_m3_call(scan, out, opening)):
         opening = yield from read_next(scan, out, INVOKE, MINIMAX_M3_END)
@@ -224,6 +231,7 @@ def _read_minimax_m3_call(scan: Scanner, out: PieceCollector, opening: str) -> I
 
 
 def minimax_m3_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in MiniMax M3's format."""
     calls = [
         in_order(
             Tag(f'{INVOKE}"{tool.name}">'),
@@ -299,6 +307,7 @@ ONYX_MESSAGES = HeadedMessages(
 
 
 def onyx_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in Onyx's format; required calls are messages of their own."""
     if not choice.required:
         return tagged_calls(choice, ONYX_BEGIN, _elements(choice.tools), between="")
     headers = [in_order(f" to={tool.name}", Tag(ONYX_MESSAGE), ONYX_BEGIN) for tool in choice.tools]
@@ -391,6 +400,7 @@ def read_step3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[
 
 
 def step3_grammar(choice: CallChoice) -> Node:
+    """Returns the grammar of calls in Step3's format."""
     call = in_order(
         Tag(STEP3_BEGIN),
         _KIND,

@@ -30,13 +30,15 @@ from fastovms.engine.sampling_numpy import BROKEN
 GROUP_SIZE = 256
 
 _INFINITY = np.int32(0x7F800000)
-"""The key of plus infinity; its negative is that of minus infinity. Those of NaNs lie beyond."""
+"""The key of plus infinity; its negative is that of minus infinity. Keys of NaNs are beyond
+both."""
 
 _LEAST = np.int32(-(2**31))
 _LEAST_LOGIT = np.finfo(np.float32).min
 _LEAST_EXPONENT = np.float32(-126)
 _NOTHING = 1e-30
-"""A weight above a whole vocabulary of the least ones, and below any that is ever drawn."""
+"""Weights up to this are never drawn. It exceeds the sum of a vocabulary of the smallest
+weights."""
 
 _LOG2_E = 1.4426950408889634
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -50,6 +52,8 @@ def _in_order(bits):
 
 @inlined
 def _key(bits, shift):
+    """Returns the key of a logit, an integer of the same order. `shift` is 16 for bits of bf16,
+    which are the upper half of a float's, and 0 for f32."""
     return _in_order(np.int32(bits) << shift)
 
 
@@ -134,7 +138,9 @@ def _look(row, shift, maxima, scale, sums):
         if maximum > largest:
             largest, its_group = maximum, group
         if sums.size:
-            # Now, while they are in the cache, by the group's largest: the row's is not known yet.
+            # Weights are relative to the group's largest logit, while the group is in the
+            # processor's cache. The row's largest is known only after the last group; the loop
+            # below converts the sums.
             sums[group] = _sum_all(members, shift, max(_logit(maximum), _LEAST_LOGIT), scale)
     highest = _logit(largest)
     for group in range(sums.size):
@@ -214,6 +220,7 @@ def _keep(heap, count, value):
 
 @kernel("int32(int32[::1], int64)")
 def _kth_maximum(maxima, k):
+    """Returns the k-th largest of the groups' maxima."""
     heap = np.empty(k, np.int64)
     count = 0
     for group in range(maxima.size):
@@ -289,6 +296,7 @@ def likeliest_of_rows(
 
     Args:
         rows: [R, vocab_size].
+        shift: see `_key`.
         indices: [N], the rows to use.
         token_ids: [N], receives the results.
     """

@@ -107,19 +107,20 @@ _NUM_RECENT: Final = 16
 """Pieces that a new one may be compared with, to see what context costs."""
 
 _NUM_GROWTHS: Final = 9
-"""Comparisons that are remembered. Their median counts."""
+"""Number of comparisons whose median is used."""
 
 _PREFILL_MEMORY: Final = 64
 """The number of pieces of other lengths after which one is forgotten. Otherwise a length that was
 slow because of other processes would never be tried again."""
 
 _MIN_DISTANCE: Final = 512
-"""Tokens between the contexts of two pieces that are compared: the noise of two that are nearer is
-more than what they differ by."""
+"""Least difference between the contexts of two compared pieces, in tokens. With a smaller one the
+noise of the measurements exceeds the effect of the context."""
 
 
 _MIN_COMPARED_TOKENS: Final = 32
-"""Shorter pieces cost more a token for what every step costs that has any."""
+"""Least number of tokens of a compared piece. In shorter ones the fixed cost of a step with prompt
+tokens dominates."""
 
 
 class _Piece(NamedTuple):
@@ -182,15 +183,15 @@ class PrefillCosts:
 
 
 _DRAFT_MEMORY: Final = 64
-"""After how many drafts of other lengths one is forgotten: a length that was slow once is not made
-again else, while others are."""
+"""The number of drafts of other lengths after which one is forgotten. Otherwise a length that was
+slow once would never be tried again."""
 
 _SHORTEST_PAUSE: Final = 64
 _LONGEST_PAUSE: Final = 1024
 
 _NUM_TRIED: Final = 16
-"""How many drafts a trial takes at most until their cost is known. More are made only if they
-pay."""
+"""The largest number of measured drafts of a trial. Drafts after these are made only because they
+are worth their cost, which ends the pauses."""
 
 
 class DraftCosts:
@@ -233,7 +234,7 @@ class DraftCosts:
         a prompt token, if known, as a bound for a row."""
         seconds = self._curve.seconds(num_drafts, beyond=token_seconds or 0.0)
         assert seconds is not None
-        # A first measurement that is far too slow would see to it that no second one is made.
+        # A first measurement may be far too slow, and would then prevent a second one.
         is_certain = self._curve.is_confirmed and not self.is_trial_due(now)
         if is_certain or token_seconds is None:
             return seconds
@@ -241,15 +242,17 @@ class DraftCosts:
 
 
 _PLAIN_EVERY: Final = 768
-"""One in this number of steps of the same number of sequences has no drafts, whatever drafts
-promise. Only the comparison shows the gain of drafts, and contexts grow, and other sequences come
-and go."""
+"""Steps of the same number of sequences in which some steps without drafts are made, even if drafts
+seem to be faster. The gain of drafts shows only in comparison, and contexts and sequences
+change."""
 
 _NUM_PLAIN: Final = 5
-"""How many of those are measured: most of what `CostCurve` remembers, so that they decide."""
+"""Measured steps without drafts in each window: the majority of the samples of a `CostCurve`, so
+that they determine its median."""
 
 _NUM_PLAIN_STEPS: Final = 1 + _NUM_PLAIN
-"""How many that takes at most: the first one has another shape than the step before."""
+"""Largest number of steps without drafts in each window. The first one has another shape than the
+step before and is not measured."""
 
 
 class _PlainWindow:

@@ -37,11 +37,12 @@ _DECAY = 0.995
 """The factor on the weight of past observations after each new one."""
 
 _NEAR = 64
-"""How many entries, from the place on that a text has followed, are checked for where it goes on to
-follow it: after a few tokens of its own, whose ends are too short to be found otherwise."""
+"""How many entries after the followed position are checked for the text's new position. A text that
+copies another with small changes returns to it after a few tokens of its own; these matches are too
+short to be found by their hash."""
 
 _FOLLOWED_MATCH = 4
-"""The length of a match from which a text is assumed to follow a place."""
+"""The length of a match from which a text is assumed to follow a position."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ORDERS = np.array(ORDERS)
@@ -88,11 +89,15 @@ def extend(
     space, at = place[0], place[1]
     buckets = np.empty(_ORDERS.size, np.int64)
     for i in range(first, tokens.size):
+        # The entries are a ring. If the text's last entry has been overwritten, its next one is
+        # stored without a predecessor, and matches of the text end there.
         if at < end - capacity or at >= end:
             at = 0
         for level in range(_ORDERS.size):
             buckets[level] = _bucket(tokens, i + 1, _ORDERS[level], space, seed, mask)
         found = np.int64(0)
+        # Prompts with a common beginning would fill the ring with copies of it. An entry is the
+        # same only if its predecessor is too, so that both texts have the same tokens before it.
         if shares:
             level = _ORDERS.size - 1
             other = np.int64(heads[level, buckets[level]])
@@ -107,7 +112,7 @@ def extend(
         if found == 0:
             found = np.int64(end)
             end += 1
-            if at < end - capacity:
+            if at < end - capacity:  # the new entry has overwritten its predecessor
                 at = 0
             entry = entries[found % capacity]
             entry[TOKEN] = tokens[i]
@@ -118,6 +123,7 @@ def extend(
                 entry[CHAIN + level] = heads[level, buckets[level]]
                 heads[level, buckets[level]] = found
         if at > 0:
+            # A shared entry keeps one successor, the newest: recent text is the best prediction.
             entries[at % capacity, AFTER] = found
         at = found
     place[1] = at
@@ -230,6 +236,9 @@ def look_up(
     space, at = place[0], place[1]
     starts = np.empty(MAX_CANDIDATES, np.int64)
     count, longest = 0, 0
+    # From the longest order to the shortest: a shorter suffix occurs more often, but predicts
+    # worse, so the first order with a match decides. The number of entries to check is bounded,
+    # and hashes may collide, so every candidate is compared token by token.
     for level in range(_ORDERS.size - 1, -1, -1):
         order = _ORDERS[level]
         if context.size < order:
@@ -238,7 +247,7 @@ def look_up(
         for _ in range(MAX_CANDIDATES):
             if other < oldest:
                 break
-            if _after(entries, other) > 0:
+            if _after(entries, other) > 0:  # the end of a text predicts nothing
                 length = _match_length(entries, oldest, space, other, context)
                 if length >= order and length >= longest:
                     count = count if length == longest else 0
@@ -250,6 +259,8 @@ def look_up(
             break
     near, near_length = _near(entries, oldest, end, space, place[2], context)
     is_near = near_length > 0 and near_length >= longest
+    # A copied text is likely to continue where it was, even if the match there is shorter. The
+    # measured success of both kinds of guesses decides.
     if 0 < near_length < longest:
         if_all_agree = _odds_of(odds, own, kind_of(longest, count, count))
         is_near = _odds_of(odds, own, near_kind(near_length)) > if_all_agree
@@ -259,7 +270,8 @@ def look_up(
         place[2] = starts[0]
     places = starts.copy()
     for i in range(tokens.size):
-        # Where the text ends the guess goes on with itself: what repeats is taken to go round.
+        # A candidate that reaches the end of this text restarts at its own beginning: a text that
+        # repeats itself is assumed to repeat again.
         num_voters = 0
         for k in range(count):
             follower = _after(entries, places[k])
@@ -269,6 +281,7 @@ def look_up(
                 starts[num_voters] = starts[k]
                 places[num_voters] = follower
                 num_voters += 1
+        # The candidates vote on the next token. Each token is counted once, at its first voter.
         best, most = np.int32(-1), 0
         for k in range(num_voters):
             token = entries[places[k] % capacity, TOKEN]
@@ -285,6 +298,7 @@ def look_up(
         if chance < least and i > 0:
             return i
         tokens[i], chances[i], kinds[i] = best, chance, kind
+        # Candidates that disagree are dropped, so that the guess never mixes two texts.
         count = 0
         for k in range(num_voters):
             if entries[places[k] % capacity, TOKEN] == best:
@@ -303,7 +317,13 @@ def learn(
     actual: NDArray[np.int64],
 ) -> None:
     """Compares a guess with the actual tokens up to the first wrong one, and updates the counts of
-    its kinds; see `look_up`."""
+    its kinds.
+
+    Args:
+        odds, own: [2, NUM_KINDS], updated; see `look_up`.
+        guessed, kinds: [N], the guess and the kinds of its tokens.
+        actual: [M], the tokens that were generated instead.
+    """
     for i in range(min(guessed.size, actual.size)):
         kind = kinds[i]
         is_right = guessed[i] == actual[i]

@@ -28,7 +28,7 @@ class Shares:
         self.free = free
         self.most = most
         self.used = 0
-        self._held: dict[str, int] = {}  # of owners that hold something
+        self._held: dict[str, int] = {}  # owners that hold nothing are left out
 
     @classmethod
     def of_places(cls, limit: int) -> Shares:
@@ -121,7 +121,8 @@ class FairQueue(Generic[Item]):
             may_have: returns whether a client may have its first item now; other clients do not
                 wait for one that may not.
         """
-        if next(iter(self._waiting), None) == self._last:  # others have come after its turn
+        # Others arrived after the owner was served.
+        if next(iter(self._waiting), None) == self._last:
             self._waiting[self._last] = self._waiting.pop(self._last)
         for client, items in self._waiting.items():
             if may_have is None or may_have(client, items[0]):

@@ -68,7 +68,7 @@ def on_one_line(written: bytes) -> bytes:
 
 def _escaped(written: bytes) -> bytes:
     for end, escaped in _LINE_ENDS:
-        written = written.replace(end, escaped)  # only strings contain them
+        written = written.replace(end, escaped)  # in JSON, these characters occur only in strings
     return written
 
 
@@ -77,7 +77,7 @@ def _pieces(text: bytes) -> Iterator[bytes]:
     start = 0
     while start < len(text):
         end = start + _PIECE
-        while end < len(text) and text[end] & 0xC0 == 0x80:  # within a character
+        while end < len(text) and text[end] & 0xC0 == 0x80:  # do not split a character
             end += 1
         yield text[start:end]
         start = end

@@ -182,7 +182,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True):
         float | None,
         Field(
             description="Divides positive logits of tokens in prompt and output.",
-            range=Range(1e-37, 1e38),  # float32 holds it
+            range=Range(1e-37, 1e38),  # the range of float32
             recommended=Range(0, 10**9, low_open=True),
             is_param=True,
             names={"ollama": "repeat_penalty", "gguf": "penalty_repeat"},
@@ -298,7 +298,7 @@ class RepetitionDetection(NamedTuple):
             if token_ids[end - 1] != token_ids[end - 1 - size]:
                 continue
             start = end - size * self.min_count
-            # The text has this period where it equals itself, moved by the period.
+            # A sequence has a period if it equals itself shifted by the period.
             if token_ids[start + size : end] == token_ids[start : end - size]:
                 return True
         return False

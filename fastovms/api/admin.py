@@ -245,7 +245,7 @@ class StartWait:
     async def _streams(self, request: Request) -> bool:
         try:
             return (await self._bodies.read(request, _Outline)).stream is True
-        except RequestError:  # the handler says what is wrong
+        except RequestError:  # the handler reports the error
             return False
 
 

@@ -81,13 +81,13 @@ def scan(text: bytes | mmap) -> list[Span]:
     """
     structure = _Structure()
     spans: list[Span] = []
-    is_inside = False  # whether the window begins within a string
+    is_inside = False
     start = 0  # where the string's content begins
     at = 0
     while at < len(text):
         end = _window_end(text, at)
         window = text[at:end]
-        if b"\\" in window:  # one byte is found faster than two
+        if b"\\" in window:  # searching one byte is faster than two
             window = mask_escapes(window).replace(b'\\"', b"..")
         if is_inside and b'"' not in window:
             at = end
@@ -265,7 +265,8 @@ def _decode(text: bytes | mmap, span: Span) -> str:
         try:
             text[at:end].decode()
             piece = msgspec.json.decode(b'"%b"' % text[at:end], type=str)
-        except UnicodeDecodeError as error:  # which msgspec raises as its own error from 0.23 on
+        except UnicodeDecodeError as error:
+            # Raised by `decode`; msgspec has its own error from 0.23 on.
             raise _not_utf8(error) from None
         except msgspec.DecodeError as error:
             raise MalformedBody(f"the body is not valid JSON: {without_place(error)}") from None
@@ -342,8 +343,8 @@ class FairThread(Generic[Result]):
             return await job.done
         finally:
             self._queue.discard(client, job)
-            # An error's traceback has this frame, and would keep itself and a body alive by it
-            # until the next collection of garbage.
+            # The traceback of an error refers to this frame. That cycle would keep the error and
+            # the body in memory until the next garbage collection.
             del job
 
     def close(self) -> None:
@@ -357,7 +358,7 @@ class FairThread(Generic[Result]):
         while not self._is_busy and (job := self._queue.take()) is not None:
             try:
                 work = asyncio.get_running_loop().run_in_executor(self._thread, job.call)
-            except Exception as error:  # no thread can be started
+            except Exception as error:  # the system refuses another thread
                 _refuse(job, error)
             else:
                 self._is_busy = True
@@ -573,7 +574,7 @@ def _invalid_field(
     if not path:
         return MalformedBody("the body must be a JSON object")
     if not expected:
-        path = path.partition("[...]")[0]  # the object's path, not its member's
+        path = path.partition("[...]")[0]  # the path of the object, without its member
         reason = restore_text(complaint.partition(" - at ")[0], strings, _MAX_SHOWN)
         return InvalidField(f"{path}: {reason[0].lower()}{reason[1:]}", param=path)
     types = expected["types"].split(" | ")

@@ -367,7 +367,7 @@ def kept_items(content: str) -> KeptItems | None:
 def _unseal_history(content: str) -> tuple[str, KeptItems]:
     try:
         data = base64.b64decode(content.removeprefix(_HISTORY), validate=True)
-        scan(data)  # a client may have written it
+        scan(data)  # clients may send data that this server has not sealed
         summary, before, after = orjson.loads(data)
     except (ValueError, TypeError, MalformedBody):
         return "", KeptItems()

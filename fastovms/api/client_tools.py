@@ -125,7 +125,7 @@ class ClientTool(NamedTuple):
                 written = {name: written[name] for name in written if name in names}
             if self.call == "apply_patch_call" and written.get("type") == "delete_file":
                 written.pop("diff", None)
-            members = {**written, **self.fixed, **written}  # in the order of the model
+            members = {**written, **self.fixed, **written}  # keep the model's order of members
             item = {self.member: members} if self.member else members
             _check(item, self.item, "")
         except (orjson.JSONDecodeError, InvalidField):

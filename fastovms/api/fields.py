@@ -407,7 +407,7 @@ def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tup
         found.append(first)
         if not word[0].isspace():
             inner = tuple(tokenizer.encode(f" {word}", add_special_tokens=False))
-            if inner[-len(first) :] != first:  # otherwise banning `first` bans this too
+            if inner[-len(first) :] != first:  # a ban of `first` covers it otherwise
                 found.append(inner)
     return tuple(dict.fromkeys(found))
 

@@ -576,7 +576,7 @@ class TextGeneration:
         if self._parses:
             if tracking is not None:
                 parsed = text
-            text = ""  # the pieces hold it
+            text = ""  # `pieces` has the text
         note = self._progress.note_output if self._is_live else self._progress.note_restored
         note(sample.progress, output, num_tokens)
         sample.finish_reason = finish_reason

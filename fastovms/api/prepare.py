@@ -219,7 +219,8 @@ async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
         params[0] = with_reasoning_budget(asked, params[0], chat, prompts[0], unlimited)
         new_parser = _parser_maker(asked, chat, prompts[0])
     texts = await _text_prompts(asked, given, cut)
-    if chat.images and not body.min_tokens:  # which would not let end tokens pass
+    # With `min_tokens` the backend would not accept end tokens.
+    if chat.images and not body.min_tokens:
         # The backend reports the number of image tokens only if it ends the sample itself.
         params[0] = replace(params[0], stop_strings=stops.strings)
     new_detokenizer = partial(

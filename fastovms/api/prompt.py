@@ -425,7 +425,7 @@ def chat_prompt(
         prompt = make(chat.messages)
     else:
         prompt = fitting(chat.messages, make, chat.max_prompt_tokens - len(context))
-        if images:  # only those that are left count
+        if images:  # number the images of the messages that are kept
             text, kept = renumbered(prompt.text or "", len(images))
             prompt, images = replace(prompt, text=text), [images[index] for index in kept]
     if context:

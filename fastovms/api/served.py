@@ -478,7 +478,7 @@ class ServedModels:
     @property
     def failure(self) -> str | None:
         """The reason why one of the models can no longer generate, or None."""
-        for model in self._all:  # a plain loop: every request asks
+        for model in self._all:  # a plain loop is fast: every request reads this
             if model.served is not None:
                 failure = model.served.backend.failure
                 if failure is not None:

@@ -269,7 +269,8 @@ def _response_format(value: Mapping[str, Any] | None, names: FieldNames) -> Iter
         raise wrong(f"{field}.type", f"one of text, {', '.join(_FORMATS)}", kind)
     name = names.json_schema if kind == "json_schema" else field
     if kind == "json_schema" and "json_schema" not in value and "schema" in value:
-        value, name = {"json_schema": value}, field  # next to the type, as in llama.cpp's server
+        # llama.cpp's server has the schema next to the type.
+        value, name = {"json_schema": value}, field
     yield read(value, name)
 
 

@@ -102,7 +102,7 @@ async def read_any_body(
     """Returns the typed body and the model that it names like `ApiContext.read`, for a model of one
     of the tasks."""
     body, model = await read_named(request, schema, models, dialect, reader)
-    # Not every request has that field: `/tokenize` has none.
+    # Some requests, such as `/tokenize`, do not have the field.
     streams = getattr(body, "stream", None) is True
     return body, await hold_model(request, model, models, tasks, streams=streams)
 

@@ -140,7 +140,7 @@ class FormReader:
         if file is not None:
             os.close(file)
 
-    # Called by the parser
+    # Callbacks of the parser
 
     def _begin_part(self) -> None:
         self._name, self._is_file = "", False
@@ -321,7 +321,7 @@ class UploadSink:
 
     def _end_form(self, work: asyncio.Future[None]) -> None:
         self._work = None
-        work.exception()  # who has left does not ask for it
+        work.exception()  # retrieve the error: the client may have disconnected
         if self._is_closed:
             self._discard()
 

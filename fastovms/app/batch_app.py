@@ -153,7 +153,7 @@ async def _run_lines(
         initial=log.num_done,
         unit=" lines",
         file=sys.stderr,
-        disable=None,  # = if stderr is not a terminal
+        disable=None,  # None = off unless stderr is a terminal
     ) as progress:
 
         def on_done() -> None:

@@ -215,7 +215,7 @@ class EarlyCompilation:
 
 def compile_ahead(model: ModelConfig) -> EarlyCompilation | None:
     """Begins to compile a model; None = not a generator, or its conversion cannot be stored."""
-    with suppress(ConfigurationError):  # which the server reports
+    with suppress(ConfigurationError):  # the server reports the error later
         if task_of(model) is Task.TEXT_GENERATION and cache_of(model).is_kept:
             return EarlyCompilation(model)
     return None

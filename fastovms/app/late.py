@@ -45,7 +45,7 @@ class LazyPart:
         BackendUnavailable if it cannot be imported."""
         if self._loading is None:
             self._loading = asyncio.ensure_future(self._load())
-        # Shielded: others may wait for it when this client has gone.
+        # Shielded, because other requests may wait for the import if this client disconnects.
         await asyncio.shield(self._loading)
 
     def load_now(self) -> None:
@@ -79,7 +79,7 @@ class LazyPart:
                 if isinstance(error, Exception):
                     return _refusal(request, error)
                 raise
-            if isinstance(request.sink, DeferredSink):  # which has been refused
+            if isinstance(request.sink, DeferredSink):  # the sink has answered the request
                 return request.sink.fault
             outcome = _handler_of(router, request)(request)
             return await outcome if isawaitable(outcome) else outcome
@@ -126,7 +126,7 @@ class DeferredSink:
         opening: imports the part, and opens its sink.
     """
 
-    min_rate = 1.0  # nothing is asked of the client while the sink is full
+    min_rate = 1.0  # no minimum rate while the sink is full
 
     def __init__(self, max_size: int) -> None:
         self.max_size = max_size

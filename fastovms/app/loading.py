@@ -214,7 +214,7 @@ def _served(
         assert loader is not None
         processor = read_optional(model.path / "preprocessor_config.json")
         images = loader.input_of(info, tokenizer, processor if isinstance(processor, dict) else {})
-    tokenizer.detokenizer(keep=chat.tags)  # makes its table, for which no request should wait
+    tokenizer.detokenizer(keep=chat.tags)  # builds its table now, not at the first request
     return ServedModel(
         backend,
         tokenizer,
@@ -238,6 +238,6 @@ def _check_gguf(path: Path, cache: DiskCache) -> None:
     """Raises ConfigurationError for a GGUF file that cannot be served."""
     if is_converted(path, cache):  # reading a large vocabulary takes half a second
         return
-    from fastovms.gguf.converter import read_contents  # most models are no such files
+    from fastovms.gguf.converter import read_contents  # most models are not GGUF files
 
     read_contents(path)

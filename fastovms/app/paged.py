@@ -208,12 +208,13 @@ def compile_paged(
         The function that reserves the caches; see `choice.Reserve`.
     """
     draft = None
-    if config.draft_model is not None:  # a wrong one is refused before what takes long
+    # Refuse an unsuitable draft model before the slow compilation.
+    if config.draft_model is not None:
         from fastovms.parts.drafts import files as drafts
 
         draft = drafts.read_draft_files(config.draft_model, model_dir, model)
     kernels = None
-    if config.precision == "exact":  # NumPy rounds sums otherwise: another token could be drawn
+    if config.precision == "exact":  # NumPy rounds sums differently and could draw another token
         kernels = load_kernels_beside()
     cache = cache or DiskCache(None)
     files = read_files(model_dir, config, model.max_model_len)

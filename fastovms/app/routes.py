@@ -147,7 +147,7 @@ def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
     metadata = _model_operation(
         "Returns KServe's metadata of a model. The only version is 1.", ModelMetadata
     )
-    # The longer patterns first: a model's name may have slashes.
+    # Longer patterns first, because a model's name may contain slashes.
     paths = ("/v2/models/{name:path}/versions/{version}", "/v2/models/{name:path}")
     for path in paths:
         router.add("GET", f"{path}/ready", servables.ready, ready)
@@ -176,7 +176,8 @@ def add_health_routes(router: Router, health: HealthRoutes) -> None:
     )
     for method, path, answer, described in probes:
         router.add(method, path, answer, described)
-        router.add(method, f"{path}/", answer)  # which vLLM redirects to the path without it
+        # vLLM redirects this path to the one without a slash.
+        router.add(method, f"{path}/", answer)
     version = operation("Returns the version of the server.", VersionAnswer)
     server = operation("Returns the server's name and version in KServe's format.", ServerMetadata)
     metrics = operation(

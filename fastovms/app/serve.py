@@ -199,7 +199,7 @@ def model_supply(
     if ahead is not None:
         supply.find([ahead.model])
     elif not any(map(finder.needs_network, config.models)):
-        supply.find()  # so that the commonest mistakes are found at once
+        supply.find()  # find common mistakes before anything is loaded
     return supply
 
 
@@ -234,7 +234,7 @@ def run(
         return models
 
     async def serve_models() -> None:
-        # At the end, no thread is waited for whose time is over.
+        # At shutdown, threads that exceed their time limit are not waited for.
         asyncio.get_running_loop().set_default_executor(DetachableExecutor())
         bound = sockets or bind_sockets(config.http, os.environ, os.getpid())
         await _run(config, log, access_lines, tracer, load_and_settle, supply, bound)
@@ -301,7 +301,8 @@ async def _run(
     add_health_routes(router, HealthRoutes(status, registry, __version__))
     if page is not None:
         page.add_routes(router)
-    server.bind()  # before the state is touched: who has the address mostly has that too
+    # Before the state is opened: another server at this address probably uses the same state.
+    server.bind()
     if not (guard.needs_key or server.is_local):
         logger.warning(
             "other machines can connect to %s, and no API key is needed: --api-key-file sets keys",
@@ -353,7 +354,7 @@ async def _run(
 
     def announce(models: ServedModels) -> None:
         text = greeting(server.addresses, models, needs_key=guard.needs_key)
-        with suppress(OSError):  # the reader may have closed stdout
+        with suppress(OSError):  # the reader of stdout may have closed it
             os.write(sys.stdout.fileno(), f"{text}\n".encode())
 
     def end_removed() -> None:

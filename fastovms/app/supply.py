@@ -115,7 +115,7 @@ def _num_together(configs: Iterable[ModelConfig]) -> int:
 
 def _known(config: ModelConfig) -> KnownModel:
     gguf = find_gguf(config.path)
-    if gguf is not None:  # it says more once it is converted
+    if gguf is not None:  # its conversion provides the other facts
         return KnownModel(config.name, config.names[1:], int(gguf.stat().st_mtime))
     info = read_info(config)
     task = task_of(config)
@@ -126,7 +126,7 @@ def _known(config: ModelConfig) -> KnownModel:
         info.max_model_len,
         info.takes_images,
         task,
-        CAPABILITIES.get(task),  # those of models that generate are seen as they are loaded
+        CAPABILITIES.get(task),  # capabilities of generating models are known once they are loaded
         fingerprint=fingerprint_of(config.path),
         info=info,
     )
@@ -180,7 +180,7 @@ class OneModelLoader:
     async def reclaim(self) -> None:
         def reclaim() -> None:
             self.wait_until_left()
-            gc.unfreeze()  # what a model leaves may refer to itself
+            gc.unfreeze()  # an unloaded model may be part of reference cycles
             settle_memory()
             self.trim()
 
@@ -249,7 +249,7 @@ class ModelSupply:
         self._plans: list[ModelPlan] = []
         self._pool: ModelPool | None = None
         self._watch: FileWatch | None = None
-        if list_path is not None:  # from now on, as loading may take minutes
+        if list_path is not None:  # watch from now on, because loading may take minutes
             self._watch = FileWatch(list_path, residency.poll_interval, self.reload_soon)
         self._is_outdated = False
         self._reading = asyncio.Lock()

@@ -61,7 +61,7 @@ def start_thread(target: Callable[[], None], *, name: str) -> threading.Thread:
     one."""
     thread = threading.Thread(target=target, name=name, daemon=True)
     with _STACK_SIZE_LOCK:
-        previous = threading.stack_size(_STACK)  # holds for threads that are started from now on
+        previous = threading.stack_size(_STACK)  # applies to threads that are started later
         try:
             thread.start()
         finally:
@@ -148,7 +148,7 @@ class ActiveEngines:
             self.begin()
 
     def _add(self, difference: int) -> None:
-        with self._changed:  # held during the calls too, to keep them in order
+        with self._changed:  # the lock is held during the calls, so that they are in order
             self._num_working += difference
             for watcher in self._watchers:
                 watcher(self._num_working)
@@ -450,7 +450,7 @@ class RequestsInFlight:
         try:
             request.on_output(output)
         except Exception:
-            # One request's fault must not cost the others their tokens.
+            # An error of one request must not affect the others.
             logger.exception("request %s failed while its output was processed", request_id)
             self._abort(request_id)
 
@@ -559,7 +559,7 @@ def run_engine(
             else:
                 num_received += command.request.params.n
                 outputs += add_request(engine, command.request)
-            del command  # frees its images
+            del command  # release the images of the request
         started_at = clock()
         admitted: Sequence[str] = ()
         seconds = None

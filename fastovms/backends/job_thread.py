@@ -78,7 +78,7 @@ class JobThread(Generic[JobT]):
         self._places = Shares.of_places(max_num_queued)
         self._clock = clock
         self._commands: queue.SimpleQueue[JobT | None] = queue.SimpleQueue()
-        self._jobs: dict[JobT, None] = {}  # in the order in which they came
+        self._jobs: dict[JobT, None] = {}  # by arrival
         self._num_running = 0
         self._counters = EngineCounters()
         self._steps = Histogram(STEP_BUCKETS)

@@ -253,13 +253,13 @@ class ProcessPool:
         for peer in peers:
             peer.kill()
         idle = []
-        with suppress(Empty):  # a process in use is dead; its user ends it
+        with suppress(Empty):  # processes in use were killed above; their users close them
             for _ in range(self._max_processes):
                 idle.append(self._idle.get(timeout=_CLOSE_TIMEOUT))
         for one in idle:
             if one is not None:
                 self._end(one)
-            self._idle.put(None)  # waiting calls are refused
+            self._idle.put(None)  # None refuses a waiting call
 
     def _begin(self) -> ChildProcess:
         with self._lock:
@@ -293,7 +293,7 @@ def main(argv: list[str]) -> None:
         import_module(module).serve(connection, *arguments)
     connection.close()
     sys.stderr.flush()
-    os._exit(0)  # OpenVINO GenAI complains, on an orderly end, of requests that still run
+    os._exit(0)  # an orderly exit makes OpenVINO GenAI report requests that still run
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def start_process(module: str, load: object, info: type[Info]) -> tuple[ChildPro
         load: asks it to load a model from `load.model_dir`. The answer is an `info` or
             `WorkerFailed`.
     """
-    # At the end of its connection it could not end by itself while it is stopped.
+    # A stopped process could not exit by itself when its connection ends.
     process = ChildProcess(module, dies_with_thread=True)
     model_dir = getattr(load, "model_dir", "the model")
     answer = process.ask(load, f"{model_dir} cannot be loaded: its process")
@@ -98,7 +98,7 @@ class SlicedProcess(JobThread[JobT], Generic[JobT, Info]):
         self._peer.kill()
 
     def _stop(self) -> bool:
-        self._peer.kill()  # it keeps nothing
+        self._peer.kill()  # the process has no state to save
         return True
 
     # Thread

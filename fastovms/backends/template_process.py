@@ -51,7 +51,7 @@ class _Renderer:
                 text, error = str(fault), type(fault)
             except MemoryError:
                 text, error = str(too_much()), LimitExceeded
-            except Exception as fault:  # whatever the template's code raises
+            except Exception as fault:  # the code of a template may raise any exception
                 text, error = str(fault)[:_MAX_REASON] or type(fault).__name__, TemplateError
             passes, chars = max(0, self._budget.passes), max(0, self._budget.chars)
         seconds = asked.limits.seconds - (time.process_time() - begin)
@@ -63,14 +63,14 @@ class _Renderer:
             return environment, environment.from_string(source)
         except MemoryError:
             raise
-        except Exception as error:  # whatever a compiler raises
+        except Exception as error:  # Jinja's compiler may raise any exception
             raise Malformed(str(error)[:_MAX_REASON] or type(error).__name__) from error
 
 
 def serve(connection: Connection[Any, Any]) -> None:
     """Renders templates until the connection ends, or the process has grown."""
     limit_growth(MAX_MEMORY)
-    discard_stderr()  # its interpreter may speak of a client's text
+    discard_stderr()  # messages of the interpreter may contain a client's text
     os.nice(NICENESS)
     renderer, most = _Renderer(), max_resident() + _MAX_GROWTH
     is_last = False

@@ -16,7 +16,7 @@ class Stopped(SystemExit):
     """A signal came before the server was started."""
 
     def __init__(self, number: int) -> None:
-        self.exit_code = 128 + number  # as shells have it
+        self.exit_code = 128 + number  # the convention of shells
         super().__init__(self.exit_code)
 
 

@@ -37,7 +37,7 @@ def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
                 action=argparse.BooleanOptionalAction,
             )
         else:
-            # A value that may be left out; a word that is none of its values is refused.
+            # The value is optional: a following word that is not an allowed value is an error.
             options: dict[str, Any] = {"nargs": "?", "const": "on"} if flag.parse is on_off else {}
             parser.add_argument(
                 flag.name,
@@ -54,7 +54,7 @@ def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, action=action, **options
         )
-    parser.set_defaults(unused=())  # lines of settings from elsewhere
+    parser.set_defaults(unused=())  # messages about settings outside the command line
     parser.add_argument(
         "--config", dest="config_file", type=path, default=None, help=argparse.SUPPRESS
     )

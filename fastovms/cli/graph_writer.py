@@ -92,7 +92,7 @@ def _places(task: Task) -> dict[ConfigField | str, _Place]:
         if option.field is not None and option.device_property
     }
     for name, option in CALCULATORS[GRAPHS[task].calculator].options.items():
-        if option.field is not None:  # two names of one length: the older graphs know the first
+        if option.field is not None:  # of two names of an option, older graphs have the first
             places.setdefault(option.field, _Place(name))
     return places
 
@@ -129,11 +129,11 @@ def _options(given: Mapping[ConfigField | str, Any], folder: Path, task: Task) -
         else:
             properties[place.property] = given[key]
     for name in ("tool_parser", "reasoning_parser", "pooling"):
-        if options.get(name) == "auto":  # a graph says so by not naming the option
+        if options.get(name) == "auto":  # in a graph, auto is the absence of the option
             del options[name]
     if (draft := options.get("draft_models_path")) is not None:
         options["draft_models_path"] = _draft(draft, folder)
-    read_plugin_config(properties)  # raises for properties that cannot be
+    read_plugin_config(properties)  # raises ConfigurationError if properties are invalid
     return {**options, **({"plugin_config": json.dumps(properties)} if properties else {})}
 
 

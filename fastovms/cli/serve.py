@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int | None:
         return None
     try:
         _serve(arguments, settings)
-    except Stopped:  # a server ends so in order
+    except Stopped:  # the signal handler's exception: an orderly end
         return 0
     return None
 
@@ -150,7 +150,7 @@ def add_serving_arguments(parser: argparse.ArgumentParser, *, shows_all: bool) -
     if not shows_all:
         hidden = f"More flags are in --help-all: models, {', '.join(GROUPS)}."
         parser.epilog = f"{hidden} {parser.epilog or ''}"
-    # Other words of OVMS.
+    # OVMS's other spellings of a flag.
     parser.add_argument("--model-path", type=path, help=argparse.SUPPRESS)
     parser.add_argument("--source-model", type=text, help=argparse.SUPPRESS)
     parser.add_argument("--gguf-filename", type=text, help=argparse.SUPPRESS)
@@ -287,7 +287,7 @@ def _compile_ahead(
     finder = ModelFinder.of(settings.section(RepositoryConfig), os.environ)
     try:
         found = finder.find_here(models[0])
-    except ConfigurationError:  # which the server reports
+    except ConfigurationError:  # the server reports the error later
         found = None
     if found is None:
         return None, None

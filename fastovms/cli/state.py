@@ -104,7 +104,7 @@ def _check(state: OpenState) -> int:
     num_faults = 0
     for fault in _faults(state):
         num_faults += 1
-        tqdm.write(fault)  # above what shows how many rows are done
+        tqdm.write(fault)  # print above the progress bar
     print(f"{num_faults} faults" if num_faults else "no faults found", file=sys.stderr)
     return 1 if num_faults else 0
 

@@ -106,7 +106,7 @@ def render(report: TuningReport, qualities: Mapping[str, Quality], *, is_used: b
 def _advice(report: TuningReport) -> list[str]:
     """Returns further facts for the table of measurements, from `bench/results/performance.md`."""
     paragraphs = []
-    if not report.finding.name.endswith("f32 cache"):  # otherwise there is no choice
+    if not report.finding.name.endswith("f32 cache"):  # with an f32 cache there is only one choice
         paragraphs.append(
             "Of KV caches of f16, u8 and u4, f16 is the most exact: take it while it fits. u8 "
             "holds 1.7 times the tokens, and u4 2.9 times, but u4 changes texts: it is for memory "

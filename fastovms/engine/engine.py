@@ -244,7 +244,7 @@ class Engine:
         """Ends a request, or one of its samples, without an output. Unknown ids are ignored."""
         search = self._searches.get(request_id)
         if search is not None and index is not None and search.discard(index):
-            return  # others of its texts are still wanted, and come of the same beams
+            return  # the beams also produce the request's other samples
         for sequence in list(self._requests.get(request_id, ())):
             if search is not None or index is None or sequence.index == index:
                 self._finish(sequence)
@@ -283,12 +283,13 @@ class Engine:
         row = 0
         for sequence, num_drafts in batch.sampled:
             end = row + 1 + num_drafts
-            if sequence.status is not SequenceStatus.FINISHED:  # scoring its prompt has not failed
+            # Finished here only if scoring the prompt failed.
+            if sequence.status is not SequenceStatus.FINISHED:
                 try:
                     if sequence.num_generated_tokens == 0:
                         self.on_prompt(sequence)
                     outputs += self._advance(sequence, drawn[row:end], logits, row)
-                except Exception as error:  # one request's fault must not cost the others theirs
+                except Exception as error:  # an error of one request must not affect the others
                     failures.append(self._fail(sequence, error))
             row = end
         self._trial.note(
@@ -365,7 +366,8 @@ class Engine:
                 logprobs.append(found)
             if finish_reason is not None or index == num_drafts or token_id != drafts[index]:
                 break
-            sequence.num_computed_tokens += 1  # the KV of the draft token is that of `token_id`
+            # The draft token was right, so its KV is already in the cache.
+            sequence.num_computed_tokens += 1
         num_new, num_generated = len(token_ids), sequence.num_generated_tokens
         self.counters.num_generated_tokens += num_new
         if sequence.num_computed_tokens > first_draft:

@@ -96,7 +96,8 @@ class Penalties:
         self._slots: dict[int, int] = {}
         self._ids = np.zeros(_ROOM, np.int64)
         self._counts = np.zeros(_ROOM, np.float32)
-        self._is_new = np.zeros(_ROOM, np.bool_)  # not one of the prompt
+        # Whether the token is generated, not part of the prompt.
+        self._is_new = np.zeros(_ROOM, np.bool_)
 
     def __call__(self, logits: Floats, token_ids: array[int]) -> None:
         if len(token_ids) > self._num_read:
@@ -159,10 +160,10 @@ class ReasoningLimit:
         self._budget = budget = params.reasoning_budget
         self._num_read = num_prompt_tokens
         self._num_tokens = 0
-        self._closing = 0  # how many of the closing tokens have come
+        self._closing = 0  # number of closing tokens so far
         self._inside: ReasoningTags | None = budget.tags[0] if budget.is_inside else None
         self._is_over = False
-        self._text = b""  # the end of the text in which a tag is looked for
+        self._text = b""  # the last bytes, which may contain the beginning of a tag
         texts = [*budget.other_ends, *(text for tag in budget.tags for text in tag[:2])]
         self._longest = max(map(len, texts))
 

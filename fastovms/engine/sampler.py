@@ -145,7 +145,7 @@ class ModelTrial:
             return
         try:
             block_id = self._blocks.allocate()
-        except OutOfBlocks:  # the next sequence that ends leaves one
+        except OutOfBlocks:  # retried when a sequence ends and frees its blocks
             return
         try:
             self._try(block_id)
@@ -155,7 +155,7 @@ class ModelTrial:
 
     def _try(self, block_id: int) -> None:
         layout = StepLayout(self._blocks.block_size)
-        token_ids = array("q", (0,)) * self._blocks.block_size  # every vocabulary has that one
+        token_ids = array("q", (0,)) * self._blocks.block_size  # token 0 exists in every vocabulary
         last = layout.add(token_ids, 0, len(token_ids), array("i", (block_id,)))
         if is_broken(self._model.infer(layout.finish(array("q", (last,))))[0]):
             raise EngineFailed(f"{BrokenLogits()}, whatever the prompt: its files may be corrupt")
@@ -325,7 +325,7 @@ class Sampler:
         waiting = iter(range(0, length, size))
 
         def run() -> None:
-            for start in waiting:  # each of them is for one thread
+            for start in waiting:  # one slice per thread
                 work(*(argument[start : start + size] for argument in arguments))
 
         running: list[Future[None]] = []
@@ -333,14 +333,14 @@ class Sampler:
         try:
             for _ in range(num_threads - 1):
                 running.append(self._others.submit(run))
-        except RuntimeError:  # no thread can be started: those that there are do it
+        except RuntimeError:  # the system refuses another thread: use the existing ones
             is_short = True
         try:
             run()
         finally:  # no thread may still read logits when the next step overwrites them
             for other in running:
                 other.result()
-            if is_short:  # what could not be submitted may have been queued
+            if is_short:  # the pool may have queued the work that it could not start
                 self._others.shutdown()
                 self._others = _threads(self._num_threads)
 

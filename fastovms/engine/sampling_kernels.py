@@ -260,7 +260,7 @@ def _top_ranks(row, shift, maxima, k):
                 if key >= least:
                     count = _keep(ranks, count, (np.int64(key) << 32) | (0xFFFFFFFF - i))
             if count == k:
-                # An equal logit further behind is not among the k largest.
+                # Of equal logits, the first ones are among the k largest.
                 least = max(least, np.int32(ranks[0] >> 32) + np.int32(1))
     return ranks
 
@@ -268,7 +268,8 @@ def _top_ranks(row, shift, maxima, k):
 @row_kernel("int64")
 def likeliest(row: Bits, shift: np.int32) -> int:
     """Returns the position of the first of the largest logits, or `BROKEN`."""
-    # The bits of positive floats order as they do, and without a sign negative NaNs are the most.
+    # Bits of positive floats, as integers, have the order of the floats. As unsigned integers,
+    # negative NaNs are the largest.
     largest, position = _LEAST, BROKEN
     largest_unsigned, its_group = np.uint32(0), 0
     maxima = np.empty((row.size + GROUP_SIZE - 1) // GROUP_SIZE, np.int32)
@@ -329,11 +330,12 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
     than `top_p` of the total. Otherwise it and all less likely tokens are excluded, and the drawing
     is repeated.
     """
-    # The temperature is part of the weights only: it changes no order, so keys are of raw logits.
+    # The temperature does not change the order of logits. Keys are therefore those of raw logits,
+    # and only weights depend on the temperature.
     scale = np.float32(_LOG2_E / temperature)
     is_cut = 0 < top_k < row.size
-    # The total of the whole row is not needed with top-k, which has a total of its own, nor where
-    # min-p is the only filter, whose total takes its place.
+    # The total of the row is needed only without top-k, and then only with top-p or without min-p:
+    # top-k and min-p compute the total of the tokens that they keep.
     weighs_all = not is_cut and (top_p < 1 or min_p <= 0)
     position = _look(row, shift, maxima, scale, sums[0] if weighs_all else sums[0][:0])
     if position < 0:

@@ -30,7 +30,7 @@ _MASK: Final = 2**64 - 1
 def likeliest(row: Bits, shift: np.int32) -> int:
     """The NumPy version of `sampling_kernels.likeliest`."""
     logits = _floats(row)
-    position = int(logits.argmax())  # of a NaN, if there is one
+    position = int(logits.argmax())  # `argmax` returns the position of a NaN, if the row has one
     return position if np.isfinite(logits[position]) else BROKEN
 
 

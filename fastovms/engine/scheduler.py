@@ -157,7 +157,8 @@ class WaitingQueue:
     numbers of running sequences. `num_running` is the number of running sequences of each owner."""
 
     def __init__(self) -> None:
-        self._sequences: dict[str, list[Sequence]] = {}  # by owner, of those that have some
+        # Owners without waiting sequences are left out.
+        self._sequences: dict[str, list[Sequence]] = {}
         self._len = 0
         self._first: Sequence | None = None  # None = not known yet
         self.num_running: Counter[str] = Counter()
@@ -282,7 +283,7 @@ class BlockTables:
             if parent.num_computed_tokens < sequence.num_prompt_tokens:
                 return False
             return self._fork_from(parent, sequence, plan)
-        if sequence.scores_prompt:  # a cached token has no logits
+        if sequence.scores_prompt:  # cached tokens are not computed and have no logits
             match = PrefixMatch([], root)
         else:
             end = sequence.num_tokens - num_held_tokens(sequence)

@@ -414,7 +414,7 @@ class Architecture:
 
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
-    # Llama 1 to 3, Mistral and what else has their form.
+    # Llama 1 to 3, Mistral and models of the same architecture.
     "llama": Architecture(interleaves_rotations=True, window_period=1),
     "qwen2": Architecture(),
     "qwen3": Architecture(norms_heads=True),
@@ -427,7 +427,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         scales_embeddings=True,
         window_period=6,
         gives_windows_their_own_rotation=True,
-        scales_by_hidden_size=frozenset({62}),  # that of 27B
+        scales_by_hidden_size=frozenset({62}),  # the number of layers of the 27B model
     ),
 }
 """The architectures that are built, by `general.architecture`."""

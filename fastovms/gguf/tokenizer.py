@@ -238,7 +238,7 @@ def make_tokenizer_json(fields: TokenizerFields) -> dict[str, Any]:
 def _added_tokens(fields: TokenizerFields) -> list[dict[str, Any]]:
     special = fields.special_ids()
     added = fields.ids_of(_CONTROL, _UNKNOWN, _USER_DEFINED)
-    if not added:  # which OpenVINO's tokenizer cannot do without
+    if not added:  # OpenVINO's tokenizer requires a special token
         raise ConfigurationError("the vocabulary has no special token (tokenizer.ggml.token_type)")
     return [
         {
@@ -424,7 +424,7 @@ def build_tokenizer(tokenizer: Json, ids: Mapping[str, int]) -> TokenizerModels:
     steps.vocab = steps[-1].vocab
     steps.add_steps(
         [
-            # Truncates nothing by itself: openvino_genai looks for it to change the length.
+            # Does not truncate by itself: openvino_genai needs the step to set a length.
             pipeline.TruncationStep(_LONGEST),
             _special_ends(tokenizer["post_processor"]),
             _padding(ids),

@@ -80,7 +80,7 @@ WRITERS: Final[Mapping[GrammarKind, Callable[[str], str]]] = {
     GrammarKind.JSON_OBJECT: _json_object,
     GrammarKind.REGEX: _regex,
     GrammarKind.CHOICE: _choice,
-    GrammarKind.CALLS: str,  # the tree says all
+    GrammarKind.CALLS: str,  # the grammar is in the tree
 }
 """Writes each kind of grammar that needs no tokenizer. A faulty source raises a ValueError, or what
 llguidance raises."""
@@ -131,7 +131,7 @@ def _hide(tokenizer: dict[str, Any]) -> dict[str, int]:
         for name in special_tokens.keys() & vocab.keys():
             vocab[_hidden(name)] = vocab.pop(name)
     else:
-        for entry in vocab:  # a token and its probability
+        for entry in vocab:  # an entry is a token and its score
             if entry[0] in special_tokens:
                 entry[0] = _hidden(entry[0])
     if model.get("unk_token") in special_tokens:
@@ -154,8 +154,8 @@ def _hidden(name: str) -> str:
     return name[:1] + _MARK + name[1:]
 
 
-# A space or none after a colon or a comma, as models write them; never more, which some would do
-# for ever.
+# At most one space after a colon or a comma, as models write them. Without the limit some models
+# would write white space endlessly.
 _TREE_JSON_OPTIONS: Final = json.dumps(
     {
         "x-guidance": {
@@ -339,7 +339,7 @@ class _RuleWriter:
     def _separated(
         self, items: Sequence[tuple[Node, bool]], separator: str, more: Node | None
     ) -> str:
-        # `first`: the items from here on, none being there yet; `rest`: behind another.
+        # `first`: the expression of the remaining items if none precedes them; `rest`: if one does.
         first, rest = '""', '""'
         if more is not None:
             item = self._name(more)
@@ -407,7 +407,7 @@ _DEAD_END: Final = "NoExtensionBias"
 """llguidance's error where no token may follow."""
 
 _LIMITS = LLParserLimits(
-    initial_lexer_fuel=400_000,  # enough to choose from 10,000 strings
+    initial_lexer_fuel=400_000,  # sufficient for a choice of 10,000 strings
     step_lexer_fuel=100_000,
     step_max_items=5_000,
     verbose_errors=False,
@@ -439,7 +439,7 @@ class GrammarCompiler:
         eos = list(eos_token_ids) or None
         self.eos_token_ids = frozenset(eos_token_ids)
         nameless, self.special_tokens = without_names(tokenizer_json)
-        if eos is not None:  # without it, llguidance finds one by its name
+        if eos is not None:  # if None, llguidance finds an end token by its name
             tokenizer_json = nameless
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
         self._to_llguidance: Mapping[GrammarKind, Callable[[str], str]] = {
@@ -491,7 +491,7 @@ class GrammarCompiler:
             rules = "" if grammar.tree is None else self._rules(grammar.tree)
         except UnfinishableGrammar as error:
             raise UnfinishableGrammar(grammar, error.message) from error
-        except Exception as error:  # llguidance raises plain ones for faulty sources
+        except Exception as error:  # llguidance raises ValueError for invalid grammars
             raise UnusableGrammar(grammar, first_line(str(error))) from error
         if answer and rules:
             self._matcher(grammar, answer)

@@ -191,7 +191,8 @@ class _Rewriter:
                     part["allOf"] = [*(listed if isinstance(listed, list) else []), *more]
             else:
                 del part["pattern"]
-                if part.get("format") not in FORMATS:  # usually it implies the pattern
+                # A supported format usually implies the pattern.
+                if part.get("format") not in FORMATS:
                     self._leave_out(path, "pattern")
         patterns = part.get("patternProperties")
         if not isinstance(patterns, Mapping):
@@ -223,8 +224,8 @@ class _Rewriter:
                 break
         return schema
 
-    # The rules. Each gets the part without the keyword, and its value, and returns False if the
-    # part cannot say it.
+    # The rules, one per keyword. Each gets the part without the keyword and the keyword's value,
+    # and changes the part. It returns False if the keyword cannot be enforced.
 
     def nullable(self, part: dict[str, Any], value: Any) -> bool:
         """Rewrites a keyword of OpenAPI 3.0."""
@@ -336,7 +337,7 @@ class _Rewriter:
 
     def negation(self, part: dict[str, Any], value: Any) -> bool:
         if value in _TRIVIAL:
-            part["not"] = value  # nothing satisfies it
+            part["not"] = value  # the part becomes unsatisfiable
             return True
         if value is False:
             return True
@@ -415,7 +416,7 @@ def _pattern_of_names(schema: Schema) -> str | None:
         if not _is_neutral(key, value) and (key != "format" or value in FORMATS)
     }
     if isinstance(asked.get("pattern"), str):
-        asked.pop("format", None)  # generators write both for the same
+        asked.pop("format", None)  # schema generators write both for one constraint
     least, most = asked.pop("minLength", 0), asked.pop("maxLength", "")
     if not asked and isinstance(least, int) and isinstance(most, int | str):
         return rf"^[\s\S]{{{least},{most}}}$"

@@ -190,7 +190,7 @@ class _Search:
         self._current = 0
         self._num_visits = 0
         self._schemas = {id(schema): schema for schema in parts_of(root)}
-        self._queue = deque(reversed(self._schemas))  # inner ones first
+        self._queue = deque(reversed(self._schemas))  # inner schemas first
         self._queued = set(self._queue)
         while self._queue:
             key = self._queue.popleft()
@@ -220,7 +220,7 @@ class _Search:
             return _NONE if schema is False else _ALL
         if self._is_hopeful:
             return _ALL
-        if id(schema) not in self._schemas:  # only references lead to it
+        if id(schema) not in self._schemas:  # a schema that is only reached by a reference
             self._schemas[id(schema)] = schema
             self._enqueue(id(schema))
         self._users[id(schema)].add(self._current)
@@ -348,7 +348,7 @@ class _Search:
         least = max(counts, default=0)
         items = schema.get("items", True)
         first, rest = schema.get("prefixItems"), items
-        if isinstance(items, list):  # the form of JSON Schema before 2020-12
+        if isinstance(items, list):  # `items` as a list, as before JSON Schema 2020-12
             first, rest = items, schema.get("additionalItems", True)
         first = first if isinstance(first, list) else []
         for item in first[: min(least, _MAX_ITEMS)]:

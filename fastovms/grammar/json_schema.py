@@ -249,7 +249,7 @@ def _each(root: Schema, change: Callable[[Schema], Schema]) -> Schema:
     changed = {id(part): change(part) for part in parts_of(root)}
     try:
         found: Schema = rewritten(root, lambda part: changed.get(id(part), part))
-    except RecursionError:  # the compiler refuses it
+    except RecursionError:  # the compiler will report that the schema is too deep
         return root
     return found
 
@@ -378,7 +378,7 @@ class _Closing:
                 value = {name: self._value(part) for name, part in value.items()}
             elif key in _LISTS and isinstance(value, list):
                 value = [self._value(part) for part in value]
-            elif key == "allOf" and isinstance(value, list):  # what could not be merged
+            elif key == "allOf" and isinstance(value, list):  # parts that could not be merged
                 value = [
                     self._with_values(part) if isinstance(part, Mapping) else part for part in value
                 ]

@@ -450,7 +450,7 @@ class _Reader:
             )
         if name not in ("MAX_REPEAT", "MIN_REPEAT"):
             raise _AutomatonTooLarge
-        if _looks_around(parts[0]):  # beyond the end of a repetition
+        if _looks_around(parts[0]):  # look-ahead past the end of a repetition is not supported
             raise _AutomatonTooLarge
         least, most = value[0], value[1]
         then = self._found(rest, after, at_start=False)

@@ -238,7 +238,7 @@ class GrammarCache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._entries: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()
-        self._sizes: dict[Grammar, int] = {}  # of each grammar when it was last asked for
+        self._sizes: dict[Grammar, int] = {}  # sizes at the last use; a grammar grows with its use
         self._total = 0  # the sum of `_sizes`
         self._lock = Lock()
 

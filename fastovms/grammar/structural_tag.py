@@ -320,7 +320,7 @@ class _TagWriter:
                     f"{path}.tags[{i}].begin must begin with exactly one trigger, not {len(found)}"
                 )
             unused.discard(found[0])
-            # A special token comes whole, with what the trigger lacks of it.
+            # A special token is one piece, even if the trigger is only its beginning.
             token = self._lark.special_token_at_start(begin)
             trigger = token if token.startswith(found[0]) else found[0]
             after = self._lark.literal(begin.removeprefix(trigger))

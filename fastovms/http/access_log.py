@@ -47,7 +47,7 @@ class AccessLog:
 
     def __call__(self, exchange: Exchange) -> None:
         request = exchange.request
-        # The route has no prefix of --root-path. Probes may end with a slash.
+        # The route does not contain --root-path. Probes may end with a slash.
         paths = {path.rstrip("/") for path in (request.raw_path.partition("?")[0], request.route)}
         if exchange.status < 400 and not self._skip.isdisjoint(paths - {""}):
             return

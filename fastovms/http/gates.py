@@ -51,7 +51,7 @@ class ApiKeys:
         admins: Iterable[str] = (),
         budgets: Budgets | None = None,
     ) -> None:
-        # Digests have one length, and the time of a comparison reveals nothing about the keys.
+        # Digests have equal lengths, so the time of a comparison does not depend on the keys.
         self._digests = [_digest(key.encode()) for key in dict.fromkeys(keys)]
         if not self._digests:
             raise ConfigurationError("no API key is given")
@@ -256,7 +256,7 @@ class HostCheck:
         self._names = frozenset({"localhost", *(name.lower().rstrip(".") for name in names)})
         self._render_error = render_error
         self._applies = applies
-        self._passed: set[str] = set()  # Host fields that were found good, so as not to ask again
+        self._passed: set[str] = set()  # valid Host fields, to check each only once
 
     def __call__(self, request: Request) -> Response | None:
         host = request.headers.by_name.get("host")
@@ -412,7 +412,7 @@ class CorsPolicy:
                 return ()
             return (("Access-Control-Allow-Origin", "*"), _EXPOSED, *self._credentials)
         if not self._origins:
-            return ()  # then no answer depends on who asks
+            return ()  # without CORS no answer depends on the origin
         if origin is None or origin not in self._origins:
             return _VARIES
         allowed = ("Access-Control-Allow-Origin", origin)

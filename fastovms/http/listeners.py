@@ -350,7 +350,7 @@ class Acceptor:
     def _on_done(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
         self._beginning.pop(task, None)
         if task.cancelled():
-            sock.close()  # no transport has it if that came before the first step of the task
+            sock.close()  # no transport owns the socket if the task was cancelled before it began
         elif (error := task.exception()) is not None:
             logger.error("a connection could not be opened", exc_info=error)
 
@@ -479,7 +479,7 @@ def _bind_tcp(address: TcpAddress, config: HttpConfig, *, tls: bool) -> list[Lis
             sock = socket.socket(family, kind, protocol)
         except OSError as error:
             if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
-                continue  # a host without IPv6 still resolves names to it
+                continue  # a host without IPv6 may still resolve names to IPv6 addresses
             raise _cannot_listen(address, error) from None
         try:
             sock.setblocking(False)
@@ -487,7 +487,7 @@ def _bind_tcp(address: TcpAddress, config: HttpConfig, *, tls: bool) -> list[Lis
             if config.reuse_port:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
-                # Both families have a socket of their own where both are wanted.
+                # An IPv6 socket accepts IPv6 only, because IPv4 has a socket of its own.
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             # One free port for both families, not one each.
             sock.bind((name[0], port, *name[2:]))
@@ -549,7 +549,7 @@ def _check_unix_path(path: Path) -> None:
         except ConnectionRefusedError:
             return
         except BlockingIOError:
-            pass  # its queue is full, so there is one
+            pass  # a server listens there: its queue is full
         except OSError as error:
             raise _cannot_listen(UnixAddress(path), error) from None
     raise ConfigurationError(f"cannot listen on unix:{path}: another server answers there")

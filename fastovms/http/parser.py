@@ -80,7 +80,8 @@ def method_fault(line: bytes | None) -> Fault:
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|([A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(:[0-9]*)?")
 _ABSOLUTE_TARGET = re.compile(r"https?://([^/?#]+)(/[^?]*)?(?:\?(.*))?", re.IGNORECASE)
 
-# Fields of which a second line would leave two readers to disagree (RFC 9110 5.3).
+# A second line of these fields would be ambiguous: other readers may use another one (RFC 9110
+# 5.3).
 _SINGLETONS = frozenset(("host", "content-type", "content-encoding", "authorization", "expect"))
 
 
@@ -124,8 +125,8 @@ def body_length(request: Request) -> int | None:
     coding = fields.get("transfer-encoding")
     length: int | None = None
     if coding is None:
-        # httptools has let nothing but digits pass, of which any number may be leading zeros; int
-        # refuses thousands.
+        # httptools accepts only digits. Leading zeros are removed, because `int` refuses thousands
+        # of digits.
         length = int(fields.get("content-length", "0").lstrip("0") or "0")
     elif request.http_version == "1.0":
         raise Fault(400, "Transfer-Encoding is not part of HTTP/1.0")
@@ -273,7 +274,7 @@ class BodyBuffer:
             piece = b"".join(self._pieces)
             self._pieces.clear()
         elif self._size > len(self._mapping):
-            self._mapping.resize(2 * self._size)  # pages that are not written to cost nothing
+            self._mapping.resize(2 * self._size)  # unwritten pages take no memory
         self._mapping.write(piece)
 
     def take(self) -> bytes | mmap:
@@ -408,7 +409,7 @@ class RequestParser:
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        # Method, two spaces and the version stand on the line too.
+        # The line also has the method, two spaces and the version.
         if len(self._url) + 24 > self._config.max_request_line:
             raise Fault(414, "the request line is too long")
 
@@ -436,7 +437,7 @@ class RequestParser:
         headers = Headers(
             [(name.decode(), value.decode("latin-1").rstrip(" \t")) for name, value in self._fields]
         )
-        self._fields.clear()  # and from here on collects trailers, which are counted and dropped
+        self._fields.clear()  # from here on it collects trailers, which are only counted
         path, query = split_target(self._url.decode("latin-1"), method)
         request = Request(method, path, query, headers, http_version=version)
         request.wants_websocket, self._asks_websocket = self._asks_websocket, False
@@ -483,7 +484,7 @@ class RequestParser:
             self._check_fields()
         if self._body is not None:
             request.body = self._body.take()
-        self._held = 0  # now the sink's to give back
+        self._held = 0  # the sink returns them to the budget from now on
         self._num_requests += 1
         keep_alive = self._parser.should_keep_alive()
         self._begin_message()
@@ -542,7 +543,7 @@ class RequestParser:
 
     def _new_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
-        # Versions are judged here, with 505; what follows `Connection: close` is not read.
+        # An unsupported version gets 505 here. Data after `Connection: close` is not read.
         parser.set_dangerous_leniencies(lenient_version=True, lenient_data_after_close=True)
         return parser
 

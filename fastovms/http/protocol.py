@@ -71,7 +71,7 @@ class ReadDeadline(Deadline):
         self._parser = parser
         self._on_deadline = on_deadline
         self._on_idle = on_idle
-        self._body_size = 0  # at the last check
+        self._body_size = 0  # size of the body at the last check
         self.phase = parser.phase
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class ReadDeadline(Deadline):
             min_rate = config.min_body_rate if sink is None else sink.min_rate
             size = self._parser.body_size
             allowance = min((size - self._body_size) / min_rate, config.body_timeout)
-            if sink is not None and sink.is_full:  # the disk is slow, and not the client
+            if sink is not None and sink.is_full:  # the disk limits the rate, not the client
                 allowance = config.body_timeout
             self._body_size = size
             if allowance:
@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
         """Resumes reading the body of an upload, or refuses it after a fault."""
         sink, request = self._parser.body_sink, self._parser.unfinished()
         if sink is None:
-            return  # the body is complete: who answers the request looks after it
+            return  # the body is complete, and the handler is responsible for it
         self._wire.resume_reading()
         if sink.fault is not None and request is not None:
             self._parser.close()
@@ -346,7 +346,7 @@ class Connection(asyncio.Protocol):
             self._wire.finish(linger=False)
             return
         request = fault.request or Request("-", "")
-        if not request.received_at:  # the fault is in its head
+        if not request.received_at:  # the head is malformed, so the request is new
             request.client = self._wire.client
             request.id = self._server.request_id(request.headers.by_name.get("x-request-id"))
             request.received_at = self._loop.time()
@@ -372,7 +372,7 @@ class Connection(asyncio.Protocol):
         self._begin_next()
 
     def _wait_to_begin(self) -> None:
-        # Nothing of this client runs, so that its end may be noticed a pass later.
+        # The client has no running request, so a disconnect may be noticed one pass later.
         self._wire.pause_reading()
         self._server.start_limiter.wait(self._on_may_begin)
 

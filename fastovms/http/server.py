@@ -22,7 +22,7 @@ from fastovms.http.messages import Headers, Observer, Request
 from fastovms.http.routing import Dispatcher
 from fastovms.http.writers import ServerState
 
-# Seconds at most for a full listening queue, of which the loop takes thousands a second.
+# Seconds for accepting the queued connections at shutdown. The loop accepts thousands a second.
 _ACCEPT_TIMEOUT = 2.0
 
 
@@ -152,7 +152,7 @@ class HttpServer:
             state.draining = True
             await self._accept_queued(min(timeout, _ACCEPT_TIMEOUT))
             self._stop_listening()
-            await asyncio.sleep(0)  # the last connection's protocol is called in the next pass
+            await asyncio.sleep(0)  # let the loop call `connection_made` of the last connection
             for connection in list(state.connections):
                 connection.drain()
         try:

@@ -112,8 +112,8 @@ class WebSocket(Successor):
         self._frames = Connection(ConnectionType.SERVER)
         self._begun = BodyBuffer()  # the message of which more fragments come
         self._has_begun = False
-        self._num_begun = 0  # its bytes
-        self._num_checked = 0  # its bytes when its deadline was set
+        self._num_begun = 0  # its number of bytes
+        self._num_checked = 0  # its number of bytes at the last deadline
         self._deadline = Deadline(loop, self._on_deadline)
         self._messages: deque[bytes | mmap] = deque()
         self._waits_for_turn = False
@@ -260,9 +260,9 @@ class WebSocket(Successor):
             case Ping() if self.writable:
                 self._wire.write(self._frames.send(event.response()))
             case Ping():
-                self._unanswered = event  # RFC 6455 5.5.3: an answer to the last one will do
+                self._unanswered = event  # RFC 6455 5.5.3: only the last ping needs an answer
             case CloseConnection(code=code):
-                # 1006 is never sent, and a fault of the client's is answered with its code.
+                # 1006 must not be sent. A client's error is answered with its own code.
                 self.close(int(code) if code else NORMAL)
             case Pong() | _:
                 pass
@@ -297,7 +297,7 @@ class WebSocket(Successor):
         allowance = (self._num_begun - self._num_checked) / config.min_body_rate
         self._num_checked = self._num_begun
         if self._waits_for_turn or len(self._messages) >= _MAX_WAITING:
-            allowance = config.body_timeout  # the server is slow, and not the client
+            allowance = config.body_timeout  # the server delays the reading, not the client
         if allowance:
             self._deadline.set(self._loop.time() + min(allowance, config.body_timeout))
         else:

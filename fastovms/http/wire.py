@@ -78,7 +78,7 @@ _BYTES_ACKED = slice(120, 128)
 
 _INT = struct.Struct("i")
 
-# Seconds for the end of a TLS connection to reach its client.
+# Seconds that a TLS connection stays open for its last bytes to arrive.
 _TLS_FAREWELL = 0.2
 
 # uvloop's own low-water mark would be 16 bytes.
@@ -294,9 +294,10 @@ class Wire:
         if self.state is _OPEN and transport is not None and not self.buffered:
             sock = transport.get_extra_info("socket")
             if sock is not None and transport.get_extra_info("ssl_object") is None:
-                # The transport's own socket cannot be shut down, by uvloop's rules.
+                # uvloop does not allow a shutdown of the transport's own socket.
                 with contextlib.suppress(OSError), sock.dup() as own:
-                    own.shutdown(socket.SHUT_WR)  # fails if the client has closed before
+                    # Raises if the client has already closed the connection.
+                    own.shutdown(socket.SHUT_WR)
         self.finish(linger=False)
 
     def cut(self, *, reset: bool) -> None:

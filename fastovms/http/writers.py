@@ -193,7 +193,7 @@ class ResponseWriter:
         if request.trace is not None:
             fields += f"traceresponse: {request.trace.response}\r\n"
         beginning = self._beginning(status, content_type)
-        # OpenAI's clients read the first of the two, Anthropic's the other.
+        # OpenAI's clients read X-Request-Id, Anthropic's Request-Id.
         ids = f"X-Request-Id: {request.id}\r\nRequest-Id: {request.id}\r\n"
         return f"{beginning}{fields}{ids}\r\n".encode("latin-1")
 
@@ -516,8 +516,8 @@ class ResponseStream:
             return
         self.aborted = True
         self.release()
-        # A close-delimited message that ends in FIN looks whole, so that one needs a reset. One of
-        # a known length may have had its last byte.
+        # A close-delimited message that ends with FIN looks complete, so an incomplete one needs a
+        # reset. The last bytes of a message of known length may still be on their way.
         self._wire.cut(reset=not self._chunked)
 
     def release(self) -> None:

@@ -229,7 +229,7 @@ class BeamSearcher:
         return group.complete[-1].score >= self._rank_score(group.scores[0], length)
 
     def _rank_score(self, score: float, length: int) -> float:
-        with np.errstate(all="ignore"):  # any number may be a length penalty
+        with np.errstate(all="ignore"):  # the length penalty may be any number, and overflow
             return float(np.float64(score) / np.float64(length) ** self._params.length_penalty)
 
     def _path_to(self, position: int) -> list[int]:

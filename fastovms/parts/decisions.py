@@ -345,7 +345,8 @@ def _make_prompts(
         after += thoughts.answer_opening
     encode = partial(model.tokenizer.encode, add_special_tokens=False)
     encoder = PromptEncoder(model.tokenizer, model.info, add_special_tokens=False)
-    # The beginning is encoded once. It ends before blank space, where tokens end in any case.
+    # The common beginning is encoded once. It ends before white space, which is always a token
+    # boundary.
     head = before.rstrip()
     shared, rest = encoder.encode(head, name), before[len(head) :]
     prompts, ids_of = [], {}
@@ -399,7 +400,7 @@ async def _read(
     have several, of those that follow each beginning. Raises RequestError, BackendError if the
     prompts cannot be computed."""
     found = DecisionResults([Reading({(): 0.0}) for _ in prompts.token_ids])
-    # The first question is alone: the others find what they share with it in the prefix cache.
+    # The first question runs alone: the others then find their common prefix in the prefix cache.
     waiting: list[tuple[int, tuple[int, ...]]] = [(0, ())]
     later: list[tuple[int, tuple[int, ...]]] = [(i, ()) for i in range(1, len(prompts.token_ids))]
     while waiting:

@@ -144,7 +144,7 @@ class Repository:
     ) -> PulledRevision:
         """Downloads the files of a model and returns the revision. `file` is the only file to
         download; "" = all."""
-        # Imported here because it takes a moment that a model at hand need not wait.
+        # Imported here because the import is slow, and not needed for a local model.
         from huggingface_hub import HfApi, snapshot_download
         from huggingface_hub.errors import (
             GatedRepoError,
@@ -155,7 +155,7 @@ class Repository:
             RevisionNotFoundError,
         )
 
-        logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs every request
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # httpx logs every request at INFO
         api = HfApi(endpoint=self._endpoint, library_name="fastovms")
         try:
             repository = repository_of(model_id)
@@ -191,7 +191,7 @@ class Repository:
             raise
         except OSError as error:
             raise _failure(model_id, str(error)) from None
-        except Exception as error:  # the network's errors are several libraries'
+        except Exception as error:  # network errors come from several libraries
             reason = f"{api.endpoint} cannot be reached: {error or type(error).__name__}"
             raise _failure(model_id, reason) from None
 

@@ -273,7 +273,8 @@ class Lifecycle:
             try:
                 await self._run()
             finally:
-                self._status.phase = ServerPhase.CLOSING  # requests that wait for models end, too
+                # Requests that wait for models end as well.
+                self._status.phase = ServerPhase.CLOSING
                 await self._server.drain(self._http.drain_grace)
                 await self._server.close()
 
@@ -282,7 +283,7 @@ class Lifecycle:
             await self._server.start()
         self._notifier.status("loading the model")
         models = await self._unless_stopped(in_daemon_thread("load", self._hooks.load))
-        if models is None:  # the thread is left to its work
+        if models is None:  # the loading thread is not waited for
             return
         try:
             if list(models):

@@ -59,7 +59,7 @@ class LineWriter:
     def _start(self) -> None:
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="log", daemon=True)
-            thread.start()  # a failure leaves it to the next line
+            thread.start()  # if this fails, the next line tries again
             self._thread = thread
 
     @contextmanager

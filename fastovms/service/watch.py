@@ -79,7 +79,7 @@ class EngineWatch:
         self._on_progress = on_progress
         self._backends = backends
         self._watches: WeakKeyDictionary[Backend, ProgressWatch] = WeakKeyDictionary()
-        # systemd waits twice as long for a sign of life as the interval is.
+        # systemd's timeout is twice this interval.
         self._patience = min(filter(None, (timeout, 2 * (interval or 0.0))), default=_INTERVAL)
         self._interval = min(_INTERVAL, interval or _INTERVAL, timeout / 4 or _INTERVAL)
         self._time = time
@@ -93,7 +93,7 @@ class EngineWatch:
             try:
                 if (failure := self.look()) is not None:
                     return failure
-            except Exception:  # a statistic, or the service manager, and not an engine
+            except Exception:  # an error of a statistic or of the service manager, not of an engine
                 if not has_failed:
                     logger.exception("engine watch: a check failed; checks continue")
                 has_failed = True
@@ -261,7 +261,7 @@ class LoopWatch(Collector):
         stall = max(0.0, self._clock() - self._due)
         self._stalls.observe(stall)
         self._longest = max(self._longest, stall)
-        ran = self._thread_clock() - self._ran_before  # before it was due, too
+        ran = self._thread_clock() - self._ran_before  # including the time before it was due
         self._longest_busy = max(self._longest_busy, min(stall, ran))
         if self._loop is not None:
             self._wait(self._loop)
@@ -306,7 +306,7 @@ class MemoryTrimmer:
             return
         try:
             trim = self._loop.run_in_executor(self._thread, self._trim)
-        except Exception as error:  # no thread can be started, for which there is a later time
+        except Exception as error:  # the system refuses another thread: try again later
             self._schedule_next(error)
         else:
             trim.add_done_callback(lambda trim: self._schedule_next(trim.exception()))

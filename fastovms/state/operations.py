@@ -80,7 +80,7 @@ class Operations(RunningOperations):
             self._start_run(key, response.resumption)
         if conversation_id is not None:
             key = self._key(tenant, ObjectKind.CONVERSATION, conversation_id, for_change=True)
-            if key is not None:  # otherwise it was deleted after the response was accepted
+            if key is not None:  # None if it was deleted after the response was accepted
                 self._tables.append(key, [*response.input, *response.output])
         return True
 
@@ -110,7 +110,7 @@ class Operations(RunningOperations):
         """Returns the newest input and output items of the response and its chain, up to
         `max_bytes`. Counts as a use of all of these. Raises TooLarge if its chain of responses is
         too long to be continued."""
-        chain = self._tables.chain(tenant, id, MAX_CHAIN - 1)  # there is to be room for one more
+        chain = self._tables.chain(tenant, id, MAX_CHAIN - 1)  # leave room for the new response
         if not chain:
             return None
         keys = [link.key for link in chain]

@@ -162,8 +162,9 @@ class StateWorker:
                 return cast("T", await future)
         except TimeoutError:
             if future is not None and future.done() and not future.cancelled():
-                return cast("T", future.result())  # it came in the turn in which the time was up
-            # Where nothing is left to settle, nothing would ever take this back.
+                # The result arrived in the same pass as the timeout.
+                return cast("T", future.result())
+            # Without unsettled operations nothing would ever reset the flag.
             self._is_stuck = self._num_unsettled > 0
             raise StateFailed(
                 f"the response was not stored within {self._timeout:g} seconds"
@@ -239,7 +240,7 @@ class StateWorker:
         with self._changed:
             self.num_failures += len(failures)
             is_new, self._last_failure = reason != self._last_failure, reason
-        if reason and is_new:  # not once a request, as long as a disk or a database is gone
+        if reason and is_new:  # log an outage once, not for each request
             logger.error(
                 "response store: %d of %d operations failed: %s", len(failures), len(jobs), reason
             )

@@ -38,7 +38,7 @@ class SteadyClock:
         self._unix_time = unix_time
         self._elapsed = elapsed
         self._offset = unix_time() - elapsed()
-        self._jump: tuple[float, float] | None = None  # the offset after it, and when it was seen
+        self._jump: tuple[float, float] | None = None  # the new offset, and when it was first seen
 
     def __call__(self) -> float:
         elapsed = self._elapsed()

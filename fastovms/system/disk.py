@@ -115,7 +115,7 @@ def open_file(path: Path, flags: int, *, any_owner: bool = False) -> int:
     try:
         descriptor = os.open(path, flags | safe, 0o600)
     except OSError:
-        check_file(path)  # which says more of a link or a pipe
+        check_file(path)  # raises a clearer error for a link or a pipe
         raise
     try:
         _check_file(path, os.fstat(descriptor), any_owner=any_owner)
@@ -245,14 +245,14 @@ class DiskCache:
         entry = self._root / f"{kind}-{key}"
         if os.path.islink(entry) or not os.path.isdir(
             entry
-        ):  # nor where it may not be looked for, which Path.is_dir raises
+        ):  # False without permission, where Path.is_dir raises
             return None
         try:
             check_tree(entry)
         except OSError as error:
             logger.warning("cache: entry %s is not used: %s", entry, error)
             return None
-        with suppress(OSError):  # another user's cache may be readable only
+        with suppress(OSError):  # the cache of another user may be read-only
             os.utime(entry)
         return entry
 
@@ -319,7 +319,7 @@ class DiskCache:
                 size = sum(
                     file.stat().st_size for file in entry.rglob("*") if not file.is_symlink()
                 )
-            except OSError:  # another process was faster
+            except OSError:  # another process has created it first
                 continue
             if not entry.name.startswith(_UNFINISHED):
                 used.append((float("inf") if entry == kept else modified, size, entry))

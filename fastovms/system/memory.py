@@ -219,7 +219,7 @@ def forget_mapped(
 def make_binding_tables() -> None:
     """Initializes OpenVINO's tables of element types and dtypes. Call it before several threads use
     OpenVINO. Takes microseconds and is idempotent."""
-    import numpy as np  # here, because the command line needs the rest of this file at once
+    import numpy as np  # imported here, because the command line imports this module
     import openvino as ov
 
     _ = ov.Type(ov.Type.f32.to_dtype())

@@ -22,7 +22,7 @@ def in_daemon_thread(name: str, work: Callable[[], Result]) -> asyncio.Future[Re
     future: asyncio.Future[Result] = loop.create_future()
 
     def settle(setter: Callable[[], None]) -> None:
-        if not future.done():  # done: the caller was cancelled
+        if not future.done():  # done if the caller was cancelled
             setter()
 
     def run() -> None:

@@ -200,7 +200,7 @@ def call_grammar(
             is_strict=choice.strict,
         )
     else:
-        # Where nothing has to be, messages of every kind may come.
+        # If no call is required, messages of every kind are allowed.
         tree = in_order(_reasoning(reasoning_format, prompt) if choice.required else EMPTY, calls)
     return Grammar(GrammarKind.CALLS, "", "tools", tree)
 
@@ -293,7 +293,7 @@ class TaggedAnswer:
             return loose
         begin, end = tags or ("", thoughts.pairs[0][1])
         if not (yield from self._read_reasoning(scan, out, begin, end)):
-            loose.append(end)  # a call came before it
+            loose.append(end)  # a call ended the reasoning before its end tag
         elif thoughts.answer is not None and not thoughts.anywhere:
             space = yield from scan.space()
             if (yield from scan.take(thoughts.answer[0])):

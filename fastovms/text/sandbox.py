@@ -664,7 +664,8 @@ def _with_check(value: nodes.Expr) -> nodes.Expr:
         case nodes.Getitem(arg=nodes.Slice(), ctx="load"):
             return _call("cut", [value])
         case nodes.Getitem(ctx="load") if not isinstance(value.arg, nodes.Const):
-            value.arg = _call("compared", [value.arg])  # an error has its text
+            # The error of a missing key contains the key's text.
+            value.arg = _call("compared", [value.arg])
         case nodes.Tuple(ctx="load") if not _is_constant(value):
             return _call("nested", [value])
         case nodes.Name(name="varargs", ctx="load"):

@@ -134,7 +134,7 @@ class Scanner:
         # Characters before those of `_text`, and the last of them.
         self._num_forgotten = 0
         self._last = ""
-        # The text that was read from `_base` on, while it is recorded from one of `_marks` on.
+        # The text read since `_base`, kept while any of `_marks` is being recorded.
         self._recorded: list[str] = []
         self._base = 0
         self._marks: list[int] = []

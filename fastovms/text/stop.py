@@ -126,8 +126,8 @@ class StopSearch:
         self._matcher = StopMatcher(stop, include)
         self._min_tokens = min_tokens
         self._passes_to = math.inf  # the start of the first token that may complete a stop string
-        self._starts = array("Q")  # of the last tokens
-        self._num_before = 0  # tokens before those
+        self._starts = array("Q")  # start of each of the last tokens
+        self._num_before = 0  # number of tokens before those
         self.num_decoded = 0
         self.num_tokens = 0
         self.end = 0

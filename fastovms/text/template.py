@@ -248,10 +248,10 @@ class PreparedTemplate:
                 raise NeedsProcess
             return self._compiled(every)
         except (MemoryError, NeedsProcess, FastovmsError):
-            raise  # without memory the request is refused, whatever its template is
+            raise  # a lack of memory is not an error of the template
         except (LimitExceeded, Malformed) as error:
             raise UnusableTemplate(error) from error
-        except Exception as error:  # whatever its code raises
+        except Exception as error:  # the code of a template may raise any exception
             reason = str(error) or type(error).__name__
             if len(reason) > _MAX_REASON:
                 reason = f"{reason[:_MAX_REASON]}..."

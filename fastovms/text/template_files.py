@@ -280,7 +280,7 @@ def compile_template(source: str) -> Callable[[Mapping[str, Any]], str]:
 def _compiled(environment: Sandbox, source: str) -> Callable[[Mapping[str, Any]], str]:
     try:
         return partial(environment.render, environment.from_string(source))
-    except Exception as error:  # whatever a compiler raises
+    except Exception as error:  # Jinja's compiler may raise any exception
         raise ConfigurationError(f"the chat template is malformed: {error}") from error
 
 

@@ -155,7 +155,7 @@ class TextEncoder:
         return whole[:0], whole[:0]
 
     def _keeps_spaces(self) -> bool:
-        # Tokenizers that put a space before each text make other tokens of one that has its own.
+        # A tokenizer that adds a space before each text would add a second one here.
         first, second = _WORDS
         whole, *parts = self.encode([f"{first} {second}", first, second])
         return not np.array_equal(np.concatenate(parts), whole)
@@ -170,7 +170,7 @@ def _pair_template(path: Path) -> PairTemplate | None:
         ids, type_ids = [int(each) for each in found["ids"]], found["type_ids"]
     except (ValueError, KeyError, TypeError):
         return None
-    # Without tokens between them, the texts are joined as text, which has other tokens.
+    # If no tokens separate the texts, they are joined before encoding, which gives other tokens.
     if sorted(ids)[:2] != [SECOND, FIRST] or len(ids) < 3 or len(type_ids) != len(ids):
         return None
     return PairTemplate(ids, [int(each) for each in type_ids])

@@ -290,7 +290,7 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Returns the text of a whole sequence. Ids outside the vocabulary contribute nothing."""
         table = self._skipping_table(frozenset()) if skip_special_tokens else self._table
-        if table is not None:  # which is right where OpenVINO misreads a token
+        if table is not None:  # the table is exact, while OpenVINO decodes some tokens wrongly
             return table.decode(token_ids)
         return self._decode_batch([list(token_ids)], skip_special_tokens)[0]
 

@@ -55,7 +55,7 @@ def copy_value(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[boo
     while True:
         if not (yield from _copy_opening(scan, emit, notation, closers)):
             return False
-        while True:  # after a value
+        while True:
             if not closers:
                 return True
             yield from copy_space(scan, emit, notation)

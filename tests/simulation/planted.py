@@ -211,7 +211,7 @@ _FAULTS: Final[_Texts] = {
             "self._num_kept += len(frames) + (len(frames) > 3)",
         ),
         "a replay stops where more was logged meanwhile": (
-            "loop.call_soon(send)  # others are served first",
+            "loop.call_soon(send)  # let other connections send first",
             "pass",
         ),
         "a reader of a log is not forgotten": "log.forget(stream)",
@@ -515,8 +515,8 @@ _FAULTS: Final[_Texts] = {
     },
     "service.watch": {
         "a statistic that fails ends the server": (
-            "except Exception:  # a statistic",
-            "except ZeroDivisionError:  # a statistic",
+            "except Exception:  # an error of a statistic",
+            "except ZeroDivisionError:  # an error of a statistic",
         ),
     },
     "system.clock": {

@@ -460,7 +460,7 @@ class PagedBackend:
         except EngineFailed as error:
             logger.error("engine: failed: %s", error)
             self._link.call(self.fail, str(error))
-        except BaseException as error:  # a panic of Rust is not an Exception
+        except BaseException as error:  # a panic of Rust is a BaseException
             logger.exception("engine: failed")
             self._link.call(self.fail, f"{type(error).__name__}: {reason_of(error)}")
         finally:

@@ -47,7 +47,7 @@ def prepared(
             process = ChildProcess(module, *arguments, dies_with_thread=True)
         except OSError as error:
             return WorkerFailed(f"cannot be started: {error}")
-        with suppress(OSError):  # a sandbox may forbid it
+        with suppress(OSError):  # a sandbox may forbid changes of priorities
             os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
             if is_patient:
                 os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))

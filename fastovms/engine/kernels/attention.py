@@ -122,7 +122,8 @@ class _AttentionCode(VectorCode):
             results: the address of f32 [num_queries, size].
         """
         builder = self.builder
-        together = 4 if num_queries <= 2 else 2  # as many sums as hide the time that each takes
+        # Several independent sums hide the latency of additions.
+        together = 4 if num_queries <= 2 else 2
         num_vectors = builder.udiv(size, i64(self._lanes))
         num_all = builder.mul(builder.udiv(num_vectors, i64(together)), i64(together))
         for first, num, count in (

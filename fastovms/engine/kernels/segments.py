@@ -123,7 +123,8 @@ def _find_steps(nodes: Sequence[Node], instructions: str) -> dict[int, Step]:
                 for output in node.outputs()
                 for target in output.get_target_inputs()
             }
-            if not consumers <= steps.keys() | inner:  # it is OpenVINO's to split
+            # OpenVINO computes the split, because others use its input.
+            if not consumers <= steps.keys() | inner:
                 del steps[step.id]
     return {key: step for key, step in steps.items() if key not in inner}
 

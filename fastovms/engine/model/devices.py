@@ -154,7 +154,7 @@ def _read_device(core: ov.Core, name: str) -> DeviceFacts:
     def read(key: str) -> Any:
         try:
             return core.get_property(name, key)
-        except RuntimeError:  # it has no such property
+        except RuntimeError:  # the device does not have the property
             return None
 
     family = name.partition(".")[0]

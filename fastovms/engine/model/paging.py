@@ -58,7 +58,8 @@ def _is_row(node: Node) -> bool:
     counted = node.input_value(0).get_node()
     if counted.get_type_name() != "Range":
         return False
-    if counted.input_value(0).get_node().get_type_name() == "Constant":  # a known beginning
+    # Positions that begin at a constant do not count the cache.
+    if counted.input_value(0).get_node().get_type_name() == "Constant":
         return False
     *others, last = node.get_output_partial_shape(0)
     is_row = bool(others) and last.is_dynamic and all(d.is_static and d == 1 for d in others)

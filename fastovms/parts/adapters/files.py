@@ -346,6 +346,6 @@ def _floats(content: NDArray[np.uint8], tensor: _Tensor, path: Path) -> Floats:
         copy_float32(found, numbers)
     else:
         numbers[:] = found
-    if not np.abs(numbers).max() <= _MOST:  # which NaN is not, either
+    if not np.abs(numbers).max() <= _MOST:  # not `>`, which is False for NaN
         raise _corrupt(path, f"{tensor.name} has numbers that are not finite, or beyond {_MOST:g}")
     return numbers

@@ -175,7 +175,7 @@ class AdapterTable(BackendExtension):
     def _forget(self, task: asyncio.Future[Any]) -> None:
         self._changes.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller has it, if there still is one
+            task.exception()  # retrieve the error: the caller may have been cancelled
 
     def backend_of(self, backend: GenerationBackend, adapter: Adapter) -> GenerationBackend:
         """Returns a backend that computes requests of the model with the adapter."""
@@ -253,7 +253,7 @@ class AdapterTable(BackendExtension):
             raise ConfigurationError(
                 f"{self._model.device} cannot run the model with adapters: {reason_of(error)}"
             ) from None
-        self._model.forget_files()  # which were read once more
+        self._model.forget_files()  # the compilation has mapped the files again
         logger.info(
             "compiled the graph with adapters of %d matrices in %.1f s",
             len(stack.shapes),

@@ -321,7 +321,7 @@ class Files:
         try:
             await store.add(form.path, record)
         except asyncio.CancelledError:
-            store.drop(record.id)  # its client has gone, and will never know of it
+            store.drop(record.id)  # the client has disconnected without the file's id
             raise
         except OSError as error:
             raise StateFailed(f"the file cannot be stored: {error.strerror or error}") from None

@@ -88,7 +88,7 @@ class LineSlots:
 
     def _take(self, owner: str, waiting: _Waiting) -> bool:
         """Takes the slot of a line, if it may run now."""
-        if waiting.turn.cancelled():  # its task discards it soon
+        if waiting.turn.cancelled():  # its cancelled task removes the entry
             return False
         limit, size = self._limit(), waiting.size
         self._lines.free, self._lines.most = limit, 2 * limit + 1

@@ -153,7 +153,7 @@ def _forbidden(content: msgspec.Raw) -> str | None:
     try:
         body = msgspec.json.decode(content, type=_Body)
     except NOT_JSON:
-        return None  # the handler says better what is wrong
+        return None  # the handler reports the error
     return next((name for name in _FORBIDDEN if getattr(body, name) is True), None)
 
 
@@ -559,9 +559,9 @@ class ResultLog:
         self._key = key
         self._last_line = last_line
         self._threads = threads
-        self._done = bytearray(last_line // 8 + 1)  # a bit a line
+        self._done = bytearray(last_line // 8 + 1)  # one bit per line
         self._files: dict[Path, int] = {}
-        self._in_use = threading.Lock()  # by who reads or writes the files, in a thread
+        self._in_use = threading.Lock()  # held by threads that read or write the files
         self._waiting: dict[Path, list[_Addition]] = {path: [] for path in paths}
         self._writing: asyncio.Future[None] | None = None
         self.num_completed = 0
@@ -575,7 +575,7 @@ class ResultLog:
     def is_done(self, number: int) -> bool:
         return bool(self._done[number >> 3] & 1 << (number & 7))
 
-    # What is there
+    # Stored results
 
     def open(self, *, keeps_foreign: bool = False) -> None:
         """Opens the files and reads the results of earlier processes. The files are truncated
@@ -627,7 +627,7 @@ class ResultLog:
             self.usage.add(body.usage)
         return True
 
-    # What is added
+    # New results
 
     def add(self, number: int, custom_id: str, answer: LineAnswer) -> None:
         """Queues the answer to a line. It is in the file, and its tokens are counted, after
@@ -654,7 +654,7 @@ class ResultLog:
         self._waiting = {path: [] for path in self._paths}
         for usage in await self._threads.run(self._write, waiting):
             self.usage.add(usage)
-        self._writing = None  # after an error it stays, for all to raise that
+        self._writing = None  # after an error the task stays, so that later calls raise the error
 
     def _write(self, waiting: Mapping[Path, Sequence[_Addition]]) -> list[AnswerUsage | None]:
         """Writes results, and returns the usages of answers. Long answers take long."""

@@ -207,7 +207,7 @@ class LineRunner:
         work = self._run(number, line, slot)
         try:
             task = running.create_task(work)
-        except RuntimeError:  # another line has failed, and ends all
+        except RuntimeError:  # the group is closing, because another line has failed
             work.close()
             slot.give_back()
             raise
@@ -250,7 +250,8 @@ class LineRunner:
                 for number, line, size in block:
                     yield number, line, size
         finally:
-            with suppress(ValueError):  # a thread still reads: who cancels does not wait for it
+            # ValueError if a thread is still reading; a cancellation does not wait for it.
+            with suppress(ValueError):
                 lines.close()
 
 
@@ -691,15 +692,16 @@ class BatchRunner:
             if record.id in self._stopping:
                 self._stopping.discard(record.id)
                 if self.is_held(record) and not self._is_closed and self._may_run(record):
-                    self._drive(record)  # its key came back while it was being stopped
+                    self._drive(record)  # the key was added again while the batch was stopping
 
         task.add_done_callback(end)
 
     async def _save(self, record: BatchRecord) -> None:
-        await run_to_end(self._write(record))  # if cancelled, the thread still writes
+        # The write is completed even if the task is cancelled.
+        await run_to_end(self._write(record))
 
     async def _write(self, record: BatchRecord) -> None:
-        async with self._saving:  # of two writes of one record, the later one must stay
+        async with self._saving:  # two writes of one record must not overtake each other
             await self._parts.files.threads.run(self._records.write, record.id, record)
 
     def _forget_oldest(self) -> None:

@@ -164,7 +164,7 @@ class BatchService(RunningPart):
         self.files.open(self._store)
         self._kept.open(runner)
         runner.start(self._tenants)
-        self._store.drop_expired()  # the inputs of unfinished batches are safe by now
+        self._store.drop_expired()  # the runner has pinned the inputs of unfinished batches
 
     def set_tenants(self, tenants: Collection[str]) -> int:
         """Pauses the batches of all tenants except these. Returns the number of paused batches."""

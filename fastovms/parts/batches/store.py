@@ -235,7 +235,7 @@ class FileStore:
     def close(self) -> None:
         os.close(self._lock)
 
-    # What there is
+    # Stored files
 
     def __len__(self) -> int:
         return len(self._records.known)
@@ -286,8 +286,8 @@ class FileStore:
     def _write(self, partial: Path, record: FileRecord) -> None:
         content, is_moved = self.path_of(record.id), False
         try:
-            # The record first: a content without one would be deleted at the next start, and a
-            # record without content is forgotten then.
+            # The record first: at the next start a content without a record is deleted, and a
+            # record without content is dropped.
             self._records.write(record.id, record)
             partial.replace(content)
             is_moved = True
@@ -347,8 +347,8 @@ class FileStore:
         self.bytes.give_back(record.shared_by, record.size)
 
     def _erase(self, id: str) -> None:
-        # The content first: a disk that refuses has changed nothing then, and a record without
-        # content is forgotten at the next start.
+        # The content first: if the disk fails, nothing has changed, and a record without content is
+        # dropped at the next start.
         self.path_of(id).unlink(missing_ok=True)
         self._records.delete(id)
 

@@ -72,7 +72,8 @@ class Target(NamedTuple):
         try:
             parts = urlsplit(url)
             port = parts.port
-            # As `create_connection` encodes it, which UnicodeError would come out of (a..b).
+            # As `create_connection` encodes the name. It would raise UnicodeError for a name such
+            # as a..b.
             host = None if parts.hostname is None else parts.hostname.encode("idna").decode()
         except ValueError as error:
             raise ConfigurationError(f"{name} {url!r}: {error}") from None
@@ -272,7 +273,7 @@ class HttpClient:
         """Closes the connections that are idle."""
         while self._idle:
             self._idle.pop().close()
-        await asyncio.sleep(0)  # for the transports to close their sockets
+        await asyncio.sleep(0)  # let the transports close their sockets
 
     async def _connect(self) -> ClientConnection:
         while self._idle:
@@ -385,7 +386,8 @@ class ClientConnection(asyncio.Protocol):
                     self._on_event(event, now)
             elif self._num_bytes > _MAX_BODY:
                 raise RequestFailed("protocol error", "the answer is too long")
-        except OSError as error:  # of `on_event`: what it writes to is gone, not the server
+        except OSError as error:
+            # Raised by `on_event`, whose output is closed; the server still runs.
             self._fail(error)
         except httptools.HttpParserError as error:
             self._fail(RequestFailed("protocol error", str(error)))
@@ -459,7 +461,7 @@ async def decode_kernels(client: HttpClient, model: str) -> str:
     none."""
     try:
         metrics = await client.ask("GET", "/metrics")
-    except RequestFailed:  # another server, or a key without the right
+    except RequestFailed:  # another kind of server, or a key without permission
         return ""
     found: dict[str, str] = dict(_KERNELS.findall(metrics.decode(errors="replace")))
     return found.get(model, "")

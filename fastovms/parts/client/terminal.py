@@ -64,7 +64,7 @@ def local_server(model: str | None) -> Iterator[tuple[str, str]]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            process_group=0,  # Ctrl-C is for the answer, not for the server
+            process_group=0,  # Ctrl-C stops the answer, not the server
         )
         try:
             assert process.stdout is not None
@@ -349,7 +349,8 @@ class Dialogue:
         """Replaces the dialogue by one saved with `to_json`. Raises WrongInput if the text is
         invalid."""
         try:
-            kept = orjson.loads(text)  # which refuses what no request can have, as lone surrogates
+            # orjson refuses values that requests cannot have, such as lone surrogates.
+            kept = orjson.loads(text)
             system, tools = kept["system"], kept["tools"]
             options, messages = kept["options"], kept["messages"]
         except (ValueError, LookupError, TypeError):
@@ -546,7 +547,7 @@ class ChatSession:
         )
         try:
             was_stopped = self._runner.run(self._stream(printer))
-        except KeyboardInterrupt:  # just before it was to cancel the task alone
+        except KeyboardInterrupt:  # raised before the runner's own handler was installed
             was_stopped = True
         except RequestFailed as error:
             printer.finish()
@@ -576,7 +577,8 @@ class ChatSession:
         path = f"{self._client.target.path}/chat/completions"
         try:
             body = orjson.dumps(self._dialogue.body())
-        except TypeError as error:  # JSON has no such text or number, as a lone surrogate is one
+        except TypeError as error:
+            # The body has a value that JSON does not have, such as a lone surrogate.
             raise RequestFailed("cannot be sent", str(error)) from None
         async with self._client.connection() as connection:
             await connection.exchange("POST", path, body, printer.on_event)

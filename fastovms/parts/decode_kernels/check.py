@@ -140,7 +140,7 @@ def _why_less_exact(
     numbers of tokens."""
     reference = compile_whole(model.graph, model.device, Precisions("f32", PROPERTIES))
     exact = [list(_logits_after(reference, start)) for start in starts]
-    del reference  # before others need memory
+    del reference  # free the memory before the next model is compiled
     least = _EXACT[min(each.kind.activation_bits for each in variants.store.matrices)]
     for start, expected in zip(starts, exact, strict=True):
         theirs = _errors(expected, model.twin(), start)

@@ -275,7 +275,7 @@ def cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
     heads, num_rows, head_size = inputs[0].page_shape
     block_size = num_rows - extra
     if head_size % MAX_LANES or block_size % KEYS:
-        return None  # the attention computes whole vectors
+        return None  # the attention kernels compute whole vectors only
     shapes = {(one.name.partition(".")[0], one.page_shape) for one in inputs}
     expected = {
         ("key_cache", (heads, block_size + extra, head_size)),
@@ -310,7 +310,7 @@ def gains(
     found: dict[int, float] = {}
     for num_tokens in _MEASURED:
         if num_tokens > 2 * max(found, default=_MEASURED[2]):
-            break  # more tokens gain less
+            break  # the gain falls with the number of tokens
         before_each()
         case = MeasuredStep(num_tokens, CONTEXT, 1)
 

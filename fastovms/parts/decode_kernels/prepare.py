@@ -190,7 +190,7 @@ class DecodeKernels(BackendExtension):
             return False
         if any(kept.gains.values()):
             if kept.size > MEMORY_SHARE * available_memory():
-                return False  # the preparation logs how much is lacking
+                return False  # the preparation logs the missing memory
             if not self._use_kept(kept):
                 return False
         self._is_decided = True
@@ -251,7 +251,7 @@ class DecodeKernels(BackendExtension):
             if check.differs(model, variants, wait):
                 _result_of(replace(preparation, entry=entry), may_go_on)
         except (ValueError, KeyError, TypeError, _KernelsRejectedError):
-            self._cache.discard(entry)  # a later start packs them again
+            self._cache.discard(entry)  # a later start repeats the packing
             raise
         gains: Gains | None = None
         for delay in _ATTEMPTS:
@@ -267,7 +267,7 @@ class DecodeKernels(BackendExtension):
             )
         self._keep(gains, _proof(model, variants))
         self._use(variants, gains)
-        model.forget_files()  # which were read once more
+        model.forget_files()  # the preparation has mapped the files again
         return gains
 
     def _preparation(self, scratch: Path) -> Preparation:
@@ -434,7 +434,7 @@ def read_kept(
         logger.warning("decode kernels: %s", reason_of(error))
         cache.discard(entry)
         return None
-    except Exception as error:  # the preparation finds out whether this lasts
+    except Exception as error:  # the preparation tries again
         logger.warning("decode kernels: not read: %s", reason_of(error))
         return None
 

@@ -77,7 +77,7 @@ class DraftHead(DraftModel):
             return
         follower = self._heads.get(sequence.seq_id)
         if follower is None or not follower.continues_at(start):
-            if follower is not None:  # preempted: restart it
+            if follower is not None:  # the sequence was preempted and restarted
                 self._drop(follower)
             follower = _HeadState(sequence, drafters, policy, start)
             self._share_prefix(follower, sequence.token_ids[1:])

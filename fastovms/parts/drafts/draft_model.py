@@ -134,7 +134,7 @@ class DraftModel:
             follower = Follower(sequence, drafters, policy)
         new_token_ids = follower.catch_up_tokens()
         is_foreign = max(new_token_ids, default=0) >= self._num_token_ids
-        room = self._max_model_len - sequence.num_tokens + 1  # the last drafted is not computed
+        room = self._max_model_len - sequence.num_tokens + 1  # the last draft token is not computed
         if is_foreign or room < 1:
             drafters.model_policy = None
             self._drop(follower)
@@ -161,7 +161,7 @@ class DraftModel:
         """Allocates the blocks for a whole draft and all tokens before it. Returns False if they
         are not available."""
         blocks = self.blocks
-        num_drafted = max(0, follower.num_wanted - 1)  # the last one is not computed
+        num_drafted = max(0, follower.num_wanted - 1)  # the last draft token is not computed
         num_blocks = blocks.num_blocks_for(len(follower.token_ids) + num_drafted)
         num_missing = num_blocks - len(follower.block_table)
         if num_missing > blocks.num_free_blocks:

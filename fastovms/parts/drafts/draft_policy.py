@@ -92,7 +92,7 @@ class DraftPolicy:
             if seconds is None:
                 break
             seconds += num_tokens * self._cost * plain
-            # Steps that take no time leave the odds to decide.
+            # If steps take no time (in tests), only the probabilities decide.
             rate = (num_sequences + gain) / seconds if plain > 0 else gain - num_tokens * self._cost
             if rate > best_rate:
                 best, best_rate = num_tokens, rate

@@ -88,7 +88,7 @@ def load_draft_model(
     reading them dominates decoding. Raises ConfigurationError if the device cannot run the model,
     or the model cannot draft."""
     draft_dir, info, head = draft
-    # As fast as it can be whatever `config.precision` says: drafts change no text.
+    # The fastest precision, whatever `config.precision` is: drafts do not change the text.
     model = load_model(
         draft_dir,
         device=config.device,
@@ -96,13 +96,14 @@ def load_draft_model(
         max_model_len=(info or target).max_model_len,
         graph=None if head is None else head.graph,
     )
-    if model.states is not None:  # they cannot be taken back where a draft was wrong
+    if model.states is not None:  # states cannot be rolled back after a wrong draft
         raise ConfigurationError(
             f"the draft model {draft_dir} is a recurrent or hybrid model, which cannot draft"
         )
     info = fit_attention(info or target, model.graph)
     max_model_len = info.max_model_len
-    if model.rope_switch_len is not None:  # it has no way to begin again
+    # A draft model cannot recompute a sequence that becomes long.
+    if model.rope_switch_len is not None:
         max_model_len = min(max_model_len, model.rope_switch_len)
     if head is not None:
         return DraftHead(

@@ -96,7 +96,7 @@ def _fit(head: ov.Model, head_dir: Path, target: PagedGraph, max_model_len: int)
     _check_inputs(head)
     if target.has_states:
         raise _UnsuitableHead("an EAGLE-3 head cannot draft for a recurrent or hybrid model")
-    own = target.model.clone()  # its nodes become the head's
+    own = target.model.clone()  # the head's graph takes over nodes of the copy
     embedding = _embedding(own, "the model")
     width = _width(embedding.output(0))
     token_ids = _take_token_ids(head, _vocabulary(target.model, "the model"))

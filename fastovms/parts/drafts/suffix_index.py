@@ -177,7 +177,7 @@ class SuffixIndex:
         those that the first use loads."""
         self._functions = functions or SuffixFunctions()
         num_heads = 1 << (num_entries - 1).bit_length()
-        # Memory is committed where it is written to. Entries are only read that were written.
+        # Memory is committed when it is written, and only written entries are read.
         self._entries = np.empty((num_entries, NUM_COLUMNS), np.int32)
         self._heads = np.zeros((len(ORDERS), num_heads), np.int32)
         self._end = 1
@@ -218,7 +218,8 @@ class SuffixIndex:
         first = max(0, text.num_tokens - max(ORDERS) + 1)
         tokens = np.frombuffer(token_ids[first:], np.int64)
         if self._end + len(tokens) > _MAX_POSITION:
-            # Once in two billion tokens. Where texts ended is now in the future, and nowhere.
+            # The position would overflow, once in two billion tokens. All stored positions become
+            # invalid, so the index starts empty.
             self._heads[:] = 0
             self._end = 1
         num_known = text.num_tokens - first

@@ -489,7 +489,8 @@ def _encode(
             continue
         token_ids = next(encoded)
         if len(token_ids) <= limit.max_tokens + _CUT and limit.part_chars < len(text):
-            token_ids = _encode_slice(model, text, name)  # its tokens are longer than usual
+            # Tokens of this text are longer than assumed: encode more of it.
+            token_ids = _encode_slice(model, text, name)
         if len(token_ids) > limit.max_tokens and not limit.truncates:
             raise context_exceeded(_excess(len(token_ids), model, limit), model.info, name)
         token_ids = limit.cut(token_ids)

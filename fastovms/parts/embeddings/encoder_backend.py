@@ -132,7 +132,7 @@ class TextQueue(Generic[Queued]):
         all texts, padded to the longest. A single text may exceed it."""
         if not self._jobs:
             return []
-        first = min(self._jobs, key=itemgetter(0))  # of several, the one that comes first
+        first = min(self._jobs, key=itemgetter(0))  # of equal priorities, the first
         self._jobs[first] = self._jobs.pop(first)
         own = next(iter(self._jobs[first].values()))
         longest = own.lengths[-1]

@@ -140,7 +140,8 @@ def _ancestors(node: Any) -> set[str]:
 def _places(nodes: Sequence[Any]) -> Iterator[Any]:
     """Yields the nodes after which the graph may be cut, in order."""
     constant, weighted = set(), set()
-    num_open: dict[str, int] = {}  # by node, the unread weighted values
+    # By node, the number of its weighted outputs without a consumer so far.
+    num_open: dict[str, int] = {}
     for node in nodes:
         name, kind = node.get_name(), node.get_type_name()
         sources = [value.get_node().get_name() for value in node.input_values()]

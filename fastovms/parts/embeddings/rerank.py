@@ -440,7 +440,7 @@ async def _paired(
             "tokens surround each pair",
             param="truncate_prompt_tokens",
         )
-    # Nothing is longer than the context, however it is cut; documents in parts may be.
+    # The context limits each text, unless a document is divided into parts.
     whole = TextLimit(room, options.truncates or options.chunks, max_together=_MAX_TOKENS)
     long = whole
     if options.chunks:
@@ -722,6 +722,6 @@ def endpoints(context: ApiContext) -> Iterator[Route]:
             yield Route("POST", f"{prefix}/embeddings", embeddings(dialect), _EMBEDDINGS)
             yield Route("POST", f"{prefix}/rerank", rerank(dialect), _RERANK)
             yield Route("POST", f"{prefix}/score", score(dialect), _SCORE)
-    yield Route("POST", "/rerank", rerank(OPENAI), _RERANK)  # where vLLM has them, too
+    yield Route("POST", "/rerank", rerank(OPENAI), _RERANK)  # vLLM has these paths too
     yield Route("POST", "/score", score(OPENAI), _SCORE)
     yield Route("POST", "/v2/rerank", rerank(COHERE), _RERANK)

@@ -94,7 +94,8 @@ def _difference(model_dir: Path, model: ModelInfo) -> float:
     answer = process.ask((model_dir, model), "the process of the check")
     process.close()
     if isinstance(answer, WorkerFailed):
-        if "SIGKILL" in answer.reason:  # memory was short, which says nothing of the model
+        # The system ran out of memory, so the comparison has no result.
+        if "SIGKILL" in answer.reason:
             raise NotComparable(answer.reason)
         raise RuntimeError(answer.reason)
     if isinstance(answer, str):
@@ -273,7 +274,8 @@ class GenaiBackend:
         self.check(request.params)
         check_salt(request.cache_salt, enable_prefix_caching=has_prefix_cache(self._config))
         self._requests.add(request, on_output)
-        self._commands.put(Submit(replace(request, ends_text=None)))  # functions cannot be sent
+        # A function cannot be sent to a process.
+        self._commands.put(Submit(replace(request, ends_text=None)))
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         if self._requests.discard(request_id, index):
@@ -312,7 +314,7 @@ class GenaiBackend:
         try:
             while (command := self._commands.get()) is not None:
                 send(self._peer.connection, command)
-                del command  # its images are in memory no longer than they are needed
+                del command  # release the images before the next wait
         except (OSError, ValueError):
             logger.debug("genai: the pipeline accepts no more commands")
 

@@ -53,7 +53,7 @@ def largest_difference(model_dir: Path, model: ModelInfo) -> float:
     model's context has no room for the text; RuntimeError if the pipeline cannot compute it;
     _ReferenceFailedError if the exported graph cannot be computed, UnknownInput if its inputs are
     unknown."""
-    text = _generate(model_dir, model)  # with it goes the pipeline
+    text = _generate(model_dir, model)  # the pipeline is freed when the function returns
     core = ov.Core()
     token_ids = np.array([text.token_ids[:-1]], np.int64)
     inputs: dict[str, NDArray[Any]] = {"input_ids": token_ids}
@@ -105,7 +105,8 @@ def _embeddings(
 ) -> NDArray[np.float32]:
     path = model_dir / "openvino_text_embeddings_model.xml"
     found: NDArray[np.float32] = core.compile_model(path, "CPU", PROPERTIES)([token_ids])[0]
-    scale = model.config.get("scale_emb", 1)  # which the pipeline applies, as for MiniCPM
+    # The pipeline scales embeddings of some models, such as MiniCPM.
+    scale = model.config.get("scale_emb", 1)
     return found * np.float32(scale) if isinstance(scale, int | float) else found
 
 

@@ -107,7 +107,8 @@ def _set_beams(config: genai.GenerationConfig, search: BeamSearch, n: int) -> No
     config.num_return_sequences = n
     config.length_penalty = search.length_penalty
     config.stop_criteria = _STOP_CRITERIA[search.early_stopping]
-    if search.num_beam_groups > 1 and search.diversity_penalty:  # otherwise all groups are equal
+    # Without a penalty all groups would be equal.
+    if search.num_beam_groups > 1 and search.diversity_penalty:
         config.num_beam_groups = search.num_beam_groups
         config.diversity_penalty = search.diversity_penalty
 

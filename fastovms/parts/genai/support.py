@@ -417,7 +417,8 @@ SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
         FieldSupport.CONFIG,
         limits=(
             Limit(
-                # With a stop token of its own a search heeds that one alone.
+                # The pipeline's beam search uses the request's stop tokens instead of the end
+                # tokens.
                 " with beam search and no stop_token_ids",
                 lambda p: p.beam_search is not None and p.ignore_eos and not p.stop_token_ids,
             ),

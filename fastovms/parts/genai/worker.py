@@ -363,7 +363,7 @@ class PipelineEngine:
             logger.debug("genai: cannot release the memory of the image encoder: %s", error)
         else:
             handle.cancel()
-            self._pipeline.step()  # lets the pipeline drop the request
+            self._pipeline.step()  # a step removes the cancelled request
         self._free_memory()
 
     def _start(self, run: _Run) -> None:

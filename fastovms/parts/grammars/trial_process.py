@@ -108,11 +108,11 @@ class _Worker:
         before = self._heap.num_bytes
         try:
             compiled = self._compiler.compile(grammar)
-        except UnfinishableGrammar:  # the model's own tokens may yet finish it
+        except UnfinishableGrammar:  # the tokens of the served model may complete it
             return Verdict()
         except UnusableGrammar as error:
             return Verdict(error.reason)
-        except BaseException as error:  # a panic of Rust is not an Exception
+        except BaseException as error:  # a panic of Rust is a BaseException
             return Verdict(f"{TOO_MUCH} ({type(error).__name__})")
         num_bytes = max(0, self._heap.num_bytes - before)
         del compiled
@@ -132,7 +132,7 @@ def fork_workers(
         begun[:] = bytes(8)
         pid = os.fork()
         if pid == 0:
-            discard_stderr()  # panics would write what a client has sent
+            discard_stderr()  # messages of panics may contain a client's grammar
             os._exit(_Worker(connection, compiler, begun, seconds).serve())
         _, status = os.waitpid(pid, 0)
         if status == _DONE:
@@ -153,7 +153,8 @@ def serve(connection: Connection[Any, Any], seconds: str, niceness: str) -> None
         eos_token_ids=vocabulary.eos_token_ids,
         max_cached_bytes=0,
     )
-    compiler.compile(Grammar(GrammarKind.JSON_OBJECT, ""))  # workers share what is made once
+    # Forked workers share the memory of this compilation.
+    compiler.compile(Grammar(GrammarKind.JSON_OBJECT, ""))
     limit_growth(_MAX_MEMORY)
     set_soft_limit(resource.RLIMIT_STACK, TRIAL_STACK)
     fork_workers(connection, compiler, float(seconds))

@@ -103,7 +103,7 @@ class SmallVocabulary:
         texts = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
         own = {token["content"] for token in tokenizer["added_tokens"]}
         texts = [text for text in texts if text not in own and text not in self.special_tokens]
-        texts.sort(key=len)  # stable; single bytes are needed most
+        texts.sort(key=len)  # shortest first, because single bytes are required
         taken = {*self.special_tokens.values(), *self.eos_token_ids}
         free = islice(_without(range(self.vocab_size), taken), len(texts))
         tokenizer["model"] |= {"vocab": dict(zip(texts, free, strict=False)), "merges": []}
@@ -251,7 +251,7 @@ class Trial:
             message = connection.recv()
             if message is None:
                 self._is_ready = self._has_started = True
-            elif message[0] == self._number:  # not that of an abandoned grammar
+            elif message[0] == self._number:  # ignore the answer of an abandoned trial
                 verdict: Verdict = message[1]
                 return verdict
         return None
@@ -312,7 +312,7 @@ class TrialLanes:
     def __init__(self, lanes: Sequence[_Lane], *, max_seconds: float = _MAX_SECONDS) -> None:
         self._lanes = tuple(lanes)
         self._max_seconds = max_seconds
-        self._changed = threading.Condition()  # guards everything below
+        self._changed = threading.Condition()  # guards all attributes below
         limits = [_FIRST, *[_LATER] * (len(lanes) - 1)]
         self._queues: list[FairQueue[_QueuedGrammar]] = [
             FairQueue("grammars", per_client=per_client, total=total)
@@ -413,7 +413,7 @@ class TrialLanes:
                 lambda: self._serve(number), name=f"grammar-lane-{number}"
             )
 
-    # The lanes' threads
+    # Methods of the lanes' threads
 
     def _serve(self, number: int) -> None:
         """Serves the lane until it is closed. If it fails, the next job starts it again."""
@@ -462,7 +462,7 @@ class TrialLanes:
                 job.done.set_exception(error)
         except Exception as error:
             job.done.set_exception(error)
-        except BaseException:  # a panic of Rust is not an Exception
+        except BaseException:  # a panic of Rust is a BaseException
             logger.exception("grammars: the compiler of a grammar panicked")
             job.done.set_exception(UnusableGrammar(job.grammar, TOO_MUCH))
 

@@ -152,7 +152,7 @@ def _of_file(config: DataConfig) -> Iterator[Sample]:
         if config.dataset_name == "sharegpt":
             yield from _sharegpt(json.loads(text), config)
         else:
-            # JSON may have the other characters that end lines for Python within its texts.
+            # `splitlines` would split at other characters too, which JSON strings may contain.
             for line in filter(str.strip, text.split("\n")):
                 yield _custom(json.loads(line), config)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -176,7 +176,7 @@ def _sharegpt(conversations: list[dict[str, Any]], config: DataConfig) -> Iterat
 
 def _custom(line: dict[str, Any], config: DataConfig) -> Sample:
     prompt, length = line["prompt"], line.get("output_tokens")
-    is_length = length is None or (type(length) is int and length >= 1)  # True is an int, too
+    is_length = length is None or (type(length) is int and length >= 1)  # bool is a subclass of int
     if not isinstance(prompt, str) or not is_length:
         raise TypeError("prompt must be text, output_tokens an integer of at least 1")
     return Sample(_whole(prompt), config.output_len or length or DEFAULT_OUTPUT_LEN)
@@ -354,7 +354,8 @@ async def _run_round(
             LoadRequest(path, orjson.dumps(_body(sample, server.model, config)), due)
             for sample, due in zip(samples, times, strict=True)
         ]
-    except TypeError as error:  # of --model or --extra-body: an integer beyond 64 bits, say
+    except TypeError as error:
+        # A value of --model or --extra-body, such as an integer beyond 64 bits.
         raise ConfigurationError(f"requests cannot be written as JSON: {error}") from None
     await run_load(
         server.client,

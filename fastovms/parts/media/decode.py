@@ -104,7 +104,7 @@ class PixelBound(NamedTuple):
         fitted = [
             max(1, int(side * scale / self.multiple)) * self.multiple for side in (width, height)
         ]
-        if math.prod(fitted) > self.max_pixels:  # a strip, of which one side is too short to shrink
+        if math.prod(fitted) > self.max_pixels:  # a strip whose short side cannot shrink further
             fitted = [max(1, int(side * scale)) for side in (width, height)]
             longer = fitted[0] < fitted[1]
             fitted[longer] = min(fitted[longer], max(1, self.max_pixels // fitted[not longer]))
@@ -168,7 +168,7 @@ class EncodedImage:
         self._max_pixels = max_pixels
         try:
             self._image: Any = pillow.open(BytesIO(data), formats=FORMATS)
-        except Exception as error:  # whatever a decoder makes of a malformed file
+        except Exception as error:  # decoders may raise any exception for a malformed file
             raise InvalidField(
                 f"{name} must be an image in one of the formats {', '.join(FORMATS)}", param=name
             ) from error
@@ -178,7 +178,7 @@ class EncodedImage:
         if self._image.format in _JPEGS:
             if has_too_many_scans(data):
                 raise InvalidField(f"{name} must have at most {MAX_SCANS} scans", param=name)
-            # Decodes at a half, a quarter or an eighth of the size where that is enough.
+            # Lets the decoder scale by a half, a quarter or an eighth if that is large enough.
             with suppress(Exception):
                 self._image.draft(None, self._target)
 

@@ -68,6 +68,6 @@ class DecoderPool(ProcessPool):
 
 def limit_decoder(max_memory: int) -> None:
     """Limits this process to a number of bytes of address space, and lets others go first."""
-    warnings.simplefilter("ignore")  # of decoders about a client's file
+    warnings.simplefilter("ignore")  # decoders warn about clients' files
     set_soft_limit(resource.RLIMIT_AS, max_memory)
     os.nice(NICENESS)

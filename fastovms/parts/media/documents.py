@@ -47,7 +47,7 @@ def read_pdf(data: bytes, name: str, max_pages: int) -> str:
     from pypdf import PdfReader
     from pypdf.errors import DependencyError
 
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it complains about clients' documents
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # pypdf warns about clients' documents
     reader: PdfReader | None = None
     try:
         reader = PdfReader(io.BytesIO(data))
@@ -71,7 +71,7 @@ def read_pdf(data: bytes, name: str, max_pages: int) -> str:
         is_encrypted = reader is None or reader.is_encrypted
         reason = "is encrypted" if is_encrypted else "has a form of data that is not supported"
         raise InvalidField(f"{name} {reason}", param=name) from error
-    except Exception as error:  # whatever pypdf makes of a corrupt document
+    except Exception as error:  # pypdf may raise any exception for a corrupt document
         reason = _encodable(str(error)[:100])
         raise InvalidField(f"{name} is a corrupt PDF: {reason}", param=name) from error
     if not length:

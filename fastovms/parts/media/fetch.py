@@ -323,7 +323,7 @@ async def _read(reader: asyncio.StreamReader, max_bytes: int) -> _Answer:
         try:
             parser.feed_data(data)
         except httptools.HttpParserError:
-            if not answer.is_complete:  # otherwise the error is after the answer
+            if not answer.is_complete:  # ignore errors in data after the answer
                 raise
         answer.status = parser.get_status_code()
     return answer

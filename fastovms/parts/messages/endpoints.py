@@ -582,7 +582,7 @@ class Messages:
         make = lambda: chat_prompt(asked, reader.read())  # noqa: E731
         prompt, images = await asked.model.chat.rendered(asked.client, make, asked.size)
         num_tokens = len(prompt.token_ids)
-        if images:  # only the model knows how many tokens they are
+        if images:  # the number of an image's tokens is known only to the model
             # The options for the answer do not affect the prompt, and must not be refused here.
             body = msgspec.structs.replace(
                 asked.body,

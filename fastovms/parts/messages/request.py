@@ -184,7 +184,7 @@ def server_result(block: Block, reader: BlockReader) -> Message:
     """Returns the result of a server-side tool as a message, without unreadable parts. Raises
     InvalidField if the block is malformed."""
     call_id, content = block.filled_text("tool_use_id"), block.members.get("content")
-    if isinstance(content, dict):  # an error, files, or tools that were found
+    if isinstance(content, dict):  # an error, files, or found tools
         return _message(call_id, json.dumps(_readable(content), ensure_ascii=False))
     texts = []
     for inner in read_blocks(content, f"{block.place}.content"):
@@ -503,7 +503,7 @@ def _result(block: Block, reader: BlockReader) -> Message:
     call_id = block.filled_text("tool_use_id")
     text = "" if content is None else reader(read_blocks(content, f"{block.place}.content"))
     if is_error:
-        # Templates know no failed results, so that the text has to say it.
+        # Templates cannot mark failed results, so the text has to.
         text = _ERROR + text
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
@@ -522,7 +522,7 @@ def _assistant(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
             case "thinking":
                 turn.thoughts.append(_thinking(block))
             case "redacted_thinking" | "fallback":
-                pass  # the first can be read by its maker only, the second is not for the model
+                pass  # encrypted reasoning and markers of a fallback are not for this model
             case "tool_use" | "server_tool_use" | "mcp_tool_use":
                 turn.calls.append(_call(block))
             case kind if kind.endswith(_RESULT):

@@ -223,7 +223,7 @@ class AnswerLines:
         self._form = form
         self._dialect = dialect
         self._reason: FinishReason | None = None
-        # The end of a name in the head cannot be taken for this: it has quotes around it.
+        # The model's name cannot be confused with the timestamp, which is in quotes.
         line = replace(form, clock=lambda: 0.0).line(AnswerPart(_MARK), SampleDelta(0, ""))
         before, _, self._after = line.rpartition(orjson.dumps(_MARK))
         self._begin, _, self._middle = before.rpartition(orjson.dumps(timestamp(0.0)))

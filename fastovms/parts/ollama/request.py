@@ -133,7 +133,7 @@ def read_options(given: OllamaOptions | None, model: ModelInfo) -> ReadOptions:
     if values["repeat_last_n"] == 0:
         fields |= {_FIELDS[option]: None for option in _PENALTIES}
     if fields["top_p"] == 0:
-        # With Ollama the most probable token is left of a nucleus of nothing.
+        # In Ollama, a top_p of 0 leaves the most probable token.
         fields |= {"top_p": 1.0, "top_k": 1}
     if fields["seed"] == -1:
         fields["seed"] = None
@@ -234,7 +234,7 @@ def add_images(
         place = f"{name}[{index}]"
         if not isinstance(image, str) or not image:
             raise InvalidField(f"{place} must be base64, not {show(image)}", param=place)
-        # Some clients send a URL of the same.
+        # Some clients send a data URL instead of plain base64.
         url = image if image.startswith("data:") else _ANY_IMAGE + image
         tags += images.add(ImageSource(url, place))
     message["content"] = tags + (message["content"] or "")
@@ -473,7 +473,7 @@ Whole = int | float
 """An integer, which Ollama takes as 5.0, too."""
 
 
-if TYPE_CHECKING:  # what `option_values` reads by name
+if TYPE_CHECKING:  # the attributes that `option_values` reads by name
 
     class SamplingOptions(Struct, frozen=True, kw_only=True):
         """The options that map to sampling parameters."""

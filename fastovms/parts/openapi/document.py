@@ -34,11 +34,12 @@ def body_schema(
         name: _property(name, schema, dialect, rows.get(name))
         for name, schema in component["properties"].items()
     }
-    # Ollama's older clients call the model's name by another name.
+    # Older clients of Ollama send the model's name as `name`.
     if dialect.model_required and "model" in properties and "name" not in properties:
         required = ("model", *required)
     for name in required:
-        if "default" in component["properties"][name]:  # then null says that the field is absent
+        # A default of null stands for an absent field.
+        if "default" in component["properties"][name]:
             properties[name] = _without_null(properties[name])
     body = {**component, "properties": properties}
     if required:

@@ -42,7 +42,7 @@ class DocsRoutes:
     async def document(self, request: Request) -> Response:
         if self._document is None:
             self._document = asyncio.ensure_future(self._make())
-        # Shielded: others may wait for it when this client has gone.
+        # Shielded, because other requests may wait for the page if this client disconnects.
         return await asyncio.shield(self._document)
 
     def page(self, request: Request) -> Response:

@@ -79,7 +79,7 @@ def _copy_access(old: os.stat_result, path: Path) -> None:
         # Only root may change the owner; a file with another owner is better than none.
         with suppress(PermissionError):
             os.chown(path, old.st_uid, old.st_gid)
-    path.chmod(stat.S_IMODE(old.st_mode))  # last: another owner clears some bits
+    path.chmod(stat.S_IMODE(old.st_mode))  # last, because a change of the owner clears some bits
 
 
 CONFIG_FILE: Final = "config.json"

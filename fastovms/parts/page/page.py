@@ -55,7 +55,8 @@ class PageFile:
     def zipped(self) -> bytes:
         """Returns the body in gzip's format. It is compressed once at the first request, so that a
         start does not wait for it."""
-        return gzip.compress(self.body, _COMPRESSION, mtime=0)  # the same bytes at every start
+        # No time stamp: the bytes are the same at every start.
+        return gzip.compress(self.body, _COMPRESSION, mtime=0)
 
 
 @dataclass(frozen=True)

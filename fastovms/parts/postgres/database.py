@@ -158,7 +158,7 @@ def open_url(
         address,
         limits=OF_COMMANDS,
         prepare=need_tables if must_exist else make_tables,
-        warn=lambda reason: None,  # the caller reports errors
+        warn=lambda reason: None,
     )
     database = PostgresDatabase(link, bounds, time.time)
     try:
@@ -216,7 +216,7 @@ class PostgresDatabase(SqlDatabase[SharedTables]):
 
     driver_errors = (psycopg.Error, ConnectionLost)
     max_evicted = 128
-    # Others add to the same state, or have their turn to evict.
+    # Other replicas write to the same state, so maintenance may be needed at any time.
     min_wait, max_wait = 1.0, 30.0
 
     def __init__(
@@ -327,7 +327,7 @@ class PostgresDatabase(SqlDatabase[SharedTables]):
             raise
         except Exception as error:
             if not self._only_reads:
-                raise  # it may have changed something
+                raise  # a failed write may have been committed
             return OperationOutcome(error=error)
 
     def _failure(self, error: Exception) -> Exception:

@@ -115,7 +115,7 @@ def open_session(parameters: Mapping[str, str], limits: TimeLimits = OF_SERVERS)
     connection = PostgresConnection.connect(
         **parameters,  # type: ignore[arg-type]
         autocommit=True,
-        prepare_threshold=None,  # PgBouncer gives the next transaction to another session
+        prepare_threshold=None,  # PgBouncer may run each transaction in another session
     )
     return PostgresSession(connection, limits)
 
@@ -150,7 +150,7 @@ _DIALECT: Final = {
     "text": _TEXT,
     "blob": "bytea",
     "real": "double precision",
-    # What SQLite calls it: the order in which rows were added.
+    # SQLite's name for the order of insertion.
     "rowid": f"rowid {_KEY}, ",
     "by_rowid": ", rowid",
 }
@@ -159,7 +159,7 @@ _SCHEMA: Final = (
     "CREATE TABLE state_version (version integer NOT NULL)",
     *statements(_DIALECT),
     "CREATE INDEX runs_by_owner ON runs (owner)",
-    # Leases go by the clock of the database: those of servers differ.
+    # Leases use the database's clock, because clocks of servers differ.
     """
     CREATE FUNCTION unix_time() RETURNS double precision LANGUAGE sql VOLATILE AS
     'SELECT CAST(extract(epoch FROM clock_timestamp()) AS double precision)'
@@ -271,7 +271,8 @@ class SharedTables(Tables):
         transactions of these slots wait only for the commit."""
         if not self.growth:
             return
-        tenants = sorted(self.growth)  # in one order, so that no two wait for each other
+        # Locks are always taken in this order, so that there is no deadlock.
+        tenants = sorted(self.growth)
         columns = zip(*map(self.growth.__getitem__, tenants), strict=True)
         self._execute(
             "INSERT INTO shares (tenant, slot, num_objects, num_bytes) "

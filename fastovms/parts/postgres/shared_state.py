@@ -55,7 +55,7 @@ class NotificationListener(Watchers):
         while True:
             try:
                 await self._listen()
-            except Exception as error:  # of psycopg, or a shortage of descriptors
+            except Exception as error:  # an error of psycopg, or no free descriptor
                 logger.debug("response store: notifications of other servers are lost: %s", error)
             await asyncio.sleep(self._delay)
             self._delay = min(2 * self._delay, _MAX_DELAY)

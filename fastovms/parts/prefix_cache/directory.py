@@ -54,7 +54,7 @@ def read_contents_by_model(directory: Path) -> list[ModelContents]:
     found: dict[str, ModelContents] = {}
     for entry in block_files(directory):
         folder = os.path.basename(os.path.dirname(entry.path))
-        with suppress(FileNotFoundError):  # a server has evicted it
+        with suppress(FileNotFoundError):  # a server has just evicted the block
             status = entry.stat(follow_symlinks=False)
             contents = found.setdefault(folder, ModelContents(folder))
             contents.num_blocks += 1
@@ -424,7 +424,7 @@ class BlockDirectory:
         write_block(path, key, content)
         block = _Block(path, size, 0.0)
         with self._guard:
-            self._forget(key)  # it may have been there
+            self._forget(key)  # the block may have been known already
             self._note(key, block)
         self._mark_used(block, position)
         self._unkept += size
@@ -460,7 +460,7 @@ class BlockDirectory:
         missing = [(key, block) for key, block in blocks if not os.path.exists(block.path)]
         with self._guard:
             for key, block in missing:
-                if self._blocks.get(key) is block:  # it was not written again since the check
+                if self._blocks.get(key) is block:  # the block was not rewritten since the check
                     self._forget(key)
 
     def _note(self, key: bytes, block: _Block) -> None:

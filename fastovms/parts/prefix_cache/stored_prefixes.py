@@ -328,7 +328,8 @@ class PrefixRestorer:
         self._clock = clock
         self._queued: OrderedDict[str, GenerationRequest] = OrderedDict()
         self._running: dict[bytes, Restoration] = {}
-        self._at_reader: list[Restoration] = []  # which has not heard of the end of some
+        # Also those that ended without the reader's knowledge.
+        self._at_reader: list[Restoration] = []
         self._ready: dict[str, GenerationRequest] = {}
         self._is_off = False
         self._reader = JobThread("prefix-reader")
@@ -507,7 +508,7 @@ class PrefixRestorer:
         if not restoration.has_ended:
             first, *others = restoration.waiting.items()
             self._ready |= [first]
-            for request_id, request in reversed(others):  # they may have more of their own on disk
+            for request_id, request in reversed(others):  # more of their prompts may be on disk
                 self._queued[request_id] = request
                 self._queued.move_to_end(request_id, last=False)
             computing = self._policy.computing_seconds(self._end(restoration))
@@ -701,7 +702,7 @@ class PrefixSaver:
             pause = self._stored.directory.budget.spend(num_bytes, share)
         except (NoRoom, OSError) as error:
             trouble = str(error)
-        except Exception as error:  # such as a want of memory: it may go well some day
+        except Exception as error:  # a lack of memory, for example; the next write may succeed
             trouble, surprise = description_of(error), error
         if trouble and not self._trouble:
             logger.warning(

@@ -49,7 +49,7 @@ def build(args: Mapping[str, Any]) -> serve.Application:
     deployment = serve.deployment(
         serve.ingress()(ServeReplica),
         name=NAME,
-        # More than the server lets run and wait, so that it is the one that refuses.
+        # More than the server's own limits, so that the server refuses requests, not Ray.
         max_ongoing_requests=2 * (engine.max_num_seqs + engine.max_num_queued_requests),
         health_check_period_s=1.0,
         health_check_timeout_s=10.0,

@@ -279,7 +279,7 @@ def newest(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens) ->
     for place in sorted(given, key=lambda place: (items[place]["role"] == "user", -place)):
         text = _text(items[place]["content"])
         if len(text) > left * _CHARS_PER_TOKEN * _MAX_SHARE:
-            break  # it has more tokens in any case
+            break  # a text of this length has too many tokens in any case
         left -= count_tokens(text)
         if left < 0:
             break

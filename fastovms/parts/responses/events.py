@@ -269,7 +269,7 @@ class EventWriter:
         self._keeps_outputs = keeps_outputs
         self._num_kept = log.num_events
         self._unsent: list[bytes] = []
-        # The pack of what is ahead has the number of the next one, which takes its place.
+        # The pack with these outputs has the number of the next pack, which replaces it.
         self._outputs = list(ahead)
         self._num_outputs_kept = len(ahead)
         self._has_ended = False
@@ -385,7 +385,7 @@ async def replay(
         if done.done():
             return
         if log.is_cut:
-            stream.abort()  # the client asks for the rest where that is made
+            stream.abort()  # the client continues at the replica that runs the response
             done.set_result(None)
             return
         if not stream.writable:
@@ -395,7 +395,7 @@ async def replay(
         data = b"".join(frames if dialect.responses.names_events else map(without_name, frames))
         if next_number < log.num_events:
             stream.send(data)
-            loop.call_soon(send)  # others are served first
+            loop.call_soon(send)  # let other connections send first
         elif log.is_closed:
             stream.finish(data + DONE)
             done.set_result(None)

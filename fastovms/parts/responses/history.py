@@ -98,7 +98,7 @@ async def read_history(
     size = sum(len(item.body) for item in past) + num_bytes
 
     def build() -> History:
-        # Only in a conversation do the input and earlier items share a list, and so their ids.
+        # In a conversation the input and earlier items are in one list, and need distinct ids.
         taken = (item.id for item in past) if fields.conversation_id is not None else ()
         given = distinct(resolved, rules.new_id, taken)
         earlier = [orjson.loads(item.body) for item in past]

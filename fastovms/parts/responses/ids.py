@@ -36,7 +36,7 @@ def with_affinity(new_id: str, headers: Headers, continued: str | None = None) -
         headers: the headers of the request.
         continued: the id of the response or the conversation that is continued.
     """
-    made_here = _ID.fullmatch(continued or "")  # an id of a client has no key
+    made_here = _ID.fullmatch(continued or "")  # ids chosen by clients contain no affinity key
     key = made_here[1] if made_here else headers.get(AFFINITY_HEADER) or ""
     return key + new_id[_NUM_DIGITS:] if _KEY.fullmatch(key) else new_id
 

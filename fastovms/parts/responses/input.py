@@ -332,7 +332,7 @@ def _item(item: Mapping[str, Any], place: str, rules: ItemRules) -> Item:
         raise InvalidField(f"{name} {show(kind)} is not supported: {REFUSED[kind]}", param=name)
     read = _TYPES[one_of(kind, _TYPES, name)].read(item, place, rules)
     if kind in _HOSTED or kind in CONFIGURATION:
-        encoded(read, place)  # some of its members may be any JSON
+        encoded(read, place)  # some members are any JSON value, which must be encodable
     return read
 
 
@@ -443,7 +443,7 @@ def _compaction(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     name = f"{name}.encrypted_content"
     sealed = _text(item.get("encrypted_content"), name)
     if not unseal_summary(sealed):
-        # Passing it over would silently lose all that came before.
+        # Ignoring it would silently drop all earlier items.
         raise InvalidField(f"{name} is not a summary that this server has written", param=name)
     if kept := kept_items(sealed):
         read = [read_items(items, name, rules) for items in kept]

@@ -261,7 +261,7 @@ class ResponseRun:
                 has_cut_call=self.output.has_cut_call,
             )
             self.output.finish(ended.name)
-            if self.status.name != "incomplete":  # another sample may have left it incomplete
+            if self.status.name != "incomplete":  # keep the status incomplete of another sample
                 self.status = ended
 
     def cancel(self) -> None:

@@ -58,7 +58,7 @@ class ResponsesReader(RequestReader[ResponsesRequest]):
                 param=name,
             )
         default = None
-        if self.fields.background:  # no client may be there to stop it
+        if self.fields.background:  # no client may be connected that could stop it
             limits = asked.config.max_background_tokens, asked.model.info.defaults.max_new_tokens
             default = min(filter(None, limits), default=None)
         return token_budget(asked, requested, default, may_reach_limit=True)

@@ -143,7 +143,7 @@ class RunRestorer:
             caller=replace(caller, priority=rank - _EARLIER),
             client=client,
         )
-        if job.prompt_token_ids:  # what came before the input is in the prompt
+        if job.prompt_token_ids:  # the stored prompt contains the earlier items
             history = History((), (), len(cut.job))
             prompt = Prompt(job.prompt_token_ids, job.prompt_text)
         else:
@@ -181,7 +181,7 @@ class RunRestorer:
         )
         for start in range(0, len(outputs), _HEARD_AT_ONCE):
             background.restore(outputs[start : start + _HEARD_AT_ONCE])
-            await asyncio.sleep(0)  # others are served first
+            await asyncio.sleep(0)  # let other tasks run first
         return background
 
     async def end(self, key: ResponseKey, status: ResponseStatus) -> None:
@@ -288,7 +288,8 @@ class Resumer:
                     self._lines[name].pop(key, None)
                 model = _CANCELLED
             elif any(key in line for line in self._lines.values()):
-                continue  # perhaps in that of another model: `restored` changes the stored one
+                # Already queued, perhaps for another model: `restored` changes the stored key.
+                continue
             self._lines.setdefault(model, {})[key] = None
             if model not in self._tasks:
                 self._tasks[model] = asyncio.ensure_future(self._run(model))

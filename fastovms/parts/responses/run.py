@@ -312,7 +312,7 @@ class StreamedRun(ForegroundRun):
 
     def _on_delta(self, delta: SampleDelta) -> None:
         if delta.finish_reason is not None:
-            self._last = delta  # sent together with what ends the stream
+            self._last = delta  # sent together with the last frames
         elif delta.parsed or not delta.is_empty:
             self._sender.send(delta)
 

@@ -86,7 +86,7 @@ class _EventStream:
             suffix = f',"stream_id":{orjson.dumps(stream_id).decode()}}}'
         for frame in data.split(b"\n\n"):
             event = frame.partition(b"data: ")[2]
-            if event.startswith(b"{"):  # not a comment, nor the end of the stream
+            if event.startswith(b"{"):  # skips comments and [DONE]
                 self._socket.send(event[:-1].decode() + suffix)
 
     def finish(self, data: bytes = b"") -> None:
@@ -273,7 +273,7 @@ class _Session:
             self._refuse(message, outline, str(error), param=error.param)
             return
         except RequestError:
-            pass  # its turn will find the same fault
+            pass  # reported when its turn comes
         num_bytes = len(message) + sum(len(turn.message) for turn in self._pending)
         largest = self._socket.config.largest_body
         if outline.type == _CANCEL:

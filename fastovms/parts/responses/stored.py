@@ -27,7 +27,7 @@ from fastovms.state.store import (
 logger = logging.getLogger(__name__)
 _UNFINISHED: Final[Mapping[ResponseProgress, ResponseStatus]] = {
     ResponseProgress.INTERRUPTED: failed("the server was stopped before the response was finished"),
-    # One that runs on this replica is found in memory and never read from the store.
+    # A response that runs on this replica is read from memory, never from the store.
     ResponseProgress.RUNNING: failed("the response could not be kept when it was finished"),
 }
 _IN_PROGRESS: Final = b"response.in_progress"

@@ -255,7 +255,7 @@ class ModelPool:
         self.num_failures: Counter[str] = Counter()
         models.holder = self
 
-    # What there is
+    # State
 
     def start(self, plans: Sequence[ModelPlan]) -> None:
         """Sets the models that may be loaded; some may be in memory already."""
@@ -373,7 +373,7 @@ class ModelPool:
         if self._waiters.remove(name, waiting):
             self._advance()
         elif not waiting.cancelled() and waiting.exception() is None:
-            self._release(name)  # it came too late
+            self._release(name)  # the load succeeded after the wait had ended
 
     def _release(self, name: str) -> None:
         self._residency.release(name, self._clock())
@@ -477,7 +477,7 @@ class ModelPool:
             logger.error("models: cannot load %s: %s", name, error, exc_info=trace)
             self.num_failures[name] += 1
             self._residency.failed(self._clock())
-            if name in self._configs:  # otherwise it was removed, and its waiters know
+            if name in self._configs:  # a removed model's waiters have been refused already
                 self._note_failure(plan)
             return
         if known.metrics is not None:
@@ -496,7 +496,8 @@ class ModelPool:
         load, or of the last loaded settings if these differ. In other cases refuses the waiting
         requests."""
         name = plan.known.name
-        if self._configs[name] != plan.config:  # they have changed since: the new ones are tried
+        # The configuration has changed since: try the new one.
+        if self._configs[name] != plan.config:
             self._residency.change(name, plan.known.size, self._configs[name].residency)
             return
         refusal = _not_loaded(plan.known, self._residency.seconds_to_retry(name, self._clock()))

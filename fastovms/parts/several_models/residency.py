@@ -101,7 +101,7 @@ class Residency:
         """Whether a model is loaded when it is first asked for, and not at start."""
         return self._config.loads_on_demand(model.policy for model in self)
 
-    # What there is
+    # State
 
     def add(
         self,
@@ -140,7 +140,7 @@ class Residency:
         else:
             model.leaves = model.is_removed = True
 
-    # What requests want
+    # Requests
 
     def acquire(self, name: str, now: float) -> bool:
         """Acquires a model for a request. Returns False if it is not loaded or is being
@@ -205,7 +205,7 @@ class Residency:
             if model.state is not ModelState.UNLOADING:
                 model.leaves = not model.uses_no_memory
 
-    # What is done
+    # Moves
 
     def next_move(self, now: float) -> Move | None:
         """Begins the next move and returns it; None = nothing to do at present."""

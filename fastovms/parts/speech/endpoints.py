@@ -111,7 +111,8 @@ def _read(form: FormReader, dialect: Dialect, *, translates: bool) -> _Asked:
     for value in granularities:
         one_of(value, _GRANULARITIES, "timestamp_granularities")
     if granularities and given is None and dialect is OVMS:
-        format = "verbose_json"  # OVMS has no formats, and lists the times where they are asked for
+        # OVMS has no formats, and returns times whenever they are requested.
+        format = "verbose_json"
     if granularities and format != "verbose_json":
         raise InvalidField(
             "timestamp_granularities needs response_format verbose_json, not " + format,
@@ -311,7 +312,7 @@ def _subtitles(found: Transcript, mark: str, *, numbered: bool) -> bytes:
     for number, segment in enumerate(found.segments, start=1):
         times = f"{_time(segment.start, mark)} --> {_time(segment.end, mark)}"
         head = f"{number}\n{times}" if numbered else times
-        # An arrow would begin another subtitle, and an empty line end this one.
+        # An arrow would begin another subtitle, and an empty line would end this one.
         text = " ".join(segment.text.replace("-->", "->").split())
         lines.append(f"{head}\n{text}\n\n")
     return "".join(lines).encode()

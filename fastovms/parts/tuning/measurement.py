@@ -112,7 +112,7 @@ def measure(
         speed = memory_speed()
         if number == 0:
             if clock() + MIN_ROUNDS * round_seconds > end:
-                return _times(steps, rounds)  # not even the fewest rounds would fit
+                return _times(steps, rounds)  # the time is too short for the minimum of rounds
             continue
         rounds.append(_Round(speed, seconds))
         if len(_undisturbed(rounds)) == max_rounds or clock() + round_seconds > end:

@@ -61,7 +61,7 @@ def open_connection(path: str) -> StateConnection:
     try:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA journal_mode = WAL")
-        # A commit is on the disk, not only in the system's memory: a box may lose its power.
+        # A commit waits for the disk, so that it survives a power failure.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 8388608")
         connection.execute("PRAGMA secure_delete = FAST")

@@ -222,11 +222,11 @@ def _read_quoted_arguments(scan: Scanner, call: _Call) -> Incremental[bool]:
     written = scan.recorded(mark)
     if not is_whole:
         last = pieces.pop()
-        pieces += ['"'] if last.startswith("\\") else [last, '"']  # the escape may be cut
+        pieces += ['"'] if last.startswith("\\") else [last, '"']  # the escape may be incomplete
     text = json.loads("".join(pieces))
     arguments = to_json(text, JSON) if is_whole else beginning_of_json(text)
     if arguments is None or not f"{arguments.lstrip()}{{".startswith("{"):
-        scan.put_back(written)  # malformed, even if a limit has cut it
+        scan.put_back(written)  # malformed, not only cut by a limit
         return False
     call.arguments(arguments)
     call.is_complete = is_whole

@@ -389,7 +389,8 @@ def _read_arguments(
                 return ""
             continue
         emit(head)
-        if (yield from scan.peek()) in ("{", "["):  # a long value: the client may see its name
+        # A long value follows, so report the call's name now.
+        if (yield from scan.peek()) in ("{", "["):
             out.report()
         is_whole = yield from _copy_other(scan, emit, form, parameter)
         text = scan.recorded(argument)

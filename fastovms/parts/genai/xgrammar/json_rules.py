@@ -425,7 +425,7 @@ class _Writer:
 
     def _any(self) -> str:
         if "value" not in self._rules:
-            self._rule("value", "")  # it stands within itself
+            self._rule("value", "")  # reserve the name: the rule refers to itself
             kinds = [self._of_kind({"type": kind}) for kind in JSON_KINDS]
             self._rule("value", " | ".join(kinds))
         return "value"
@@ -502,7 +502,7 @@ class _Writer:
 
     def _array(self, schema: Schema) -> str:
         first, rest = schema.get("prefixItems", []), schema.get("items", True)
-        if isinstance(rest, list):  # the form of JSON Schema before 2020-12
+        if isinstance(rest, list):  # `items` as a list, as before JSON Schema 2020-12
             first, rest = rest, schema.get("additionalItems", True)
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         items = []

@@ -339,7 +339,8 @@ class _RuleWriter:
     def _separated(
         self, items: Sequence[tuple[Node, bool]], separator: str, more: Node | None
     ) -> str:
-        # `first`: the expression of the remaining items if none precedes them; `rest`: if one does.
+        # `first`: the regular expression of the remaining items if none precedes them; `rest`: if
+        # one does.
         first, rest = '""', '""'
         if more is not None:
             item = self._name(more)

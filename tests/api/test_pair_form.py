@@ -87,20 +87,26 @@ async def scores_of(served: ServedEncoder, queries, documents, **options) -> np.
     return found.scores
 
 
-async def test_prompt_is_kept_whole_where_a_document_is_cut():
+async def test_prompt_is_kept_whole_where_a_text_is_cut():
     form = PairForm(compile_template("<{{ messages[0].content }} | {{ messages[1].content }}>"), {})
     served = served_encoder(Task.RERANK, joins_pairs=True, max_model_len=16)
     served = replace(served, form=form)
     await scores_of(served, ["q"], ["a" * 30], truncates=True)
     await scores_of(served, ["q"], ["a" * 12], chunks=True)
+    await scores_of(served, ["q" * 30], ["a" * 30], truncates=True)
     await scores_of(served, ["<q | "], ["d>"])  # the client has written the form
-    told = [
+    prompts = [
         bytes(text.token_ids[text.token_ids < 256].astype(np.uint8))
         for encoded, _ in served.backend.encoded
         for text in encoded
     ]
     # A space before a document is part of its first token, and so of its first part.
-    assert told == [b"<q | aaaaaaaaaa>", b"<q | aaaaaaaaaa>", b"<q |aa>", b"<q | d>"]
+    assert prompts == [
+        b"<q | aaaaaaaaaa>",
+        *(b"<q | aaaaaaaaaa>", b"<q |aa>"),
+        b"<qqqqq | aaaaaa>",
+        b"<q | d>",
+    ]
     served.tokenizing.close()
 
 

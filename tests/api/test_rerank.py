@@ -28,7 +28,7 @@ from tests.api.encoder_api import CLS, PAIR, SEP, served_encoder
 from tests.fakes import model_info
 
 TEXTS = PairTexts(["query"], ["document", "other"], ["query"], ["d[0]", "d[1]"])
-TOKENS = PairTokens([np.arange(4)], [np.arange(10, 22), np.arange(30, 32)])
+TOKENS = PairTokens([np.arange(4)], [np.arange(10, 22), np.arange(30, 32)], np.empty(0, np.int64))
 PAIRS = [Pair(0, 0), Pair(0, 1)]
 
 

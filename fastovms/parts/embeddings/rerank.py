@@ -163,10 +163,12 @@ class FittedPair(NamedTuple):
 
 
 class PairTokens(NamedTuple):
-    """The tokens of the texts of a request, without special tokens."""
+    """The tokens of the texts of a request, without special tokens. `query_end` are the last tokens
+    of each query, which belong to the model's prompt: a query that is cut keeps them."""
 
     queries: Sequence[TokenIds]
     documents: Sequence[TokenIds]
+    query_end: TokenIds
 
 
 def fit_pairs(
@@ -230,7 +232,10 @@ def join_pairs(
     found = []
     for owner, query_length, start, stop in fitted:
         query, document = pairs[owner]
-        first = tokens.queries[query][:query_length]
+        first = tokens.queries[query]
+        if query_length < len(first):
+            end = tokens.query_end[:query_length]
+            first = np.concatenate((first[: query_length - len(end)], end))
         second = tokens.documents[document][start:stop]
         found.append(EncoderText(*template.join(first, second)))
     return found
@@ -411,15 +416,18 @@ async def _prompted(
     check_texts(model, texts.documents, texts.document_names, limit)
     before, between = fixed.before.rstrip(" "), fixed.between.rstrip(" ")
     space, gap = fixed.before[len(before) :], fixed.between[len(between) :]
-    encode = partial(model.texts.encode, [before, fixed.after])
-    head, tail = await model.tokenizing.run(client, encode)
+    encode = partial(model.texts.encode, [before, fixed.after, between])
+    head, tail, query_end = await model.tokenizing.run(client, encode)
     ids = [*head.tolist(), FIRST, SECOND, *tail.tolist()]
     given = RerankTexts(
         [(space, query, between) for query in texts.queries],
         [(gap, model.config.document_instruction, document) for document in texts.documents],
     )
     template = PairTemplate(ids, [0] * len(ids))
-    return await _paired(model, template, given, texts, pairs, options, client)
+    return await _paired(model, template, given, texts, pairs, options, client, query_end)
+
+
+_NO_TOKENS: Final = np.empty(0, np.int64)
 
 
 async def _paired(
@@ -430,9 +438,10 @@ async def _paired(
     pairs: Sequence[Pair],
     options: PairOptions,
     client: str,
+    query_end: TokenIds = _NO_TOKENS,
 ) -> tuple[list[EncoderText], list[int]]:
     """Returns the inputs joined by the tokenizer, and the index of the pair that each belongs to.
-    Long documents may be cut into several inputs."""
+    Long documents may be cut into several inputs. For `query_end` see `PairTokens`."""
     room = options.max_tokens - template.num_added
     if room < 2:
         raise InvalidField(
@@ -450,7 +459,7 @@ async def _paired(
     long = long.at_most(options.max_document_tokens)
     queries = await tokenize(model, given.queries, texts.query_names, whole, client)
     documents = await tokenize(model, given.documents, texts.document_names, long, client)
-    tokens = PairTokens(queries, documents)
+    tokens = PairTokens(queries, documents, query_end)
     fit = partial(fit_pairs, pairs, tokens, texts, options, room, model.info, _MAX_TOKENS)
     fitted: list[FittedPair] = fit() if len(pairs) == 1 else await model.tokenizing.run(client, fit)
     if len(fitted) * template.num_added > _MAX_TOKENS:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ from fastovms.setting import (
     count,
     counts,
     integers,
+    messages,
     mode,
     model_length,
     networks,
@@ -351,6 +352,11 @@ class ChatConfig:
         "auto", Kind("FORM", choice("auto", "string", "openai")),
         "form in which chat templates get the content of messages: string, openai = a list of "
         "parts, auto = as the template expects it")
+    system_prompt: str = setting("", TEXT,
+        "system message of chats that begin with none (default: none)")
+    example_messages: Sequence[Mapping[str, str]] = setting((), Kind("JSON", messages),
+        "messages that precede each chat, after its system message, as a JSON list of objects with "
+        "role and content (default: none)")
     default_chat_template_kwargs: Mapping[str, object] = setting({}, JSON,
         "variables of the chat template for requests that do not set them, such as "
         "'{\"enable_thinking\": false}'")

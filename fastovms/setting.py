@@ -25,6 +25,7 @@ _DURATION: Final = re.compile(
 _SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LENGTH: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)([kKmM]?)", re.ASCII)
 _MAX_LENGTH: Final = 2**31 - 1
+_ROLES: Final = ("system", "user", "assistant")
 _LENGTH_UNITS: Final = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
 
 
@@ -259,6 +260,25 @@ def json_object(value: str) -> dict[str, object]:
     if not isinstance(parsed, dict):
         raise argparse.ArgumentTypeError(f"must be a JSON object, not {value!r}")
     return parsed
+
+
+def messages(value: str) -> tuple[Mapping[str, str], ...]:
+    """Reads messages of chats: a JSON list of objects with `role` and `content`."""
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError):
+        parsed = None
+    listed = parsed if isinstance(parsed, list) else [None]
+    for one in listed:
+        members = one if isinstance(one, dict) else {}
+        is_whole = members.keys() == {"role", "content"} and isinstance(members["content"], str)
+        if not is_whole or members["role"] not in _ROLES:
+            shown = reprlib.repr(value if one is None else one)
+            raise argparse.ArgumentTypeError(
+                'must be a JSON list such as [{"role": "user", "content": "Hi"}], with the roles '
+                f"{_or(_ROLES)}, not {shown}"
+            )
+    return tuple(listed)
 
 
 def adapters(value: str) -> dict[str, Path]:

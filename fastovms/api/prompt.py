@@ -25,11 +25,13 @@ from fastovms.api.image_parts import (
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel
 from fastovms.api.typed_body import place_of
-from fastovms.config import ApiConfig
+from fastovms.config import ApiConfig, ChatConfig
 from fastovms.errors import CONTEXT_EXCEEDED, FieldFault, InvalidField
 from fastovms.params import ModelInfo
 from fastovms.text.output import leaves_reasoning_open
 from fastovms.text.template import CallWriting
+from fastovms.text.template_messages import PlacedMessage
+from fastovms.text.template_messages import place_of as place_in
 from fastovms.text.tokenizer import Tokenizer
 from fastovms.text.tool_descriptions import describe_tools, written_call
 
@@ -337,6 +339,7 @@ def render_prompt(
         raise context_exceeded(f"the chat has {len(messages)} messages", model.info, name)
     if options.source is not None:
         template = template.replaced(options.source)
+    messages = with_opening(messages, model.chat.config)
     tool_format, shown = model.chat.tool_format, tools.shown
     are_described = tool_format is not None and not (
         template.shows_tools and model.chat.template_calls
@@ -368,6 +371,28 @@ def render_prompt(
         add_generation_prompt=options.add_generation_prompt,
         continue_final_message=options.continue_final_message,
     )
+
+
+_LEADING: Final = ("system", "developer")
+
+
+def with_opening(messages: Sequence[Message], config: ChatConfig) -> Sequence[Message]:
+    """Returns the messages with those of the operator: the system prompt, if they begin with no
+    system message, and the examples after it."""
+    if not (config.system_prompt or config.example_messages):
+        return messages
+    placed: list[Message] = [
+        PlacedMessage(message, place_in(message, index)) for index, message in enumerate(messages)
+    ]
+    start = next(
+        (i for i, message in enumerate(placed) if message["role"] not in _LEADING), len(placed)
+    )
+    leading = placed[:start]
+    if config.system_prompt and not leading:
+        prompt = {"role": "system", "content": config.system_prompt}
+        leading = [PlacedMessage(prompt, "--system-prompt")]
+    examples = [PlacedMessage(each, "--example-messages") for each in config.example_messages]
+    return [*leading, *examples, *placed[start:]]
 
 
 def _begun(messages: Sequence[Message], options: TemplateOptions) -> str:

@@ -113,6 +113,10 @@ def all_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> S
     to the arguments, as `unused`. Raises ConfigurationError if one of them is wrong."""
     variables = read_environment(environ)
     settings, arguments.unused = variables.settings, variables.unused
+    if getattr(arguments, "modelfile", None) is not None:
+        of_modelfile = _read_modelfile(arguments)
+        settings = of_modelfile.settings | settings
+        arguments.unused = [*arguments.unused, *of_modelfile.unused]
     if "config_file" in arguments:
         path = arguments.config_file or environ.get(CONFIG_FILE, "").strip()
         if path:
@@ -120,6 +124,17 @@ def all_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> S
             settings = of_file.settings | settings
             arguments.unused += of_file.unused
     return settings | mapped_flags(arguments) | read_flags(arguments)
+
+
+def _read_modelfile(arguments: argparse.Namespace) -> Found:
+    """Returns the settings of a Modelfile of Ollama. Raises ConfigurationError if it is wrong."""
+    from fastovms.cli.modelfile import read_modelfile  # few starts read such a file
+
+    of_line = (arguments.model, arguments.model_path, arguments.source_model)
+    has_model = bool(arguments.models) or any(given is not None for given in of_line)
+    found = read_modelfile(arguments.modelfile, has_model=has_model)
+    read = _read(_Given(*flag) for flag in found.flags)
+    return Found(read.settings, [*found.unused, *read.unused])
 
 
 def read_environment(environ: Mapping[str, str]) -> Found:

@@ -138,6 +138,14 @@ def add_serving_arguments(parser: argparse.ArgumentParser, *, shows_all: bool) -
         help="name that clients use for the only model" if shows_all else argparse.SUPPRESS,
     )
     models.add_argument(
+        "--modelfile",
+        metavar="FILE",
+        type=path,
+        help="Modelfile of Ollama: its model and settings, which other flags override"
+        if shows_all
+        else argparse.SUPPRESS,
+    )
+    models.add_argument(
         "--config-path",
         metavar="FILE",
         type=path,
@@ -182,6 +190,8 @@ def _sources(
     taken = [name for name, value in ways.items() if value is not None]
     if len(taken) > 1:
         raise ConfigurationError(f"{taken[0]} cannot be used with {taken[1]}")
+    if arguments.modelfile and (arguments.config_path or len(arguments.models) > 1):
+        raise ConfigurationError("--modelfile is for one model, and cannot be used with several")
     of_list = Settings()
     match taken:
         case ["MODEL"]:

@@ -127,6 +127,42 @@ async def test_template_variables_of_the_operator_are_defaults(make):
     assert prompt_of(api, 1) == "u:Hi;<effort low><thinking True><style long>>"
 
 
+EXAMPLES = (
+    {"role": "user", "content": "2+2?"},
+    {"role": "assistant", "content": "4"},
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "messages", "prompt"),
+    [
+        ({"system_prompt": "Be brief."}, MESSAGES, "s:Be brief.;u:Hi;>"),
+        ({"system_prompt": "Be brief."}, [{"role": "system", "content": "S"}, *MESSAGES],
+         "s:S;u:Hi;>"),
+        ({"system_prompt": "Be brief."}, [{"role": "developer", "content": "D"}, *MESSAGES],
+         "s:D;u:Hi;>"),
+        ({"example_messages": EXAMPLES}, MESSAGES, "u:2+2?;a:4;u:Hi;>"),
+        ({"example_messages": EXAMPLES, "system_prompt": "Be brief."}, MESSAGES,
+         "s:Be brief.;u:2+2?;a:4;u:Hi;>"),
+        ({"example_messages": EXAMPLES}, [{"role": "system", "content": "S"}, *MESSAGES],
+         "s:S;u:2+2?;a:4;u:Hi;>"),
+    ],
+)  # fmt: skip
+async def test_messages_of_the_operator_precede_those_of_the_client(
+    make, config, messages, prompt
+) -> None:
+    api = make(chat=chat_model(**config))
+    for path in (V1, V3):
+        await api.answer(path, {**BODY, "messages": messages})
+        assert prompt_of(api) == prompt
+
+
+async def test_errors_count_the_messages_of_the_client_alone(make) -> None:
+    api = make(chat=chat_model(system_prompt="S", example_messages=EXAMPLES))
+    messages = [*MESSAGES, {"role": "assistant", "content": "bad"}, *MESSAGES]
+    assert await api.refused(V1, {**BODY, "messages": messages}) == "messages[1]"
+
+
 async def test_model_without_a_template_refuses_chats_and_completes(make_api):
     api = make_api("x")
     for path in (V1, V3):

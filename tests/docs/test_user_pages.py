@@ -210,7 +210,7 @@ OF_OTHERS: Final = frozenset(
     ("--weight-format", "--group-size", "--sym", "--ratio", "--library", "--merge",  # of exports
      "--alias", "--chat-template-file", "--jinja", "--slot-save-path", "--embedding", "--reranking",
      "--base-url", "--url",  # of llama.cpp and vLLM
-     "--modelfile", "--processor-time",
+     "--processor-time",
      "--cpus", "--cpuset-cpus", "--memory", "--read-only", "--tmpfs", "--stop-timeout", "--now",
      "--live", "--stream")
 )  # fmt: skip

@@ -88,6 +88,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "config.json states vocab_size": "No action needed: the model's own number is used.",
             "end-of-text ids beyond": "No action needed, if answers end where they should.",
             "states no context length": "Give `--max-model-len`.",
+            "has no effect; known are": "Remove the member, or correct its name.",
             "no eos_token_id": "Add `eos_token_id` to `generation_config.json`, or clients "
             "give `stop`.",
             "as exported is skipped: too little memory": "The model is served unchecked. Free "

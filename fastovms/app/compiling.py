@@ -160,7 +160,7 @@ def compile_model(model: ModelConfig, cache: DiskCache) -> CompiledModel:
     """Compiles a model that generates; takes seconds. Raises ConfigurationError if the model cannot
     be compiled on its device."""
     info = identified(model)
-    log_missing(info)
+    log_missing(info, model.override_generation_config)
     return CompiledModel(
         *load_on_device(model, partial(compile_backend, model.path, info, cache=cache))
     )

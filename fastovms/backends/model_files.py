@@ -405,8 +405,17 @@ def read_model_info(
     )
 
 
-def log_missing(model: ModelInfo) -> None:
-    """Logs the facts that the model's files do not contain."""
+def log_missing(model: ModelInfo, overrides: Mapping[str, object] | None = None) -> None:
+    """Logs the facts that the model's files do not contain, and the members of
+    `--override-generation-config` that have no effect."""
+    known = [name for name, row in rows_of(SamplingDefaults).items() if row.field.recommended]
+    unused = sorted(set(overrides or ()).difference((*known, *_FURTHER)))
+    if unused:
+        logger.warning(
+            "--override-generation-config: %s has no effect; known are %s",
+            ", ".join(unused),
+            ", ".join((*known, "eos_token_id")),
+        )
     if model.max_model_len == UNLIMITED:
         logger.warning(
             "config.json of %s states no context length: only the KV cache limits the context",
@@ -414,6 +423,11 @@ def log_missing(model: ModelInfo) -> None:
         )
     if not model.eos_token_ids:
         logger.warning("%s has no eos_token_id: generation ends only at max_tokens", model.name)
+
+
+_FURTHER: Final = ("eos_token_id", "do_sample")
+"""Members of a generation config besides the defaults of sampling: the first is read, and the
+second is known to have no effect."""
 
 
 def _eos_token_ids(config: Mapping[str, object], path: Path) -> frozenset[int]:

@@ -24,6 +24,7 @@ from fastovms.backends.model_files import (
     fit_vocabulary,
     limit_context,
     log_gaps,
+    log_missing,
     read_model_info,
 )
 from fastovms.backends.model_task import REQUIRED_FILES, VISION_FILES, check_files
@@ -509,3 +510,11 @@ def test_a_directory_of_another_kind_is_named(model_dir, file, reason):
     (model_dir / file).write_text("")
     with pytest.raises(ConfigurationError, match=reason):
         check_files(model_dir)
+
+
+def test_override_without_an_effect_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    log_missing(model_info(), {"seed": 1, "temperature": 0.5, "eos_token_id": 7, "mood": 1})
+    assert "--override-generation-config: mood, seed has no effect; known are" in caplog.text
+    caplog.clear()
+    log_missing(model_info(), {"top_k": 5})
+    assert not caplog.records

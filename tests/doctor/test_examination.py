@@ -162,7 +162,7 @@ def test_installation_finding_has_level_and_text(
     assert words in finding.text
 
 
-RUN = RunFacts("f32, f16 cache", "measured", 512, 10_000.0, 100, 0.02)
+RUN = RunFacts("f32, f16 cache", "measured", 512, 10_000.0, 100, 0.02, cache_limit=2_000_000_000)
 MODEL = ModelFacts(
     name="m",
     path=Path("m"),
@@ -191,6 +191,9 @@ def test_model_findings_have_the_ceiling_and_its_share() -> None:
     texts = {topic: finding.text for topic, finding in model_checks_found(FACTS).items()}
     assert texts == {
         "model": "m: 1.2 GB of weights, contexts of 4096 tokens",
+        "KV cache": "10 KB a token: 41 MB for one context of 4096 tokens, and at most 2 GB for "
+        "all, with the prefix cache",
+        "needs": "1.74 GB for one stream: 1.2 GB weights, 41 MB KV cache, 500 MB the rest",
         "backend": "paged: it can run the model",
         "tuning": "f32, f16 cache, 512 tokens a step: measured",
         "reads": "a token reads 1 GB of weights, and 10 KB of the cache for each token before it",
@@ -200,6 +203,15 @@ def test_model_findings_have_the_ceiling_and_its_share() -> None:
         "the memory gives",
     }
     assert {finding.level for finding in model_checks_found(FACTS).values()} == {Level.OK}
+
+
+def test_packed_weights_are_a_part_of_the_memory() -> None:
+    found = model_checks_found(with_model(run=replace(RUN, packed_weights=300_000_000)))
+    assert found["packed weights"].text.startswith("300 MB for the decode kernels")
+    assert found["needs"].text == (
+        "2.04 GB for one stream: 1.2 GB weights, 300 MB packed weights, 41 MB KV cache, "
+        "500 MB the rest"
+    )
 
 
 def test_run_far_below_the_ceiling_is_noted() -> None:
@@ -224,7 +236,9 @@ def test_model_that_does_not_fit_is_a_problem() -> None:
 
 def test_checks_without_measurement_are_left_out() -> None:
     quiet = replace(with_model(run=replace(RUN, seconds_per_token=None)), bandwidth=None)
-    assert set(model_checks_found(quiet)) == {"model", "backend", "tuning", "reads"}
+    assert set(model_checks_found(quiet)) == {
+        *("model", "KV cache", "needs", "backend", "tuning", "reads"),
+    }
     genai = replace(with_model(backend="genai", run=None), bandwidth=None)
     assert set(model_checks_found(genai)) == {"model", "backend", "reads"}
     assert model_checks_found(genai)["backend"].level is Level.NOTE

@@ -265,6 +265,7 @@ def test_facts_of_the_demo_model_include_a_run() -> None:
     assert "so small" in run.way_reason
     assert run.token_budget == 256
     assert run.kv_bytes_per_token > 0
+    assert run.cache_limit > run.kv_bytes_per_token * facts.max_model_len
     assert run.seconds_per_token is not None
     assert 0 < run.seconds_per_token < 1
 

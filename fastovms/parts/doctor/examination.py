@@ -397,6 +397,32 @@ def check_fit(facts: ModelOnMachine) -> Iterator[Finding]:
         yield Finding(Level.OK, "model", f"{facts.model.name}: {text}")
 
 
+_PROGRAM: Final = 500_000_000
+"""The approximate bytes of the program, its libraries and the activations of a step."""
+
+
+def check_needs(facts: ModelOnMachine) -> Iterator[Finding]:
+    """Reports the memory of each part of a server with this model, if one stream uses its whole
+    context, and their sum."""
+    model, run = facts.model, facts.model.run
+    if run is None:
+        return
+    one = run.kv_bytes_per_token * model.max_model_len
+    text = f"{format_size(run.kv_bytes_per_token)} a token: {format_size(one)} for one context of "
+    text += f"{model.max_model_len} tokens, and at most {format_size(run.cache_limit)} for all"
+    yield Finding(Level.OK, "KV cache", f"{text}, with the prefix cache")
+    parts = [(model.traffic.total, "weights"), (one, "KV cache"), (_PROGRAM, "the rest")]
+    if run.packed_weights:
+        text = (
+            f"{format_size(run.packed_weights)} for the decode kernels, which count as file cache"
+        )
+        yield Finding(Level.OK, "packed weights", text)
+        parts.insert(1, (run.packed_weights, "packed weights"))
+    total = format_size(sum(size for size, _ in parts))
+    listed = ", ".join(f"{format_size(size)} {name}" for size, name in parts)
+    yield Finding(Level.OK, "needs", f"{total} for one stream: {listed}")
+
+
 def check_backend(facts: ModelOnMachine) -> Iterator[Finding]:
     """Reports the model's backend, and why it was chosen."""
     model = facts.model
@@ -484,6 +510,7 @@ def check_histories(facts: ModelOnMachine) -> Iterator[Finding]:
 
 MODEL_CHECKS: Final[tuple[ModelCheck, ...]] = (
     check_fit,
+    check_needs,
     check_backend,
     check_tuning,
     check_kernels,

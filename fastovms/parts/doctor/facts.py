@@ -18,6 +18,7 @@ from typing import Final
 import openvino as ov
 
 from fastovms.api.rendering import load_chat
+from fastovms.backend_stats import BackendStats
 from fastovms.backends.model_files import read_model_info
 from fastovms.backends.model_task import graph_file, takes_images
 from fastovms.config import EngineConfig, HttpConfig
@@ -27,6 +28,7 @@ from fastovms.engine.model.devices import (
     MemoryReader,
     available_memory,
     choose_device,
+    num_cache_blocks,
     read_devices,
 )
 from fastovms.errors import FastovmsError, UnsupportedModel
@@ -435,6 +437,8 @@ class RunFacts:
         context: the context length in the test run.
         seconds_per_token: seconds per token of one sequence; None = not run, or too slow.
         decode_kernels: whether these compute steps of few tokens, and why not.
+        cache_limit: the maximum bytes of the KV cache.
+        packed_weights: bytes of the weights that are packed for the decode kernels.
     """
 
     way: str
@@ -444,6 +448,8 @@ class RunFacts:
     context: int
     seconds_per_token: float | None
     decode_kernels: str = ""
+    cache_limit: int = 0
+    packed_weights: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,12 +522,13 @@ def _run(files: ExportedModel, engine: EngineConfig, cache: DiskCache, *, runs: 
         choices = sorted(choices, key=lambda choice: choice.name != kept.name)
     precisions, model = files.compile(choices)
     why_not = why_no_kernels(files, engine)
-    kernels = f"not used: {why_not}"
+    kernels, num_packed = f"not used: {why_not}", 0
     if why_not is None:
         decode_kernels = DecodeKernels(model, cache, max_model_len=files.max_model_len)
         kernels = "not known: a server finds it out during the first requests for this model"
         if decode_kernels.restore():
             kernels = decode_kernels.status
+            num_packed = decode_kernels.add_stats(BackendStats()).packed_weights_bytes
     seconds = None
     if runs:
         times: Mapping[str, tuning.Times] = tuning.measure(
@@ -533,6 +540,13 @@ def _run(files: ExportedModel, engine: EngineConfig, cache: DiskCache, *, runs: 
         )
         steps = times[precisions.name][_STEP]
         seconds = statistics.median(steps) if steps else None
+    num_contexts = min(engine.max_num_seqs, engine.token_budget)
+    num_blocks = num_cache_blocks(
+        engine.cache_size,
+        bytes_per_block=model.bytes_per_block,
+        max_useful_blocks=num_contexts * -(-files.max_model_len // model.block_size),
+        available=available_memory(),
+    )
     budget = engine.max_num_batched_tokens or (kept.token_budget if kept is not None else None)
     return RunFacts(
         way=precisions.name,
@@ -542,6 +556,8 @@ def _run(files: ExportedModel, engine: EngineConfig, cache: DiskCache, *, runs: 
         context=_STEP.context,
         seconds_per_token=seconds,
         decode_kernels=kernels,
+        cache_limit=num_blocks * model.bytes_per_block,
+        packed_weights=num_packed,
     )
 
 

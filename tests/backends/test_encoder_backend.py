@@ -105,7 +105,7 @@ def test_lower_priority_texts_wait_for_all_others() -> None:
 # Over the real model, and over one that stops where a test wants it.
 
 
-TIMEOUT = 10
+TIMEOUT = 60
 
 
 class StoppingModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,3 +46,11 @@ def chat(*texts: str, **members: object) -> dict[str, Any]:
     roles = ("user", "assistant")
     messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
     return {"model": "m", "messages": messages, **members}
+
+
+def large_chat(text: str, num_bytes: int) -> bytes:
+    """Returns the body of a chat of one turn with a file of this size. Encoding such a file as JSON
+    would stop the event loop, and with it the replicas, for longer than balancers wait for
+    health checks."""
+    body = json.dumps(chat(text, file="")).encode()
+    return body.removesuffix(b'"}') + b"x" * num_bytes + b'"}'

@@ -14,7 +14,7 @@ import pytest
 from deploy.envoy.render import render, write_endpoints
 from tests.deploy.client import DEADLINE, ask, connected, json_of
 from tests.deploy.envoy.process import Envoy, needs_envoy, running_envoy
-from tests.deploy.fleet import CHATS, Fleet
+from tests.deploy.fleet import CHATS, Fleet, large_chat
 from tests.deploy.fleet import chat as chat_body
 from tests.deploy.replica import Replica, replicas
 
@@ -129,7 +129,7 @@ async def test_a_key_of_the_client_is_not_believed(one, body, has_key):
 )
 async def test_large_bodies_pass_with_their_keys(three, size, framing):
     """What is more than Envoy holds, up to the largest that a replica takes."""
-    asked = [chat("Large"), chat("Large", file="x" * size)]
+    asked = [chat("Large"), large_chat("Large", size)]
     answers = [json_of(await ask(three.port, "POST", CHATS, body, **framing)) for body in asked]
     assert len({answer["replica"] for answer in answers}) == 1
     assert [answer["length"] for answer in answers] == [len(body) for body in asked]
@@ -241,7 +241,7 @@ async def test_killed_replica_ends_its_own_streams_only(two):
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         assert json_of(answer)["error"]["type"] == "server_error"
         assert other.requests == []
-    large = chat("Hi", file="x" * 5_000_000)
+    large = large_chat("Hi", 5_000_000)
     assert (await ask(two.port, "POST", CHATS, large, x_session_id="s")).status == 200
     assert await two.names(20, "s") == {other.name}
     await home.start(address)

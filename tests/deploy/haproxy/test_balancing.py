@@ -20,7 +20,7 @@ import pytest
 
 from fastovms.config import HttpConfig
 from tests.deploy.client import DEADLINE, ask, connected, json_of
-from tests.deploy.fleet import CHATS, Fleet, chat
+from tests.deploy.fleet import CHATS, Fleet, chat, large_chat
 from tests.deploy.replica import Replica, replicas
 from tests.paths import ROOT
 
@@ -57,6 +57,15 @@ class HaproxyFleet(Fleet):
         answer = await ask(self.port, "POST", path, data, **headers)
         key: str | None = json_of(answer)["headers"].get("x-fastovms-affinity")
         return key
+
+    async def access_log(self, request_id: str) -> dict[str, object]:
+        """Returns the line of a request, which HAProxy writes after the answer."""
+        async with asyncio.timeout(DEADLINE):
+            while True:
+                for line in self.log.read_text().splitlines():
+                    if line.startswith("{") and f'"{request_id}"' in line:
+                        return dict(json.loads(line))
+                await asyncio.sleep(0.02)
 
     async def wait_until_down(self, replica: Replica) -> None:
         """Returns when none of some sessions is answered by the replica."""
@@ -208,17 +217,13 @@ async def test_stream_id_trace_and_large_body_pass_unchanged(one):
             await client.read_until(b"data: %d\n\n" % number)
     async with asyncio.timeout(DEADLINE):
         await replica.cancelled.wait()
-    body = json.dumps(chat("Large", file="x" * 60_000_000)).encode()
+    body = large_chat("Large", 60_000_000)
     answer = await ask(one.port, "POST", CHATS, body, x_request_id="mine", traceparent="trace")
     seen = json_of(answer)
     assert seen["length"] == len(body)
     assert seen["headers"]["x-fastovms-affinity"] == await one.key(CHATS, chat("Large"))
     assert (seen["headers"]["x-request-id"], seen["headers"]["traceparent"]) == ("mine", "trace")
-    [entry] = [
-        found
-        for line in one.log.read_text().splitlines()
-        if line.startswith("{") and (found := json.loads(line))["request_id"] == "mine"
-    ]
+    entry = await one.access_log("mine")
     assert (entry["status"], entry["path"], entry["traceparent"]) == (200, CHATS, "trace")
     assert entry["affinity"] == seen["headers"]["x-fastovms-affinity"]
 

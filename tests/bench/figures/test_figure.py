@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bench.figures.figure import Figure, figures_table
+from bench.figures.figure import Figure
 
 HELD = [
     (Figure("count", 0, at_most=0), True),
@@ -31,19 +31,3 @@ def test_patience_is_for_times_alone() -> None:
     ]
     held = [figure.with_patience(4).holds for figure in figures]
     assert held == [True, True, False, False, True]
-
-
-def test_table_marks_figures_that_do_not_hold() -> None:
-    lines = figures_table(
-        [
-            Figure("answers", 1_000_000, at_least=5),
-            Figure("gap", 0.25, "s", at_most=0.1),
-            Figure("peak", 12.5, "MiB"),
-        ]
-    ).splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert cells[2:] == [
-        ["answers", "1,000,000", "at least 5", "yes"],
-        ["gap", "0.25 s", "at most 0.1 s", "NO"],
-        ["peak", "12.5 MiB", "-", "-"],
-    ]

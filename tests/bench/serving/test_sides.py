@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,9 +7,7 @@ from typing import Any, cast
 import pytest
 
 from bench.serving.load_shape import Request
-from bench.serving.sides import Genai, Server
-from fastovms.parts.client.http_client import Target
-from tests.client.scripted_server import Script, scripted_server
+from bench.serving.sides import Genai
 
 STEP = 1.0
 """Seconds of a step of the fake pipeline."""
@@ -99,25 +95,3 @@ def test_the_pipeline_gets_requests_when_they_are_due(
     assert [timeline.started - 100.0 for timeline in timelines] == dues
     assert load.num_tokens == 2 * len(dues)
     assert pipeline.slept == slept
-
-
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.mark.parametrize(("model", "sent"), [(None, "scripted"), ("other", "other")])
-def test_a_server_gets_greedy_streams_of_its_first_model(
-    runner: asyncio.Runner, model: str | None, sent: str
-) -> None:
-    script = Script()
-    with scripted_server(script) as url:
-        load = Server(Target.from_url(url), model, runner)([request(), request(due=0.05)])
-    first, second = load.timelines
-    assert second.started - first.started >= 0.04
-    assert [timeline.num_tokens for timeline in load.timelines] == [2, 2]
-    [(_, body), _] = script.received
-    assert body["model"] == sent
-    assert body["prompt"] == [5, 6, 7]
-    assert (body["max_tokens"], body["temperature"], body["ignore_eos"]) == (2, 0, True)

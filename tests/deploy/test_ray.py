@@ -297,6 +297,39 @@ async def test_server_connection_closes_when_the_client_disconnects(leaves: str)
 
 
 @needs_ray
+async def test_proxy_reads_no_more_than_the_client_takes() -> None:
+    num_written = 0
+    is_stuck = asyncio.Event()
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal num_written
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
+        while True:
+            writer.write(bytes(100_000))
+            await writer.drain()
+            num_written += 100_000
+
+    async def never_send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            is_stuck.set()
+            await asyncio.Event().wait()
+
+    asked = Exchange()
+    asked.send = never_send  # type: ignore[method-assign]
+    async with proxy_to(flood) as proxy:
+        exchange = asyncio.ensure_future(asked.run(proxy))
+        await is_stuck.wait()
+        before = -1
+        while before != num_written:  # the buffers of the sockets fill
+            before = num_written
+            await asyncio.sleep(0.1)
+        assert num_written < 30_000_000
+        exchange.cancel()
+        await asyncio.gather(exchange, return_exceptions=True)
+
+
+@needs_ray
 async def test_proxy_without_a_server_answers_503_in_the_format_of_openai() -> None:
     from fastovms.parts.ray_serve.replica import HttpProxy
 

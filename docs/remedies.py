@@ -58,6 +58,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "app/choice.py",
             "engine/model/paging.py",
             "parts/speech",
+            "parts/images",
             "text/",
         ),
         "A file of the model's directory is missing, corrupt, or of a kind that the server does "
@@ -69,7 +70,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "`pip install openvino-tokenizers` in the environment of optimum-cli and export again.",
             "cannot be served: it is …": "PyTorch, ONNX: export it with `optimum-cli export "
             "openvino`. An adapter: give the base model, and the adapter by `--lora-modules`: see "
-            "[Adapters](lora.md). Encoder-decoder and image models are not supported.",
+            "[Adapters](lora.md). Encoder-decoder models other than Whisper are not supported.",
             "… does not exist": "Check the path. ORG/NAME is a model of a hub only if no such "
             "directory exists.",
             "nor a GGUF file": "Give the directory that `openvino_model.xml` is in, or a file that "
@@ -111,6 +112,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "template determines them.",
             "detokenizer is unknown": "No action needed; streams cost more time.",
             "chat template is malformed": "Give a template that works: `--chat-template FILE`.",
+            "extra vision": "`pip install '.[vision]'` in the clone.",
             "extra speech": "`pip install '.[speech]'` in the clone.",
         },
     ),

@@ -11,6 +11,7 @@ from typing import Final
 from fastovms.setting import (
     DIR,
     JSON,
+    PICTURE_SIZE,
     ROOT_PATH,
     SIZE,
     SOME_TIME,
@@ -57,6 +58,7 @@ _TASKS: Final = Kind(
         "embeddings",
         "rerank",
         "speech2text",
+        "image_generation",
         aliases={
             "generate": "text_generation",
             "embed": "embeddings",
@@ -272,9 +274,9 @@ class EncoderConfig:
 
     # fmt: off
     task: str = setting("auto", _TASKS,
-        "task of the model: text_generation, embeddings, rerank, speech2text, or auto = found "
-        "from the model's files. Set rerank for rerankers that are decoders: their files look "
-        "like those of text generation", group="embeddings and rerank")
+        "task of the model: text_generation, embeddings, rerank, speech2text, image_generation, or "
+        "auto = found from the model's files. Set rerank for rerankers that are decoders: their "
+        "files look like those of text generation", group="embeddings and rerank")
     pooling: str = setting("auto", Kind("POOLING", choice("auto", "cls", "mean", "last")),
         "how an embedding is computed from the hidden states of the tokens: cls, mean, last, or "
         "auto = as 1_Pooling/config.json states, otherwise last for decoders and cls for others")
@@ -293,6 +295,28 @@ class EncoderConfig:
         "model counts once per part")
     max_batch_tokens: int = setting(1024, Kind("TOKENS", count(1)),
         "number of tokens that an embedding model or reranker computes together")
+    # fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    """The settings of models that generate images. Sizes are (width, height) in pixels."""
+
+    # fmt: off
+    max_resolution: tuple[int, int] = setting((1024, 1024), PICTURE_SIZE,
+        "largest width and height of a generated image", group="image generation")
+    default_resolution: tuple[int, int] | None = setting(None, PICTURE_SIZE,
+        "size of images whose request states none (default: the model's own size, or that of the "
+        "image to edit)")
+    resolution: tuple[int, int] | None = setting(None, PICTURE_SIZE,
+        "only size of generated images: the model is compiled for it, as NPUs need (default: any "
+        "size)")
+    max_num_images_per_prompt: int = setting(10, integers(1),
+        "largest number of images in one request")
+    default_num_inference_steps: int | None = setting(None, integers(1),
+        "number of steps of images whose request states none (default: the model's own number)")
+    max_num_inference_steps: int = setting(100, integers(1),
+        "largest number of steps of one image")
     # fmt: on
 
 

@@ -596,6 +596,7 @@ class Task(Enum):
     EMBEDDINGS = "embeddings"
     RERANK = "rerank"
     SPEECH = "speech2text"
+    IMAGES = "image_generation"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from fastovms.config import (
     EncoderConfig,
     EngineConfig,
     HttpConfig,
+    ImageConfig,
     ModelLimits,
 )
 from fastovms.setting import (
@@ -420,6 +421,7 @@ class ModelConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    images: ImageConfig = field(default_factory=ImageConfig)
     limits: ModelLimits = field(default_factory=ModelLimits)
     generation_config: Path | None = None
     override_generation_config: Mapping[str, object] = field(default_factory=dict)
@@ -517,7 +519,14 @@ class ModelSource:
     residency: ModelResidency = NO_GROUP
 
 
-MODEL_SECTIONS: Final = (ModelFiles, EngineConfig, ChatConfig, EncoderConfig, ModelLimits)
+MODEL_SECTIONS: Final = (
+    ModelFiles,
+    EngineConfig,
+    ChatConfig,
+    EncoderConfig,
+    ImageConfig,
+    ModelLimits,
+)
 """The sections that each model has for itself."""
 
 # The sections' fields, for the tables of what sets them.
@@ -528,6 +537,7 @@ ENCODER: Final = Fields(EncoderConfig)
 ENGINE: Final = Fields(EngineConfig)
 FILES: Final = Fields(ModelFiles)
 HTTP: Final = Fields(HttpConfig)
+IMAGES: Final = Fields(ImageConfig)
 LIMITS: Final = Fields(ModelLimits)
 MEDIA: Final = Fields(MediaConfig)
 PREFIX_CACHE: Final = Fields(PrefixCacheConfig)

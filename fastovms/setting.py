@@ -24,6 +24,7 @@ _DURATION: Final = re.compile(
 )
 _SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LENGTH: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)([kKmM]?)", re.ASCII)
+_PICTURE_SIZE: Final = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})", re.ASCII)
 _MAX_LENGTH: Final = 2**31 - 1
 _ROLES: Final = ("system", "user", "assistant")
 _LENGTH_UNITS: Final = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
@@ -202,6 +203,19 @@ def show_size(value: object) -> str:
     return str(value)
 
 
+def picture_size(value: str) -> tuple[int, int]:
+    """Reads a width and a height in pixels, such as "512x768"."""
+    match = _PICTURE_SIZE.fullmatch(value)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"must be WIDTHxHEIGHT in pixels, not {value!r}")
+    return int(match[1]), int(match[2])
+
+
+def show_picture_size(value: object) -> str:
+    assert isinstance(value, tuple)
+    return "x".join(map(str, value))
+
+
 def mode(value: str) -> int:
     """Reads permissions of a file, in octal."""
     if not re.fullmatch(r"0?[0-7]{3}", value, re.ASCII):
@@ -338,6 +352,7 @@ FILE: Final = Kind("FILE", path)
 TEXT: Final = Kind("TEXT", str)
 JSON: Final = Kind("JSON", json_object)
 ROOT_PATH: Final = Kind("PATH", root_path)
+PICTURE_SIZE: Final = Kind("WxH", picture_size, show_picture_size)
 
 
 def texts(metavar: str) -> Kind:

@@ -38,7 +38,7 @@ MAX_CHAT_LINES = 27_500
 NEEDED_PARTS = {
     "decisions": {"responses"},
     "decode_kernels": {"adapters", "comparison", "tuning"},
-    "doctor": {"decode_kernels", "embeddings", "postgres", "tuning"},
+    "doctor": {"decode_kernels", "embeddings", "images", "postgres", "speech", "tuning"},
     "genai": {"comparison", "drafts", "grammars"},
     "load_test": {"client"},
     "ollama": {"embeddings", "several_models"},
@@ -47,11 +47,13 @@ NEEDED_PARTS = {
         "batches",
         "decisions",
         "embeddings",
+        "images",
         "messages",
         "ollama",
         "responses",
         "speech",
     },
+    "images": {"media"},
     "speech": {"media"},
     "state_transfer": {"postgres"},
 }

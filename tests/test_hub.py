@@ -129,6 +129,15 @@ def test_model_of_unknown_revision_is_used_with_a_warning(repository, caplog):
     )
 
 
+@pytest.mark.parametrize(
+    "name", ["openvino_encoder_model.xml", "unet/openvino_model.xml", "openvino_language_model.xml"]
+)
+def test_models_of_several_graphs_are_pulled(name: str, tmp_path: Path) -> None:
+    with running(FakeHub({"org/several": {name: b"<net/>"}})) as hub:
+        path = Repository(tmp_path, endpoint=hub.url).pull("org/several")
+        assert (path / name).is_file()
+
+
 def test_pull_of_an_unusable_repository_is_refused(hub, repository):
     assert f"{hub.url} has no such model, or it is private" in refused(repository, "org/other")
     assert "it is not in OpenVINO's format" in refused(repository, "org/torch")

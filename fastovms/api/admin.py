@@ -61,6 +61,8 @@ class WorkItem(NamedTuple):
         detail: the path of a request, the model of a response, the endpoint of a batch.
         created_at: Unix time; None = recorded by another server.
         cancel: stops the work.
+        progress: how many steps of a request for images are complete, and how many there are; None
+            = other work, or no step yet.
     """
 
     kind: Literal["request", "response", "batch"]
@@ -70,6 +72,7 @@ class WorkItem(NamedTuple):
     detail: str
     created_at: int | None
     cancel: Callable[[], Awaitable[object]]
+    progress: tuple[int, int] | None = None
 
 
 WorkSource = Callable[[], Awaitable[Sequence[WorkItem]]]
@@ -141,9 +144,17 @@ class WorkRoutes:
         ]
 
 
+class WorkProgress(AnswerSchema, kw_only=True):
+    """The steps of a request for images."""
+
+    done: int
+    total: int
+
+
 class Work(AnswerSchema, kw_only=True):
     """A request, a background response or a batch that is running. `key` is the beginning of the
-    SHA-256 digest of its API key; empty without a key. `detail` is its path, model or endpoint."""
+    SHA-256 digest of its API key; empty without a key. `detail` is its path, model or endpoint.
+    Requests for images have `progress`."""
 
     object: Literal["work"] = "work"
     kind: Literal["request", "response", "batch"]
@@ -152,6 +163,7 @@ class Work(AnswerSchema, kw_only=True):
     status: str
     detail: str
     created_at: int | None
+    progress: WorkProgress | UnsetType = UNSET
 
 
 class WorkList(ListPage[Work]):
@@ -166,6 +178,7 @@ class CancelledWork(AnswerSchema, kw_only=True):
 
 
 def _describe(item: WorkItem) -> Work:
+    progress = item.progress
     return Work(
         kind=item.kind,
         id=item.id,
@@ -173,6 +186,7 @@ def _describe(item: WorkItem) -> Work:
         status=item.status,
         detail=item.detail,
         created_at=item.created_at,
+        progress=UNSET if progress is None else WorkProgress(done=progress[0], total=progress[1]),
     )
 
 

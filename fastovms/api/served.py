@@ -79,8 +79,10 @@ CAPABILITIES: Final[Mapping[Task, tuple[str, ...]]] = {
     Task.EMBEDDINGS: ("embedding",),
     Task.RERANK: ("rerank",),
     Task.SPEECH: ("transcription",),
+    Task.IMAGES: ("image",),
 }
-"""The capabilities of a model, in the words of Ollama's `/api/show`; the last two are additions."""
+"""The capabilities of a model, in the words of Ollama's `/api/show`; all but the first are
+additions."""
 
 
 class TextTokens(Protocol):

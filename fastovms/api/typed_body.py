@@ -46,11 +46,12 @@ _PURPOSES: Final = {
     Task.EMBEDDINGS: "makes vectors of texts: it takes embeddings, rerank and score",
     Task.RERANK: "scores pairs of texts: it takes rerank and score",
     Task.SPEECH: "transcribes speech: it takes audio/transcriptions and audio/translations",
+    Task.IMAGES: "generates images: it takes images/generations and images/edits",
 }
 """The tasks of each kind of model, for messages about a model of another kind."""
 
 
-TEXT_TASKS: Final = tuple(task for task in Task if task is not Task.SPEECH)
+TEXT_TASKS: Final = tuple(task for task in Task if task not in (Task.SPEECH, Task.IMAGES))
 """The tasks of models that take texts."""
 
 
@@ -80,6 +81,18 @@ async def read_named(
     model = models.find(body.model, dialect)
     request.log_fields["model"] = model.name
     return body, model
+
+
+def find_of_task(
+    name: str | None, task: Task, models: ServedModels, dialect: Dialect
+) -> KnownModel:
+    """Returns the model that a request names, or the first model of the task where it names none.
+    Raises as `ServedModels.find` does."""
+    if not name and not dialect.model_required:
+        for known in models.known:
+            if known.task is task:
+                return known
+    return models.find(name or None, dialect)
 
 
 def check_task(model: KnownModel, tasks: Collection[Task]) -> None:

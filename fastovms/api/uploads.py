@@ -33,15 +33,15 @@ from fastovms.system.threads import DiskThreads
 logger = logging.getLogger(__name__)
 
 
-_MAX_FIELDS: Final = 16
+_MAX_FIELDS: Final = 32
 _MAX_VALUE: Final = 1024
 _MAX_NAME: Final = 256
 _FILE: Final = "file"
 
 
 class FormReader:
-    """Parses a multipart form with one file. Its methods block, so call them in a thread. Raises
-    RequestError if the header has no boundary.
+    """Parses a multipart form with files, each in a part of its own. Its methods block, so call
+    them in a thread. Raises RequestError if the header has no boundary.
 
     Args:
         content_type: the header, with the boundary.
@@ -49,14 +49,15 @@ class FormReader:
         max_size: the limit of the file, in bytes.
         max_value: the limit of a text field, in bytes.
         listed: the names of fields that may be repeated.
+        files: the names of the parts that are files. The first is required.
 
     Attributes:
         fields: the text fields, by name.
         lists: the values of the fields that may be repeated, or whose names end in `[]`.
-        unnamed: the unnamed file; None = no such file yet.
-        file_name: the client's file name; None = no file yet.
+        unnamed: the unnamed files so far, by the names of their parts.
+        file_name: the client's name of the last file; None = no file yet.
         path: where the file is.
-        size: the file's bytes so far.
+        size: the bytes of the last file so far.
         max_size: the limit of the file, in bytes.
     """
 
@@ -67,11 +68,14 @@ class FormReader:
         max_size: int,
         max_value: int = _MAX_VALUE,
         listed: Collection[str] = (),
+        files: Sequence[str] = (_FILE,),
     ) -> None:
         self._listed = listed
+        self._files = files
+        self._seen: set[str] = set()
         self.fields: dict[str, str] = {}
         self.lists: dict[str, list[str]] = {}
-        self.unnamed: UnnamedFile | None = None
+        self.unnamed: dict[str, UnnamedFile] = {}
         self.file_name: str | None = None
         self.size = 0
         self.path = path
@@ -103,6 +107,11 @@ class FormReader:
         except FormParserError as error:
             raise RequestError(f"the form cannot be read: {error}") from None
 
+    @property
+    def max_form(self) -> int:
+        """The limit of the whole form, in bytes."""
+        return len(self._files) * self.max_size + MAX_FORM_OVERHEAD
+
     def feed(self, pieces: Sequence[bytes]) -> None:
         """Reads on. Raises RequestError if the form is invalid; OSError if the file cannot be
         written."""
@@ -122,16 +131,17 @@ class FormReader:
         `feed` does."""
         if not self._is_whole:
             raise RequestError("the form ends before its last boundary")
-        if self._file is None:
-            raise InvalidField("file is required: a part with a file name", param=_FILE)
-        if self.path is not None:
+        required = self._files[0]
+        if required not in self._seen:
+            raise InvalidField(f"{required} is required: a part with a file name", param=required)
+        if self.path is not None and self._file is not None:
             os.fsync(self._file)
         self._close()
 
     def discard(self) -> None:
         """Deletes the file, unless it has been moved away."""
         self._close()
-        self.unnamed = None
+        self.unnamed.clear()
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
@@ -158,21 +168,25 @@ class FormReader:
             _, options = parse_options_header(self._value)
             self._name = _decoded(options.get(b"name", b""), "the name of a part")
             name = options.get(b"filename")
-            if name is not None or self._name == _FILE:
+            if name is not None or self._name == self._files[0]:
                 self._begin_file(_decoded(name or b"", "the name of the file"))
         self._header = self._value = b""
 
     def _begin_file(self, name: str) -> None:
-        if self._name != _FILE:
+        part = self._name.removesuffix("[]")
+        if part not in self._files:
             raise InvalidField(f"{self._name[:_MAX_NAME]} must not be a file", param=self._name)
-        if self.file_name is not None:
-            raise InvalidField("the form must have one file, not several", param=_FILE)
+        if part in self._seen:
+            raise InvalidField(f"the form must have one {part}, not several", param=part)
+        self._seen.add(part)
         if len(name) > _MAX_NAME:
             raise InvalidField(f"the name of the file must have at most {_MAX_NAME} characters")
         self.file_name, self._is_file = name or "upload", True
         if self.path is None:
-            self.unnamed = UnnamedFile()
-            self._file = os.dup(self.unnamed.descriptor)
+            self._close()
+            self.size = 0
+            self.unnamed[part] = UnnamedFile()
+            self._file = os.dup(self.unnamed[part].descriptor)
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._file = os.open(self.path, flags, 0o600)
@@ -196,7 +210,7 @@ class FormReader:
             return
         self.size += end - start
         if self.size > self.max_size:
-            raise FileTooLarge(self.max_size)
+            raise FileTooLarge(self.max_size, self._name.removesuffix("[]"))
         assert self._file is not None
         rest = memoryview(data)[start:end]
         while rest:
@@ -219,8 +233,8 @@ class FormReader:
 class FileTooLarge(RequestError):
     """The file of a form is larger than the limit."""
 
-    def __init__(self, max_size: int) -> None:
-        super().__init__(f"the file is larger than {max_size} bytes", param=_FILE)
+    def __init__(self, max_size: int, part: str = _FILE) -> None:
+        super().__init__(f"the {part} is larger than {max_size} bytes", param=part)
 
 
 def _decoded(data: bytes, what: str) -> str:
@@ -260,7 +274,7 @@ class UploadSink:
         owner: str = "",
         min_rate: Callable[[], float] = lambda: MIN_RATE,
     ) -> None:
-        self.max_size = reader.max_size + MAX_FORM_OVERHEAD
+        self.max_size = reader.max_form
         self._owner = owner
         self._min_rate = min_rate
         self.fault: Response | None = None

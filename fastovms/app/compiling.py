@@ -26,7 +26,7 @@ from fastovms.backends.model_files import (
     log_missing,
     read_model_info,
 )
-from fastovms.backends.model_task import find_task
+from fastovms.backends.model_task import find_task, makes_images
 from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import (
     AUTO,
@@ -54,10 +54,14 @@ T = TypeVar("T")
 _WEIGHTS: Final = "*.bin"
 
 
+_FIXED: Final = (Task.SPEECH, Task.IMAGES)
+"""The tasks of models whose context no setting limits."""
+
 _PARTS: Final[Mapping[Task, str]] = {
     Task.EMBEDDINGS: "fastovms.parts.embeddings.served",
     Task.RERANK: "fastovms.parts.embeddings.served",
     Task.SPEECH: "fastovms.parts.speech.served",
+    Task.IMAGES: "fastovms.parts.images.served",
 }
 """The modules that read and load models that do not generate text: `read_info` and `load`."""
 
@@ -80,7 +84,7 @@ def read_info(model: ModelConfig) -> ModelInfo:
     task = task_of(model)
     if task is not Task.TEXT_GENERATION:
         info: ModelInfo = part_of(task).read_info(model.path, name=model.name)
-        return info if task is Task.SPEECH else limit_context(info, model.engine.max_model_len)
+        return info if task in _FIXED else limit_context(info, model.engine.max_model_len)
     info = read_model_info(
         model.path,
         name=model.name,
@@ -256,7 +260,8 @@ def weights_size(model: ModelConfig) -> int:
 
 def _file_sizes(path: Path) -> int:
     gguf = find_gguf(path)
-    files = path.glob(_WEIGHTS) if gguf is None else [gguf]
+    pattern = f"*/{_WEIGHTS}" if makes_images(path) else _WEIGHTS
+    files = path.glob(pattern) if gguf is None else [gguf]
     return sum(file.stat().st_size for file in files)
 
 

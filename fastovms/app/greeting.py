@@ -13,6 +13,7 @@ from fastovms.params import Task
 _TRIALS: Final[Mapping[Task, tuple[str, Mapping[str, object]]]] = {
     Task.TEXT_GENERATION: ("completions", {"prompt": "Once upon a time", "max_tokens": 60}),
     Task.EMBEDDINGS: ("embeddings", {"input": "Once upon a time"}),
+    Task.IMAGES: ("images/generations", {"prompt": "A lighthouse at dusk"}),
     Task.RERANK: ("rerank", {"query": "Once upon a time", "documents": ["A tale", "A bill"]}),
 }
 """Example requests by task of the model: the path below /v1, and the rest of the body. Audio comes

@@ -49,6 +49,7 @@ class PartSettings:
     num_requests: Callable[[], int] = lambda: 0
     shows_docs: bool = False
     needs_key: bool = False
+    media: MediaConfig = field(default_factory=MediaConfig)
     root_path: str = ""
 
 
@@ -163,6 +164,14 @@ PARTS: Final = (
         "parts.speech.endpoints:endpoints",
         forms=_below("POST /audio/transcriptions", "POST /audio/translations"),
         max_form=lambda host: host.context.config.max_audio_size + MAX_FORM_OVERHEAD,
+    ),
+    Part(
+        "images",
+        "parts.images.endpoints:endpoints",
+        _below("POST /images/generations"),
+        forms=_below("POST /images/edits"),
+        max_form=lambda host: 2 * host.settings.media.max_image_bytes + MAX_FORM_OVERHEAD,
+        given=lambda host: (host.context, host.settings.media),
     ),
     Part(
         "adapters",

@@ -322,6 +322,7 @@ async def _run(
             shows_docs=config.security.enable_docs,
             needs_key=guard.needs_key,
             root_path=config.http.root_path,
+            media=config.media,
         )
     )
     if store is not None:
@@ -459,6 +460,7 @@ async def _request_work(server: HttpServer, unix_time: Callable[[], float]) -> l
             request.path,
             int(started + request.received_at),
             partial(_cut, server, request),
+            request.progress,
         )
         for request in server.requests()
         if request.received_at

@@ -20,8 +20,9 @@ from fastovms import __version__
 from fastovms.backends.model_task import (
     check_files,
     first_integer,
-    graph_file,
+    graph_files,
     is_integer,
+    makes_images,
     read_json,
     takes_images,
     weights_file,
@@ -54,7 +55,8 @@ def fingerprint_of(model_dir: Path) -> str:
     the weights: further training changes nearly all of them. Raises OSError if a file cannot be
     read."""
     digest = hashlib.sha256()
-    for path in sorted(model_dir.iterdir()):
+    inner = model_dir.glob("*/*") if makes_images(model_dir) else ()
+    for path in sorted((*model_dir.iterdir(), *inner)):
         if path.suffix in _SUFFIXES and path.is_file():
             size = path.stat().st_size
             digest.update(f"{path.name} {size}\0".encode(errors="surrogateescape"))
@@ -79,7 +81,7 @@ def count_weights(model_dir: Path) -> WeightCount | None:
     Shared constants count once; scales and zero points of quantized weights do not count. Raises
     OSError if a file cannot be read."""
     counts: Counter[str] = Counter()
-    for path in {graph_file(model_dir), *model_dir.glob("openvino_*model.xml")}:
+    for path in graph_files(model_dir):
         if path.is_file() and not _HELPERS.match(path.name):
             counts += _counts(path.read_bytes())
     if not counts:

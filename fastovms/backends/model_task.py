@@ -69,11 +69,14 @@ VISION_FILES: Final = (
 )
 """Files of a model that takes images. Some have more."""
 
+IMAGE_INDEX: Final = "model_index.json"
+"""The file that names the parts of a model that generates images."""
+
 _FOREIGN_FILES: Final[Mapping[str, str]] = {
     "openvino_language_model.xml": "the language part of a larger model",
     "openvino_encoder_model.xml": "an encoder-decoder model",
     "openvino_decoder_model.xml": "an encoder-decoder model",
-    "*unet*": "an image model",
+    "*unet*": "an image model whose model_index.json is missing",
     "adapter_config.json": "an adapter (LoRA), not a model",
     "*.onnx": "an ONNX model; export it with optimum-cli export openvino",
     "*.safetensors": "a PyTorch model; export it with optimum-cli export openvino",
@@ -126,8 +129,24 @@ def transcribes(model_dir: Path) -> bool:
     return isinstance(config, dict) and config.get("model_type") == "whisper"
 
 
+def makes_images(model_dir: Path) -> bool:
+    """Returns whether a directory holds a model that generates images, which consists of several
+    models in directories of their own."""
+    return (model_dir / IMAGE_INDEX).is_file()
+
+
+def graph_files(model_dir: Path) -> set[Path]:
+    """Returns the graph files of all parts of a model."""
+    pattern = "*/openvino_model.xml" if makes_images(model_dir) else "openvino_*model.xml"
+    return {graph_file(model_dir), *model_dir.glob(pattern)}
+
+
 def graph_file(model_dir: Path) -> Path:
-    """Returns the graph file of the part that generates text."""
+    """Returns the graph file of the part that generates text, or that denoises images."""
+    if makes_images(model_dir):
+        folders = (model_dir / name for name in ("transformer", "unet"))
+        folder = next(filter(Path.is_dir, folders), model_dir / "unet")
+        return folder / "openvino_model.xml"
     part = ""
     if takes_images(model_dir):
         part = "language_"
@@ -137,7 +156,7 @@ def graph_file(model_dir: Path) -> Path:
 
 
 def weights_file(model_dir: Path) -> Path:
-    """Returns the weights file of the part that generates text."""
+    """Returns the weights file of the same part as `graph_file`."""
     return graph_file(model_dir).with_suffix(".bin")
 
 
@@ -161,6 +180,20 @@ LOGITS: Final = "logits"
 _NAMES: Final = re.compile(rb'names="([^"]*)"')
 
 
+_OMNI: Final = re.compile(r"qwen\d+(_\d+)?_omni")
+
+
+def _check_kind(model_dir: Path) -> None:
+    """Raises ConfigurationError for a model that hears and speaks: no backend runs it."""
+    config = read_optional(model_dir / "config.json")
+    kind = str(config.get("model_type", "")) if isinstance(config, dict) else ""
+    if _OMNI.match(kind):
+        raise ConfigurationError(
+            f"{model_dir} cannot be served: it is an Omni model ({kind}), which hears and speaks. "
+            "Serve a vision model for images, and a Whisper model for speech"
+        )
+
+
 def find_task(model_dir: Path, wanted: str = "auto") -> Task:
     """Returns the task that the operator has chosen, or that the model's files imply.
 
@@ -168,11 +201,16 @@ def find_task(model_dir: Path, wanted: str = "auto") -> Task:
     their task unless sentence_transformers' settings of their score are there. Raises
     ConfigurationError if the graph does not fit the chosen task, or any task.
     """
+    _check_kind(model_dir)
     graph = graph_file(model_dir)
     if not graph.is_file() or not is_openvino_ir(graph):
         # The code that loads the model reports missing or invalid files.
-        return Task.TEXT_GENERATION if wanted == "auto" else Task(wanted)
-    if takes_images(model_dir) or transcribes(model_dir):
+        found = Task.IMAGES if makes_images(model_dir) else Task.TEXT_GENERATION
+        return found if wanted == "auto" else Task(wanted)
+    if makes_images(model_dir):
+        found = Task.IMAGES
+        possible = {found}
+    elif takes_images(model_dir) or transcribes(model_dir):
         found = Task.SPEECH if transcribes(model_dir) else Task.TEXT_GENERATION
         possible = {found}
     else:

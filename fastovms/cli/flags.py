@@ -7,7 +7,14 @@ from collections.abc import Collection
 from typing import Final
 
 from fastovms.cli.flag import groups_of, settings_of
-from fastovms.config import ApiConfig, ChatConfig, EncoderConfig, EngineConfig, HttpConfig
+from fastovms.config import (
+    ApiConfig,
+    ChatConfig,
+    EncoderConfig,
+    EngineConfig,
+    HttpConfig,
+    ImageConfig,
+)
 from fastovms.server_config import (
     HTTP,
     BatchConfig,
@@ -40,6 +47,7 @@ _TITLES: Final = (
     "embeddings and rerank",
     "speech",
     "images",
+    "image generation",
     "limits",
     "operation",
     "stored responses",
@@ -58,6 +66,7 @@ _SECTIONS: Final = (
     ChatConfig,
     EncoderConfig,
     MediaConfig,
+    ImageConfig,
     ServiceConfig,
     StateConfig,
     FilesConfig,

@@ -20,6 +20,7 @@ from fastovms.parts.ovms.options import OVMS_OPTIONS, Choice, Integer, Kind
 from fastovms.parts.ovms.plugin_config import read_plugin_config
 from fastovms.parts.ovms.textproto import quote
 from fastovms.server_config import ENCODER, ENGINE, MODEL_SECTIONS, ConfigField
+from fastovms.setting import show_picture_size
 
 _HELD: Final = tuple(
     option
@@ -33,6 +34,7 @@ _DEFAULTS: Final[Mapping[Task, Mapping[str, object]]] = {
     Task.EMBEDDINGS: {"target_device": "CPU"},
     Task.RERANK: {"target_device": "CPU"},
     Task.SPEECH: {"target_device": "CPU"},
+    Task.IMAGES: {"device": "CPU"},
 }
 """Defaults of flags, where OVMS has others for graphs."""
 
@@ -148,6 +150,8 @@ def _draft(draft: Path, folder: Path) -> str:
 
 def _shown(option: str, value: Any, kind: Kind) -> str:
     """Returns a value in protobuf's text format."""
+    if isinstance(value, tuple):  # a size of images
+        value = show_picture_size(value)
     if isinstance(kind, Integer):
         high = MAX_INTEGER if kind.high is None else kind.high
         if value != int(value) or not kind.low <= value <= high:

@@ -196,6 +196,8 @@ class Request:
         received_at: loop time at the end of the head.
         log_fields: fields that the handler adds to the access log, such as token counts.
         answer_fields: header fields to add to its answer, such as the remaining requests of a key.
+        progress: how many steps of the answer's work are complete, and how many there are; None =
+            it has no steps, or none is complete.
         caller: who sends it.
         trace: the trace context; None = not traced.
         early_stream: the event stream that was opened before the answer; None = none.
@@ -224,6 +226,7 @@ class Request:
         "open_stream",
         "path",
         "path_params",
+        "progress",
         "query",
         "raw_path",
         "received_at",
@@ -262,6 +265,7 @@ class Request:
         self.received_at = 0.0
         self.caller = ANYBODY
         self.answer_fields: HeaderPairs = ()
+        self.progress: tuple[int, int] | None = None
         self.trace: TraceContext | None = None
         self.early_stream: Stream | None = None
         self.sink: BodySink | None = None

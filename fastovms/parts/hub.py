@@ -80,7 +80,9 @@ def _note(path: Path) -> Path:
     return path / _FILE if path.is_dir() else path.with_name(f".{path.name}{_FILE}")
 
 
-_IR: Final = re.compile(r"openvino_(language_)?model\.xml")
+_IR: Final = re.compile(r"(\w+/)?openvino_(\w+_)?model\.xml")
+"""The graphs of a model. Models that generate images have theirs in folders."""
+
 _TIMEOUT: Final = 30.0
 """Seconds in which the hub must say what it has."""
 

@@ -293,7 +293,7 @@ async def test_ovms_lists_times_without_a_format(start) -> None:
         ({"include[]": ["logprobs"]}, "include", "the model gives no log probabilities"),
         ({"prompt": "a <|endoftext|>"}, "prompt", r"prompt must not contain <\|"),
         ({"prompt": "a" * 20_000}, "prompt", "prompt must have at most 16384 bytes"),
-        ({f"field{i}": "a" for i in range(20)}, None, "a form must have at most 16 fields"),
+        ({f"field{i}": "a" for i in range(40)}, None, "a form must have at most 32 fields"),
     ],
 )  # fmt: skip
 async def test_fields_that_are_refused(start, data: dict, param: str, message: str) -> None:

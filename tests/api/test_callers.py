@@ -88,6 +88,8 @@ ASK_NO_MODEL: Final = (
 """The last parts of paths whose requests compute nothing on a model for a client."""
 SPEECH: Final = ("transcriptions", "translations")
 """Those of speech: see `test_audio.py`."""
+IMAGES: Final = ("generations", "edits")
+"""Those of images: see `test_images.py`."""
 
 
 @pytest.fixture
@@ -142,7 +144,7 @@ def test_every_path_that_asks_a_model_is_in_a_table(api):
     known = {*TEXTS, *ENCODED}
     as_v1 = {path.replace("/v3/v1/", "/v1/").replace("/v3/", "/v1/") for path in paths}
     rest = {path.rstrip("/").rpartition("/")[2] for path in as_v1 - known}
-    assert rest - set(ASK_NO_MODEL) == set(SPEECH)
+    assert rest - set(ASK_NO_MODEL) == {*SPEECH, *IMAGES}
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def test_greeting_ends_with_a_command_for_a_shell(
         (Task.TEXT_GENERATION, "completions", {"model", "prompt", "max_tokens"}),
         (Task.EMBEDDINGS, "embeddings", {"model", "input"}),
         (Task.RERANK, "rerank", {"model", "query", "documents"}),
+        (Task.IMAGES, "images/generations", {"model", "prompt"}),
     ],
 )
 def test_a_model_is_tried_at_what_it_does(task: Task, path: str, fields: set[str]) -> None:

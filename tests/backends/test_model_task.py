@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from fastovms.backends.model_task import (
+    check_files,
     find_task,
+    graph_file,
+    graph_files,
     read_json,
     read_optional,
 )
@@ -15,6 +19,7 @@ from fastovms.errors import ConfigurationError
 from fastovms.params import Task
 from fastovms.parts.embeddings.pooling import Pooling, find_pooling
 from fastovms.server_config import DEMO_MODEL
+from tests.image_models import diffusion_dir
 
 
 @pytest.mark.parametrize(
@@ -108,3 +113,22 @@ def test_pooling_follows_setting_then_files_then_architecture(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(json.dumps(content))
     assert find_pooling(tmp_path, wanted, config) is pooling
+
+
+def test_directory_with_an_index_of_parts_is_for_images(tmp_path: Path) -> None:
+    assert find_task(diffusion_dir()) is find_task(diffusion_dir(), "image_generation")
+    assert find_task(diffusion_dir()) is Task.IMAGES
+    assert graph_file(diffusion_dir()).parent.name == "unet"
+    assert len(graph_files(diffusion_dir())) == 4
+    with pytest.raises(ConfigurationError, match="its graph is for image_generation"):
+        find_task(diffusion_dir(), "rerank")
+    (tmp_path / "unet").mkdir()
+    with pytest.raises(ConfigurationError, match=r"an image model whose model_index\.json is"):
+        check_files(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_omni", "qwen3_omni_moe"])
+def test_omni_model_is_refused_by_name(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(ConfigurationError, match=rf"it is an Omni model \({kind}\)"):
+        find_task(tmp_path)

@@ -86,6 +86,7 @@ NOT_RUN: Final = {
 """Programs that the test cannot run, with the reason."""
 
 NOT_RUN_CURL: Final = {
+    "/images/": "needs a model of images; tests/test_end_to_end_images.py asks one",
     "/audio/": "needs a model of speech; tests/test_end_to_end_speech.py asks one",
     '"sql"': "needs an adapter; the tests of adapters ask for one",
     "https://": "asks a server of the reader's",
@@ -103,6 +104,7 @@ NOT_RUN_PYTHON: Final = {
     "batches": "needs a directory for files; tests/test_examples.py runs examples/batch.py",
     "ray": "tests/deploy/test_ray.py runs it, with the extra ray",
     "speech": "needs a model of speech; tests/test_end_to_end_speech.py asks one",
+    "image-generation": "needs a model of images; tests/test_end_to_end_images.py asks one",
     "lora": "trains an adapter, which needs torch",
     "clients": "needs packages of others; tests/clients/in_python runs them",
 }

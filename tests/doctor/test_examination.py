@@ -52,6 +52,8 @@ from fastovms.server_config import (
     StateConfig,
 )
 from tests.encoder_models import encoder_dir
+from tests.image_models import diffusion_dir
+from tests.speech_models import whisper_dir
 
 FINE = MachineFacts(
     model="Xeon",
@@ -269,6 +271,20 @@ def test_facts_of_encoders_have_task_and_pooling(
     assert (facts.name, facts.task, facts.pooling) == ("m", task, pooling)
     assert (facts.max_model_len, facts.device) == (128, "CPU")
     assert facts.weights_size == (directory / "openvino_model.bin").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("directory", "task", "longest"),
+    [(diffusion_dir, "image_generation", 77), (whisper_dir, "speech2text", 448)],
+)
+def test_facts_of_speech_and_images_have_their_task(
+    directory: Callable[[], Path], task: str, longest: int
+) -> None:
+    facts = read(directory())
+    assert facts is not None
+    assert (facts.task, facts.pooling, facts.max_model_len) == (task, None, longest)
+    weights = directory().rglob("*model.bin")
+    assert facts.weights_size == sum(path.stat().st_size for path in weights)
 
 
 def test_encoder_without_its_task_or_files_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from fastovms.errors import ConfigurationError
 from fastovms.params import Task
 from fastovms.parts.ovms.graph import CALCULATORS, GRAPHS, read_graph
 from fastovms.parts.ovms.plugin_config import parse_plugin_config, read_plugin_config
-from fastovms.server_config import CHAT, ENCODER, ENGINE, FILES, LIMITS
+from fastovms.server_config import CHAT, ENCODER, ENGINE, FILES, IMAGES, LIMITS
 
 
 @pytest.mark.parametrize("name", CALCULATORS)
@@ -66,7 +66,7 @@ def test_plugin_config_with_a_wrong_value_is_refused(config):
 def test_written_graph_is_read_back(tmp_path: Path, task: Task) -> None:
     graph = GRAPHS[task]
     assert graph.calculator in CALCULATORS
-    name = "device" if task is Task.TEXT_GENERATION else "target_device"
+    name = "device" if task in (Task.TEXT_GENERATION, Task.IMAGES) else "target_device"
     text = graph.filled(f'models_path: "./"\n{name}: "GPU"')
     assert f"      {name}" in text, "options stand below each other"
     path = tmp_path / "graph.pbtxt"
@@ -75,6 +75,27 @@ def test_written_graph_is_read_back(tmp_path: Path, task: Task) -> None:
     assert (given[FILES.path], given[ENGINE.device]) == (tmp_path, "GPU")
     for setting, value in CALCULATORS[graph.calculator].implied.items():
         assert given[setting] == value
+
+
+def test_graph_of_images_sets_sizes_and_limits(tmp_path: Path) -> None:
+    path = tmp_path / "graph.pbtxt"
+    options = {
+        'max_resolution: "2048x1024"': (IMAGES.max_resolution, (2048, 1024)),
+        'default_resolution: "64x32"': (IMAGES.default_resolution, (64, 32)),
+        'resolution: "512x512"': (IMAGES.resolution, (512, 512)),
+        "max_num_images_per_prompt: 3": (IMAGES.max_num_images_per_prompt, 3),
+        "default_num_inference_steps: 4": (IMAGES.default_num_inference_steps, 4),
+        "max_num_inference_steps: 9": (IMAGES.max_num_inference_steps, 9),
+    }
+    lines = ['models_path: "./"', *options, "num_images_per_prompt: 2", "guidance_scale: 7.5"]
+    path.write_text(GRAPHS[Task.IMAGES].filled("\n".join(lines)))
+    node = read_graph(path)
+    for field, value in options.values():
+        assert node.settings.given[field] == value
+    assert [line.split()[0] for line in node.unused] == ["num_images_per_prompt", "guidance_scale"]
+    path.write_text(path.read_text().replace("64x32", "64"))
+    with pytest.raises(ConfigurationError, match="default_resolution must be WIDTHxHEIGHT"):
+        read_graph(path)
 
 
 # OVMS's graph files, as its documentation and its exporter write them.

@@ -15,7 +15,7 @@ from typing import Final
 
 import openvino as ov
 
-from fastovms.backends.model_task import find_task, weights_file
+from fastovms.backends.model_task import find_task, graph_files
 from fastovms.config import EngineConfig, HttpConfig
 from fastovms.engine.model.devices import (
     AUTO,
@@ -42,6 +42,8 @@ from fastovms.parts.doctor.facts import (
 )
 from fastovms.parts.embeddings.pooling import find_pooling
 from fastovms.parts.embeddings.served import read_info
+from fastovms.parts.images import served as images
+from fastovms.parts.speech import served as speech
 from fastovms.server_config import ModelConfig, ModelSource, SecurityConfig, Settings, StateConfig
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.text.template_forms import OUTCOMES
@@ -527,11 +529,11 @@ def _rate(number: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EncoderFacts:
-    """An encoder, as its files and the flags describe it.
+    """An encoder, or a model of speech or images, as its files and the flags describe it.
 
     Attributes:
-        task: "embeddings" or "rerank".
-        pooling: how token states are pooled to a vector; None = a reranker.
+        task: OVMS's name of it.
+        pooling: how token states are pooled to a vector; None = no embedding model.
         max_model_len: the longest text, in tokens.
         weights_size: size of the weights in bytes.
         device: OpenVINO's name of it.
@@ -546,20 +548,23 @@ class EncoderFacts:
     device: str
 
 
+_READERS: Final = {Task.SPEECH: speech.read_info, Task.IMAGES: images.read_info}
+
+
 def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:
-    """Reads the files of an encoder. Raises ConfigurationError if a file is missing or broken, or
-    the model cannot do the task.
+    """Reads the files of a model that does not generate text. Raises ConfigurationError if a file
+    is missing or broken, or the model cannot do the task.
 
     Args:
         directory: the directory of the model.
 
     Returns:
-        None: the model generates text or transcribes speech.
+        None: the model generates text.
     """
     task = find_task(directory, model.encoder.task)
-    if task in (Task.TEXT_GENERATION, Task.SPEECH):
+    if task is Task.TEXT_GENERATION:
         return None
-    info = read_info(directory, name=model.name)
+    info = _READERS.get(task, read_info)(directory, name=model.name)
     pooling = None
     if task is Task.EMBEDDINGS:
         pooling = find_pooling(directory, model.encoder.pooling, info.config).value
@@ -569,7 +574,9 @@ def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:
         task=task.value,
         pooling=pooling,
         max_model_len=info.max_model_len,
-        weights_size=weights_file(directory).stat().st_size,
+        weights_size=sum(
+            path.with_suffix(".bin").stat().st_size for path in graph_files(directory)
+        ),
         device=device_of(model.engine),
     )
 

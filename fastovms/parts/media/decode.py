@@ -182,7 +182,7 @@ class EncodedImage:
             with suppress(Exception):
                 self._image.draft(None, self._target)
 
-    def decode(self) -> Image:
+    def decode(self, *, is_mask: bool = False) -> Image:
         """Decodes and shrinks the pixels, in time proportional to their number; Pillow releases the
         GIL for most of it. Call it only once. Raises InvalidField if the file is corrupt, or needs
         too much memory."""
@@ -194,6 +194,8 @@ class EncodedImage:
                 raise ValueError("a frame of another size than the header's")
             image = _upright(self._image)
             is_turned = image.size != size
+            if is_mask and image.has_transparency_data:
+                image = _hole(image)
             return _to_rgb(image, self._target[::-1] if is_turned else self._target)
         except InvalidField:
             raise
@@ -223,6 +225,14 @@ def _upright(image: Any) -> Any:
     with suppress(Exception):
         return ImageOps.exif_transpose(image)
     return image
+
+
+def _hole(image: Any) -> Any:
+    """Returns a mask whose transparent pixels are repainted, as in OpenAI's API, as one in which
+    those pixels are white and all others black."""
+    from PIL import ImageOps
+
+    return ImageOps.invert(image.convert("RGBA").getchannel("A"))
 
 
 def _to_rgb(image: Any, size: tuple[int, int]) -> Image:

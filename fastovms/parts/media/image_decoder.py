@@ -34,11 +34,13 @@ class ImageBytes(NamedTuple):
     Attributes:
         name: the request's field with the image.
         bound: the size to which larger images are shrunk.
+        is_mask: whether its transparent pixels, if it has some, become white and all others black.
     """
 
     name: str
     max_pixels: int
     bound: PixelBound
+    is_mask: bool = False
 
 
 class HeaderRead(NamedTuple):
@@ -74,10 +76,18 @@ class ImageDecoder(DecoderPool):
         )
 
     def decode(
-        self, data: bytes, name: str, max_pixels: int, bound: PixelBound, admit: Admit
+        self,
+        data: bytes,
+        name: str,
+        max_pixels: int,
+        bound: PixelBound,
+        admit: Admit,
+        *,
+        is_mask: bool = False,
     ) -> Image:
-        """Decodes an image as `decode.decode_image` does. Raises as `run` does."""
-        asked = ImageBytes(name, max_pixels, bound)
+        """Decodes an image as `decode.decode_image` does, or a mask as `ImageBytes` says. Raises as
+        `run` does."""
+        asked = ImageBytes(name, max_pixels, bound, is_mask)
         return self.run(name, lambda peer: self._ask(peer, data, asked, admit))
 
     def _ask(self, peer: ChildProcess, data: bytes, asked: ImageBytes, admit: Admit) -> Image:
@@ -128,7 +138,7 @@ def _decode(connection: Connection[Any, Any], asked: ImageBytes) -> None:
         return
     descriptor = recv_handle(connection)
     try:
-        image = encoded.decode()
+        image = encoded.decode(is_mask=asked.is_mask)
         _write(image, descriptor)
     finally:
         os.close(descriptor)

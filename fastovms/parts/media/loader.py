@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from fastovms.api.image_parts import ImageInput, ImageSource, too_many_images
 from fastovms.errors import ConfigurationError, InvalidField, Overloaded, shortage_of
 from fastovms.params import Image, ModelInfo
-from fastovms.parts.media.decode import Decode, PixelBound, decode_image, is_available
+from fastovms.parts.media.decode import Admit, Decode, PixelBound, decode_image, is_available
 from fastovms.parts.media.fetch import Fetcher, decode_data_url, too_large
 from fastovms.server_config import MediaConfig
 from fastovms.text.tokenizer import Tokenizer
@@ -53,6 +53,35 @@ class MemoryBudget:
     def give_back_with(self, image: Image, num_bytes: int) -> None:
         """Releases the bytes when the image is garbage-collected."""
         weakref.finalize(image, self.give_back, num_bytes).atexit = False
+
+    def decoded(
+        self,
+        decode: Decode,
+        data: bytes,
+        name: str,
+        max_pixels: int,
+        bound: PixelBound,
+        check: Admit = lambda num_pixels, num_kept: None,
+    ) -> Image:
+        """Returns a decoded image. All its pixels count during decoding, and afterwards the
+        remaining ones, until the image is garbage-collected. Raises Overloaded as `take` does, and
+        as `decode` and `check` do. `check` is called before the image is decoded."""
+        taken = 0
+
+        def admit(num_pixels: int, num_kept: int) -> None:
+            nonlocal taken
+            check(num_pixels, num_kept)
+            self.take(num_pixels * 3)
+            taken = num_pixels * 3
+
+        try:
+            image = decode(data, name, max_pixels, bound, admit)
+        except BaseException:
+            self.give_back(taken)
+            raise
+        self.give_back(taken - image.nbytes)
+        self.give_back_with(image, image.nbytes)
+        return image
 
 
 class LocalFiles:
@@ -305,25 +334,11 @@ class ImageLoader:
         )
 
     def _decode(self, sizes: _Sizes, bound: PixelBound, data: bytes, name: str) -> Image:
-        """Decodes an image. All its pixels count during decoding, and only the remaining ones
-        afterwards."""
-        taken = 0
-
-        def admit(num_pixels: int, num_kept: int) -> None:
-            nonlocal taken
+        def check(num_pixels: int, num_kept: int) -> None:
             sizes.add(num_pixels * 3, num_kept * 3, name)
-            self._budget.take(num_pixels * 3)
-            taken = num_pixels * 3
 
         limit = self._config.max_image_pixels
-        try:
-            image = self._decode_image(data, name, limit, bound, admit)
-        except BaseException:
-            self._budget.give_back(taken)
-            raise
-        self._budget.give_back(taken - image.nbytes)
-        self._budget.give_back_with(image, image.nbytes)
-        return image
+        return self._budget.decoded(self._decode_image, data, name, limit, bound, check)
 
     async def _in_thread(
         self, function: Callable[..., Result], *arguments: object, **options: object

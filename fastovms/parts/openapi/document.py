@@ -124,6 +124,7 @@ TAGS: Final = (
     "Conversations",
     "Embeddings",
     "Audio",
+    "Images",
     "Decisions",
     "Files",
     "Batches",

@@ -7,5 +7,5 @@ does not look for models or parse flags.
 from typing import Final
 
 GRAPH_FILE: Final = "graph.pbtxt"
-MODEL_FILES: Final = ("openvino_model.xml", "openvino_language_model.xml")
+MODEL_FILES: Final = ("openvino_model.xml", "openvino_language_model.xml", "model_index.json")
 """The files of which one is in the directory of a model."""

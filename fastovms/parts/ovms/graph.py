@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,10 +10,20 @@ from typing import Any, Final, NamedTuple
 
 from fastovms.errors import ConfigurationError
 from fastovms.params import Task
-from fastovms.parts.ovms.options import OVMS_OPTIONS, Choice, Group, Integer, Kind, OvmsOption
+from fastovms.parts.ovms.options import (
+    GUIDANCE,
+    ONE_IMAGE,
+    OVMS_OPTIONS,
+    Choice,
+    Group,
+    Integer,
+    Kind,
+    OvmsOption,
+)
 from fastovms.parts.ovms.plugin_config import parse_plugin_config
 from fastovms.parts.ovms.textproto import Field, Message, SyntaxFault, Word, parse
-from fastovms.server_config import ENCODER, ENGINE, FILES, ConfigField, Settings
+from fastovms.server_config import ENCODER, ENGINE, FILES, IMAGES, ConfigField, Settings
+from fastovms.setting import picture_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,13 @@ _MODEL: Final = {
     "target_device": OvmsOption(str, ENGINE.device, neutral=("",)),
     "plugin_config": OvmsOption(str, ENGINE.plugin_config, neutral=("",)),
 }
+IMAGE_SIZES: Final[Mapping[str, ConfigField]] = {
+    "max_resolution": IMAGES.max_resolution,
+    "default_resolution": IMAGES.default_resolution,
+    "resolution": IMAGES.resolution,
+}
+"""The options of graphs that are sizes of images, as texts."""
+
 _LENGTH: Final = OvmsOption(Integer(1), ENGINE.max_model_len)
 
 CALCULATORS: Final[Mapping[str, Calculator]] = {
@@ -73,7 +91,31 @@ CALCULATORS: Final[Mapping[str, Calculator]] = {
         {ENCODER.task: Task.RERANK.value},
     ),
     "S2tCalculator": Calculator(
-        _messages("S2tCalculatorOptions"), _MODEL, {ENCODER.task: Task.SPEECH.value}
+        _messages("S2tCalculatorOptions"),
+        {
+            **_MODEL,
+            "enable_word_timestamps": OvmsOption(
+                bool, None, "the first request for times of words enables them", (True, False)
+            ),
+        },
+        {ENCODER.task: Task.SPEECH.value},
+    ),
+    "ImageGenCalculator": Calculator(
+        _messages("ImageGenCalculatorOptions"),
+        {
+            "models_path": OvmsOption(str, FILES.path),
+            "device": OvmsOption(str, ENGINE.device, neutral=("",)),
+            "plugin_config": OvmsOption(str, ENGINE.plugin_config, neutral=("",)),
+            **{name: OvmsOption(str, field) for name, field in IMAGE_SIZES.items()},
+            "max_num_images_per_prompt": OvmsOption(Integer(1), IMAGES.max_num_images_per_prompt),
+            "default_num_inference_steps": OvmsOption(
+                Integer(1), IMAGES.default_num_inference_steps
+            ),
+            "max_num_inference_steps": OvmsOption(Integer(1), IMAGES.max_num_inference_steps),
+            "num_images_per_prompt": OvmsOption(Integer(1), None, ONE_IMAGE, (1,)),
+            "guidance_scale": OvmsOption(float, None, GUIDANCE),
+        },
+        {ENCODER.task: Task.IMAGES.value},
     ),
 }
 
@@ -137,6 +179,24 @@ node: {
 """
 
 
+_IMAGES: Final = """\
+input_stream: "HTTP_REQUEST_PAYLOAD:input"
+output_stream: "HTTP_RESPONSE_PAYLOAD:output"
+node: {
+  name: "ImageGenExecutor"
+  calculator: "ImageGenCalculator"
+  input_stream: "HTTP_REQUEST_PAYLOAD:input"
+  input_side_packet: "IMAGE_GEN_NODE_RESOURCES:pipes"
+  output_stream: "HTTP_RESPONSE_PAYLOAD:output"
+  node_options: {
+    [type.googleapis.com / mediapipe.ImageGenCalculatorOptions]: {
+      %s
+    }
+  }
+}
+"""
+
+
 def _encoding(node: str, calculator: str, resources: str) -> GraphText:
     names = {"node": node, "calculator": calculator, "resources": resources}
     return GraphText(calculator, _ENCODING % names)
@@ -152,6 +212,7 @@ GRAPHS: Final[Mapping[Task, GraphText]] = {
     Task.RERANK: _encoding(
         "RerankExecutor", "RerankCalculatorOV", "RERANK_NODE_RESOURCES:rerank_servable"
     ),
+    Task.IMAGES: GraphText("ImageGenCalculator", _IMAGES),
     Task.SPEECH: _encoding("S2tExecutor", "S2tCalculator", "STT_NODE_RESOURCES:s2t_servable"),
 }
 
@@ -245,14 +306,23 @@ def _read_node(calculator: Calculator, options: Field) -> tuple[dict[ConfigField
         option = calculator.options[name]
         if value in option.neutral:
             continue
-        if option.field is not None:
-            used[option.field] = str(value).lower() if option.field == ENCODER.pooling else value
-        else:
+        if option.field is None:
             unused.append(f"{name} is not used: {option.unused}")
+        elif name in IMAGE_SIZES:
+            used[option.field] = _size(options, name, str(value))
+        else:
+            used[option.field] = str(value).lower() if option.field == ENCODER.pooling else value
     drafting = [name for name in given if name.startswith("draft_")]
     if drafting and "draft_models_path" not in given:
         raise SyntaxFault(options.line, f"{drafting[0]} needs draft_models_path")
     return used, unused
+
+
+def _size(options: Field, name: str, text: str) -> tuple[int, int]:
+    try:
+        return picture_size(text)
+    except argparse.ArgumentTypeError as error:
+        raise SyntaxFault(options.line, f"{name} {error}") from None
 
 
 def _read_group(group: Field, kind: Group, prefix: str) -> dict[str, object]:

@@ -19,8 +19,7 @@ from fastovms.api.body import one_of, wrong
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, DONE, OVMS, AnswerSchema, Dialect, error_response, frame
 from fastovms.api.endpoint import Operation, Route, endpoint
-from fastovms.api.served import KnownModel, ServedModels
-from fastovms.api.typed_body import hold_model
+from fastovms.api.typed_body import find_of_task, hold_model
 from fastovms.api.unread import unknown_warning
 from fastovms.api.uploads import FormReader, Uploads, UploadSink, read_form
 from fastovms.errors import InvalidField, Overloaded, RequestError
@@ -182,16 +181,6 @@ def _check(asked: _Asked, info: SpeechInfo, name: str) -> None:
             "alignment_heads",
             param="timestamp_granularities",
         )
-
-
-def find_model(name: str | None, models: ServedModels, dialect: Dialect) -> KnownModel:
-    """Returns the model that a request names, or the first model of speech where it names none.
-    Raises as `ServedModels.find` does."""
-    if not name and not dialect.model_required:
-        for known in models.known:
-            if known.task is Task.SPEECH:
-                return known
-    return models.find(name or None, dialect)
 
 
 class AudioUsage(AnswerSchema, kw_only=True):
@@ -412,11 +401,10 @@ class Speech:
         form = await read_form(sink, dialect)
         if isinstance(form, Response):
             return form
-        assert form.unnamed is not None
         asked = _read(form, dialect, translates=translates)
         if names := form.unknown(_FIELDS):
             request.warnings = (unknown_warning(names),)
-        known = find_model(asked.model, self._context.models, dialect)
+        known = find_of_task(asked.model, Task.SPEECH, self._context.models, dialect)
         request.log_fields.update(model=known.name, stream=asked.streams)
         model = await hold_model(
             request, known, self._context.models, (Task.SPEECH,), streams=asked.streams
@@ -427,7 +415,7 @@ class Speech:
             request.open_early()
         room = _Room(self._decoded, self._lock, request.sender)
         try:
-            audio = await self._decode(model, form.unnamed, room, request.sender)
+            audio = await self._decode(model, form.unnamed[AUDIO], room, request.sender)
             return await _transcribe(request, model, audio, asked)
         finally:
             room.close()

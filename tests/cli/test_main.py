@@ -408,7 +408,13 @@ def test_help_shows_ten_flags_and_help_all_shows_every_flag(capsys, line, shows_
     shown = capsys.readouterr().out
     assert exited.value.code == 0
     common = {"--model", "--served-model-name"} | {flag.name for flag in FLAGS if flag.common}
-    every = common | {"--model-name", "--config-path"} | {flag.name for flag in FLAGS}
+    every = {
+        "--model-name",
+        "--modelfile",
+        "--config-path",
+        *common,
+        *(flag.name for flag in FLAGS),
+    }
     assert len(common) == 10
     found = set(re.findall(r"^  (--[a-z-]+)", shown, re.MULTILINE)) - {"--help-all"}
     assert found == (every if shows_all else common)

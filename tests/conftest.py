@@ -34,7 +34,7 @@ def is_slow(path: Path) -> bool:
     if not folders:
         name = path.name.removeprefix("test_")
         return name != "layers.py" and not (root.parent / "fastovms" / name).exists()
-    return folders[0] in SLOW or folders == ("engine", "model")
+    return folders[0] in SLOW or folders[:2] in (("engine", "model"), ("engine", "kernels"))
 
 
 def nightly_items(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -65,7 +65,7 @@ def test_worlds_that_failed_before_are_in_order() -> None:
     ],
 )
 def test_planted_faults_are_found_and_replayed(name: str) -> None:
-    found = simulate("--fault", name, "--seeds", "100")
+    found = simulate("--fault", name, "--seeds", "100", "--jobs", "1")
     assert found.returncode == 1, found.stdout + found.stderr
     replay = re.search(r"^replay: python -m tests.simulation (.*)$", found.stdout, re.MULTILINE)
     assert replay is not None

@@ -210,9 +210,12 @@ def test_unbounded_repetitions_nest_up_to_the_maximum(tree, num_first):
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        (ANY_TEXT.excluding("b"), "text that is not to match an expression"),
-        (Regex("a", also=("b",)), "text that is not to match an expression"),
-        (TextBefore("<t>", Regex("a", also=("b",))), "text that is to match several expressions"),
+        (ANY_TEXT.excluding("b"), "text that is not to match a regular expression"),
+        (Regex("a", also=("b",)), "text that is not to match a regular expression"),
+        (
+            TextBefore("<t>", Regex("a", also=("b",))),
+            "text that is to match several regular expressions",
+        ),
         (Separated(((Literal("a"), False),) * 20_000, ","), "more than 100 arguments that may be"),
     ],
 )

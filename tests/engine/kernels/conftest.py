@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fcntl import LOCK_EX, flock
 from functools import cache
 
 import openvino as ov
@@ -8,6 +9,7 @@ import pytest
 
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels, find_instructions
 from fastovms.engine.kernels.products import INSTRUCTION_SETS
+from tests.conftest import CACHE
 
 
 def instructions_here() -> list[str]:
@@ -19,9 +21,17 @@ def instructions_here() -> list[str]:
 
 @pytest.fixture(scope="session")
 def kernels_for() -> Callable[[str], Kernels]:
-    """Compiles kernels for a set of instructions, with two threads."""
+    """Compiles kernels for a set of instructions, with two threads. One process compiles them at a
+    time, so that the others find them in numba's cache."""
     ov.Core().get_versions("CPU")  # its TBB is the one that numba finds
-    return cache(lambda instructions: compile_kernels(instructions, 2))
+
+    @cache
+    def compiled(instructions: str) -> Kernels:
+        with (CACHE / f"{instructions}.lock").open("w") as lock:
+            flock(lock, LOCK_EX)
+            return compile_kernels(instructions, 2)
+
+    return compiled
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,7 @@ class SchemaRefused(InvalidField):
     """A schema or another grammar that cannot be enforced.
 
     Attributes:
-        reason: what is wrong with it.
+        reason: the fault of the value.
     """
 
     reason = ""

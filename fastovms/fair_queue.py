@@ -75,8 +75,8 @@ class FairQueue(Generic[Item]):
 
     Args:
         items: the plural noun for the items, for messages.
-        per_client: how many items of one client may wait.
-        total: how many items may wait in all. At this number of items, the newest item of the
+        per_client: the maximum number of waiting items of one client.
+        total: the maximum number of waiting items. At this number of items, the newest item of the
             client with the most of them is dropped in favour of a client with fewer.
     """
 

@@ -283,7 +283,7 @@ class RepetitionDetection(NamedTuple):
 
     Attributes:
         max_size, min_size: the number of tokens of a pattern; `min_size` is at least 1.
-        min_count: how many times in a row the pattern must occur at the end, at least twice.
+        min_count: the number of repetitions at the end that ends the text, at least 2.
     """
 
     max_size: int
@@ -334,7 +334,7 @@ class SamplingParams:
         logprob_token_ids: the tokens whose log probabilities are reported with each token, in place
             of the top ones, if `logprobs` is not None; empty = the top ones are.
         prompt_logprobs: the same for the prompt's tokens. Disables prefix cache hits.
-        grammar: what the text must look like; it ends where the grammar does.
+        grammar: the grammar of the text, which ends with it.
         beam_search: search instead of sampling, if not None; `temperature` and the filters that
             go with it are then not used.
         num_assistant_tokens: tokens to draft at a time; 0 = only tokens forced by a grammar, None =

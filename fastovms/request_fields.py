@@ -88,12 +88,12 @@ class Field:
         defaults: default values by dialect; "gguf" = llama.cpp's defaults for GGUF files.
         names: other names: Ollama's option by "ollama", GGUF's key by "gguf", the attribute of
             traces by "trace".
-        genai: how the genai backend handles it.
+        genai: the support by the genai backend.
         echo: the dialects that repeat the parameter in a response. "*" = all of them, always; other
             dialects repeat it if the request has it.
         neutral: for an unsupported field: the values, in addition to null, that are accepted
             because they have no effect. None = the field is supported.
-        peers: what OpenAI, vLLM and OVMS accept, for the compatibility page.
+        peers: the values that OpenAI, vLLM and OVMS accept, for the compatibility page.
     """
 
     description: str = ""

@@ -375,7 +375,7 @@ class SettingFlag:
     """A command-line flag for a setting.
 
     Attributes:
-        help: what it does. The help shows the setting's default after it, unless the text has one.
+        help: the help of the flag. The default is shown after it, unless the text contains one.
         name: "" = the setting's name, with dashes.
         group: title in the help of this flag and of the section's following ones; "" = as before.
         after: the flag that it follows in the help; "" = the one before in the section.

@@ -146,7 +146,7 @@ async def _run_stream(request: Request, stream: Stream, deltas: DeltaStream, run
 
 
 SYSTEM_FINGERPRINT: Final = f"fastovms-{__version__}"
-"""What each answer says of the server that made it. The precision of the model is not part of
+"""The `system_fingerprint` of all answers. The precision of the model is not part of
 it."""
 
 

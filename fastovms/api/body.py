@@ -315,8 +315,8 @@ class FairThread(Generic[Result]):
 
     Args:
         items: the plural noun for the calls, for messages and the thread's name.
-        per_client: how many calls of one client may wait.
-        total: how many calls may wait in all.
+        per_client: the maximum number of waiting calls of one client.
+        total: the maximum number of waiting calls.
     """
 
     def __init__(self, items: str, *, per_client: int, total: int) -> None:

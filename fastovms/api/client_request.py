@@ -1,4 +1,4 @@
-"""What a client asks for: the one record of a request, of all endpoints that generate text."""
+"""The record of a request, the same for all endpoints that generate text."""
 
 from __future__ import annotations
 

@@ -364,7 +364,7 @@ class _Family(NamedTuple):
 
     Attributes:
         name: the usual name of the tool.
-        properties: of the inputs; the first is required, and `more` others are.
+        properties: the schemas of the inputs. The first is required, and `more` others.
     """
 
     name: str
@@ -451,7 +451,7 @@ _MEMBERS: Final[Mapping[str, tuple[str, Sequence[str], Sequence[str]]]] = {
     "triple_click": ("Triple-click the left button", *_CLICK),
     "zoom": ("Take a screenshot of a region, scaled up", ("region",), ()),
 }
-"""What a computer does: a description, and the inputs that are required and that are not."""
+"""The actions of a computer: the description, the required and the optional inputs of each."""
 
 _TARGETS: Final = {
     "coordinate": _object({"x": _integer(), "y": _integer()}),

@@ -1,4 +1,4 @@
-"""What constrains the answer to a request: a grammar, and the limit on reasoning."""
+"""The constraints on the answer to a request: a grammar, and the limit on reasoning."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def constraint_of(request: ClientRequest[GenerationFields], warnings: list[str])
 
 
 _MAX_REASON: Final = 300
-"""Characters that are repeated of what the grammar compiler says: it may repeat the whole
-grammar."""
+"""The number of characters of the grammar compiler's message that are shown: it may repeat the
+whole grammar."""
 
 
 def check_length(grammar: Grammar, config: ApiConfig) -> None:

@@ -290,7 +290,7 @@ def check_num_choices(chosen: Candidates, config: ApiConfig, num_prompts: int = 
 
 
 MAX_PATTERN_SIZE: Final = 1000
-"""The most tokens of a repeated pattern: each size is looked for after each token."""
+"""The maximum number of tokens of a repeated pattern: each size is looked for after each token."""
 
 
 def repetition_detection(body: GenerationFields, chosen: Candidates) -> RepetitionDetection | None:
@@ -358,7 +358,7 @@ MAX_BIAS: Final = 100.0
 """The largest value of `logit_bias`, either way: OpenAI's range."""
 
 MAX_NUM_BIASES: Final = 10_000
-"""The most entries of `logit_bias`: each is checked while the event loop waits."""
+"""The maximum number of entries of `logit_bias`: each is checked while the event loop waits."""
 
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
@@ -582,7 +582,7 @@ def num_drafts(body: GenerationFields) -> int | None:
 
 
 MAX_LISTED: Final = 128
-"""The most entries of `logprob_token_ids`, as in vLLM."""
+"""The maximum number of entries of `logprob_token_ids`, as in vLLM."""
 
 
 @dataclass(frozen=True, slots=True)

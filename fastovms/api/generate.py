@@ -470,7 +470,7 @@ class TextGeneration:
         after it. May be called several times.
 
         Args:
-            on_delta: as for `submit`.
+            on_delta: see `submit`.
         """
         if self._done is None:
             self._done = asyncio.get_running_loop().create_future()

@@ -157,7 +157,7 @@ class ImageInput:
 
     Attributes:
         fetch: returns the images of a request; see `parts.media.loader.ImageLoader.load`.
-        max_images: how many a request may have.
+        max_images: the maximum number of images of a request.
         reserved: the model's image tags.
     """
 

@@ -108,7 +108,7 @@ class ModelInput(Generic[Body]):
     """A request that is ready to run: what the model gets for it, and how its output is read.
 
     Attributes:
-        requests: what the engine gets, one request for each prompt.
+        requests: the requests for the engine, one for each prompt.
         prompts: the prompts, in order.
         chat: the chat with its last message only; empty for texts.
         new_detokenizer: makes the detokenizer of one sample.

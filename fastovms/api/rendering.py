@@ -38,10 +38,10 @@ class TemplateRuns:
     one event loop.
 
     Args:
-        budget: that of the model's template.
+        budget: the budget of the model's template.
 
     Attributes:
-        num_outside: how many runs took the process.
+        num_outside: the number of runs in the process.
     """
 
     def __init__(self, budget: Budget) -> None:
@@ -57,7 +57,7 @@ class TemplateRuns:
 
         Args:
             client: the sender.
-            cost: of the work; see `offload.run`.
+            cost: the cost of the work; see `offload.run`.
         """
         try:
             return await offload.run(partial(self._run_inline, work), cost)

@@ -130,7 +130,7 @@ class AnyServed(ABC):
     @property
     @abstractmethod
     def task(self) -> Task:
-        """What the model is for."""
+        """The task of the model."""
 
     @property
     def tokens(self) -> TextTokens | None:

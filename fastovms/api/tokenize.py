@@ -64,7 +64,7 @@ def check_length(text: str, name: str, model: ModelInfo) -> None:
 
 MAX_TEXTS: Final = 1024
 MAX_PADDED: Final = 2**20
-"""The most tokens, padding included, that padding may make of a request's texts."""
+"""The maximum number of tokens, padding included, that padding may make of a request's texts."""
 
 
 class OvmsTokenizeRequest(ModelField, frozen=True, kw_only=True):

@@ -152,7 +152,7 @@ class CompiledModel(NamedTuple):
     """A compiled model.
 
     Attributes:
-        config: of the model, with its device.
+        config: the configuration of the model, with its device.
         reserve: reserves its KV cache.
     """
 

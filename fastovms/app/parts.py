@@ -262,7 +262,7 @@ paths need no API key."""
 
 
 LIMITS: Final = "parts.limits:KeyBudgets"
-"""What counts the use of API keys. It is imported once a key has limits."""
+"""The counter of the use of API keys. It is imported once a key has limits."""
 
 
 class Parts:

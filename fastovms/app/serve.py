@@ -225,7 +225,7 @@ def run(
 
     Args:
         supply: loads and unloads models; None = the models stay loaded.
-        sockets: as for `serve`.
+        sockets: see `serve`.
     """
 
     def load_and_settle() -> ServedModels:

@@ -219,7 +219,7 @@ class ModelSupply:
         keeps_salted: whether prompts with a `cache_salt` are cached on disk.
         list_path: the file that lists the models; None = no list.
         read_list: reads the list again.
-        cores: those that `load_models` shares; None = its own.
+        cores: the cores that models share; None = each model has its own.
     """
 
     def __init__(

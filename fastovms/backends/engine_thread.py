@@ -281,7 +281,7 @@ class StepReport(NamedTuple):
         admitted: the requests that left the queue for this step.
         started_at: seconds on the clock of `RequestsInFlight`.
         num_received: the number of submitted samples that the engine has received.
-        seconds: how long the engine's step took; None = no step was made.
+        seconds: the duration of the engine's step; None = no step was made.
     """
 
     outputs: Sequence[EngineOutput]
@@ -302,7 +302,7 @@ class _Request:
         queue_time: seconds in the queue; None until known and after it was reported.
         on_end: called when it is not in flight any more.
         owner: the key or address whose place in the queue it takes.
-        num_places: how many places it takes; 0 once it has been admitted.
+        num_places: the number of places that it takes; 0 once it has been admitted.
         images: the images of its prompt, until the engine has received them; until then they count
             towards `--max-image-memory`.
     """

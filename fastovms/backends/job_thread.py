@@ -1,4 +1,4 @@
-"""What the backends have in common that compute the requests of many clients on one thread."""
+"""The base of backends that compute the requests of many clients on one thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Job(Generic[Result]):
     """A request.
 
     Attributes:
-        client: whose request it is. Clients take turns.
+        client: the sender of the request. Clients take turns.
         queued_at: when it was queued.
         is_given_up: whether it was cancelled.
     """

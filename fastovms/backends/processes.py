@@ -91,7 +91,7 @@ class ChildProcess:
     children.
 
     Args:
-        arguments: those of the module's function `serve`.
+        arguments: the arguments of the module's function `serve`.
         dies_with_thread: whether it is killed, even if it is stopped, when the thread that starts
             it ends.
 

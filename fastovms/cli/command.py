@@ -1,4 +1,4 @@
-"""What commands share: the parser of their lines, the signal that ends them, colours."""
+"""Code that all commands share: the parser of arguments, the signal handling, colours."""
 
 from __future__ import annotations
 

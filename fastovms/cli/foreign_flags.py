@@ -140,7 +140,7 @@ MODES: Final = ("--pull", "--list-models", "--configure")
 """Switches of OVMS for commands other than serving."""
 
 _NO: Final = "--no-"
-"""What the name of a switch that is off begins with."""
+"""The beginning of the name of a switch that is off."""
 
 _ANYWHERE: Final = "0.0.0.0"
 _ADDRESSES: Final = frozenset(("--host", "--rest-bind-address", "--listen", "--uds"))

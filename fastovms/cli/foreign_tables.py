@@ -36,8 +36,8 @@ class ForeignFlag(NamedTuple):
     Attributes:
         parse: reads its value; None = a switch, with a `--no-` form.
         reason: why the flag has no use; None = only neutral values are accepted.
-        neutral: values that ask for nothing but what is done anyway, which need no word.
-        settings: returns what a value sets, for a flag that another one here stands for.
+        neutral: values without an effect, which are not logged.
+        settings: returns the settings that a value stands for, if this server has them.
     """
 
     name: str
@@ -74,8 +74,8 @@ def _without_use(reason: str, names: str, switches: str = "") -> tuple[ForeignFl
     """Returns flags without use for one reason.
 
     Args:
-        names: those that take a value, without dashes at their beginning, separated by blanks.
-        switches: those that take none. Only one that is on is named in the log.
+        names: the flags with a value, without leading dashes, separated by blanks.
+        switches: the flags without a value. Only a switch that is on is logged.
     """
     return (
         *(ForeignFlag(f"--{name}", text, reason) for name in names.split()),

@@ -29,7 +29,7 @@ class Command(NamedTuple):
     Attributes:
         entry: "module:function" in `fastovms.cli`. The function adds the arguments to a parser and
             returns what runs the command, as that of another package's command does.
-        help: what it does, in one line.
+        help: the purpose of the command, in one line.
     """
 
     entry: str

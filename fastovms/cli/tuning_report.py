@@ -1,4 +1,4 @@
-"""What `fastovms tune` measures and prints: how a model runs fastest on this machine."""
+"""The measurements and the report of `fastovms tune`: the fastest way to run a model here."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def render(report: TuningReport, qualities: Mapping[str, Quality], *, is_used: b
     """Returns a table, medians of all rounds, and what follows from it.
 
     Args:
-        qualities: what ways cost in exactness, of those where it is known.
+        qualities: the exactness of each way to run the model, where it is known.
         is_used: whether the flags let a start go by what was measured.
     """
     header = [

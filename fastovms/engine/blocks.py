@@ -42,7 +42,7 @@ class PrefixMatch(NamedTuple):
 
     Attributes:
         node: the node of the last block.
-        num_own: how many of its first blocks the tenant has computed or used before.
+        num_own: the number of its first blocks that the tenant has computed or used before.
     """
 
     block_ids: list[int]

@@ -165,7 +165,7 @@ class Engine:
         """
         Args:
             num_blocks: the number of blocks of the model's cache; `max_model_len` tokens must fit.
-            extensions: what parts add; None = nothing.
+            extensions: the extensions of parts; None = without any.
             new_seed: seeds the unseeded requests.
             clock: returns seconds, for measuring steps.
         """

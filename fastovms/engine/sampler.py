@@ -98,7 +98,7 @@ class SequenceFailure(NamedTuple):
     """The end of one sample of a request, or of a search.
 
     Attributes:
-        num_sequences: how many sequences have ended: more than one for a beam search.
+        num_sequences: the number of ended sequences: more than one for a beam search.
         outputs: the outputs that report it to the client.
     """
 

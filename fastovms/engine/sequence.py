@@ -92,7 +92,7 @@ class Sequence:
         token_ids: int64, prompt and generated tokens.
         num_computed_tokens: tokens whose KV is in the cache (a prefix of `token_ids`).
         num_cached_tokens: prompt tokens that were in the prefix cache when it was first admitted.
-        num_own_cached_tokens: those of them that its tenant had computed or used before.
+        num_own_cached_tokens: the cached tokens that its own tenant had computed or used before.
         is_prefix_counted: whether these two counts are final.
         block_table: int32 ids of the KV blocks, in order. Owned through `BlockManager` only.
         adapter: the number of the adapter that it is computed with; 0 = none.

@@ -28,7 +28,7 @@ Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
 
 _BLOCKS_AT_ONCE: Final = 2**15
-"""How many blocks are unpacked at a time, so that what is computed on the way stays small."""
+"""The number of blocks that are unpacked at a time, which bounds the memory for it."""
 
 _FLOATS: Final = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}
 _INTEGERS: Final = {

@@ -463,7 +463,7 @@ _MAX_LAYERS: Final = 512
 """As in llama.cpp (`LLAMA_MAX_LAYERS`)."""
 
 _MAX_WIDTH: Final = 2**20
-"""The most dimensions of all heads together."""
+"""The maximum number of dimensions of all heads together."""
 
 _MAX_COUNT: Final = 2**31 - 1
 
@@ -505,7 +505,7 @@ class Hyperparameters:
     """The sizes of a decoder.
 
     Attributes:
-        num_layers, hidden_size, num_heads, num_kv_heads, head_size: as usual.
+        num_layers, hidden_size, num_heads, num_kv_heads, head_size: the sizes of the model.
         context_length: the longest text, in tokens.
         norm_epsilon: the epsilon of the root mean square norms.
         rope: the settings of layers without a window, and of all where `window_rope_base` is None.

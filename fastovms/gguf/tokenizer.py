@@ -143,7 +143,7 @@ _MARKUP: Final = re.compile(r"<\|\w+\|>|<start_of_turn>|" + "|".join(map(re.esca
 """Tokens of markup whatever the file calls them."""
 
 _SPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"
-"""What SentencePiece writes for a space."""
+"""The character that SentencePiece uses for a space."""
 
 _PHI3: Final = re.compile(r"phi-?3")
 _KEEPS_SPACES_BEHIND: Final = ("<unk>", "<s>", "<|endoftext|>")

@@ -20,10 +20,10 @@ MAX_BOUND: Final = 10**18
 """The largest bound of which llguidance makes a regular expression."""
 
 _MIN_BOUND: Final = 1e-50
-"""The least bound but 0 that is taken: its digits are written out."""
+"""The smallest supported bound except 0, because digits are written out."""
 
 _MIN_MULTIPLE: Final = 1e-10
-"""The least divisor whose decimal digits llguidance can read."""
+"""The smallest divisor whose decimal digits llguidance can read."""
 
 _MAX_DIGITS: Final = 1000
 """The maximum number of digits of an integer: far beyond usual schemas, and cheap to read for

@@ -531,7 +531,7 @@ class _Automaton:
 
     Attributes:
         is_end: whether a text may end, by state.
-        edges: by pair of states, the character classes of the transition.
+        edges: the character classes of each transition, by pair of states.
     """
 
     def __init__(self, language: _Language, num_classes: int) -> None:

@@ -438,7 +438,7 @@ def bind_sockets(config: HttpConfig, environ: MutableMapping[str, str], pid: int
 
 _MOST_SPARE: Final = 512
 _LEAST_SPARE: Final = 32
-"""Descriptors that connections leave for other files: models, the state, uploads, child processes
+"""The number of descriptors reserved for other files: models, the state, uploads, child processes
 and logs."""
 
 

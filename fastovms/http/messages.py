@@ -196,9 +196,9 @@ class Request:
         received_at: loop time at the end of the head.
         log_fields: fields that the handler adds to the access log, such as token counts.
         answer_fields: header fields to add to its answer, such as the remaining requests of a key.
-        progress: how many steps of the answer's work are complete, and how many there are; None =
-            it has no steps, or none is complete.
-        caller: who sends it.
+        progress: the number of completed steps of the answer's work, and of all its steps; None
+            before the first step.
+        caller: the sender.
         trace: the trace context; None = not traced.
         early_stream: the event stream that was opened before the answer; None = none.
         open_stream: opens streams over the connection; None = the request has none.

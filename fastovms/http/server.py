@@ -36,7 +36,7 @@ class HttpServer:
         memory_left, client_of: see `ServerState`.
 
     Attributes:
-        addresses: as clients write them, "http://127.0.0.1:8000"; known once bound.
+        addresses: the URLs of the server, such as "http://127.0.0.1:8000"; known once bound.
         is_local: whether only this machine can reach the addresses; known once bound.
     """
 

@@ -142,7 +142,7 @@ class Question:
         name: the client's name of the question.
         options: the values of the allowed answers, in their order; of a predicate True and False.
         labels: the texts that stand for each of them.
-        text: what the model reads.
+        text: the text for the model.
     """
 
     kind: str

@@ -78,7 +78,7 @@ class Window:
         return max(0, self.limit - self.used(now))
 
     def seconds_left(self, now: float) -> float:
-        """Returns how long it takes until the next window begins."""
+        """Returns the seconds until the next window begins."""
         return max(0.001, (self._number + 1) * self.kind.seconds - now)
 
 
@@ -142,7 +142,8 @@ class KeyBudgets(Collector):
         return self._budgets.get(tenant)
 
     def set_limits(self, limits: Mapping[str, KeyLimits]) -> None:
-        """Replaces the limits of all tenants. The counts of those who keep limits stay."""
+        """Replaces the limits of all tenants. The counts of keys that still have limits are
+        kept."""
         before, self._budgets = self._budgets, {}
         for tenant, of_tenant in limits.items():
             budget = before.get(tenant) or KeyBudget(self._clock, self._note_refusal)

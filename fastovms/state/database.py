@@ -1,4 +1,4 @@
-"""What databases of the state share: transactions of several operations, limits and evictions."""
+"""The base of the state's databases: transactions of several operations, limits, evictions."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class SqlDatabase(ABC, Generic[OwnTables]):
 
     Attributes:
         driver_errors: the errors of its driver.
-        max_evicted: how many objects one transaction evicts.
+        max_evicted: the maximum number of objects that one transaction evicts.
         min_wait, max_wait: seconds after which to look for what is too old.
         tables: the tables; None = not connected.
     """

@@ -36,7 +36,7 @@ class SampleTimings(NamedTuple):
         prefill: from there to its first token.
         decode: from its first token to its last.
         num_tokens: the number of its tokens, as usage counts them.
-        num_accepted: how many tokens of the request were accepted drafts.
+        num_accepted: the number of the request's tokens that were accepted drafts.
     """
 
     queue: float
@@ -78,7 +78,7 @@ class FinishedRequest(NamedTuple):
     Attributes:
         seconds: the time from its arrival to its last token.
         finish_reasons: one for each sample of each prompt.
-        num_prompt_tokens, num_generated_tokens: as its usage counts them.
+        num_prompt_tokens, num_generated_tokens: as in the `usage` of the answer.
         n: the number of samples of each prompt.
         max_tokens: the limit of each sample; None = the context.
         timings: the durations of samples, if known.

@@ -16,8 +16,8 @@ class Limits(NamedTuple):
 
     Attributes:
         passes: through loops, macros and blocks; long work of one operation counts as several.
-        chars: of all texts that are made; eight for each item of a list.
-        seconds: of CPU time, in a process for templates.
+        chars: the characters of all created strings; eight for each item of a list.
+        seconds: the CPU time in a process for templates.
     """
 
     passes: int

@@ -297,7 +297,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
         Args:
             size: returns the characters of the result, or more, given the function's arguments.
-            items_a_pass: how many items of its first argument it reads in the time of one pass.
+            items_a_pass: the number of items of its first argument that it reads in the time of one
+            pass.
         """
         position = 1 if hasattr(function, "jinja_pass_arg") else 0
 

@@ -430,7 +430,7 @@ class PieceCollector:
 
         Args:
             opening: the markup read before `mark`.
-            mark: that of the scanner's recording of the call; None = the call is not held back.
+            mark: the mark of the recording of the call; None = the call is not held back.
         """
         self._held = _HeldCall(name, opening, mark, [])
         if mark is None or not self.reports_calls:

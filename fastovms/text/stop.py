@@ -42,7 +42,7 @@ class StopMatcher:
         include: keep the stop string at the end of the text. Nothing needs to be held back then.
 
     Attributes:
-        num_dropped: how many characters follow the stop string in the text that completed it.
+        num_dropped: the number of characters after the stop string, in the text that completed it.
     """
 
     __slots__ = ("_held", "_include", "_searches", "_stop", "num_dropped")

@@ -74,7 +74,7 @@ class ChatTemplate:
     ) -> None:
         """
         Args:
-            forms: of the templates without and with tools.
+            forms: the forms of the templates without and with tools.
             tokens: the values of `bos_token` and other special tokens.
             is_foreign: whether the template comes from a request.
         """
@@ -129,7 +129,7 @@ class ChatTemplate:
             continue_final_message: whether to end with the final message's content; excludes the
                 former.
             kwargs: further variables: `chat_template_kwargs`.
-            calls: how to write calls that the template cannot show; None = as JSON.
+            calls: writes calls that the template cannot show; None = as JSON.
             warnings: a list to which losses in rendering are added.
 
         Raises:

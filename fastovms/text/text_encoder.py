@@ -27,7 +27,7 @@ FIRST, SECOND = -1, -2
 """Stand for the two texts in a template of pairs."""
 
 _WORDS: Final = ("of the night", "the river")
-"""What shows how texts may be cut: at the space between them."""
+"""Words for the test whether a text may be cut at a space."""
 
 TokenIds = NDArray[np.int64]
 

@@ -258,9 +258,9 @@ class BackendParts(NamedTuple):
     """The parts of a backend besides its model.
 
     Attributes:
-        engine: what parts add to the engine.
+        engine: the extensions of the engine.
         grammars: compiles grammars; None = grammars are refused.
-        extensions: what further parts add, in the order in which they are called.
+        extensions: the extensions of the backend, in the order in which they are called.
         further_cache: shares the memory for the cache; None = no further cache.
         cores: the cores shared with the other models; None = not shared.
     """
@@ -282,7 +282,7 @@ class PagedBackend:
     tuning may run.
 
     Attributes:
-        extensions: what parts add.
+        extensions: the extensions of parts.
     """
 
     def __init__(

@@ -76,6 +76,6 @@ def prepared(
 
 
 def _seconds_of(pid: int) -> float:
-    """Returns how long a process has computed."""
+    """Returns the CPU seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS

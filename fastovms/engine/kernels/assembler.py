@@ -81,7 +81,7 @@ class Program:
         instructions: int64 [instructions, NUM_FIELDS].
         strides: numbers from one row to the next of each buffer: first of the inputs, then of the
             outputs, then of those that are its own.
-        num_inputs, num_outputs: of the segment.
+        num_inputs, num_outputs: the numbers of inputs and outputs of the segment.
         output_widths: numbers in a row of each output.
         max_columns: the most integers in a row.
         constants: the objects whose addresses are in instructions.

@@ -43,11 +43,11 @@ MAX_LANES: Final = 16
 """The f32 in the widest vectors: heads have a multiple of them."""
 
 _MAX_QUERIES: Final = 4
-"""The most queries that a form of the code is for."""
+"""The maximum number of queries of one variant of the code."""
 
 _MAX_CONVERTING: Final = 8
-"""The most queries for which numbers of the cache are converted wherever they are read. For more,
-a block is converted once."""
+"""The maximum number of queries for which numbers of the cache are converted wherever they are
+read. For more, a block is converted once."""
 
 
 class _AttentionCode(VectorCode):
@@ -333,7 +333,7 @@ def _weigh(scores, low, high, count, excess, largest, total, factor):
     """Makes weights of the scores `low` to `high` - 1 of a block, and 0 of the others of `count`.
 
     Args:
-        excess: of the scores.
+        excess: the amount by which the scores are too large; see `_scale_for_block`.
         largest, total: addresses of the largest score and the sum of weights, which it updates.
         factor: the address of what earlier sums are multiplied with.
     """
@@ -517,7 +517,7 @@ def attention_of(lanes: int) -> Any:
 
     Its arguments are 64-bit integers:
         q: the address of the queries of the first row that share a head of keys, f32 [group, size].
-        stride: how many numbers the queries of the next row are further.
+        stride: the distance between the queries of two rows, in numbers.
         rows, last: row r, from 0 to `rows` - 1, attends to tokens before `last` + r.
         window: the most tokens that a row attends to; 0 = all before it.
         k, v: the addresses of the head in the first block of each cache.
@@ -527,7 +527,7 @@ def attention_of(lanes: int) -> Any:
         size: the numbers of a head.
         group: the queries of a row that share a head of keys.
         block: the tokens of a block.
-        bits: those of a number in the cache, 8, 16 or 32.
+        bits: the bits of a number in the cache: 8, 16 or 32.
         scale: the bits of the f32 that scores are multiplied with.
         result: the address of f32 [rows * group, size], the sums of values times weights, and after
             them f32 [2, rows * group], the largest scores and the sums of weights.

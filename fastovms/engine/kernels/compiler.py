@@ -58,7 +58,7 @@ class Kernels:
         pack: see `packing.pack_rows`.
         address_of: returns the address of f32 [tokens, 1, width] or [tokens, width].
         num_threads: compute.
-        references: what keeps the code in memory.
+        references: objects that keep the code in memory.
     """
 
     instructions: str

@@ -43,7 +43,7 @@ class PackedAdapter:
             `down`, int8 [rank, columns], and `up`, int8 [rank, rows], and of the factors of their
             products, f32 [rank]; and the rank. All four are 0 for a matrix that the adapter does
             not change, and after the last one.
-        arrays: what has these addresses.
+        arrays: the arrays at these addresses.
     """
 
     entries: NDArray[np.int64]
@@ -105,7 +105,7 @@ def _multiply_down(source, down, factors, width, first, end, target, following):
     """Multiplies a row with the rows `first` to `end` - 1 of a matrix, four at a time.
 
     Args:
-        following: what is read next.
+        following: the address that is read next.
     """
     x, f, z = floats_at(source), floats_at(factors), floats_at(target)
     for r in range(first, end, 4):

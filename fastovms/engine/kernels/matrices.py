@@ -20,7 +20,8 @@ _BITS: Final = {ov.Type.i4: 4, ov.Type.u4: 4, ov.Type.i8: 8, ov.Type.u8: 8}
 _SIGNED: Final = frozenset({ov.Type.i4, ov.Type.i8})
 
 _MAX_GROUP: Final = {16: 256, 8: 128}
-"""The most columns that share a scale, by the bits of activations: sums fit 32 bits then."""
+"""The maximum number of columns that share a scale, by the bits of activations: sums fit 32 bits
+then."""
 
 _FLIPS: Final = {4: 0x88, 6: 0x20, 8: 0x80}
 """The bits of a byte whose inversion makes signed integers unsigned, by the bits of an integer."""
@@ -41,7 +42,7 @@ class CompressedWeights:
         is_signed: whether they are in two's complement.
         scales: f32 [rows, groups].
         zero_points: the same; None = all are 0.
-        num_rows, num_columns: of the matrix.
+        num_rows, num_columns: the size of the matrix.
     """
 
     integers: NDArray[np.uint8]
@@ -127,10 +128,10 @@ class PackedMatrix:
 
     Attributes:
         data: uint8.
-        kind: of the code that multiplies them.
-        num_rows: of the matrix.
-        num_columns: of it.
-        columns: how many share a scale, of weights and of activations.
+        kind: the kind of the code that multiplies the weights.
+        num_rows: the number of rows of the matrix.
+        num_columns: the number of its columns.
+        columns: the number of columns that share a scale, of weights and of activations.
     """
 
     data: NDArray[np.uint8]

@@ -18,7 +18,7 @@ from fastovms.engine.kernels.segments import Port, find_segments, port_of
 _NO_STEP: Final = np.zeros(1, np.int64)
 
 _FEWEST_COLUMNS: Final = 16
-"""Of a group."""
+"""The smallest number of columns of a group."""
 
 
 class Workspace:
@@ -137,7 +137,7 @@ class RewrittenModel:
     """A model with operations of ours in it, which can be used as long as this lives.
 
     Attributes:
-        operations: those of the model, and their clones in models that are compiled from it.
+        operations: the operations of the model, and their clones in compiled models.
     """
 
     model: ov.Model

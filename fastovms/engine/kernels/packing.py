@@ -77,7 +77,7 @@ def pack_rows(source, rows, columns, group, bits, activation_bits, lanes, flip, 
             others have a byte each.
         group: the columns that share a scale.
         flip: bits of a byte to be inverted, which adds half of their range to its integers.
-        bits: of a packed integer: 4, 6 or 8.
+        bits: the bits of a packed integer: 4, 6 or 8.
         header: bytes before a group of a block.
         target: uint8, all zeros.
     """

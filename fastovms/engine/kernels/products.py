@@ -48,7 +48,7 @@ INSTRUCTION_SETS: Final = ("avx2", "avx_vnni", "avx512_vnni", "avx_vnni16", "avx
 16, with activations of 16 bits, except where weights are symmetric with 4 bits."""
 
 MAX_TILE: Final = 4
-"""The most rows of activations that are multiplied with a block at once."""
+"""The maximum number of rows of activations that are multiplied with a block at once."""
 
 MIDDLE: Final = {4: 8, 6: 32, 8: 128}
 """The number that makes a signed weight unsigned when it is added, by the bits of a weight."""
@@ -127,7 +127,7 @@ class BlockArguments:
         sums: the address of their sums over each group, int32, [rows, groups].
         scales: the address of their scales, f32, [rows, groups].
         results: the address of f32, of one lane each, [rows, ...].
-        num_groups: of a row.
+        num_groups: the number of groups in a row.
         num_units: `columns_of_unit` in a group.
         ahead: the bytes from weights to the first cache line that is requested with them.
         apart: the bytes from one of these lines to the next.
@@ -152,7 +152,7 @@ def emit_block(
     """Emits the product of a block with a tile of activations.
 
     Args:
-        num_rows: of the tile, or `_FULL_TILE`.
+        num_rows: the number of rows in the tile, or `_FULL_TILE`.
     """
     _Emitter(builder, kind, num_rows).emit(arguments)
 

@@ -136,7 +136,7 @@ SEGMENT: Final = 256
 """The tokens of a text that a thread attends to at once. Segments begin at multiples of it."""
 
 TILE: Final = 8
-"""The most rows of a sequence that attend together."""
+"""The maximum number of rows of a sequence that attend together."""
 
 PRODUCT_ARGUMENTS: Final = 13
 """The number of arguments of `products.multiply_...`"""
@@ -513,11 +513,16 @@ def _cache_tokens(program, buffers, num_rows, step, i):
 
 @_helper
 def _segment_at(step, window, number):
-    """Returns the place of a segment of the attention, by its number: the sequence, the first row
-    and the rows of its tile, the segment's index in the text, how many segments the tile has, how
-    many rows earlier segments have together, and how many tokens the first row attends to.
+    """Finds a segment of the attention by its number. Returns a tuple:
 
-    If there are fewer segments, the sequence is -1, and the index the number less theirs."""
+    - the index of its sequence; -1 if there are fewer segments,
+    - the first row of its tile, and the number of rows in the tile,
+    - the index of the segment in the text; the number minus that of all segments if there are
+      fewer,
+    - the number of segments of the tile,
+    - the number of rows in all earlier segments,
+    - the number of tokens that the first row attends to.
+    """
     begins, past_lens = (
         integers_at(step[StepField.SEQUENCE_BEGINS]),
         integers_at(step[StepField.PAST_LENS]),
@@ -811,7 +816,7 @@ def run_program(program, buffers, num_rows, scratch, product, step, num_threads)
         program: int64 [instructions, NUM_FIELDS].
         buffers: int64 [buffers, 2]: the address of each, and how many numbers are from one row to
             the next.
-        num_rows: of the step.
+        num_rows: the number of rows in the step.
         scratch: int64 [4]: addresses of room for integers, their sums over groups and the scales of
             groups, and of four cache lines by which threads agree.
         product: the address of the function that multiplies.

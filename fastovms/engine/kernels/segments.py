@@ -35,8 +35,8 @@ class Weights(NamedTuple):
     """Weights that the kernels can multiply.
 
     Attributes:
-        compressed: what the graph has.
-        kind: of the code that multiplies them.
+        compressed: the weights as they are in the graph.
+        kind: the kind of the code that multiplies the weights.
     """
 
     compressed: CompressedWeights

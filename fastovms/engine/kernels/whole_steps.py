@@ -53,7 +53,7 @@ class CacheShape:
     in those of 8 bits; see `Opcode.ATTEND`.
 
     Attributes:
-        bits: of a number: 8, 16 or 32.
+        bits: the bits of a number: 8, 16 or 32.
     """
 
     heads: int
@@ -67,7 +67,7 @@ class WholeStep:
     """A program of whole steps.
 
     Attributes:
-        before: what OpenVINO computes: the inputs of the program.
+        before: the graph that OpenVINO computes, whose results are the inputs of the program.
         program: computes logits.
         logits: the buffer of these.
         states: the buffer of hidden states for a draft head; None = the model returns none.

@@ -167,7 +167,7 @@ class Runner(Protocol):
 
     @property
     def max_long_chunk(self) -> int | None:
-        """The most tokens of one sequence that it is for after a text of more than
+        """The maximum number of tokens of one sequence that it is for after a text of more than
         `MAX_SHORT_TEXT`; None = any."""
 
     @property

@@ -100,7 +100,7 @@ def name_inputs(model: ov.Model) -> bool:
 
 
 MAX_ACTIVATION_GROUP: Final = 128
-"""The most activations that share a scale."""
+"""The maximum number of activations that share a scale."""
 
 _INT4: Final = frozenset({ov.Type.i4, ov.Type.u4})
 _INT8: Final = frozenset({ov.Type.i8, ov.Type.u8})

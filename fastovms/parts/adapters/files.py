@@ -83,7 +83,7 @@ class AdapterFiles:
 
     Attributes:
         digest: SHA-256 of both files.
-        weights: by the names of modules.
+        weights: the weights by the names of modules.
     """
 
     digest: bytes
@@ -102,7 +102,7 @@ def read_adapter(
     message names the adapter's directory.
 
     Args:
-        shapes: those of the model's matrices.
+        shapes: the shapes of the model's matrices.
         max_rank: the highest rank that is allowed.
     """
     try:

@@ -46,7 +46,7 @@ _TIMES_TRANSPOSED: Final = {"transpose_a": False, "transpose_b": True}
 _OF_MATMUL: Final = re.compile(r"__module\.(.+)/(?:aten|ov_ext)::linear/")
 _OF_WEIGHTS: Final = re.compile(r"(?:self\.)?(.+)\.weight(?:_compressed|/.*)?$")
 _WRAPPER: Final = re.compile(r"^model\.(?=(?:model|transformer)\.)")
-"""What optimum-intel puts before the names of some models' modules."""
+"""The prefix that optimum-intel adds to the names of some models' modules."""
 
 _OF_GGUF: Final = re.compile(r"blk\.(\d+)\.(\w+)$")
 
@@ -189,7 +189,7 @@ class AdapterStack:
     """The weights of all adapters of a model, which never change.
 
     Attributes:
-        shapes: those of the modules that any of them changes.
+        shapes: the shapes of the modules that any adapter changes.
         down: f32 [ranks, columns] of each module.
         up: f32 [ranks, rows] of each module.
     """
@@ -219,7 +219,7 @@ class AdapterStack:
         """Returns a stack with one more adapter, the last.
 
         Args:
-            weights: by the names of modules of the model.
+            weights: the weights by the names of the model's modules.
             packed: the same for the kernels, if these compute all other adapters, too.
         """
         rank = max(len(pair.down) for pair in weights.values())

@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _UNLOAD_TIMEOUT: Final = 300.0
-"""Seconds that an unload waits for running requests. Then it fails, and the adapter is served on.
+"""Seconds that an unload waits for running requests. After that it fails, and the adapter remains
+available.
 """
 
 
@@ -50,7 +51,7 @@ class AdapterTable(BackendExtension):
     """The adapters of a model. Belongs to the event loop, but for `load_first`.
 
     Args:
-        max_adapters: how many may be in memory at the same time.
+        max_adapters: the maximum number of adapters in memory.
         max_rank: the highest rank of an adapter.
         has_kernels: whether decode kernels may compute steps, which read adapters in a form of
             their own.

@@ -107,7 +107,7 @@ millisecond, for which they hold the GIL."""
 
 
 class Stopped(Exception):
-    """The work was cancelled."""
+    """Raised in work that was cancelled."""
 
 
 class Pace:

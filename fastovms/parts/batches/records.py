@@ -51,7 +51,7 @@ NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The errors that msgspec raises for a text that is not JSON, or is nested too deeply."""
 
 _FORBIDDEN: Final = ("stream", "background")
-"""What no line may ask: fields of its body that must not be true."""
+"""Fields of a line's body that must not be true."""
 
 
 class BatchLine(NamedTuple):
@@ -452,7 +452,7 @@ class BatchRecord(OwnedRecord, kw_only=True):
         output_id, error_id: the ids of its output files, which are made only if they have lines.
         num_lines: the number of its last line, known after validation.
         outcome: its status once its files are complete.
-        num_idle_starts: how many processes in a row have ended before it made progress beyond
+        num_idle_starts: the number of processes in a row that ended before it made progress beyond
             `num_done`.
     """
 

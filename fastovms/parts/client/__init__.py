@@ -1,1 +1,1 @@
-"""What talks to a server as its client: requests over HTTP, and the chat in a terminal."""
+"""A client of the server: requests over HTTP, and the chat in a terminal."""

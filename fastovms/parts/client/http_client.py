@@ -64,7 +64,7 @@ class Target(NamedTuple):
         """Reads the base URL of an API; one without a path means its `/v1`.
 
         Args:
-            name: of the argument, for the error.
+            name: the argument's name, for the error.
 
         Raises:
             ConfigurationError: the URL is invalid.

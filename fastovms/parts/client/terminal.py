@@ -90,7 +90,7 @@ def _last_line(log: IO[str]) -> str:
 
 
 _QUOTES: Final = '"""'
-"""What begins and ends a text of several lines."""
+"""The line that begins and ends an input of several lines."""
 
 ReadLine = Callable[[str], str]
 """Shows a prompt and returns a line. Raises EOFError at the end of input, KeyboardInterrupt for

@@ -48,7 +48,7 @@ MAX_CONTEXT: Final = 2048
 """The longest such text, in tokens, whatever the windows are."""
 
 _OWN_LENGTH: Final = 32
-"""The most tokens after it: those of a block."""
+"""The maximum number of tokens after it: those of a block."""
 
 _BYTES_PER_WEIGHT: Final = 4
 """Of the cut, whose weights are made f32. That is 2.3 GB with 1.2B parameters, which took 1.5."""

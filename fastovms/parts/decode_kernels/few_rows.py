@@ -48,8 +48,8 @@ from fastovms.parts.tuning.measurement import (
 )
 
 MAX_ROWS: Final = 32
-"""The most tokens of a step. With SmolLM2-135M in Q4_1 and one thread of a Zen 4, a step of 16, 24
-and 32 tokens took 0.62, 0.71 and 0.8 of OpenVINO's time."""
+"""The maximum number of tokens of a step. With SmolLM2-135M in Q4_1 and one thread of a Zen 4, a
+step of 16, 24 and 32 tokens took 0.62, 0.71 and 0.8 of OpenVINO's time."""
 
 _MEASURED: Final = (1, 2, 4, 8, 16, 32)
 """The numbers of tokens that are measured. Those between are taken to be like the next larger."""
@@ -109,7 +109,7 @@ def packed_size(paged: PagedGraph, instructions: str) -> int:
 
 def pack_weights(paged: PagedGraph, store: WeightStore, cache: CacheShape | None) -> None:
     """Packs all weights that the variants of a model need. `cache` is the shape of the caches that
-    whole steps could use; None = there are no whole steps."""
+    whole steps could use; None = without whole steps."""
     graph = paged.model.clone()
     fuse_projections(graph)
     if cache is not None:

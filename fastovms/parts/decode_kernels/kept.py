@@ -61,7 +61,7 @@ class CachedWeights:
     """Weights in an entry of the cache. Raises OSError or ValueError if these are no such files.
 
     Attributes:
-        facts: what is kept with them.
+        facts: the measurements that are stored with the weights.
     """
 
     def __init__(self, entry: Path) -> None:

@@ -89,14 +89,14 @@ Gains = Mapping[str, Mapping[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What the process `process` is to prepare.
+    """The task of the process `process`.
 
     Attributes:
         device: OpenVINO's name of the device.
-        precisions: with which OpenVINO computes the model.
-        num_threads: that compute a step.
+        precisions: the precisions with which OpenVINO computes the model.
+        num_threads: the number of threads that compute a step.
         caches: keep the weights: the first one that can be written.
-        key: of the entry.
+        key: the key of the cache entry.
         entry: has the weights; the whole model is to be checked. None = they are to be packed, and
             a layer of each kind is to be checked.
     """
@@ -381,14 +381,14 @@ def kernels_key(paged: PagedGraph, device: str, precisions: Precisions) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CachedKernels:
-    """What an earlier start has found.
+    """The stored result of an earlier start.
 
     Attributes:
-        key: of the entries.
-        gains: of the variants; empty = OpenVINO is faster.
+        key: the key of the cache entries.
+        gains: the measured gains of the variants; empty = OpenVINO is faster.
         proof: see `_proof`.
-        entry: has the weights.
-        size: of the weights, in bytes.
+        entry: the directory with the weights.
+        size: the bytes of the weights.
         variants: have whole steps alone; None = they cannot be read.
     """
 
@@ -409,7 +409,7 @@ def read_kept(
     has_adapters: bool,
 ) -> CachedKernels | None:
     """Returns the result of an earlier start, with whole steps over mapped weights, which takes
-    about a second; None = there is no result, or it was corrupt and is deleted."""
+    about a second; None if no result is stored, or a corrupt one was deleted."""
     measured, entry = cache.find(_MEASURED, key), cache.find(PACKED, key)
     if measured is None or entry is None:
         return None

@@ -65,7 +65,7 @@ class Finding:
     Attributes:
         topic: the examined subject, such as "cores".
         text: one sentence, without its full stop.
-        advice: what to do about it; "" = nothing.
+        advice: the remedy; "" = none is needed.
     """
 
     level: Level

@@ -59,7 +59,7 @@ class MachineFacts:
     Attributes:
         flags: the processor's flags in /proc/cpuinfo.
         num_cpus: logical processors that are online.
-        num_allowed: of these, those on which this process may run.
+        num_allowed: the number of processors on which this process may run.
         num_threads: the number of threads of the engine.
         quota: number of CPUs that the control groups allow; infinite = no limit.
         threads_per_core: logical processors of a core; 0 = not known.
@@ -341,7 +341,7 @@ _DECOMPRESSION: Final = frozenset(
 
 _NUM_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NUM_ACTIVE: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk")
-"""What configurations call the experts of a layer, and those that compute one token."""
+"""The names, in configurations, of the number of experts and of those that compute one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,7 +460,7 @@ class ModelFacts:
         device: OpenVINO's name of it.
         backend_reason: the reason for the backend.
         run: None = the model runs with the genai backend, which is not examined.
-        histories: how the chat template shows each kind of history.
+        histories: the result of rendering each kind of history.
     """
 
     name: str

@@ -38,7 +38,7 @@ _OTHER_KINDS: Final = ("eagle", "medusa", "dflash", "mlpspeculator")
 """Parts of the names of architectures of heads that are not EAGLE-3's."""
 
 _ON_THE_WAY: Final = frozenset({"Convert", "Reshape", "Unsqueeze"})
-"""What may be between the token ids and the embedding."""
+"""The types of nodes that may be between the token ids and the embedding."""
 
 
 class DraftHeadGraph(NamedTuple):

@@ -95,7 +95,7 @@ lower than those in the texts of `bench.replay`, since the text soon shows how g
 
 _FORCED_ODDS: Final = 0.95
 _FIRST_WEIGHT: Final = 4.0
-"""How many observations these weigh as much as."""
+"""The number of observations whose weight these initial odds have."""
 
 _NO_TOKENS: Final = np.empty(0, np.int64)
 

@@ -27,10 +27,10 @@ from fastovms.parts.drafts.suffix_layout import (
 )
 
 _MAX_TWINS = 16
-"""How many entries are checked for one that is the same token after the same text."""
+"""The number of entries that are checked for the same token after the same text."""
 
 _OWN_WEIGHT = 4.0
-"""How many observations of a text's own weigh as much as those of all texts of its space."""
+"""The number of a text's own observations that weigh as much as those of all texts of its space."""
 
 _OWN_DECAY = 0.95
 _DECAY = 0.995

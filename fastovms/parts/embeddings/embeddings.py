@@ -525,7 +525,7 @@ def _check_ids(token_ids: list[int], name: str, model: ServedEncoder, limit: Tex
 
 
 _SMALLEST: Final = 1e-12
-"""The least that a vector is divided by."""
+"""A lower bound for the length by which a vector is divided, so that it is never 0."""
 
 Vectors = NDArray[np.float32]
 
@@ -536,7 +536,7 @@ class EmbeddingOptions(NamedTuple):
     Attributes:
         limit: the maximum length of a text, without special tokens.
         normalizes: whether vectors are scaled to length 1; None = the operator's setting.
-        dimensions: how many numbers of each are kept; None = all.
+        dimensions: the number of dimensions of each vector that are kept; None = all.
         adds_special_tokens: whether special tokens are added to each text.
         instruction: the text put before each input.
     """
@@ -553,7 +553,7 @@ class Embeddings(NamedTuple):
 
     Attributes:
         vectors: f32 [N, dimensions].
-        num_tokens: of all texts together.
+        num_tokens: the number of tokens of all texts.
     """
 
     vectors: Vectors

@@ -46,7 +46,7 @@ def _power_of_two(number: int) -> int:
 
 
 _SMALLEST: Final = 1e-12
-"""The least that is divided by."""
+"""A lower bound for divisors, so that they are never 0."""
 
 Value = Any
 """An output of a node: OpenVINO's types are not part of its stubs."""
@@ -347,7 +347,7 @@ def _vocab_size(model: ov.Model) -> int | None:
 
 
 MAX_SEGMENTS: Final = 16
-"""Into how many segments a graph is cut at most: further ones would cost more than they help."""
+"""The maximum number of segments of a graph. More segments would cost more than they gain."""
 
 
 class EncoderModel:

@@ -134,7 +134,7 @@ class PairOptions:
         max_chunks: the limit for all pairs together.
         uses_activation: whether scores are from 0 to 1.
         max_document_tokens: documents are always cut to this length; None = not cut.
-        instruct: what the documents are scored by; None = as the model is served.
+        instruct: the instruction for the scoring; None = the model's configured one.
     """
 
     max_tokens: int
@@ -152,7 +152,7 @@ class FittedPair(NamedTuple):
 
     Attributes:
         owner: the position of the pair among those of the request.
-        query_length: how many tokens of the query are kept.
+        query_length: the number of tokens of the query that are kept.
         start, stop: the range of the document's tokens.
     """
 
@@ -258,10 +258,10 @@ _MAX_TOKENS: Final = 2**24
 """How many tokens the pairs of a request have at most: as many as may wait for a model."""
 
 _MAX_JOINED_CHARS: Final = 8 * _MAX_TOKENS
-"""How many characters they have at most where each pair is one text: about as many."""
+"""The maximum number of characters of the pairs of a request if each pair is one text."""
 
 _PIECE_PAIRS: Final = 64
-"""How many are joined at once."""
+"""The number of pairs that are joined at once."""
 
 
 class PairScores(NamedTuple):

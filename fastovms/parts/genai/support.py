@@ -1,4 +1,4 @@
-"""What OpenVINO GenAI supports: request fields, grammars, drafts."""
+"""The features that OpenVINO GenAI supports: request fields, grammars, drafts."""
 
 from __future__ import annotations
 

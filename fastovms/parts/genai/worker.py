@@ -147,7 +147,7 @@ class _QueuedRequest:
     Attributes:
         rank: its place in the queue.
         has_images: whether its prompt has images; they are dropped when `num_queued` is 0.
-        num_queued: how many of its samples are in the queue.
+        num_queued: the number of its samples in the queue.
         was_admitted: whether a sample of it has left the queue.
         is_counted: whether the tokens of its images are known.
         silenced: aborted samples.

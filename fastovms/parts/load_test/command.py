@@ -272,9 +272,9 @@ class LoadedServer:
     """A server under load and the results of its rounds.
 
     Attributes:
-        url: as given on the command line.
+        url: the URL on the command line.
         model: the requested model; None = the first one that the server lists.
-        decode_kernels: what the server's metrics say of these at the end of the load.
+        decode_kernels: the state of the decode kernels at the end of the load, from the metrics.
     """
 
     def __init__(self, url: str, target: Target, config: LoadConfig) -> None:

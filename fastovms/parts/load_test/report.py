@@ -151,7 +151,7 @@ class LoadSummary:
         counts_events: whether some server sends no `usage`, so that each of its events counts as
             one token.
         request_goodput: rate of requests within all limits; None = no limits.
-        latencies: by name, of `LATENCIES`; latencies without data are left out.
+        latencies: the latencies by their names in `LATENCIES`; those without data are left out.
     """
 
     completed: int

@@ -15,8 +15,8 @@ from fastovms.errors import InvalidField
 from fastovms.params import Image
 
 MAX_SCANS: Final = 100
-"""The most scans that an image may have: each takes time in proportion to all pixels, however few
-bytes it has. Encoders write about ten."""
+"""The maximum number of scans that an image may have: each takes time in proportion to all pixels,
+however few bytes it has. Encoders write about ten."""
 
 # In a run of 0xFF fill bytes before a marker, only the last byte is matched. A pattern for the
 # whole run would search a run without a marker again from each of its bytes.

@@ -111,7 +111,7 @@ StopWord = Literal[
 
 
 class MessageEnding(AnswerSchema):
-    """Why a message has ended."""
+    """The reason for the end of a message."""
 
     stop_reason: StopWord
     stop_sequence: str | None = None

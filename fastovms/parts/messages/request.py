@@ -577,7 +577,7 @@ def _call(block: Block) -> dict[str, Any]:
 
 
 _MIN_BUDGET: Final = 1024
-"""The least `budget_tokens`, as Anthropic has it."""
+"""The smallest `budget_tokens`, as in Anthropic's API."""
 
 _THINKING: Final[Mapping[str, bool]] = {
     "enabled": True,

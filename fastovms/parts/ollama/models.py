@@ -139,7 +139,8 @@ def running_card(model: KnownModel, now: float, seconds_left: float | None) -> O
     """Returns the `/api/ps` entry of a loaded model.
 
     Args:
-        seconds_left: how long the model stays loaded without requests; None = without limit.
+        seconds_left: the seconds that the model stays loaded without requests; None = without
+            limit.
     """
     expires_at = now + (_FOR_EVER if seconds_left is None else seconds_left)
     return replace(

@@ -32,7 +32,7 @@ class Calculator:
 
     Attributes:
         messages: the names of the message that holds its options.
-        options: by their names in the graph.
+        options: the options, by their names in the graph.
         implied: the settings that its use implies.
     """
 

@@ -19,7 +19,7 @@ class PluginConfig(NamedTuple):
     """The settings in the properties of a device.
 
     Attributes:
-        properties: those for the device.
+        properties: the properties for the device.
         prompt_lookup: whether to draft from earlier text; None = not set.
         unused: a line for each property that has no effect here.
     """

@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_DELAY: Final = 0.25
 _MAX_DELAY: Final = 2.0
-"""The most seconds between two attempts; each delay is about twice the one before. A server must be
-back before its leases expire, which they do some seconds after others are."""
+"""The maximum number of seconds between two attempts; each delay is about twice the one before. A
+server must be back before its leases expire, which they do some seconds after others are."""
 
 
 def _log_trouble(reason: str) -> None:

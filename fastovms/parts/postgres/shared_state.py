@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_DELAY: Final = 0.25
 _MAX_DELAY: Final = 10.0
-"""The most seconds between two attempts to connect; each delay is twice the one before."""
+"""The maximum number of seconds between two attempts to connect; each delay is twice the one
+before."""
 
 
 class NotificationListener(Watchers):

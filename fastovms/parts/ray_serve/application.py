@@ -39,7 +39,7 @@ class AffinityRouter(ConsistentHashRouter):
 
 
 NAME: Final = "fastovms"
-"""Of the deployment, in the `deployments` of a YAML."""
+"""The name of the deployment, in the `deployments` of a YAML file."""
 
 
 def build(args: Mapping[str, Any]) -> serve.Application:

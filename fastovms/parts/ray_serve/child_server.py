@@ -92,7 +92,7 @@ class ChildServer:
         ended first; the reason is in its log.
 
         Args:
-            arguments: those of `fastovms serve`, without addresses.
+            arguments: the arguments of `fastovms serve`, without addresses.
             environment: variables in addition to those of this process.
         """
         serve = [sys.executable, "-m", "fastovms", "serve", *arguments]

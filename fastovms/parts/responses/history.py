@@ -42,7 +42,7 @@ _MIN_BYTES: Final = 4 * 1024 * 1024
 """The minimum limit on the bytes of earlier items that are read, for any size of context: more than
 fit, also if templates omit reasoning."""
 _BYTES_OF_IMAGES: Final = 64 * 1024 * 1024
-"""How many more are read where items bring images, which are in them as text."""
+"""The number of further bytes that are read if items contain images, which are long texts."""
 
 
 @dataclass(frozen=True, slots=True)

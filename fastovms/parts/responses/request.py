@@ -189,12 +189,12 @@ class ResponseFields:
         store: whether the response can be retrieved later.
         truncates: whether the oldest items are dropped if they do not fit into the context.
         text: `text` as echoed in the response.
-        response_format: what `text.format` asks for, in the format of chats; None = anything.
+        response_format: the format of the answer, as in chats; None = any text.
         reasoning: `reasoning` as echoed in the response.
         logprobs: the number of log probabilities reported for each token of the text; None = none.
         seals_reasoning: whether reasoning is written as `encrypted_content` too.
         reports_metrics: whether the response reports its duration, whatever the server's setting.
-        caching: what the request says of the prefix cache.
+        caching: the request's options for the prefix cache.
         may_wait: whether everything else goes before a response in the background.
         compact_threshold: tokens of a prompt beyond which the history is compacted; 0 = three
             quarters of the context, None = never.

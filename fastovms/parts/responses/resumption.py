@@ -69,7 +69,7 @@ _EARLIER: Final = 1
 wait now."""
 
 _HEARD_AT_ONCE: Final = 64
-"""How many outputs are heard again before others have their turn."""
+"""The number of outputs that are restored before other tasks run."""
 
 
 class NotResumable(FastovmsError):

@@ -139,7 +139,7 @@ class Turn:
 
     Attributes:
         message: its bytes, whose memory is given back at the end of the turn.
-        stream_id: what each of its events repeats; None = not given, or not known yet.
+        stream_id: the id that each of its events repeats; None = not given, or not known yet.
         unstored: the response that it may continue, and in whose place its own is kept.
         response_id: the id of its response; None = not known yet.
         may_be_cancelled: whether its response has not ended.

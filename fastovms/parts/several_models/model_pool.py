@@ -232,7 +232,7 @@ class ModelPool:
         Args:
             occupied: returns a context that is open while a request waits for its model.
             models: the models in memory; the pool updates it.
-            wait_timeout: how many seconds a request may wait for its model.
+            wait_timeout: the seconds that a request may wait for its model.
         """
         self._models = models
         self._residency = residency

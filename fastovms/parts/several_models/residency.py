@@ -40,7 +40,7 @@ class Resident:
 
     Attributes:
         size: its memory in bytes.
-        policy: how long it stays, and with which others.
+        policy: the idle time before an unload, and the models that may be loaded together with it.
         num_uses: requests that run on it or are about to.
         num_waiting: requests and operator commands that wait for it to be loaded.
         last_used: when it was last acquired or released.

@@ -52,7 +52,7 @@ class ReadWindow:
     times, and in the end a `WindowText` or `WorkerFailed`.
 
     Attributes:
-        samples: those of the window, and a few that follow it.
+        samples: the samples of the window, and some after it.
         has_times: whether the text is divided into segments.
     """
 

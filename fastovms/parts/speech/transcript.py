@@ -80,7 +80,7 @@ class SpeechParams:
         prompt: text that the transcript continues; "" = none.
         keywords: words that the audio may contain; "" = none.
         temperature: 0 = the most likely text.
-        seed: of the sampling.
+        seed: the seed of the sampling.
         has_segments, has_words: whether their times are needed.
     """
 

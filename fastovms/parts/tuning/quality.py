@@ -23,7 +23,7 @@ class Quality:
     """Log probabilities of one way to run a model, against those of another on the same tokens.
 
     Attributes:
-        num_tokens: how many predictions were compared.
+        num_tokens: the number of compared predictions.
         mean_difference: by how much the log probability of the text's next token differs, in nats.
         agreement: the share of predictions with the same likeliest token.
         mean_divergence: the KL divergence from the reference, in nats.

@@ -127,7 +127,7 @@ def compare_all(
     model or the device cannot do it.
 
     Args:
-        token_ids: those of a text, as many as the model's context has room for.
+        token_ids: the tokens of a text, at most as many as the model's context.
     """
     files = read_files(model_dir, config)
     reference = ExportedModel(model_dir, device=config.device, exact=True)

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_DELAY: Final = 1.0
 _MAX_DELAY: Final = 60.0
-"""The most seconds between two attempts; each delay is twice the one before."""
+"""The maximum number of seconds between two attempts; each delay is twice the one before."""
 
 
 class AwaitedFile:

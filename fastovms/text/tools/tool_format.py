@@ -117,8 +117,8 @@ def tagged_calls(choice: CallChoice, begin: str, rest: Node, between: str | Node
 
     Args:
         begin: the tag.
-        rest: what follows the tag, one call or, without `between`, all of them.
-        between: what separates a call from the next one's tag.
+        rest: the grammar after the tag: of one call or, without `between`, of all calls.
+        between: the text between a call and the tag of the next one.
     """
     once = between is None or not choice.parallel
     if not choice.required:

@@ -84,7 +84,7 @@ def test_a_side_that_does_less_ends_it_by_name(broken: Side, message: str) -> No
     assert str(ended.value) == message
 
 
-def test_sides_that_start_anew_get_the_same_rounds_until_time_is_over() -> None:
+def test_restarted_sides_get_the_same_rounds_until_time_is_over() -> None:
     log: list[tuple[str, list[Request]]] = []
     found = run_from_start(
         {name: partial(nullcontext, side(log, name)) for name in "ab"},

@@ -92,7 +92,7 @@ def read_modelfile(path: Path, *, has_model: bool = False) -> Modelfile:
     answers if it was left out.
 
     Args:
-        has_model: whether the command line names the model, in place of FROM.
+        has_model: whether the command line names the model, instead of FROM.
     """
     try:
         text = path.read_text("utf-8-sig")

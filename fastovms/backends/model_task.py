@@ -180,18 +180,21 @@ LOGITS: Final = "logits"
 _NAMES: Final = re.compile(rb'names="([^"]*)"')
 
 
-_OMNI: Final = re.compile(r"qwen\d+(_\d+)?_omni")
+_REFUSED: Final[Mapping[str, str]] = {
+    r"qwen\d+(_\d+)?_omni": "an Omni model ({}), which hears and speaks. Serve a vision model for "
+    "images, and a Whisper model for speech",
+    r"qwen\d+_asr": "a model of speech ({}) that is not supported. Serve a Whisper model",
+}
+"""What models are that no backend runs, by their `model_type`. Their files look like others'."""
 
 
 def _check_kind(model_dir: Path) -> None:
-    """Raises ConfigurationError for a model that hears and speaks: no backend runs it."""
+    """Raises ConfigurationError for a model of a kind that no backend runs."""
     config = read_optional(model_dir / "config.json")
     kind = str(config.get("model_type", "")) if isinstance(config, dict) else ""
-    if _OMNI.match(kind):
-        raise ConfigurationError(
-            f"{model_dir} cannot be served: it is an Omni model ({kind}), which hears and speaks. "
-            "Serve a vision model for images, and a Whisper model for speech"
-        )
+    for pattern, what in _REFUSED.items():
+        if re.match(pattern, kind):
+            raise ConfigurationError(f"{model_dir} cannot be served: it is {what.format(kind)}")
 
 
 def find_task(model_dir: Path, wanted: str = "auto") -> Task:

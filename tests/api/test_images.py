@@ -245,6 +245,9 @@ async def test_defaults_are_those_of_the_model_and_the_operator(start) -> None:
     site = await start()
     await site.client().images.generate(prompt="a cat", size="auto")
     assert site.backend.asked[0][0] == ImageParams("a cat", 64, 32, num_steps=4, seed=42)
+    site = await start(ImageConfig(max_num_inference_steps=3))
+    await site.client().images.generate(prompt="a cat")
+    assert site.backend.asked[0][0].num_steps == 3
     config = ImageConfig(default_resolution=(128, 256), default_num_inference_steps=7)
     site = await start(config)
     await site.client().images.generate(prompt="a cat")

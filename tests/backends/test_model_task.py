@@ -127,8 +127,15 @@ def test_directory_with_an_index_of_parts_is_for_images(tmp_path: Path) -> None:
         check_files(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["qwen2_5_omni", "qwen3_omni_moe"])
-def test_omni_model_is_refused_by_name(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("qwen2_5_omni", "an Omni model"),
+        ("qwen3_omni_moe", "an Omni model"),
+        ("qwen3_asr", "a model of speech"),
+    ],
+)
+def test_models_without_a_backend_are_refused_by_name(tmp_path: Path, kind: str, what: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    with pytest.raises(ConfigurationError, match=rf"it is an Omni model \({kind}\)"):
+    with pytest.raises(ConfigurationError, match=rf"it is {what} \({kind}\)"):
         find_task(tmp_path)

@@ -253,8 +253,9 @@ class Limits:
             self._check_size(*asked.size)
 
     def _steps(self, asked: Asked) -> int:
-        given = asked.body.num_inference_steps or self.config.default_num_inference_steps
-        return given or self.info.num_steps
+        config = self.config
+        default = config.default_num_inference_steps or self.info.num_steps
+        return asked.body.num_inference_steps or min(default, config.max_num_inference_steps)
 
     def _check_size(self, width: int, height: int) -> None:
         config, multiple = self.config, self.info.multiple

@@ -82,7 +82,7 @@ def scan(text: bytes | mmap) -> list[Span]:
     structure = _Structure()
     spans: list[Span] = []
     is_inside = False
-    start = 0  # where the string's content begins
+    start = 0
     at = 0
     while at < len(text):
         end = _window_end(text, at)

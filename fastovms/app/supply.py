@@ -364,7 +364,8 @@ class ModelSupply:
             present = list(pool.configs.values())
             plans, faults = await asyncio.to_thread(plan)
             changes = pool.apply(plans)
-            # Include unfinished loads of earlier readings: the caller waits for all new models.
+            # Include unfinished loads of earlier reloads, because the caller waits for all new
+            # models.
             earlier = [load for load in self._loads if not load.done()]
             loads = self._loads = [*earlier, *changes.loads]
         if loads:

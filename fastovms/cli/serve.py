@@ -270,8 +270,8 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
         if variables := names_of_set(os.environ):
             logger.info("settings come from variables of the environment: %s", ", ".join(variables))
         models, settings = chosen_models(arguments, given)
-        # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
-        # not wait, nor the first line of the log.
+        # Imported here because importing OpenVINO takes seconds. The help, errors of flags and the
+        # first line of the log do not wait for it.
         ahead, sockets = _compile_ahead(models, settings)
         with nullcontext() if sockets is None else closing(sockets):
             from fastovms.app import serve as server

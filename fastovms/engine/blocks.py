@@ -103,8 +103,8 @@ class BlockManager:
             block_id = self._num_touched
             self._num_touched += 1
         elif self._cached:
-            # Blocks that follow it in the tree cannot be reached any more. They are not searched
-            # for: nodes are never reused, so nothing finds them, and they are evicted in turn.
+            # Blocks after it in the tree can no longer be found, because nodes are never reused.
+            # They are not searched for, but evicted in turn.
             block_id, _ = self._cached.popitem(last=False)
             del self._entries[self._keys.pop(block_id)]
             self._tenants.pop(block_id, None)

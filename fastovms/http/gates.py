@@ -213,8 +213,8 @@ def _given_keys(request: Request) -> list[str]:
     authorization = fields.get("authorization")
     if authorization is not None:
         scheme, _, key = authorization.partition(" ")
-        # One space or several (RFC 9110 11.4). Nothing else is taken off: `str.strip` would take
-        # bytes that are blanks in Latin-1.
+        # One or more spaces (RFC 9110 11.4). `str.strip` would also remove bytes that are white
+        # space in Latin-1.
         given.insert(0, key.strip(" ") if scheme.lower() == "bearer" else "")
     return given
 

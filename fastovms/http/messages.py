@@ -202,7 +202,7 @@ class Request:
         trace: the trace context; None = not traced.
         early_stream: the event stream that was opened before the answer; None = none.
         open_stream: opens streams over the connection; None = the request has none.
-        turn: what the handler knows of the WebSocket message that is the request; None = it came
+        turn: what the handler knows of the WebSocket message that is the request; None = a request
             over HTTP.
         warnings: parts of the request that the server ignores, for the header `Warning`.
         wants_websocket: whether the client asks for an upgrade to WebSocket.

@@ -365,7 +365,7 @@ class Connection(asyncio.Protocol):
             )
             self._wire.cut(reset=True)
 
-    # Requests, in order
+    # Requests in order of arrival
 
     def _take(self, pending: PendingRequest) -> None:
         self._queue.append(pending)

@@ -104,7 +104,7 @@ class KeyBudget:
         if request.method != "POST" or request.route.rpartition("/")[2] not in _GENERATING:
             return
         now = self._clock()
-        # Lines of a batch wait for tokens, and do not count against the limit of requests.
+        # Lines of a batch wait for tokens, and do not count as requests.
         is_counted = request.caller.priority is None
         limited = [window for window in self.windows if window.limit]
         asked = [each for each in limited if is_counted or each.kind.unit == "tokens"]

@@ -88,7 +88,7 @@ class Guard:
         return frozenset(("",)) if self._keys is None else self._keys.tenants
 
     def find_budget(self, tenant: str) -> Budget | None:
-        """Returns the limits of a tenant's key; None = it has none."""
+        """Returns the limits of a tenant's key; None if the key has no limits."""
         return None if self._budgets is None else self._budgets.find(tenant)
 
     def reload(self) -> None:

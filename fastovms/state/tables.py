@@ -132,8 +132,8 @@ class ItemTable:
         items: list[StoredItem] = []
         for some in slices(list(enumerate(keys)), MAX_VARIABLES // 2 - 1):
             chain = ", ".join("(CAST(? AS BIGINT), CAST(? AS BIGINT))" for _ in some)
-            # `newer` is how many bytes the items have that come after this one: those that do not
-            # fit are not read, but for the first of them.
+            # `newer` is the number of bytes of all later items. Items that do not fit are not read,
+            # except the first of them.
             rows = self._execute(
                 f"WITH chain (depth, object) AS (VALUES {chain}), sized AS ("
                 f"SELECT depth, items.rowid AS item, sum(length(body) - {LENGTH}) OVER "

@@ -311,7 +311,7 @@ class DiskCache:
         used: list[tuple[float, int, Path]] = []
         try:
             entries = list(filter(_is_ours, self._root.iterdir()))
-        except OSError:  # it may be written, but not listed
+        except OSError:  # a directory may be writable but not readable
             return
         for entry in entries:
             try:

@@ -154,7 +154,7 @@ def possible_precisions(
     properties = {_PREPARED_KERNELS: MAX_PREPARED_KERNELS, **share_of_cpu(), **properties}
     if (
         properties.get(_KV_PRECISION) == "bf16"
-    ):  # the CPU takes such a cache only where it computes in bf16
+    ):  # the CPU plugin supports such a cache only with computation in bf16
         precision = properties.get(_PRECISION, "f32" if exact else "bf16")
         if precision == "f32":
             raise ConfigurationError(

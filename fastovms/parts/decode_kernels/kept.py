@@ -51,7 +51,7 @@ def written_weights(directory: Path, facts: Mapping[str, object]) -> Iterator[We
     try:
         written = WeightFileWriter(descriptor)
         yield written
-        os.fsync(descriptor)  # a page that was not written would be zeros after a power failure
+        os.fsync(descriptor)  # without fsync, pages could be zeros after a power failure
     finally:
         os.close(descriptor)
     (directory / _INDEX).write_bytes(written.index(facts))

@@ -179,7 +179,7 @@ class DecodeKernels(BackendExtension):
         used, if any; otherwise they are to be prepared.
 
         Args:
-            kept: what was read while the model was compiled; None = it is to be read now.
+            kept: what was read while the model was compiled; None = the cache is read now.
         """
         model, key = self._model, self._key()
         if kept is None or kept.key != key:
@@ -234,7 +234,7 @@ class DecodeKernels(BackendExtension):
             self.status = f"not used: {reason}"
             logger.warning("decode kernels: not used: %s", reason)
         if self._backend is not None:
-            self._backend.call(lambda: None)  # the engine publishes the status
+            self._backend.call(lambda: None)  # the engine reports the status in its metrics
 
     def _prepare(
         self, may_go_on: WaitForRequests, wait: Callable[[], None], scratch: Path

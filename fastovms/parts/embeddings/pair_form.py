@@ -65,7 +65,7 @@ class PairForm:
     Attributes:
         render: renders the template, given its variables.
         tokens: the values of `bos_token` and other special tokens.
-        instruct: the instruction if a request gives none; None = that of the template.
+        instruct: the instruction if a request gives none; None = the instruction of the template.
     """
 
     render: Callable[[Mapping[str, Any]], str]

@@ -270,8 +270,8 @@ class ImageLoader:
         try:
             return await asyncio.gather(*tasks)
         finally:
-            # A task's failure refers to this frame: what it refers to would stay in memory, the
-            # other images among it, until the collector comes.
+            # The error of a task refers to this frame, whose variables, such as the other images,
+            # would stay in memory until the next garbage collection.
             while tasks:
                 tasks.pop().cancel()
 

@@ -60,7 +60,7 @@ class HttpProxy:
     def __init__(self, url: str) -> None:
         self._url = url
         self._session = aiohttp.ClientSession(
-            # Of the two ends this one closes idle connections first: see HttpConfig.
+            # The client closes idle connections before the server does: see HttpConfig.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15),
             timeout=aiohttp.ClientTimeout(),
             cookie_jar=aiohttp.DummyCookieJar(),

@@ -24,13 +24,6 @@ def test_the_changelog_describes_the_version_of_the_package() -> None:
     assert dates == sorted(dates, reverse=True)
 
 
-@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"])
-def test_links_of_root_files_lead_to_files(name: str) -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text())
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
-
-
 def test_the_workflow_runs_what_has_to_pass() -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
     [job] = workflow["jobs"].values()

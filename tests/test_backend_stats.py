@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated
-
 import pytest
 
-from fastovms.backend_stats import BackendStats, Counter, Gauge, Histogram, series_of
+from fastovms.backend_stats import BackendStats, Histogram
 
 # Series that statistics declare, and histograms.
-
-
-@dataclass
-class Inner:
-    part: Annotated[int, Counter("parts", "Parts")] = 0
-
-
-@dataclass
-class Outer:
-    size: Annotated[float, Gauge("size", "Size")] = 0.0
-    hidden: int = 0
-    inner: Inner = field(default_factory=Inner)
-
-
-def test_fields_that_are_annotated_are_exported() -> None:
-    assert [(path, series.kind, series.name) for path, series in series_of(Outer)] == [
-        ("size", "gauge", "size"),
-        ("inner.part", "counter", "parts"),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from fastovms.server_config import (
     SOURCE,
     ConfigField,
     Fields,
-    ModelConfig,
     ModelFiles,
     ModelSource,
     Settings,
@@ -84,13 +83,6 @@ def test_no_body_takes_more_than_half_of_what_all_may(
 ) -> None:
     config = HttpConfig(max_body=max_body, max_buffered_bodies=max_buffered)
     assert config.largest_body == largest
-
-
-# Settings of models that follow from others.
-
-
-def test_the_first_name_of_a_model_is_its_own() -> None:
-    assert ModelConfig(Path("m"), ("a", "b")).name == "a"
 
 
 # Settings of the engine that follow from others.

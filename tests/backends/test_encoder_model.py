@@ -25,17 +25,22 @@ from tests.encoder_models import encoder_dir
 
 
 @pytest.mark.parametrize(
-    ("num_texts", "longest", "length"),
-    [(1, 1, 8), (1, 8, 8), (1, 9, 16), (3, 70, 72), (1, 130, 144), (1, 300, 320), (8, 130, 130)],
+    ("num_texts", "longest", "max_length", "length"),
+    [
+        (1, 1, None, 8),
+        (1, 8, None, 8),
+        (1, 9, None, 16),
+        (3, 70, None, 72),
+        (1, 130, None, 144),
+        (1, 300, None, 320),
+        (8, 130, None, 130),
+        (1, 100, 101, 101),
+        (1, 100, 500, 104),
+        (1, 100, 90, 100),  # the text itself is longer than the model has positions
+    ],
 )
-def test_rows_of_small_batches_have_one_of_few_lengths(num_texts, longest, length):
-    assert padded_length(num_texts, longest) == length
-
-
-def test_no_row_is_longer_than_the_model_has_positions():
-    assert padded_length(1, 100, 101) == 101
-    assert padded_length(1, 100, 500) == 104
-    assert padded_length(1, 100, 90) == 100  # the text itself is
+def test_rows_of_small_batches_have_one_of_few_lengths(num_texts, longest, max_length, length):
+    assert padded_length(num_texts, longest, max_length) == length
 
 
 def test_padded_lengths_are_few_and_add_little():

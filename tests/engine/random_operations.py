@@ -6,6 +6,8 @@ import random
 import sys
 from collections import defaultdict
 
+from hypothesis import strategies as st
+
 from fastovms.engine.engine import Engine
 from fastovms.errors import RequestError
 from fastovms.params import BeamSearch, FinishReason, GenerationRequest, SamplingParams
@@ -17,6 +19,17 @@ _DRAFTS: tuple[dict[str, float], ...] = (
     {"num_assistant_tokens": 3},
     {"assistant_confidence_threshold": 0.5},
 )
+
+DRAFTING = st.fixed_dictionaries(
+    {
+        "num_blocks": st.integers(12, 40),
+        "draft_tokens": st.integers(8, 160),
+        "max_num_batched_tokens": st.integers(4, 40),
+        "enable_prefix_caching": st.booleans(),
+        "enable_prompt_lookup": st.booleans(),
+    }
+)
+"""Options of engines with a small cache and a small cache of the model that drafts."""
 
 
 class RandomOperations:

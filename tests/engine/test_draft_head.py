@@ -17,7 +17,7 @@ from fastovms.parts.drafts.draft_head import DraftHead
 from tests.engine.engines import Texts, drafted_engine, greedy, texts
 from tests.engine.fake_head import TOKEN_IDS, FakeHead, FakeTarget, KnownTexts
 from tests.engine.fake_model import continue_greedily
-from tests.engine.random_operations import RandomOperations
+from tests.engine.random_operations import DRAFTING, RandomOperations
 
 
 class Speculation:
@@ -168,22 +168,11 @@ def test_a_head_that_fails_is_switched_off(
 
 @pytest.mark.slow
 @settings(max_examples=30)
-@given(
-    seed=st.integers(0, 2**32),
-    num_blocks=st.integers(12, 40),
-    options=st.fixed_dictionaries(
-        {
-            "draft_tokens": st.integers(8, 160),
-            "max_num_batched_tokens": st.integers(4, 40),
-            "enable_prefix_caching": st.booleans(),
-            "enable_prompt_lookup": st.booleans(),
-        }
-    ),
-)
+@given(seed=st.integers(0, 2**32), options=DRAFTING)
 def test_random_operations_leak_no_block_and_make_no_wrong_draft(
-    seed: int, num_blocks: int, options: dict[str, Any]
+    seed: int, options: dict[str, Any]
 ) -> None:
-    one = Speculation(num_blocks=num_blocks, max_model_len=num_blocks * 4, **options)
+    one = Speculation(max_model_len=options["num_blocks"] * 4, **options)
     RandomOperations(one.engine, random.Random(seed)).run(100)
     assert one.drafts.blocks.num_free_blocks == one.drafts.blocks.num_blocks
     assert options["enable_prompt_lookup"] or one.num_wrong == 0

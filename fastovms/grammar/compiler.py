@@ -413,8 +413,8 @@ _LIMITS = LLParserLimits(
     step_max_items=5_000,
     verbose_errors=False,
 )
-"""Limits of what a grammar may cost when it is compiled, and then at each token: at most some 20
-ms, where it is as ambiguous as that. One that needs more fails."""
+"""Limits of the cost of a grammar, when it is compiled and at each token. They allow about 20 ms
+for a very ambiguous grammar. A grammar that needs more fails."""
 
 
 class GrammarCompiler:

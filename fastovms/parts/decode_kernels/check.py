@@ -54,7 +54,7 @@ _BYTES_PER_WEIGHT: Final = 4
 """Of the cut, whose weights are made f32. That is 2.3 GB with 1.2B parameters, which took 1.5."""
 
 _FACTOR: Final = 1.5
-"""How much larger than OpenVINO's our error may be. It came to 0.4 to 1.0 with Gemma 3 270M."""
+"""The largest allowed ratio of our error to OpenVINO's. It was 0.4 to 1.0 with Gemma 3 270M."""
 
 _EXACT: Final = {16: 0.005, 8: 0.05}
 """The error of OpenVINO, as a share of the logits' deviation, that counts at least, by the fewest

@@ -249,8 +249,8 @@ def _modules_of_products(
     """Returns the modules whose results a graph's products have, by the products' names.
 
     Args:
-        model: has all products.
-        fused: the names of products of which the first one is to have the results of all.
+        model: the graph with all products.
+        fused: tuples of names of products that are computed together, by the first one.
     """
     found: dict[str, Sequence[Module]] = {
         node.get_friendly_name(): (Module(number, node.get_input_shape(1)[0]),)

@@ -126,7 +126,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 
 
 IN_MEMORY: Final = ":memory:"
-"""Stands for a path where nothing is to outlive the process."""
+"""A path that means a database in memory, which ends with the process."""
 
 _DAMAGES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 

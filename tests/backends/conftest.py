@@ -28,7 +28,7 @@ def processes() -> Processes:
 
 @pytest.fixture(scope="module")
 def decoder(processes: Processes) -> Iterator[ImageDecoder]:
-    decoder = ImageDecoder(processes.start, max_processes=2, timeout=20)
+    decoder = ImageDecoder(processes.start, max_processes=2, timeout=60)
     yield decoder
     decoder.close()
     assert all(process._process.returncode is not None for process in processes.started)

@@ -177,7 +177,7 @@ def test_closing_ends_what_is_decoded_at_once(processes: Processes) -> None:
     while not decoder._idle.empty():
         time.sleep(0.01)
     decoder.close()
-    first.join(30)
+    first.join(60)
     assert len(failures) == 1
     assert processes.started[-1]._process.returncode == -signal.SIGKILL
     with pytest.raises(BackendUnavailable, match="shutting down"):

@@ -278,7 +278,7 @@ async def test_cancelled_check_ends_its_thread(tmp_path, checks) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await asyncio.to_thread(checks.begun[0].join, 20)
+    await asyncio.to_thread(checks.begun[0].join, 60)
     assert checks.num_stopped == 1
     checks.may_end.set()
     await checker.check(tmp_path, RULES)

@@ -434,7 +434,7 @@ async def test_files_are_closed_when_no_thread_writes_any_more(
     log = opened(paths)
     log.add(1, "a", GOOD)
     flushing = asyncio.ensure_future(log.flush())
-    await asyncio.to_thread(begun.wait, 20)
+    await asyncio.to_thread(begun.wait, 60)
     flushing.cancel()
     log.add(2, "b", BAD)
     closing = asyncio.ensure_future(log.close())

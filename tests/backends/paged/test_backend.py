@@ -223,7 +223,7 @@ async def test_preparation_begins_when_the_engine_is_warm_and_ends_with_the_back
     backend = PagedBackend.from_model(FakeModel(), FAKE, CONFIG, parts)
     backend.start()
     await backend.warmed_up()
-    is_open = await asyncio.to_thread(steps.get, timeout=20)
+    is_open = await asyncio.to_thread(steps.get, timeout=60)
     await backend.close()
     assert is_open
-    assert not await asyncio.to_thread(steps.get, timeout=20)
+    assert not await asyncio.to_thread(steps.get, timeout=60)

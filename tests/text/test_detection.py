@@ -53,6 +53,7 @@ def test_formats_of_the_demo_model_are_detected():
         ("functools", "phi4", None),
         ("<|tool|><|/tool|>", "phi4", None),
         ("[TOOL_CALLS] [ARGS]", "devstral", None),
+        ("[TOOL_CALLS]", "mistral", None),
         ("[AVAILABLE_TOOLS] [/AVAILABLE_TOOLS]", "mistral", None),
         ("<｜tool▁calls▁begin｜>", "deepseek_v31", None),
         ("<|tool_call|>", "granite", None),

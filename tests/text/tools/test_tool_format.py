@@ -7,7 +7,6 @@ import pytest
 from fastovms.grammar_tree import Literal
 from fastovms.params import Grammar, GrammarKind
 from fastovms.text.parameters import CallChoice, Tool
-from fastovms.text.tools import TOOL_FORMATS, detect_tool_format
 from fastovms.text.tools.tool_format import tagged_calls
 from tests.vocabularies import vocabulary
 
@@ -32,8 +31,3 @@ def test_grammar_of_tagged_calls_follows_the_choice(
         accepts = vocabulary(*specials).accepts
         assert {text: accepts(grammar, text) for text in right} == dict.fromkeys(right, True)
         assert not any(accepts(grammar, text) for text in wrong)
-
-
-def test_tool_format_is_detected_by_all_texts_of_a_mark() -> None:
-    assert detect_tool_format("[TOOL_CALLS] [ARGS]") is TOOL_FORMATS["devstral"]
-    assert detect_tool_format("[TOOL_CALLS]") is TOOL_FORMATS["mistral"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.api.chat_models import MESSAGES, PARAMETERS, chat_model, custom, grammar_format, tool
-from tests.api.test_all_fields import FLAG, VALID
+from tests.api.test_all_fields import FLAG, VALID, check_answer_or_named_fault
 from tests.api.test_chat_bad_input import (
     BODY,
     OF_COMPLETIONS,
@@ -85,20 +85,8 @@ SCRIPTS = [
 async def test_fields_together_are_taken_or_named(make_api, fields, path, streamed, script):
     """Of values that are each valid, some contradict each other: the message names one of them."""
     api = make_api(script, model=model_info(max_model_len=500), chat=chat_model())
-    stream = FakeStream()
-    body = json.dumps({**BODY, **fields, "stream": streamed}).encode()
-    response = await api.call("POST", path, body, stream)
-    assert api.backend.stats().num_running == 0
-    if response is None:
-        assert stream.events[-1] == "[DONE]"
-        assert not any("error" in event for event in stream.events[:-1])
-    elif response.status == 200:
-        assert not streamed
-        assert orjson.loads(response.body)["usage"]["prompt_tokens"] > 0
-    else:
-        assert response.status == 400, response.body
-        message = fault(orjson.loads(response.body), path)
-        assert any(name in message for name in (*fields, "messages", "max_tokens")), message
+    body = {**BODY, **fields, "stream": streamed}
+    await check_answer_or_named_fault(api, path, body, (*fields, "messages"))
 
 
 MEMBERS = st.sampled_from(

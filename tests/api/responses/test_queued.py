@@ -17,6 +17,7 @@ from tests.api.responses.conftest import BACKGROUND, V1, ask, start, wait_for
 from tests.api.responses.events import kinds
 from tests.fakes import FakeStream
 
+STREAMED = {**BACKGROUND, "background": False, "stream": True}
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 
 
@@ -158,7 +159,7 @@ async def test_queued_response_is_left_to_the_next_process(away, make_state):
 async def test_stream_begins_before_the_model_is_loaded(away, background):
     api, holder = away()
     stream = FakeStream()
-    body = {**BACKGROUND, "background": background, "stream": True}
+    body = {**STREAMED, "background": background}
     task = asyncio.ensure_future(api.call("POST", V1, body, stream))
     await asyncio.wait_for(stream.first_write.wait(), 60)
     created, queued = stream.events
@@ -176,9 +177,7 @@ async def test_stream_begins_before_the_model_is_loaded(away, background):
 async def test_stream_fails_if_its_model_cannot_be_loaded(away):
     api, holder = away()
     stream = FakeStream()
-    task = asyncio.ensure_future(
-        api.call("POST", V1, {**BACKGROUND, "background": False, "stream": True}, stream)
-    )
+    task = asyncio.ensure_future(api.call("POST", V1, STREAMED, stream))
     await asyncio.wait_for(stream.first_write.wait(), 60)
     holder.load(BackendUnavailable("no memory"))
     await asyncio.wait_for(task, 60)
@@ -190,9 +189,7 @@ async def test_stream_fails_if_its_model_cannot_be_loaded(away):
 async def test_client_that_leaves_waits_for_no_model(away):
     api, holder = away()
     stream = FakeStream()
-    task = asyncio.ensure_future(
-        api.call("POST", V1, {**BACKGROUND, "background": False, "stream": True}, stream)
-    )
+    task = asyncio.ensure_future(api.call("POST", V1, STREAMED, stream))
     await asyncio.wait_for(holder.asked.wait(), 60)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

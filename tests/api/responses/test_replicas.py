@@ -37,6 +37,14 @@ async def until_told(replica, id: str, status: str) -> dict:
     return body
 
 
+async def renew_for(seconds: int, clock, *replicas) -> None:
+    """Has replicas renew their leases every second."""
+    for _ in range(seconds):
+        for replica in replicas:
+            await replica.renew()
+        clock.now += 1
+
+
 async def test_response_is_read_from_another_replica(make_replicas):
     (a, b), _ = make_replicas("a", "b")
     id = await start(a.api)
@@ -122,26 +130,15 @@ async def test_the_response_of_a_replica_that_is_gone_has_failed(make_replicas):
 async def test_outage_of_the_store_fails_no_response(make_replicas):
     (a, b), clock = make_replicas("a", "b")
     id = await running_response(a)
-    for _ in range(20):
-        await a.renew()
-        await b.renew()
-        clock.now += 1
+    await renew_for(20, clock, a, b)
     for replica in (a, b):
         replica.store.error = StateFailed("gone")
-    for _ in range(20):
-        await a.renew()
-        await b.renew()
-        clock.now += 1
+    await renew_for(20, clock, a, b)
     b.store.error = None
-    for _ in range(int(LEASE) - 2):
-        await b.renew()
-        clock.now += 1
+    await renew_for(int(LEASE) - 2, clock, b)
     a.store.error = None
     await a.renew()
-    for _ in range(20):
-        await b.renew()
-        await a.renew()
-        clock.now += 1
+    await renew_for(20, clock, b, a)
     resume(a.api)
     assert await until_told(b, id, "completed")
 
@@ -150,10 +147,7 @@ async def test_outage_of_the_store_fails_no_response(make_replicas):
 async def test_a_replica_that_was_stopped_for_a_while_does_not_end_others(make_replicas):
     (a, b), clock = make_replicas("a", "b")
     id = await running_response(a)
-    for _ in range(20):
-        await a.renew()
-        await b.renew()
-        clock.now += 1
+    await renew_for(20, clock, a, b)
     clock.now += 3 * LEASE  # both were, and a begins again a little later
     await b.renew()
     await a.renew()

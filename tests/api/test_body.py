@@ -282,7 +282,7 @@ async def test_a_client_has_a_limit_and_makes_room_for_others(gate: Gate) -> Non
 
 async def test_cancelled_caller_leaves_the_queue_in_order(gate: Gate) -> None:
     first, second, third = await gate.send("a1", "a2", "a3")
-    assert await asyncio.to_thread(gate.entered.wait, 10)
+    assert await asyncio.to_thread(gate.entered.wait, 60)
     first.cancel()
     second.cancel()
     await asyncio.wait((first, second))

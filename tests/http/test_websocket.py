@@ -146,21 +146,6 @@ async def test_lost_client_frees_the_memory_of_its_message(start: Start) -> None
     assert [exchange.status for exchange in running.site.exchanges] == [101]
 
 
-async def read_for_ever(client: Client) -> None:
-    while True:
-        await client.read()
-
-
-async def test_connection_that_answers_no_pings_ends(start: Start) -> None:
-    running = await start(ping_interval=0.1, write_timeout=0.7)
-    async with connected(running.port) as client:
-        for _ in range(8):  # longer than the patience with a client that does not answer
-            assert await client.read() == (PING, b"")
-            client.send(frame(PONG))
-        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await read_for_ever(client)
-
-
 async def test_drain_closes_with_a_code_that_has_clients_reconnect(start: Start) -> None:
     running = await start()
     async with connected(running.port) as client:

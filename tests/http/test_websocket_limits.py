@@ -63,6 +63,17 @@ async def rest(passes: int = 1) -> None:
         await asyncio.sleep(0.021)
 
 
+async def test_connection_that_answers_no_pings_ends() -> None:
+    transport = await SocketBench().open()
+    for _ in range(8):  # longer than a silent client may take
+        await asyncio.sleep(CONFIG.ping_interval)
+        assert transport.sent.startswith(bytes([0x80 | PING, 0]))
+        transport.sent = b""
+        transport.receive(frame(PONG))
+    await asyncio.sleep(CONFIG.write_timeout + 4 * CONFIG.ping_interval)
+    assert transport.lost
+
+
 async def test_frames_are_handled_in_passes_with_rests_between_them() -> None:
     bench = SocketBench()
     transport = await bench.open()

@@ -12,7 +12,7 @@ import numpy as np
 import openvino_genai as genai
 import pytest
 
-from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
+from fastovms.backends.engine_thread import ActiveEngines, ComputeTurn
 from fastovms.config import EngineConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, InvalidField
 from fastovms.parts.images.image_backend import ImageBackend, load_images
@@ -35,7 +35,7 @@ def load(directory: Path | None = None, shape: StaticShape | None = None) -> Ima
     directory = directory or diffusion_dir()
     info = read_info(directory, name="images")
     return load_images(
-        directory, info, EngineConfig(device="CPU"), shape, ComputeTurn(WorkingEngines())
+        directory, info, EngineConfig(device="CPU"), shape, ComputeTurn(ActiveEngines())
     )
 
 

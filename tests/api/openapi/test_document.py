@@ -236,7 +236,8 @@ def test_where_the_server_is_and_what_it_needs(document, make_api):
 def test_examples_of_answers_are_such_answers(make_api):
     used = set()
     for operation in described(make_api).values():
-        used.add(operation.examples)
+        if not isinstance(operation.examples, dict):
+            used.add(operation.examples)
         _, answered = examples(operation)
         if answered is not None:
             msgspec.json.decode(orjson.dumps(answered), type=named(operation.answer))
@@ -257,6 +258,8 @@ async def test_examples_of_requests_are_answered(document, make_api, make_state)
         content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
         for name, example in content.get("examples", {}).items():
             if "{" in path or path.endswith("/batches"):  # nothing is stored
+                continue
+            if "/images/" in path or "/audio/" in path:  # their models are other ones
                 continue
             stream = FakeStream()
             encodes = path.endswith(("/embeddings", "/rerank", "/score"))

@@ -226,10 +226,15 @@ def write_whisper(
     for name, graph in (("encoder", graphs.encoder()), ("decoder", graphs.decoder())):
         ov.save_model(graph, directory / f"openvino_{name}_model.xml")
     ends = {name: int(str(generation[f"{name}_token_id"])) for name in ("eos", "pad")}
+    write_tokenizer(directory, tokenizer, ends)
+
+
+def write_tokenizer(directory: Path, tokenizer: Mapping[str, Any], ends: Mapping[str, int]) -> None:
+    """Writes the graphs of a tokenizer of bytes. `ends` are its tokens `eos` and `pad`."""
     model = {"byte_fallback": False, "ignore_merges": False, **tokenizer["model"]}
     models = build_tokenizer({**tokenizer, **_PLAIN, "model": model}, ends)
-    for name, model in zip(("tokenizer", "detokenizer"), models, strict=True):
-        ov.save_model(model, directory / f"openvino_{name}.xml", compress_to_fp16=False)
+    for name, graph in zip(("tokenizer", "detokenizer"), models, strict=True):
+        ov.save_model(graph, directory / f"openvino_{name}.xml", compress_to_fp16=False)
 
 
 def write_files(

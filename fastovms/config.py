@@ -59,8 +59,10 @@ _TASKS: Final = Kind(
         "rerank",
         "speech2text",
         "image_generation",
+        "text2speech",
         aliases={
             "generate": "text_generation",
+            "speech": "text2speech",
             "embed": "embeddings",
             "embedding": "embeddings",
             "score": "rerank",
@@ -274,7 +276,8 @@ class EncoderConfig:
 
     # fmt: off
     task: str = setting("auto", _TASKS,
-        "task of the model: text_generation, embeddings, rerank, speech2text, image_generation, or "
+        "task of the model: text_generation, embeddings, rerank, speech2text, text2speech, "
+        "image_generation, or "
         "auto = found from the model's files. Set rerank for rerankers that are decoders: their "
         "files look like those of text generation", group="embeddings and rerank")
     pooling: str = setting("auto", Kind("POOLING", choice("auto", "cls", "mean", "last")),

@@ -597,6 +597,7 @@ class Task(Enum):
     RERANK = "rerank"
     SPEECH = "speech2text"
     IMAGES = "image_generation"
+    SPEECH_OUT = "text2speech"
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ NEEDED_PARTS = {
         "ollama",
         "responses",
         "speech",
+        "speech_out",
     },
     "images": {"media"},
     "speech": {"media"},

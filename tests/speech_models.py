@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import io
+import json
 import tempfile
 import wave
 from functools import cache
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.speech_models import write_tiny
+from bench.tts_models import write_kokoro, write_speecht5
 from fastovms.parts.speech.transcript import SAMPLE_RATE
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="fastovms-speech-")
@@ -25,6 +27,28 @@ def whisper_dir(*, is_multilingual: bool = True) -> Path:
     """A Whisper model with random weights."""
     directory = Path(_FOLDER.name, f"whisper-{is_multilingual}")
     write_tiny(directory, is_multilingual=is_multilingual)
+    return directory
+
+
+@cache
+def speecht5_dir() -> Path:
+    """A SpeechT5 model with random weights and the voice `low`."""
+    directory = Path(_FOLDER.name, "speecht5")
+    write_speecht5(directory)
+    (directory / "voices").mkdir()
+    np.full(512, 0.5, "<f4").tofile(directory / "voices" / "low.bin")
+    return directory
+
+
+@cache
+def kokoro_dir() -> Path:
+    """A Kokoro model with random weights, and with an English dictionary of a few words."""
+    directory = Path(_FOLDER.name, "kokoro")
+    write_kokoro(directory, {"af_one": 1, "am_two": 2, "zf_three": 3})
+    dictionary = json.dumps(dict.fromkeys(("hello", "world", "Fastovms", "fastovms"), "fast"))
+    (directory / "data").mkdir()
+    for name in ("us_gold", "us_silver", "gb_gold", "gb_silver"):
+        (directory / "data" / f"{name}.json").write_text(dictionary)
     return directory
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 
+import av
 import numpy as np
 import openvino_genai as genai
 import pytest
 
 from fastovms.server_config import DEMO_MODEL
 from tests.real_server import PROMPT, start_server, stop_server
-from tests.speech_models import encoded, sound, wav, whisper_dir
+from tests.speech_models import encoded, sound, speecht5_dir, wav, whisper_dir
 
 SOUND = sound(4.0, seed=3)
 
@@ -18,8 +19,8 @@ SOUND = sound(4.0, seed=3)
 @pytest.fixture(scope="module")
 def server():
     server = start_server(
-        "--model", str(DEMO_MODEL), "--model", f"speech={whisper_dir()}", "--state-dir", ":memory:",
-        "--no-tune",
+        "--model", str(DEMO_MODEL), "--model", f"speech={whisper_dir()}",
+        "--model", f"tts={speecht5_dir()}", "--state-dir", ":memory:", "--no-tune",
     )  # fmt: skip
     yield server
     stop_server(server)
@@ -74,6 +75,26 @@ def test_models_are_listed_with_what_they_do(server) -> None:
         assert caught.value.status_code == 400
         with pytest.raises(Exception, match="it generates text") as caught:
             client.audio.transcriptions.create(model="demo_model", file=wav(SOUND))
+        assert caught.value.status_code == 400
+
+
+def test_openais_client_streams_speech_of_a_text(server, tmp_path) -> None:
+    text = "This sentence is long enough to be spoken alone. And so is the one after it."
+    pipeline = genai.Text2SpeechPipeline(speecht5_dir(), "CPU")
+    half = text.index("And")
+    sizes = [
+        pipeline.generate(piece.strip()).speeches[0].size for piece in (text[:half], text[half:])
+    ]
+    with server.client("/v1") as client:
+        assert client.models.retrieve("tts").capabilities == ["speech"]
+        create = client.audio.speech.with_streaming_response.create
+        given = {"model": "tts", "voice": "default", "input": text}
+        with create(**given, response_format="flac") as response:
+            response.stream_to_file(tmp_path / "a.flac")
+        with av.open(str(tmp_path / "a.flac")) as file:
+            assert sum(frame.samples for frame in file.decode(audio=0)) == sum(sizes)
+        with pytest.raises(Exception, match="it speaks texts: it takes audio/speech") as caught:
+            client.completions.create(model="tts", prompt=PROMPT)
         assert caught.value.status_code == 400
 
 

@@ -80,6 +80,7 @@ CAPABILITIES: Final[Mapping[Task, tuple[str, ...]]] = {
     Task.RERANK: ("rerank",),
     Task.SPEECH: ("transcription",),
     Task.IMAGES: ("image",),
+    Task.SPEECH_OUT: ("speech",),
 }
 """The capabilities of a model, in the words of Ollama's `/api/show`; all but the first are
 additions."""

@@ -47,11 +47,12 @@ _PURPOSES: Final = {
     Task.RERANK: "scores pairs of texts: it takes rerank and score",
     Task.SPEECH: "transcribes speech: it takes audio/transcriptions and audio/translations",
     Task.IMAGES: "generates images: it takes images/generations and images/edits",
+    Task.SPEECH_OUT: "speaks texts: it takes audio/speech",
 }
 """The tasks of each kind of model, for messages about a model of another kind."""
 
 
-TEXT_TASKS: Final = tuple(task for task in Task if task not in (Task.SPEECH, Task.IMAGES))
+TEXT_TASKS: Final = (Task.TEXT_GENERATION, Task.EMBEDDINGS, Task.RERANK)
 """The tasks of models that take texts."""
 
 

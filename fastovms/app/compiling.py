@@ -54,7 +54,7 @@ T = TypeVar("T")
 _WEIGHTS: Final = "*.bin"
 
 
-_FIXED: Final = (Task.SPEECH, Task.IMAGES)
+_FIXED: Final = (Task.SPEECH, Task.SPEECH_OUT, Task.IMAGES)
 """The tasks of models whose context no setting limits."""
 
 _PARTS: Final[Mapping[Task, str]] = {
@@ -62,6 +62,7 @@ _PARTS: Final[Mapping[Task, str]] = {
     Task.RERANK: "fastovms.parts.embeddings.served",
     Task.SPEECH: "fastovms.parts.speech.served",
     Task.IMAGES: "fastovms.parts.images.served",
+    Task.SPEECH_OUT: "fastovms.parts.speech_out.served",
 }
 """The modules that read and load models that do not generate text: `read_info` and `load`."""
 

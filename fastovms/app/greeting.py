@@ -14,6 +14,7 @@ _TRIALS: Final[Mapping[Task, tuple[str, Mapping[str, object]]]] = {
     Task.TEXT_GENERATION: ("completions", {"prompt": "Once upon a time", "max_tokens": 60}),
     Task.EMBEDDINGS: ("embeddings", {"input": "Once upon a time"}),
     Task.IMAGES: ("images/generations", {"prompt": "A lighthouse at dusk"}),
+    Task.SPEECH_OUT: ("audio/speech", {"input": "Once upon a time", "response_format": "wav"}),
     Task.RERANK: ("rerank", {"query": "Once upon a time", "documents": ["A tale", "A bill"]}),
 }
 """Example requests by task of the model: the path below /v1, and the rest of the body. Audio comes
@@ -38,7 +39,9 @@ def greeting(addresses: list[str], models: ServedModels, *, needs_key: bool) -> 
     path, rest = _TRIALS[first.task]
     body = json.dumps({"model": first.name, **rest})
     quoted = body.replace("'", "'\\''")
-    lines.append(f"try: {target}/{path}{key} -H 'Content-Type: application/json' -d '{quoted}'")
+    into = " -o speech.wav" if first.task is Task.SPEECH_OUT else ""
+    header = "-H 'Content-Type: application/json'"
+    lines.append(f"try: {target}/{path}{key} {header} -d '{quoted}'{into}")
     return "\n".join(lines)
 
 

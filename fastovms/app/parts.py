@@ -174,6 +174,11 @@ PARTS: Final = (
         given=lambda host: (host.context, host.settings.media),
     ),
     Part(
+        "speech_out",
+        "parts.speech_out.endpoints:endpoints",
+        _below("POST /audio/speech", "GET /audio/voices", "GET /audio/models"),
+    ),
+    Part(
         "adapters",
         "parts.adapters.endpoints:endpoints",
         ("POST /v1/load_lora_adapter", "POST /v1/unload_lora_adapter"),

@@ -123,10 +123,25 @@ def takes_images(model_dir: Path) -> bool:
     return (model_dir / "openvino_vision_embeddings_model.xml").is_file()
 
 
-def transcribes(model_dir: Path) -> bool:
-    """Returns whether a directory holds a Whisper model, judged by its config.json."""
+SPEECH_TASKS: Final[Mapping[str, Task]] = {
+    "whisper": Task.SPEECH,
+    "speecht5": Task.SPEECH_OUT,
+    "kokoro": Task.SPEECH_OUT,
+}
+"""The tasks of models of speech, by their type."""
+
+
+def speech_type(model_dir: Path) -> str:
+    """Returns the type of the model of speech in a directory, judged by its config.json, as a key
+    of `SPEECH_TASKS`; "" = a model of another kind."""
     config = read_optional(model_dir / "config.json")
-    return isinstance(config, dict) and config.get("model_type") == "whisper"
+    if not isinstance(config, dict):
+        return ""
+    kind = config.get("model_type")
+    if kind in SPEECH_TASKS:
+        return str(kind)
+    # Kokoro's config.json names no type: OpenVINO GenAI knows it by the table of its phonemes.
+    return "kokoro" if isinstance(config.get("vocab"), dict) else ""
 
 
 def makes_images(model_dir: Path) -> bool:
@@ -142,7 +157,7 @@ def graph_files(model_dir: Path) -> set[Path]:
 
 
 def graph_file(model_dir: Path) -> Path:
-    """Returns the graph file of the part that generates text, or that denoises images."""
+    """Returns the graph file of the part that generates text or speech, or that denoises images."""
     if makes_images(model_dir):
         folders = (model_dir / name for name in ("transformer", "unet"))
         folder = next(filter(Path.is_dir, folders), model_dir / "unet")
@@ -150,7 +165,7 @@ def graph_file(model_dir: Path) -> Path:
     part = ""
     if takes_images(model_dir):
         part = "language_"
-    elif transcribes(model_dir):
+    elif speech_type(model_dir) in ("whisper", "speecht5"):
         part = "decoder_"
     return model_dir / f"openvino_{part}model.xml"
 
@@ -210,11 +225,12 @@ def find_task(model_dir: Path, wanted: str = "auto") -> Task:
         # The code that loads the model reports missing or invalid files.
         found = Task.IMAGES if makes_images(model_dir) else Task.TEXT_GENERATION
         return found if wanted == "auto" else Task(wanted)
+    kind = speech_type(model_dir)
     if makes_images(model_dir):
         found = Task.IMAGES
         possible = {found}
-    elif takes_images(model_dir) or transcribes(model_dir):
-        found = Task.SPEECH if transcribes(model_dir) else Task.TEXT_GENERATION
+    elif kind or takes_images(model_dir):
+        found = SPEECH_TASKS.get(kind, Task.TEXT_GENERATION)
         possible = {found}
     else:
         names = _value_names(graph)

@@ -35,6 +35,7 @@ _DEFAULTS: Final[Mapping[Task, Mapping[str, object]]] = {
     Task.RERANK: {"target_device": "CPU"},
     Task.SPEECH: {"target_device": "CPU"},
     Task.IMAGES: {"device": "CPU"},
+    Task.SPEECH_OUT: {"target_device": "CPU"},
 }
 """Defaults of flags, where OVMS has others for graphs."""
 

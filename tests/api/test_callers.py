@@ -86,8 +86,8 @@ ASK_NO_MODEL: Final = (
     *("show", "pull", "push", "create", "copy", "{digest}"),
 )
 """The last parts of paths whose requests compute nothing on a model for a client."""
-SPEECH: Final = ("transcriptions", "translations")
-"""Those of speech: see `test_audio.py`."""
+SPEECH: Final = ("transcriptions", "translations", "speech")
+"""Those of speech: see `test_audio.py` and `test_speech_out.py`."""
 IMAGES: Final = ("generations", "edits")
 """Those of images: see `test_images.py`."""
 

@@ -117,6 +117,9 @@ CALCULATORS: Final[Mapping[str, Calculator]] = {
         },
         {ENCODER.task: Task.IMAGES.value},
     ),
+    "T2sCalculator": Calculator(
+        _messages("T2sCalculatorOptions"), _MODEL, {ENCODER.task: Task.SPEECH_OUT.value}
+    ),
 }
 
 
@@ -214,6 +217,7 @@ GRAPHS: Final[Mapping[Task, GraphText]] = {
     ),
     Task.IMAGES: GraphText("ImageGenCalculator", _IMAGES),
     Task.SPEECH: _encoding("S2tExecutor", "S2tCalculator", "STT_NODE_RESOURCES:s2t_servable"),
+    Task.SPEECH_OUT: _encoding("T2sExecutor", "T2sCalculator", "TTS_NODE_RESOURCES:t2s_servable"),
 }
 
 

@@ -1,0 +1,1 @@
+"""Speech of texts."""

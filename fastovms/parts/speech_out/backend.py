@@ -1,0 +1,149 @@
+"""Backend for models that speak: a thread that hands sentences to a process."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fastovms.backends.engine_thread import ComputeTurn
+from fastovms.backends.job_thread import Job
+from fastovms.backends.sliced_process import SlicedProcess, start_process
+from fastovms.config import EngineConfig
+from fastovms.errors import BackendUnavailable, EngineFailed
+from fastovms.params import ModelInfo
+from fastovms.parts.speech_out.encode import Samples
+from fastovms.parts.speech_out.worker import LoadSpeaker, SpeakerInfo, SpeakText, Spoken
+from fastovms.telemetry.log_format import form_in_use, level_in_use
+
+logger = logging.getLogger(__name__)
+
+Encode = Callable[[Samples, bool], bytes]
+"""Returns the bytes for the client of further samples, given whether they are the last. Runs on the
+backend's thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenPiece:
+    """The speech of a sentence.
+
+    Attributes:
+        data: encoded.
+        seconds: its length.
+        queue_time, compute_time: in seconds.
+    """
+
+    data: bytes
+    seconds: float
+    queue_time: float
+    compute_time: float
+
+
+class _Job(Job[SpokenPiece]):
+    """A sentence of one request."""
+
+    def __init__(
+        self, asked: SpeakText, encode: Encode, client: str, queued_at: float, *, is_last: bool
+    ) -> None:
+        super().__init__(client, queued_at)
+        self.asked = asked
+        self.encode = encode
+        self.is_last = is_last
+
+
+class SpeakingBackend(SlicedProcess[_Job, SpeakerInfo]):
+    """Speaks texts in a `worker`, sentence by sentence."""
+
+    name = "speech-out"
+    items = "sentences"
+    work = "speaks"
+
+    @property
+    def speaker(self) -> SpeakerInfo:
+        return self._info
+
+    async def speak(
+        self, sentences: Sequence[SpeakText], encode: Encode, client: str
+    ) -> AsyncGenerator[SpokenPiece, None]:
+        """Yields the speech of sentences; clients take turns. A sentence is computed once the one
+        before it has been taken. If the caller closes the iterator, the others are not computed.
+
+        Raises:
+            Overloaded: too many requests wait already.
+            BackendUnavailable: not started or closed.
+            EngineFailed: the model could not speak a sentence, or has died.
+        """
+        self._check_open(client)
+        self._places.hold(client)
+        try:
+            for number, asked in enumerate(sentences, start=1):
+                if self.failure is not None:
+                    raise EngineFailed(f"the engine has failed: {self.failure}")
+                if self._closing:
+                    raise BackendUnavailable("the server is shutting down")
+                is_last = number == len(sentences)
+                job = _Job(asked, encode, client, self._clock(), is_last=is_last)
+                self._places.give_back(client)  # the job has the request's place
+                try:
+                    piece: SpokenPiece = await self._result_of(job)
+                finally:
+                    self._places.hold(client)
+                yield piece
+        finally:
+            self._places.give_back(client)
+
+    # Thread
+
+    def _compute(self, job: _Job) -> bool:
+        """Speaks the sentence of a job."""
+        start = self._clock()
+        found = self._ask(job.asked, Spoken, lambda part: None)
+        data = job.encode(found.samples, job.is_last)
+        piece = SpokenPiece(
+            data,
+            len(found.samples) / self._info.rate,
+            start - job.queued_at,
+            self._clock() - start,
+        )
+        self._link.call(job.settle, piece)
+        return False
+
+
+def load_speaker(
+    model_dir: Path,
+    model: ModelInfo,
+    config: EngineConfig,
+    turn: ComputeTurn,
+    voices: Mapping[str, Path],
+    *,
+    is_kokoro: bool,
+) -> SpeakingBackend:
+    """Loads a model that speaks; takes seconds, so call it in a thread. Raises ConfigurationError
+    if a file is corrupt, or the device cannot run the model. `voices` and `is_kokoro` are as in
+    `LoadSpeaker`."""
+    start = time.perf_counter()
+    load = LoadSpeaker(
+        model_dir,
+        config.device,
+        config.plugin_config,
+        voices,
+        is_kokoro,
+        level_in_use(),
+        form_in_use(),
+    )
+    backend = SpeakingBackend(
+        model,
+        partial(start_process, "fastovms.parts.speech_out.worker", load, SpeakerInfo),
+        max_num_queued=config.max_num_queued_requests,
+        turn=turn,
+    )
+    logger.info(
+        "%s: speech with the voices %s, loaded in %.1f s",
+        model.name,
+        ", ".join(voices) or "of the model",
+        time.perf_counter() - start,
+    )
+    return backend

@@ -1,0 +1,62 @@
+"""Divides texts into sentences, which are spoken one at a time."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MAX_CHARS: Final = 300
+"""Characters that are spoken at once. SpeechT5 has positions for 600, and Kokoro for 510 phonemes.
+"""
+
+_SHORTEST: Final = 24
+"""Characters that are worth a piece of their own. "Mr." is joined with the sentence after it."""
+
+_ENDS: Final = re.compile(
+    r"""(?<=[.!?\u2026])["'\u201d\u2019)\]\u00bb]*\s+|\n+|(?<=[\u3002\uff01\uff1f\u0964])"""
+)
+"""The end of a sentence: its mark, closing quotes and white space, or the end of a line."""
+
+_PAUSES: Final = re.compile(r"(?<=[,;:])\s+|(?<=[\u060c\u3001\uff0c\uff1b])|\s+[-\u2013\u2014]\s+")
+
+
+def sentences(text: str) -> list[str]:
+    """Returns the sentences of a text, of at most `MAX_CHARS` characters each. Longer ones are
+    divided at commas, or at spaces."""
+    return _joined(_split(text, _ENDS), _SHORTEST)
+
+
+def _split(text: str, marks: re.Pattern[str]) -> list[str]:
+    pieces: list[str] = []
+    start = 0
+    for mark in marks.finditer(text):
+        pieces += _fitting(text[start : mark.end()], marks)
+        start = mark.end()
+    return pieces + _fitting(text[start:], marks)
+
+
+def _fitting(piece: str, marks: re.Pattern[str]) -> list[str]:
+    """Returns a piece between two marks, divided where it is too long."""
+    piece = piece.strip()
+    if len(piece) <= MAX_CHARS:
+        return [piece] if piece else []
+    if marks is _ENDS:
+        return _joined(_split(piece, _PAUSES), MAX_CHARS)
+    found = []
+    while len(piece) > MAX_CHARS:
+        space = piece.rfind(" ", 1, MAX_CHARS)
+        end = space if space > 0 else MAX_CHARS
+        found.append(piece[:end].strip())
+        piece = piece[end:].strip()
+    return [*found, piece]
+
+
+def _joined(pieces: list[str], wanted: int) -> list[str]:
+    """Joins pieces that are shorter than `wanted` with those after them, up to `MAX_CHARS`."""
+    found: list[str] = []
+    for piece in pieces:
+        if found and len(found[-1]) < wanted and len(found[-1]) + len(piece) < MAX_CHARS:
+            found[-1] += f" {piece}"
+        else:
+            found.append(piece)
+    return found

@@ -1,0 +1,173 @@
+"""The process that runs `openvino_genai.Text2SpeechPipeline`, one sentence at a time."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+
+from fastovms.backends.processes import WorkerFailed, receive, send
+from fastovms.engine.model.devices import reason_of
+from fastovms.parts.speech_out.encode import Samples
+from fastovms.system.memory import find_trim
+from fastovms.telemetry.log_format import log_handler, start_log
+
+logger = logging.getLogger(__name__)
+
+_LANGUAGES: Final = ("en-us", "en-gb", "es", "fr-fr", "hi", "it", "pt-br")
+"""The languages whose phonemes Kokoro's pipeline may find: in the dictionaries of English, and with
+espeak-ng."""
+
+_TRIAL: Final = "Fastovms"
+"""A word in no dictionary. Without espeak-ng the pipeline leaves such words out."""
+
+_DICTIONARIES: Final = "MISAKI_DATA_DIR"
+"""The environment variable with the folder of the dictionaries of English."""
+
+_FULL_SCALE: Final = 2**15 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSpeaker:
+    """Asks the process to load a model. The answer is a `SpeakerInfo` or `WorkerFailed`.
+
+    Attributes:
+        voices: the files of its voices, by their names.
+        is_kokoro: whether the model speaks phonemes (Kokoro), not characters (SpeechT5).
+    """
+
+    model_dir: Path
+    device: str
+    properties: Mapping[str, object]
+    voices: Mapping[str, Path]
+    is_kokoro: bool
+    log_level: int
+    log_format: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerInfo:
+    """The facts of a loaded model.
+
+    Attributes:
+        rate: samples a second.
+        languages: the languages that it can be given phonemes of, at another speed, too; empty = it
+            reads characters, at one speed.
+    """
+
+    rate: int
+    languages: tuple[str, ...] = ()
+
+
+class SpeakText(NamedTuple):
+    """Asks for the speech of a sentence. The answer is a `Spoken` or `WorkerFailed`.
+
+    Attributes:
+        voice: one of `LoadSpeaker.voices`; another = the voice that the pipeline has.
+        language: "" for models without languages.
+    """
+
+    text: str
+    voice: str
+    speed: float = 1.0
+    language: str = ""
+
+
+class Spoken(NamedTuple):
+    """The speech of a sentence."""
+
+    samples: Samples
+
+
+class Speaker:
+    """The pipeline of one model. Raises RuntimeError or OSError if it cannot be loaded."""
+
+    def __init__(self, load: LoadSpeaker) -> None:
+        if load.is_kokoro:
+            _find_dictionaries()
+        self._pipeline = genai.Text2SpeechPipeline(load.model_dir, load.device, **load.properties)
+        shape = tuple(self._pipeline.get_speaker_embedding_shape())
+        self._voices = {name: _read_voice(path, shape) for name, path in load.voices.items()}
+        self._rate = 0
+        voice = next(iter(self._voices), "")
+        if load.is_kokoro:
+            self.info = self._try_languages(voice)
+        else:
+            self.speak(SpeakText(_TRIAL, voice))
+            self.info = SpeakerInfo(self._rate)
+
+    def _try_languages(self, voice: str) -> SpeakerInfo:
+        """Raises RuntimeError if the model speaks no language."""
+        found, reasons = [], []
+        for language in _LANGUAGES:
+            try:
+                if len(self.speak(SpeakText(_TRIAL, voice, 1.0, language)).samples):
+                    found.append(language)
+                    continue
+                reason = "espeak-ng is not installed, so words in no dictionary have no phonemes"
+            except RuntimeError as error:
+                reason = reason_of(error)
+            reasons.append(f"{language}: {reason}")
+        if not found:
+            raise RuntimeError(f"it has no phonemes of any language: {reasons[0]}")
+        for reason in reasons:
+            logger.warning("the model does not speak %s", reason)
+        return SpeakerInfo(self._rate, tuple(found))
+
+    def speak(self, asked: SpeakText) -> Spoken:
+        """Raises RuntimeError if the pipeline cannot speak the text."""
+        properties: dict[str, object] = {}
+        if asked.language:
+            properties = {"language": asked.language, "speed": asked.speed}
+        found = self._pipeline.generate(asked.text, self._voices.get(asked.voice), **properties)
+        self._rate = found.output_sample_rate
+        samples = np.nan_to_num(np.asarray(found.speeches[0].data, np.float32).reshape(-1))
+        return Spoken(np.rint(np.clip(samples, -1.0, 1.0) * _FULL_SCALE).astype(np.int16))
+
+
+def _find_dictionaries() -> None:
+    """Sets the folder of the dictionaries to that of the package misaki, which the pipeline reads
+    if the model has none. An operator's choice stays."""
+    package = importlib.util.find_spec("misaki")
+    if _DICTIONARIES not in os.environ and package is not None and package.origin is not None:
+        os.environ[_DICTIONARIES] = str(Path(package.origin).parent / "data")
+
+
+def _read_voice(path: Path, shape: tuple[int, ...]) -> ov.Tensor:
+    """Returns the embedding in a file of float32 numbers. Raises RuntimeError if their
+    number is not that of the model."""
+    values = np.fromfile(path, "<f4")
+    if values.size != np.prod(shape):
+        raise RuntimeError(f"{path} must have {np.prod(shape)} numbers, not {values.size}")
+    return ov.Tensor(values.reshape(shape))
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Answers `LoadSpeaker`, then `SpeakText`s, until the connection ends."""
+    load: LoadSpeaker = receive(connection)
+    start_log(log_handler(logging.StreamHandler(), load.log_format), load.log_level)
+    try:
+        speaker = Speaker(load)
+    except Exception as error:
+        send(connection, WorkerFailed(f"{load.model_dir} cannot be loaded: {reason_of(error)}"))
+        return
+    send(connection, speaker.info)
+    trim = find_trim()
+    while True:
+        asked: SpeakText = receive(connection)
+        answer: Spoken | WorkerFailed
+        try:
+            answer = speaker.speak(asked)
+        except (RuntimeError, ValueError) as error:
+            answer = WorkerFailed(reason_of(error))
+        send(connection, answer)
+        trim()

@@ -38,7 +38,15 @@ MAX_CHAT_LINES = 27_500
 NEEDED_PARTS = {
     "decisions": {"responses"},
     "decode_kernels": {"adapters", "comparison", "tuning"},
-    "doctor": {"decode_kernels", "embeddings", "images", "postgres", "speech", "tuning"},
+    "doctor": {
+        "decode_kernels",
+        "embeddings",
+        "images",
+        "postgres",
+        "speech",
+        "speech_out",
+        "tuning",
+    },
     "genai": {"comparison", "drafts", "grammars"},
     "load_test": {"client"},
     "ollama": {"embeddings", "several_models"},

@@ -287,7 +287,7 @@ WHOLE = GRAPH.format(
     [
         (WHOLE * 2, "a graph must have one node, with one of HttpLLMCalculator, "),
         (b'input_stream: "a"', "not 0"),
-        (WHOLE.replace(b"HttpLLM", b"T2s"), "must be one of HttpLLMCalculator, Embeddings"),
+        (WHOLE.replace(b"HttpLLM", b"Python"), "must be one of HttpLLMCalculator, Embeddings"),
         (WHOLE.replace(b'name: "LLM"', b""), "the node needs a name"),
         (WHOLE.replace(b"LLMCalculatorO", b"O"), "needs one mediapipe.LLMCalculatorOptions"),
         (b"node {", "line 1: expected the name of a field"),

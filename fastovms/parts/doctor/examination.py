@@ -44,6 +44,7 @@ from fastovms.parts.embeddings.pooling import find_pooling
 from fastovms.parts.embeddings.served import read_info
 from fastovms.parts.images import served as images
 from fastovms.parts.speech import served as speech
+from fastovms.parts.speech_out import served as speech_out
 from fastovms.server_config import ModelConfig, ModelSource, SecurityConfig, Settings, StateConfig
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.text.template_forms import OUTCOMES
@@ -548,7 +549,11 @@ class EncoderFacts:
     device: str
 
 
-_READERS: Final = {Task.SPEECH: speech.read_info, Task.IMAGES: images.read_info}
+_READERS: Final = {
+    Task.SPEECH: speech.read_info,
+    Task.SPEECH_OUT: speech_out.read_info,
+    Task.IMAGES: images.read_info,
+}
 
 
 def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:

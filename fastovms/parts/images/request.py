@@ -21,6 +21,9 @@ _MAX_PROMPT: Final = 32_000
 """Characters of a prompt, OpenAI's limit."""
 
 _MAX_GUIDANCE: Final = 100.0
+_UNLIMITED: Final = 2**31
+"""The server has a limit of its own."""
+
 _MAX_PARTIALS: Final = 3
 _MAX_SEQUENCE: Final = 512
 _SIZE: Final = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})", re.ASCII)
@@ -151,7 +154,7 @@ def read_fields(body: ImageFields) -> Asked:
     return Asked(
         body,
         body.prompt,
-        _same(body, "n", "num_images_per_prompt", 1, 2**31) or 1,
+        _same(body, "n", "num_images_per_prompt", 1, _UNLIMITED) or 1,
         _size(body),
         _same(body, "seed", "rng_seed", 0, MAX_SEED - 1),
         output_format,
@@ -163,7 +166,8 @@ def read_fields(body: ImageFields) -> Asked:
 def _check(body: ImageFields, name: str, low: float, high: float) -> None:
     value = getattr(body, name, None)
     if value is not None and not low <= value <= high:
-        raise wrong(name, f"from {low:g} to {high:g}", value)
+        limits = f"from {low:g} to {high:g}" if high < _UNLIMITED else f"at least {low:g}"
+        raise wrong(name, limits, value)
 
 
 def _same(body: ImageFields, name: str, other: str, low: int, high: int) -> int | None:

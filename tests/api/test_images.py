@@ -317,7 +317,7 @@ async def test_progress_is_in_the_list_of_work_and_a_disconnect_cancels(start) -
     [
         ({"prompt": ""}, "prompt", "prompt is required"),
         ({"prompt": "a" * 32_001}, "prompt", "at most 32000 characters, not 32001"),
-        ({"n": 0}, "n", "n must be from 1 to"),
+        ({"n": 0}, "n", "n must be at least 1"),
         ({"n": 11}, "n", r"n must be at most 10 \(--max-num-images-per-prompt\), not 11"),
         ({"n": 2, "num_images_per_prompt": 3}, "num_images_per_prompt", "must not differ"),
         ({"n": "2"}, "n", "n must be an integer"),

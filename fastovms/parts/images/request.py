@@ -166,7 +166,7 @@ def read_fields(body: ImageFields) -> Asked:
 def _check(body: ImageFields, name: str, low: float, high: float) -> None:
     value = getattr(body, name, None)
     if value is not None and not low <= value <= high:
-        limits = f"from {low:g} to {high:g}" if high < _UNLIMITED else f"at least {low:g}"
+        limits = f"from {low:g} to {high:g}" if high != _UNLIMITED else f"at least {low:g}"
         raise wrong(name, limits, value)
 
 

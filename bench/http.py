@@ -2,10 +2,9 @@
 
     python -m bench.http sse         # a null engine: frames per second over 64 streams
     python -m bench.http requests    # whole requests per second, and what one takes
-    python -m bench.http profile     # where the server's time goes in each of these requests
 
-`requests` and `profile` need wrk (apt-get install wrk), and `profile` the extra `bench`. The null
-engine gives each request a token a pass of the event loop.
+`requests` needs wrk (apt-get install wrk). The null engine gives each request a token a pass of the
+event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import uvloop
 from bench.common.process import server_process, two_cores
 from bench.common.report import machine, median, table
 from bench.common.streams import completion, run_streams
-from bench.null_engine.room_profile import measure_rooms
 from bench.null_engine.whole_requests import NULL_SERVER, measure_requests
 from fastovms.parts.client.http_client import Target
 from fastovms.parts.load_test.report import Load
@@ -78,10 +76,6 @@ def main() -> None:
     requests.set_defaults(
         measure=lambda a: measure_requests(a.connections, a.seconds, a.runs, encodes=a.tokenizer)
     )
-    profile = commands.add_parser("profile")
-    profile.add_argument("-c", "--connections", type=int, default=32)
-    profile.add_argument("-d", "--seconds", type=int, default=10, help="of each kind of request")
-    profile.set_defaults(measure=lambda a: measure_rooms(a.connections, a.seconds))
     arguments = parser.parse_args()
     measure: Callable[[argparse.Namespace], None] = arguments.measure
     print(f"{machine()}\n")

@@ -254,10 +254,10 @@ def metrics_page() -> str:
         "`GET /metrics` answers in Prometheus' text format, or in OpenMetrics where the request "
         "asks for it. A metric that vLLM has too is named as there, with the prefix `fastovms_`: "
         "dashboards need one change. vLLM lacks, of the first section, `model_info`, those of "
-        "grammars, of encoders and of the disk, `longest_step_seconds`, "
-        "`step_seconds`, `packed_weights_bytes` and `kv_cache_bytes`. `num_requests_*` count "
-        "sequences, as vLLM's do: a request for three samples counts three times. "
-        "`GET /metrics?name[]=fastovms_generation_tokens_total` "
+        "grammars, of encoders, of the disk and of decode kernels (`packed_weights_bytes` "
+        "included), `longest_step_seconds`, `step_seconds` and `kv_cache_bytes`. "
+        "`num_requests_*` count sequences, as vLLM's do: a request for three samples "
+        "counts three times. `GET /metrics?name[]=fastovms_generation_tokens_total` "
         "answers with the series of that name alone, at a fraction of the cost; `name[]` may come "
         "several times.",
     ]

@@ -209,7 +209,8 @@ class EngineConfig:
         "memory for the KV cache in GB, allocated as it fills; 0 = half of the memory that is "
         "free at start", common=True)
     max_model_len: int | None = setting(None, Kind("TOKENS", model_length),
-        "longest context that is offered, prompt and output together, such as 8192 or 8k; auto = "
+        "longest context that is offered, prompt and output together, such as 8192, 8K (8192) or "
+        "8k (8000); auto = "
         "the model's (default: auto)", common=True)
     precision: str = setting("auto", Kind("PRECISION", choice("auto", "exact")),
         "precision of the computation: auto = the fastest; exact = f32, and a request's text does "

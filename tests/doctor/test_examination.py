@@ -105,7 +105,7 @@ def test_fine_machine_has_only_ok_findings() -> None:
         ({"quota": 1.5, "num_threads": 2}, Level.WARNING, "limits", "1.5 processors' time"),
         ({"quota": 1.0, "num_threads": 1}, Level.NOTE, "limits", "1 thread compute"),
         ({"quota": 8.0}, Level.OK, "limits", "8 processors' time"),
-        ({"available_memory": GIB // 2}, Level.WARNING, "memory", "0.5 GiB"),
+        ({"available_memory": GIB // 2}, Level.WARNING, "memory", "537 MB"),
         ({"memory_limit_left": 2.0 * GIB}, Level.OK, "memory", "this process's limits"),
         ({"load": 9.25}, Level.NOTE, "load", "9.2 tasks want 8 processors"),
         ({"governors": {"powersave": 8}}, Level.WARNING, "governor", "powersave"),
@@ -135,10 +135,10 @@ def directory(
 @pytest.mark.parametrize(
     ("facts", "level", "words"),
     [
-        (directory(), Level.OK, "/here is there, with 9.0 GiB free"),
+        (directory(), Level.OK, "/here is there, with 9.66 GB free"),
         (directory(exists=False), Level.OK, "is made at the first start"),
         (directory(is_writable=False), Level.PROBLEM, "cannot be written"),
-        (directory(free=GIB // 2), Level.WARNING, "0.5 GiB free"),
+        (directory(free=GIB // 2), Level.WARNING, "537 MB free"),
         (DirectoryFacts("cache", None, "--cache-dir"), Level.NOTE, "every start compiles"),
         (SecretFacts("API keys", HERE, 0o640, True), Level.OK, "/here (640)"),
         (SecretFacts("API keys", HERE, 0o644, True), Level.WARNING, "every user"),
@@ -346,7 +346,7 @@ def test_devices_and_the_chosen_one_are_listed(engine: EngineConfig, chosen: lis
     assert [finding.text for finding in findings] == [
         "CPU: Xeon, processor",
         "GPU.0: it does not answer",
-        "GPU.1: Arc, discrete GPU, 16.0 GiB, driver 25.1",
+        "GPU.1: Arc, discrete GPU, 17.2 GB, driver 25.1",
         "NPU: unnamed, NPU",
         *chosen,
     ]

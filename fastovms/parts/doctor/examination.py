@@ -153,7 +153,7 @@ def check_limits(facts: MachineFacts) -> Iterator[Finding]:
 
 def check_memory(facts: MachineFacts) -> Iterator[Finding]:
     """Reports the memory that is free for weights and cache."""
-    text = f"{facts.available_memory / GIB:.1f} GiB are free for weights and cache"
+    text = f"{format_size(facts.available_memory)} are free for weights and cache"
     if facts.memory_limit_left <= facts.available_memory:
         text += ", as far as this process's limits go"
     if facts.available_memory < _LITTLE_MEMORY:
@@ -228,7 +228,7 @@ def check_devices(devices: Sequence[DeviceFacts], engine: EngineConfig) -> Itera
             continue
         parts = [device.full_name or "unnamed", device.kind.value]
         if device.memory:
-            parts.append(f"{device.memory / GIB:.1f} GiB")
+            parts.append(format_size(device.memory))
         if device.driver:
             parts.append(f"driver {device.driver}")
         yield Finding(Level.OK, "device", f"{device.name}: {', '.join(parts)}")
@@ -270,7 +270,7 @@ def check_directories(facts: InstallationFacts) -> Iterator[Finding]:
             )
             continue
         state = "is there" if directory.exists else "is made at the first start"
-        text = f"{there} {state}, with {directory.free / GIB:.1f} GiB free"
+        text = f"{there} {state}, with {format_size(directory.free)} free"
         if directory.free < _LITTLE_SPACE:
             yield Finding(Level.WARNING, topic, text, f"make room, or another {directory.flag}")
         else:

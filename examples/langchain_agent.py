@@ -1,4 +1,4 @@
-"""An agent of LangChain with a tool: pip install langchain langchain-openai"""
+"""An agent of LangChain with a tool: pip install 'langchain>=1' langchain-openai"""
 
 import json
 import os
@@ -6,6 +6,11 @@ import os
 from langchain.agents import create_agent
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from openai import OpenAI
+
+BASE_URL = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+API_KEY = os.environ.get("OPENAI_API_KEY", "unused")
+client = OpenAI(base_url=BASE_URL, api_key=API_KEY)
 
 
 @tool
@@ -15,9 +20,9 @@ def get_weather(city: str) -> str:
 
 
 model = ChatOpenAI(
-    base_url=os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1"),
-    api_key=os.environ.get("OPENAI_API_KEY", "unused"),
-    model="demo_model",
+    base_url=BASE_URL,
+    api_key=API_KEY,
+    model=client.models.list().data[0].id,  # the first one of the command line
     temperature=0,
 )
 agent = create_agent(model, [get_weather])

@@ -237,7 +237,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "cannot be downloaded": "If it is a directory, check the path; if it is a model of a "
             "hub, "
             "see `cannot pull`.",
-            "cannot look for the model": "The repository directory is not readable: check "
+            "cannot read the model's directory": "The repository directory is not readable: check "
             "`--model-repository-path`.",
             "--overwrite-models downloads that": "Give `--overwrite-models` once.",
             "contradicts": "Leave one of the two flags out.",

@@ -165,10 +165,10 @@ def test_draft_model_of_the_hub_is_pulled(hub, tmp_path):
 def test_location_that_cannot_be_read_is_a_configuration_error(tmp_path):
     find = ModelFinder(tmp_path, RepositoryConfig())
     too_long = "impossible" * 30
-    with pytest.raises(ConfigurationError, match="cannot look for the model"):
+    with pytest.raises(ConfigurationError, match="cannot read the model's directory"):
         find.needs_network(ModelSource(too_long))
     settings = Settings.of(ModelFiles, generation_config=Path(too_long))
-    with pytest.raises(ConfigurationError, match="cannot look for the model"):
+    with pytest.raises(ConfigurationError, match="cannot read the model's directory"):
         find.find(ModelSource(".", settings=settings))
 
 

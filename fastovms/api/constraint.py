@@ -52,8 +52,8 @@ _FIELDS: Final = (
 
 
 def constraint_of(request: ClientRequest[GenerationFields], warnings: list[str]) -> Grammar | None:
-    """Returns the constraint that a request asks for, not yet compiled; see
-    `structured.grammar_of`."""
+    """Returns the constraint that a request asks for, not yet compiled. Appends what
+    cannot be enforced to `warnings`; see `structured.grammar_of`."""
     body = request.body
     if request.response_format is None and all(
         getattr(body, name, None) is None for name in _FIELDS

@@ -33,7 +33,7 @@ def image_tag(index: int) -> str:
 
 
 def without_tags(text: str, num_images: int) -> str:
-    """Returns the text without its image tags."""
+    """Returns the text without the tags `<ov_genai_image_N>` of its `num_images` images."""
     return _replaced(text, dict.fromkeys(map(image_tag, range(num_images)), ""))
 
 

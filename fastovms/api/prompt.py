@@ -207,7 +207,8 @@ def check_text(text: str, name: str, model: ModelInfo) -> None:
 
 
 def check_num_chars(num_chars: int, name: str, model: ModelInfo) -> None:
-    """Raises InvalidField for the length of a text, in characters, as `check_text` does."""
+    """Raises InvalidField if a text of this many characters is empty, or longer than the context
+    with any tokenization."""
     if not num_chars:
         raise InvalidField(f"{name} must not be an empty string", param=name)
     if num_chars > model.max_model_len * _MAX_CHARS_PER_TOKEN:

@@ -87,7 +87,7 @@ def _reading_files() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigurationError(f"cannot look for the model: {error}") from None
+        raise ConfigurationError(f"cannot read the model's directory: {error}") from None
 
 
 class ModelFinder:

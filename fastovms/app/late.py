@@ -57,8 +57,10 @@ class LazyPart:
             self._begin(await asyncio.to_thread(imported, self._entry))
         except Exception as error:
             self._loading = None
-            logger.exception("the part %s cannot be imported", self._name)
-            message = f"this server cannot import its part {self._name}: {type(error).__name__}"
+            logger.exception(
+                "the feature %s is not available: its module cannot be imported", self._name
+            )
+            message = f"this server cannot import its feature {self._name}: {type(error).__name__}"
             raise BackendUnavailable(message) from error
 
     def add_route(self, router: Router, route: str, max_form: int | None = None) -> None:

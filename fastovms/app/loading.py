@@ -164,7 +164,7 @@ def _load(
         served = ServedModels(
             [found[model.name] for model in models], close=partial(_close_all, closes)
         )
-    logger.info("loaded in %.1f s", time.perf_counter() - start)
+    logger.info("models loaded in %.1f s", time.perf_counter() - start)
     return served
 
 

@@ -359,7 +359,7 @@ async def _run(
             os.write(sys.stdout.fileno(), f"{text}\n".encode())
 
     def end_removed() -> None:
-        """Ends the requests of keys that were removed, and holds their batches."""
+        """Ends the requests of keys that were removed, and pauses their batches."""
         tenants = guard.tenants
         num_cut = server.cut(lambda request: request.caller.tenant not in tenants | {""})
         ended = parts.set_tenants(tenants)

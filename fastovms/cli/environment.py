@@ -99,8 +99,8 @@ class Found(NamedTuple):
 
 
 def extra_arguments(environ: Mapping[str, str]) -> list[str]:
-    """Returns the flags in a variable. They override other variables and are overridden by the
-    command line. Raises ConfigurationError if the variable cannot be parsed."""
+    """Returns the flags in the variable `EXTRA_ARGUMENTS`. They override other variables and are
+    overridden by the command line. Raises ConfigurationError if the variable cannot be parsed."""
     try:
         return shlex.split(environ.get(EXTRA_ARGUMENTS, ""))
     except ValueError as error:

@@ -236,7 +236,8 @@ class _Reader:
         if name in _UNUSED_PARAMETERS:
             self._skip(line, f"PARAMETER {name}", _UNUSED_PARAMETERS[name])
         elif name not in _PARAMETERS:
-            raise self._error(line, f"there is no parameter {name[:40]!r}")
+            known = ", ".join(sorted({*_PARAMETERS, *_UNUSED_PARAMETERS}))
+            raise self._error(line, f"there is no parameter {name[:40]!r}, only {known}")
         else:
             self._add(line, f"PARAMETER {name}", _PARAMETERS[name], given)
 

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 def serve(parser: CommandParser) -> Run:
-    """Adds the arguments to the parser, and returns what runs the command."""
+    """Adds the arguments to the parser, and returns the function that runs the command."""
     parser.usage = "%(prog)s [FLAG ...] [MODEL]"
     parser.description = (
         "Serves models over HTTP, with the APIs of OpenAI and vLLM below /v1 and of OpenVINO Model "

@@ -638,7 +638,8 @@ class Scheduler:
 
     def _preempt_all(self, sequences: list[Sequence]) -> None:
         """Preempts running sequences, given in order of admission, which is also their order in the
-        queue. Within a group, the others share the first one's prompt again."""
+        queue. Afterwards, the first sample of each group computes the prompt, and the group's
+        others share its blocks."""
         for sequence in reversed(sequences):
             self._preempt(sequence)
         firsts = {s.group: s for s in reversed(sequences) if s.group is not None}

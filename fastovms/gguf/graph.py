@@ -170,7 +170,7 @@ _SHORT_FACTORS: Final = "rope_factors_short.weight"
 
 
 class Rotation(NamedTuple):
-    """Angles by position: a position divided by `periods`.
+    """The angles of rotary position embedding (RoPE): a position divided by `periods`.
 
     Attributes:
         periods: the number of positions for an angle of 1, for each pair of dimensions.

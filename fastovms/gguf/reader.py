@@ -346,7 +346,7 @@ class _HeadReader:
                 + ", ".join(sorted(each.name for each in TENSOR_TYPES.values()))
             )
         if not math.prod(shape) or not shape:
-            raise _Broken(f"the tensor {name} has the shape {list(shape)}, without numbers")
+            raise _Broken(f"the tensor {name} has the shape {list(shape)}, which has no elements")
         if shape[-1] % tensor_type.block_size:
             raise _Broken(f"{name} has rows that are not a multiple of {tensor_type.block_size}")
         return TensorInfo(name, shape, tensor_type, offset)

@@ -402,7 +402,7 @@ class _Closing:
             for part in parts_of(self._root):
                 if f"#{part.get('$anchor')}" == reference:
                     return part
-        raise ValueError(f"$ref {json.dumps(reference)[:_MAX_SHOWN]} points to nothing in it")
+        raise ValueError(f"$ref {json.dumps(reference)[:_MAX_SHOWN]} is not defined in it")
 
     def _defined(
         self, key: object, name: str, schema: Schema, *, is_merged: bool = False

@@ -322,7 +322,7 @@ def unmatchable_rule(lark: str) -> str | None:
             continue
         num_visits += len(bodies[name])
         if num_visits > _MAX_VISITS:
-            raise ValueError("the rules refer to each other too often")
+            raise ValueError("the rules have too many references to each other")
         if _matches(bodies[name], bodies, matchable):
             matchable.add(name)
             pending += users[name]

@@ -327,7 +327,7 @@ class Request:
             self.early_stream.set_headers(headers)
             return self.early_stream
         if self.open_stream is None:
-            raise RuntimeError("this request did not come from a connection")
+            raise RuntimeError("this request cannot be streamed: it has no connection")
         return self.open_stream(self, StreamHead(status, content_type, headers, length), ping)
 
     def open_early(self) -> None:

@@ -356,7 +356,8 @@ class ServerState:
             try:
                 observer(exchange)
             except Exception:
-                logger.exception("an observer of requests failed")
+                name = getattr(observer, "__qualname__", type(observer).__qualname__)
+                logger.exception("a request was not logged or measured: %s failed", name)
 
 
 PING = b": ping\n\n"

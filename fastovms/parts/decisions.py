@@ -385,7 +385,8 @@ class Reading:
 
 @dataclass(slots=True)
 class DecisionResults:
-    """The readings of all questions, and what they have cost."""
+    """For each question the log probabilities of its labels, and the numbers of tokens and of
+    requests to the model that this took."""
 
     readings: list[Reading]
     num_prompt_tokens: int = 0

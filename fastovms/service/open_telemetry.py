@@ -162,8 +162,12 @@ class _RequestIds(RandomIdGenerator):
 
 
 def otlp_exporter(endpoint: str | None) -> SpanExporter:
-    """Returns the exporter that sends spans to a collector. `endpoint` is an address without a path
-    gets `/v1/traces`; None = from the environment."""
+    """Returns the exporter that sends spans to a collector.
+
+    Args:
+        endpoint: the collector's address; one without a path gets `/v1/traces`. None = that of the
+            environment.
+    """
     if endpoint is not None and endpoint.partition("://")[2].find("/") < 0:
         endpoint += "/v1/traces"
     return OTLPSpanExporter(endpoint=endpoint)

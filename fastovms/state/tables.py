@@ -132,8 +132,8 @@ class ItemTable:
         items: list[StoredItem] = []
         for some in slices(list(enumerate(keys)), MAX_VARIABLES // 2 - 1):
             chain = ", ".join("(CAST(? AS BIGINT), CAST(? AS BIGINT))" for _ in some)
-            # `newer` is the number of bytes of all later items. Items that do not fit are not read,
-            # except the first of them.
+            # `newer` is the number of bytes of all later items. Items that begin beyond max_bytes
+            # are not read. The last one that is read may exceed it: the result is then cut.
             rows = self._execute(
                 f"WITH chain (depth, object) AS (VALUES {chain}), sized AS ("
                 f"SELECT depth, items.rowid AS item, sum(length(body) - {LENGTH}) OVER "
@@ -347,7 +347,7 @@ class Tables:
             (tenant, ObjectKind.RESPONSE, id, tenant, ObjectKind.RESPONSE, id, max_length),
         ).fetchall()
         if len(rows) > max_length:
-            raise TooLarge(f"a chain of responses must have at most {MAX_CHAIN}")
+            raise TooLarge(f"a chain of responses must have at most {MAX_CHAIN} responses")
         return [
             ChainLink(key, id, previous_id, ResponseProgress(progress))
             for key, id, previous_id, progress in rows

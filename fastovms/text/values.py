@@ -146,8 +146,8 @@ def _copy_scalar(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[b
 def copy_bare(
     scan: Scanner, emit: Emit, notation: Notation, *, is_text: bool = False
 ) -> Incremental[bool]:
-    """Emits a scalar that `bare_ends` ends: a number, a name, or a string. `is_text` says whether
-    it is always a string."""
+    """Emits an unquoted scalar (a number, a name or a string) as JSON. It extends to the first of
+    `notation.bare_ends`. `is_text` says whether it is always a string."""
     pieces: list[str] = []
     end = yield from scan.until(notation.bare_ends, pieces.append)
     word = "".join(pieces).strip()

@@ -199,11 +199,11 @@ async def test_a_part_that_cannot_be_imported_is_tried_again(make_api, monkeypat
     assert isinstance(match, Match)
     first, second = await asyncio.gather(match.handler(request), match.handler(request))
     assert first.status == second.status == 503
-    assert b"cannot import its part messages: ModuleNotFoundError" in first.body
-    assert caplog.text.count("the part messages cannot be imported") == 1
+    assert b"cannot import its feature messages: ModuleNotFoundError" in first.body
+    assert caplog.text.count("the feature messages is not available") == 1
     third = await match.handler(request)
     assert third.status == 503
-    assert caplog.text.count("the part messages cannot be imported") == 2
+    assert caplog.text.count("the feature messages is not available") == 2
 
 
 async def begun(parts: Parts, api: Any) -> list[str]:

@@ -178,8 +178,8 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, kind: Type) -> None:
         ([string("a") + struct.pack("<I", 5)], "a has 5 dimensions"),
         ([tensor("a", (2**63, 2**63), 0, 0)], "but the tensor a ends at"),
         ([tensor("a", (99,), 0, 2**63)], "but the tensor a ends at"),
-        ([tensor("a", (), 0, 0)], r"a has the shape \[\], without numbers"),
-        ([tensor("a", (0, 4), 0, 0)], r"a has the shape \[0, 4\], without numbers"),
+        ([tensor("a", (), 0, 0)], r"a has the shape \[\], which has no elements"),
+        ([tensor("a", (0, 4), 0, 0)], r"a has the shape \[0, 4\], which has no elements"),
         ([tensor("a", (33,), 2, 0)], "a has rows that are not a multiple of 32"),
         ([tensor("a", (2,), 0, 0)] * 2 + [bytes(99)], "two tensors have the name a"),
         (

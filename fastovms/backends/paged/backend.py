@@ -447,7 +447,9 @@ class PagedBackend:
                 try:
                     self._preparing = start_thread(self._prepare, name="prepare")
                 except RuntimeError as error:
-                    logger.warning("engine: its kernels are not prepared: %s", error)
+                    logger.warning(
+                        "engine: no thread for preparing kernels can be started: %s", error
+                    )
             run_engine(
                 self._stepped,
                 receive=self._receive,

@@ -233,7 +233,8 @@ class _Values:
         self._names = [_name(parameter) for parameter in parameters]
         part = ov.Model([opset13.result(output) for output in outputs], parameters, "factors")
         compiled = ov.Core().compile_model(part.clone(), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        # Not called as a CompiledModel is: it would keep itself, and the model, in memory for ever.
+        # Calling the CompiledModel itself would make a reference cycle that keeps it, and the
+        # model, in memory.
         self._request = compiled.create_infer_request()
         self._known: dict[int, list[Array]] = {}
 

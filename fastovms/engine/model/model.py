@@ -599,7 +599,7 @@ class PagedModel:
 
     @property
     def cache_inputs(self) -> Sequence[CacheInput]:
-        """The inputs that are the cache."""
+        """The model's inputs that hold the KV cache."""
         return self._cache_inputs
 
     @property

@@ -65,8 +65,8 @@ class StepInputs(NamedTuple):
         return self.sequence_lens.repeat(np.diff(self.subsequence_begins))
 
     def prompt_ends(self) -> StepInputs | None:
-        """Returns the inputs of a step that computes only the sampled tokens, after all the others.
-        None = no prompt ends in this step, or drafts are sampled."""
+        """Returns the inputs of a smaller step, to run after this one, that computes only the
+        sampled tokens once more. None = no prompt ends in this step, or drafts are sampled."""
         sampled, ends = self.sampled_token_indices, self.subsequence_begins[1:] - 1
         sequences = np.searchsorted(ends, sampled)
         num_tokens = np.diff(self.subsequence_begins)[sequences]

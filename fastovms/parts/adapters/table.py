@@ -256,7 +256,7 @@ class AdapterTable(BackendExtension):
             ) from None
         self._model.forget_files()  # the compilation has mapped the files again
         logger.info(
-            "compiled the graph with adapters of %d matrices in %.1f s",
+            "compiled the model with LoRA adapters on %d weight matrices in %.1f s",
             len(stack.shapes),
             time.perf_counter() - start,
         )

@@ -382,7 +382,7 @@ class FileStore:
         return _expiry(record) <= self._clock() and record.id not in self._pins
 
     def check(self) -> None:
-        """Asserts that the books balance."""
+        """Asserts that the counted files and bytes agree with those of the records."""
         assert self.files.used == len(self)
         assert self.bytes.used >= sum(record.size for record in self._records.known.values())
         self.files.check()

@@ -123,12 +123,14 @@ class EventStream:
         """Returns the data of the events whose lines have ended.
 
         Raises:
-            RequestFailed: a line does not end.
+            RequestFailed: a line is longer than `_MAX_LINE`.
         """
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         if len(self._rest) > _MAX_LINE:
-            raise RequestFailed("protocol error", "a line of the stream has no end")
+            raise RequestFailed(
+                "protocol error", f"a line of the stream is longer than {_MAX_LINE} bytes"
+            )
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
 

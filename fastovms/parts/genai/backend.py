@@ -339,7 +339,7 @@ class GenaiBackend:
         self._peer.connection.close()
         self._link.call(self._on_end, reason or ending)
 
-    # Event loop
+    # Methods that run in the event loop
 
     def _allow_encoding(self, num_images: int) -> None:
         self._step_allowance = (num_images - 1) * _ENCODING_ALLOWANCE

@@ -204,5 +204,7 @@ def load_images(
         max_num_queued=config.max_num_queued_requests,
         turn=turn,
     )
-    logger.info("%s: images, loaded in %.1f s", model.name, time.perf_counter() - start)
+    logger.info(
+        "%s: model that generates images, loaded in %.1f s", model.name, time.perf_counter() - start
+    )
     return backend

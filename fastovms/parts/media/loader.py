@@ -128,7 +128,8 @@ class LocalFiles:
             if not stat.S_ISREG(status.st_mode):
                 raise PermissionError
             if status.st_nlink > 1:
-                # Another link may be outside the directory, and links cannot be distinguished.
+                # Another link to the same file may be outside of the directory; the path that
+                # was opened does not show that.
                 raise InvalidField(
                     f"{name}: a file with several hard links is refused: use a copy",
                     param=name,

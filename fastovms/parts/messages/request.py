@@ -163,7 +163,7 @@ def _choice(choice: Mapping[str, Any], reader: ToolReader) -> tuple[ToolChoice, 
     called = read_name(choice, place)
     if called in offered:
         return ToolChoice([called], is_required=True, is_named=True), is_parallel
-    # A toolset, or one of its members.
+    # The choice may name a toolset (a namespace), or one of its tools by its short name.
     targets = {name: tool.target for name, tool in reader.offered.items()}
     found = [name for name, target in targets.items() if called in (target.namespace, target.name)]
     if not found:

@@ -1,4 +1,4 @@
-"""Graphs of OpenVINO Model Server."""
+"""Reads the graph.pbtxt of OpenVINO Model Server as settings."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ class Resumer:
                     self._lines[name].pop(key, None)
                 model = _CANCELLED
             elif any(key in line for line in self._lines.values()):
-                # Already queued, perhaps for another model: `restored` changes the stored key.
+                # Already queued, perhaps under the previous name of its model.
                 continue
             self._lines.setdefault(model, {})[key] = None
             if model not in self._tasks:

@@ -154,7 +154,8 @@ class Run(ABC):
 
     @abstractmethod
     def _end_by(self, error: BaseException) -> None:
-        """Ends the response by an error, or raises the error."""
+        """Marks the response as failed where it is streamed or in the background; otherwise raises
+        the error."""
 
 
 class ForegroundRun(Run):

@@ -216,5 +216,5 @@ def load_whisper(
         max_num_queued=config.max_num_queued_requests,
         turn=turn,
     )
-    logger.info("%s: speech, loaded in %.1f s", model.name, time.perf_counter() - start)
+    logger.info("%s: speech model, loaded in %.1f s", model.name, time.perf_counter() - start)
     return backend

@@ -38,7 +38,7 @@ class Quality:
 
 
 class QualityCounter:
-    """Adds up what makes a `Quality`."""
+    """Accumulates, over several texts, the sums from which a `Quality` is computed."""
 
     def __init__(self) -> None:
         self._num = 0

@@ -1,4 +1,4 @@
-"""Formats of calls in Python's notation, or in braces."""
+"""Formats of tool calls in Python's syntax, `f(a=1)`, or with arguments in braces, `f{a:1}`."""
 
 from __future__ import annotations
 

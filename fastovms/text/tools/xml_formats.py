@@ -166,7 +166,8 @@ MINICPM5_FORM = XmlForm(
 
 
 def read_minicpm5(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    """Reads a call in MiniCPM5's format."""
+    """Reads a call in MiniCPM5's format, `<function name="f"><param name="a">1</param></function>`,
+    whose tag `opening` has been read."""
     yield from read_call(scan, out, MINICPM5_FORM, opening)
 
 

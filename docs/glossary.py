@@ -46,7 +46,7 @@ class Misuse(NamedTuple):
 
     def __str__(self) -> str:
         path = self.path.relative_to(ROOT)
-        return f"{path}:{self.line}: {self.phrase!r}: write {self.word}"
+        return f"{path}:{self.line}: write {self.word!r}, not {self.phrase!r}"
 
 
 def read_terms(text: str) -> list[Term]:

@@ -167,7 +167,9 @@ class _Rewriter:
         except LookupError:
             if reference not in self._anchors:
                 place = _shown((path, "$ref"))
-                raise ValueError(f"{place} {_text(reference)} is not defined in it") from None
+                raise ValueError(
+                    f"{place} {_text(reference)} is not defined in the schema"
+                ) from None
 
     @cached_property
     def _anchors(self) -> frozenset[str]:

@@ -205,7 +205,7 @@ def closed_schema(root: Schema) -> object:
     """Returns the schema with all its objects closed, without keywords next to `anyOf`, `oneOf` or
     `$ref`; false if nothing satisfies it. A malformed schema is unchanged; llguidance refuses it.
     Raises ValueError if a reference points to nothing, or the schema is too large to merge."""
-    return _Closing(root).closed()
+    return _SchemaCloser(root).closed()
 
 
 def strict_schema(root: Schema) -> Schema:
@@ -258,7 +258,7 @@ def _declares(schema: Schema) -> bool:
     return isinstance(schema.get("properties"), Mapping)
 
 
-class _Closing:
+class _SchemaCloser:
     """Closes a schema.
 
     Targets of references and merged schemas become definitions, each made once, even if recursive.
@@ -300,7 +300,7 @@ class _Closing:
         if len(applied) > 1 or schema.keys() - {key, *_ANNOTATIONS}:
             return self._defined(id(schema), "merged", schema, is_merged=True)
         if key == "$ref":
-            return self._referred(schema[key])
+            return self._resolve_reference(schema[key])
         if key == "allOf" and len(schema[key]) != 1:
             return self._defined(id(schema), "merged", schema, is_merged=True)
         values = list(map(self._value, schema[key]))
@@ -387,7 +387,7 @@ class _Closing:
             found[key] = value
         return found
 
-    def _referred(self, reference: str) -> Any:
+    def _resolve_reference(self, reference: str) -> Any:
         if reference == "#":
             return {"$ref": reference}
         target = self._target(reference)
@@ -402,7 +402,7 @@ class _Closing:
             for part in parts_of(self._root):
                 if f"#{part.get('$anchor')}" == reference:
                     return part
-        raise ValueError(f"$ref {json.dumps(reference)[:_MAX_SHOWN]} is not defined in it")
+        raise ValueError(f"$ref {json.dumps(reference)[:_MAX_SHOWN]} is not defined in the schema")
 
     def _defined(
         self, key: object, name: str, schema: Schema, *, is_merged: bool = False

@@ -238,7 +238,8 @@ def compiling(monkeypatch):
 
 REFUSED = {
     "type": ({"type": "any"}, '.properties.a.type must be one of .*, not "any"'),
-    "reference": ({"$ref": "#/$defs/x"}, '.properties.a.$ref "#/$defs/x" points to nothing'),
+    "reference": ({"$ref": "#/$defs/x"},
+                  '.properties.a.$ref "#/$defs/x" is not defined in the schema'),
     "required": ({"type": "object", "required": None},
                  ".properties.a.required must be a list of strings, not null"),
     "bound": ({"type": "integer", "minimum": "1"},

@@ -641,7 +641,7 @@ class ChatCompletions:
         added = await context.read_documents(request, find, asked.size)
         given = await prepare(ChatReader(replace(asked, size=asked.size + added)))
         form = _form(given, self._new_call_id)
-        envelope, generation = context.begin(request, given, "chatcmpl-")
+        envelope, generation = context.start_generation(request, given, "chatcmpl-")
         with generation:
             writer = _writer(given, form, envelope, generation)
             return await write_answer(request, given, generation, writer)

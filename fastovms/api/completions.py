@@ -43,7 +43,7 @@ from fastovms.api.logprobs import (
     logprob_arrays,
     prompt_logprobs_body,
 )
-from fastovms.api.prepare import ModelInput, RequestReader, Texts, prepare
+from fastovms.api.prepare import CompletionPrompts, ModelInput, RequestReader, prepare
 from fastovms.api.prompt import Prompt, prompts_cost
 from fastovms.api.request_schemas import CompletionRequest, StreamOptions
 from fastovms.api.scoring import best_samples, score_prompts
@@ -367,13 +367,13 @@ class CompletionReader(RequestReader[CompletionRequest]):
             )
         return token_budget(self.asked, requested, self.asked.dialect.default_max_tokens)
 
-    def read(self, budget: TokenBudget) -> Texts:
+    def read(self, budget: TokenBudget) -> CompletionPrompts:
         body, model = self.asked.body, self.asked.model
         if model.images is not None and not self.asked.dialect.completes_vision_models:
             raise RequestError(
                 "a model that takes images does not support completions: use chat completions"
             )
-        return Texts(body.prompt, body.suffix or "", is_echoed=body.echo is True)
+        return CompletionPrompts(body.prompt, body.suffix or "", is_echoed=body.echo is True)
 
 
 def names_of(body: CompletionRequest) -> FieldNames:
@@ -417,7 +417,7 @@ class Completions:
             asked = replace(asked, size=asked.size + prompts_cost(len(body.prompt)))
         given = await prepare(CompletionReader(asked))
         kind = GenerationKind.TEXT_COMPLETION
-        envelope, generation = context.begin(request, given, "cmpl-", kind)
+        envelope, generation = context.start_generation(request, given, "cmpl-", kind)
         with generation:
             prompt_logprobs: ScoredPrompts | None = None
             if given.report.num_scored is not None and (is_streamed(body) or not _generates(given)):

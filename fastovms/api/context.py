@@ -122,7 +122,7 @@ class ApiContext:
             dialect=dialect,
         )
 
-    def begin(
+    def start_generation(
         self,
         request: Request,
         given: ModelInput[Any],

@@ -66,7 +66,7 @@ from fastovms.text.scanning import OutputParser, PlainParser
 from fastovms.text.stop import completes_stop
 
 
-class Texts(NamedTuple):
+class CompletionPrompts(NamedTuple):
     """Texts as an endpoint has read them from a request, which the model continues.
 
     Attributes:
@@ -99,7 +99,7 @@ class RequestReader(ABC, Generic[Body]):
         """Returns how many tokens may be generated."""
 
     @abstractmethod
-    def read(self, budget: TokenBudget) -> Chat | Texts:
+    def read(self, budget: TokenBudget) -> Chat | CompletionPrompts:
         """Returns the input of the model, in time proportional to `asked.size`."""
 
 
@@ -165,7 +165,7 @@ async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
 
     def read() -> _Read:
         given = reader.read(budget)
-        if isinstance(given, Texts):
+        if isinstance(given, CompletionPrompts):
             return _read_texts(asked, given, chosen, cut)
         check_num_choices(chosen, asked.config)
         prompt, images = chat_prompt(asked, given, cut)
@@ -275,7 +275,7 @@ class _Read(NamedTuple):
 
     Attributes:
         chat: without the messages before the last one; None = the prompts are texts.
-        is_echoed: see `Texts`.
+        is_echoed: see `CompletionPrompts`.
     """
 
     chat: Chat | None
@@ -286,7 +286,7 @@ class _Read(NamedTuple):
 
 def _read_texts(
     asked: ClientRequest[GenerationFields],
-    given: Texts,
+    given: CompletionPrompts,
     chosen: Candidates,
     cut: Truncation | None,
 ) -> _Read:

@@ -84,7 +84,7 @@ def _add_to_config(arguments: argparse.Namespace, settings: Settings) -> None:
     root = settings.section(RepositoryConfig).path
     if arguments.model_path is None and root is None:
         raise ConfigurationError("--add-to-config needs --model-path or --model-repository-path")
-    config = _edited_list(arguments, "--add-to-config", arguments.add_to_config)
+    config = _list_to_edit(arguments, "--add-to-config", arguments.add_to_config)
     logging.basicConfig(level="WARNING", format="%(message)s")
     _warn_of_left_out(
         arguments, "a list has names and places: --configure writes options into a model's graph"
@@ -105,10 +105,10 @@ def _warn_of_left_out(arguments: argparse.Namespace, reason: str, *used: ConfigF
 def _remove_from_config(arguments: argparse.Namespace) -> None:
     flag = "--remove-from-config"
     name = _only_name(arguments, flag)
-    remove_model(_edited_list(arguments, flag, arguments.remove_from_config), name)
+    remove_model(_list_to_edit(arguments, flag, arguments.remove_from_config), name)
 
 
-def _edited_list(arguments: argparse.Namespace, flag: str, given: Path | bool) -> Path:
+def _list_to_edit(arguments: argparse.Namespace, flag: str, given: Path | bool) -> Path:
     """Returns the model list to edit, named by the flag or by --config-path. `given` is the flag's
     path, or True if it has none."""
     beside: Path | None = arguments.config_path

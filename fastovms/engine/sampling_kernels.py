@@ -306,7 +306,7 @@ def likeliest_of_rows(
 
 
 @inlined
-def _mixed(state):
+def _splitmix64(state):
     """Returns the output of SplitMix64 for a state (Steele, Lea and Flood, 2014)."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -316,7 +316,7 @@ def _mixed(state):
 @inlined
 def _uniform(state):
     """Returns a number in (0, 1)."""
-    return ((_mixed(state) >> np.uint64(11)) + 0.5) * 2.0**-53
+    return ((_splitmix64(state) >> np.uint64(11)) + 0.5) * 2.0**-53
 
 
 @row_kernel(
@@ -405,7 +405,7 @@ def draw_rows(
         temperature, top_k, top_p, min_p = settings[i]
         # The random number depends only on the seed and the position, not on the batch or earlier
         # draws. So a token is the same after a preemption, with drafts and in any batch.
-        state = _mixed(seeds[i] + np.uint64(positions[i]) * _GOLDEN)
+        state = _splitmix64(seeds[i] + np.uint64(positions[i]) * _GOLDEN)
         row = rows[indices[i]]
         token_ids[i] = _draw(
             row, shift, temperature, np.int64(top_k), top_p, min_p, state, maxima, sums

@@ -53,7 +53,7 @@ def draw_rows(
 ) -> None:
     """The NumPy version of `sampling_kernels.draw_rows`."""
     for i, index in enumerate(indices):
-        state = _mixed(int(seeds[i]) + int(positions[i]) * _GOLDEN)
+        state = _splitmix64(int(seeds[i]) + int(positions[i]) * _GOLDEN)
         with np.errstate(all="ignore"):  # logits may be infinite
             temperature, top_k, top_p, min_p = settings[i].tolist()
             token_ids[i] = _draw(rows[index], shift, temperature, top_k, top_p, min_p, state)
@@ -123,7 +123,7 @@ def _floats(row: Bits) -> Floats:
     return as_float32(row.view(np.uint16))
 
 
-def _mixed(state: int) -> int:
+def _splitmix64(state: int) -> int:
     """Returns the output of SplitMix64 for a state (Steele, Lea and Flood, 2014)."""
     state &= _MASK
     state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
@@ -133,5 +133,5 @@ def _mixed(state: int) -> int:
 
 def _uniform(state: int) -> float:
     """Returns a number in (0, 1)."""
-    number: float = ((_mixed(state) >> 11) + 0.5) * 2.0**-53
+    number: float = ((_splitmix64(state) >> 11) + 0.5) * 2.0**-53
     return number

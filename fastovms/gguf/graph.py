@@ -463,9 +463,9 @@ class _DecoderBuilder:
     def _attention(self, layer: int, prefix: str, hidden: Node, mask: Node, angles: CosSin) -> Node:
         p = self._p
         projected = self._projections(prefix, hidden)
-        queries = self._heads(projected.queries, p.num_heads)
-        keys = self._heads(projected.keys, p.num_kv_heads)
-        values = self._heads(projected.values, p.num_kv_heads)
+        queries = self._split_heads(projected.queries, p.num_heads)
+        keys = self._split_heads(projected.keys, p.num_kv_heads)
+        values = self._split_heads(projected.values, p.num_kv_heads)
         if self._architecture.norms_heads:
             queries = self._norm(queries, f"{prefix}.attn_q_norm", p.head_size)
             keys = self._norm(keys, f"{prefix}.attn_k_norm", p.head_size)
@@ -555,7 +555,7 @@ class _DecoderBuilder:
         normed = opset13.multiply(hidden, opset13.divide(_number(1), root))
         return opset13.multiply(normed, constant(gains))
 
-    def _heads(self, projected: Node, num_heads: int) -> Node:
+    def _split_heads(self, projected: Node, num_heads: int) -> Node:
         shape = np.array([0, 0, num_heads, self._p.head_size])
         return opset13.reshape(projected, constant(shape), True)
 

@@ -42,7 +42,7 @@ from fastovms.api.typed_body import hold_model, read_named
 from fastovms.errors import FieldFault, InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.params import GenerationRequest, SamplingParams, Task
-from fastovms.parts.responses.ids import item_ids
+from fastovms.parts.responses.ids import item_id_factory
 from fastovms.parts.responses.input import ItemRules, read_input, to_messages
 from fastovms.telemetry.metrics import FinishedRequest
 from fastovms.text.output import opens_reasoning
@@ -373,7 +373,7 @@ def _label_ids(label: str, tail: str, encode: Any) -> tuple[int, ...]:
 
 
 @dataclass(slots=True)
-class Reading:
+class LabelLogprobs:
     """The results for one question: the log probability of the tokens that begin each label."""
 
     logprobs: dict[tuple[int, ...], float]
@@ -388,7 +388,7 @@ class DecisionResults:
     """For each question the log probabilities of its labels, and the numbers of tokens and of
     requests to the model that this took."""
 
-    readings: list[Reading]
+    readings: list[LabelLogprobs]
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_reads: int = 0
@@ -400,7 +400,7 @@ async def _read(
     """Reads the labels' probabilities token by token: of all first tokens, and then, where labels
     have several, of those that follow each beginning. Raises RequestError, BackendError if the
     prompts cannot be computed."""
-    found = DecisionResults([Reading({(): 0.0}) for _ in prompts.token_ids])
+    found = DecisionResults([LabelLogprobs({(): 0.0}) for _ in prompts.token_ids])
     # The first question runs alone: the others then find their common prefix in the prefix cache.
     waiting: list[tuple[int, tuple[int, ...]]] = [(0, ())]
     later: list[tuple[int, tuple[int, ...]]] = [(i, ()) for i in range(1, len(prompts.token_ids))]
@@ -536,7 +536,7 @@ class Decisions:
         def read() -> tuple[ChatMessages, list[Question]]:
             if not body.input:
                 raise InvalidField("input is required and must not be empty", param="input")
-            rules = ItemRules(dialect, item_ids(context.new_id, dialect))
+            rules = ItemRules(dialect, item_id_factory(context.new_id, dialect))
             return _chat_of(body.input, rules), _read_questions(body.questions)
 
         chat, questions = await offload.run(read, len(request.body))

@@ -18,7 +18,7 @@ import orjson
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.parts.postgres.server_address import extra_needed, read_address
 from fastovms.state.database import SqlDatabase, StateBounds
-from fastovms.state.schema import VERSION, other_version
+from fastovms.state.schema import VERSION, unsupported_version_text
 from fastovms.state.sqlite.database import UnusableFile
 from fastovms.state.sqlite.location import STATE_FILE, open_directory
 from fastovms.state.store import ResponseProgress
@@ -197,7 +197,9 @@ class PortableFile:
         if not isinstance(header, dict) or header.get("format") != _FORMAT:
             raise ConfigurationError(f"{file.name} is not an exported state")
         if (version := header.get("version")) != VERSION:
-            raise ConfigurationError(f"{file.name} has the format {other_version(version)}")
+            raise ConfigurationError(
+                f"{file.name} has the format {unsupported_version_text(version)}"
+            )
         num_rows = header.get("num_rows")
         if not isinstance(num_rows, int):
             raise ConfigurationError(f"{file.name} is corrupt")

@@ -13,7 +13,7 @@ _CONVERTER: Final = "0.2"
 """The fastovms that converts every older version to this one."""
 
 
-def other_version(version: object) -> str:
+def unsupported_version_text(version: object) -> str:
     """Returns a version that this server does not read, with what to do about it."""
     if isinstance(version, int) and version > VERSION:
         advice = "it is from a later fastovms"

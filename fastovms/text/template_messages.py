@@ -214,7 +214,9 @@ class _Turns:
             self._push(turn, place)
         else:
             self.warn(place, f"is shown as a user turn: the chat template has no {role} turn")
-            self._push_user(_MARKED.format(role=role, text=_string(turn["content"])), place)
+            self._push_user(
+                _MARKED.format(role=role, text=_text_of_content(turn["content"])), place
+            )
 
     def finish(self, tools: Sequence[Message]) -> Adapted:
         form = self._form
@@ -234,7 +236,7 @@ class _Turns:
         form, role = self._form, turn["role"]
         way = form.later if self._is_begun else form.leading
         if way == USER:
-            text = _string(turn["content"])
+            text = _text_of_content(turn["content"])
             if self._is_begun:
                 text = _MARKED.format(role=role, text=text)
             self.warn(place, f"is shown as a user turn: the chat template has no {role} turn there")
@@ -262,7 +264,9 @@ class _Turns:
         if are_text:
             self.warn(place, "is shown with its calls as text: the chat template cannot show them")
             written = [self._written(call["function"]) for call in calls]
-            turn["content"] = content = "\n".join(filter(None, [_string(content), *written]))
+            turn["content"] = content = "\n".join(
+                filter(None, [_text_of_content(content), *written])
+            )
         elif calls and content and form.call_text in (BEFORE, BEFORE_USER):
             turn.pop(form.reasoning, None)
             self._push(turn, place)
@@ -322,7 +326,7 @@ class _Turns:
             reason = "it belongs to no call of the turn before" if is_stray else _CANNOT_SHOW
             self.warn(place, f"is shown as a user turn: {reason}")
             name = name or self._names.get(str(call_id)) or turn.get("name") or _UNKNOWN
-            text = _RESULT_TEXT.format(name=name, text=_string(turn["content"]))
+            text = _RESULT_TEXT.format(name=name, text=_text_of_content(turn["content"]))
             pending, are_text = self._pending, self._are_calls_text
             self._push_user(text, place)
             self._pending, self._are_calls_text, self._may_join = pending, are_text, True
@@ -398,7 +402,7 @@ def _text(part: object) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _string(content: object) -> str:
+def _text_of_content(content: object) -> str:
     """Returns the text of a content, without parts that are not text."""
     if isinstance(content, list):
         return "\n".join(filter(None, map(_text, content)))

@@ -63,7 +63,7 @@ def compute_plain(
     for start in starts:
         positions = np.arange(start, start + num_tokens)
         inputs = {
-            port: _repeated(positions, port)
+            port: _positions_in_shape(positions, port)
             if port.get_any_name() == "position_ids"
             else values[port.get_any_name()]
             for port in request.model_inputs
@@ -81,7 +81,7 @@ def log_softmax(logits: Floats) -> Floats:
     return shifted
 
 
-def _repeated(positions: NDArray[np.int64], port: Any) -> NDArray[np.int64]:
+def _positions_in_shape(positions: NDArray[np.int64], port: Any) -> NDArray[np.int64]:
     """Returns positions in the shape of an input with batch size one. They are repeated for time,
     height and width if the model has these."""
     *others, _ = port.get_partial_shape()

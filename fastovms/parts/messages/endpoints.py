@@ -565,7 +565,7 @@ class Messages:
         reader = MessagesReader(_common_fields(asked, fields), fields)
         given = await prepare(reader)
         form = _form(given, reader, self._new_call_id)
-        envelope, generation = context.begin(request, given, "msg_")
+        envelope, generation = context.start_generation(request, given, "msg_")
         with generation:
             if asked.body.max_tokens == 0:
                 return await self._fill(request, given, form, envelope, generation)

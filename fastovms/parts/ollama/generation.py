@@ -337,7 +337,7 @@ class OllamaGeneration:
                 GenerationKind.TEXT_COMPLETION,
                 not body.raw and not model.images,
             )
-        _, generation = context.begin(request, given, "", kind)
+        _, generation = context.start_generation(request, given, "", kind)
         token_ids = [*given.requests[0].prompt_token_ids] if returns_context else []
         form = OllamaAnswer(
             reader.model_name,

@@ -18,7 +18,7 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
 from fastovms.api.fields import TokenBudget, TokenReport, token_budget, token_report
 from fastovms.api.image_parts import ImageSource, RequestImages, UnreadableParts, images_of_request
-from fastovms.api.prepare import RequestReader, Texts
+from fastovms.api.prepare import CompletionPrompts, RequestReader
 from fastovms.api.prompt import Chat, TemplateFields, check_token_range, template_options
 from fastovms.api.request_schemas import GenerationFields, ModelField
 from fastovms.api.served import ServedModel
@@ -326,7 +326,7 @@ class OllamaReader(RequestReader[AskedFields]):
     def budget(self) -> TokenBudget:
         return token_budget(self.asked, self.num_predict, may_reach_limit=True)
 
-    def read(self, budget: TokenBudget) -> Chat | Texts:
+    def read(self, budget: TokenBudget) -> Chat | CompletionPrompts:
         body, model, name = self.body, self.asked.model, show(self.model_name)
         drops = body.truncate is not False
         images = images_of_request(model.images, may_drop=drops)
@@ -355,7 +355,7 @@ class OllamaReader(RequestReader[AskedFields]):
                 raise InvalidField(f"suffix: {name} does not support insert", param="suffix")
             check_token_range(context, "context", model.info)
             if is_bare:
-                return Texts(body.prompt or "", body.suffix or "", context)
+                return CompletionPrompts(body.prompt or "", body.suffix or "", context)
             fields = self._thinking()
             found = _prompt_messages(body, images)
         options = fields._replace(continue_final_message=_is_begun(found.messages[-1]))

@@ -350,7 +350,7 @@ class PostgresDatabase(SqlDatabase[SharedTables]):
         return bool(has_turn)
 
     def _count(self, tables: SharedTables) -> Totals:
-        self._link.totals = totals = tables.sum_slots()
+        self._link.totals = totals = tables.server_totals()
         return totals
 
     def _shares_of(self, tables: SharedTables) -> Shares:

@@ -11,7 +11,7 @@ from psycopg.abc import PQGen
 from psycopg.errors import OperationalError
 
 from fastovms.state.database import DatabaseUnavailable
-from fastovms.state.schema import VERSION, other_version, statements
+from fastovms.state.schema import VERSION, statements, unsupported_version_text
 from fastovms.state.tables import (
     Clock,
     RowLocks,
@@ -232,7 +232,7 @@ def _has_tables(session: PostgresSession) -> bool:
         return False
     [version] = session.execute("SELECT max(version) FROM state_version").fetchone()
     if version != VERSION:
-        raise UnsupportedVersion(f"the database has the format {other_version(version)}")
+        raise UnsupportedVersion(f"the database has the format {unsupported_version_text(version)}")
     return True
 
 
@@ -289,7 +289,7 @@ class SharedTables(Tables):
             total_of(self.growth),
         )
 
-    def sum_slots(self) -> Totals:
+    def server_totals(self) -> Totals:
         """Returns the totals of all servers together."""
         row = self._execute(
             "SELECT CAST(sum(num_objects) AS bigint), CAST(sum(num_bytes) AS bigint) FROM totals"

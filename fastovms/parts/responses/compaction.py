@@ -22,7 +22,7 @@ from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.parts.responses.background import ResponsesState
 from fastovms.parts.responses.history import History, item_cost, read_history
-from fastovms.parts.responses.ids import id_prefix, item_ids
+from fastovms.parts.responses.ids import id_prefix, item_id_factory
 from fastovms.parts.responses.input import CONFIGURATION, TEXT_PARTS, Item, NewId, as_functions
 from fastovms.parts.responses.output import usage_body
 from fastovms.parts.responses.prepare import (
@@ -87,10 +87,10 @@ class Compaction:
         history = await read_history(context, request, body, info, fields, dialect, self._store)
         if not history.items:
             raise InvalidField("input has nothing that could be compacted", param="input")
-        new_item_id = item_ids(context.new_id, dialect)
+        new_item_id = item_id_factory(context.new_id, dialect)
         size = info.max_model_len
         job, kept = await _summary_job(preparation, fields, history, new_item_id, size)
-        envelope, generation = context.begin(request, job, id_prefix(body, dialect))
+        envelope, generation = context.start_generation(request, job, id_prefix(body, dialect))
         compaction = {
             "id": new_item_id("cmp"),
             "type": "compaction",
@@ -127,7 +127,7 @@ async def compacted(
     older, newer = history.items[:end], history.items[end:]
     if all(item["type"] == "compaction" or _is_given(item) for item in older):
         return None
-    new_item_id = item_ids(context.new_id, preparation.dialect)
+    new_item_id = item_id_factory(context.new_id, preparation.dialect)
     past = History(older, older, history.size)
     size = max(threshold, _MIN_SIZE)
     asked = replace(preparation, id=context.new_id())

@@ -19,7 +19,7 @@ from fastovms.http.messages import Request, Response
 from fastovms.parts.responses.background import ResponsesState, stream_kept
 from fastovms.parts.responses.events import EventLog, replay
 from fastovms.parts.responses.history import item_cost
-from fastovms.parts.responses.ids import item_ids, with_affinity
+from fastovms.parts.responses.ids import item_id_factory, with_affinity
 from fastovms.parts.responses.input import ItemRules, distinct, read_items
 from fastovms.parts.responses.request import ConversationRequest, ConversationUpdate, ItemsRequest
 from fastovms.parts.responses.resumption import cancel_anywhere
@@ -170,7 +170,7 @@ class DeletedConversation(AnswerSchema, kw_only=True):
     deleted: Literal[True] = True
 
 
-class Conversations:
+class ConversationHandlers:
     """The handlers of conversations. Each raises NotFound for a conversation or an item that is not
     stored."""
 
@@ -277,7 +277,7 @@ class Conversations:
             raise InvalidField(
                 f"items must have at most {_MAX_ITEMS} entries, not {len(given)}", param="items"
             )
-        rules = ItemRules(dialect, item_ids(self._context.new_id, dialect))
+        rules = ItemRules(dialect, item_id_factory(self._context.new_id, dialect))
 
         def read() -> Sequence[StoredItem]:
             items = read_items(given, "items", rules)

@@ -17,7 +17,7 @@ from fastovms.api.prompt import context_exceeded
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request
 from fastovms.params import ModelInfo
-from fastovms.parts.responses.ids import item_ids
+from fastovms.parts.responses.ids import item_id_factory
 from fastovms.parts.responses.input import (
     Item,
     ItemRules,
@@ -81,7 +81,7 @@ async def read_history(
     is unknown; StateFailed if the stored items cannot be read. `store` = None: responses are not
     stored."""
     num_bytes, tenant = len(request.body), request.caller.tenant
-    rules = ItemRules(dialect, item_ids(context.new_id, dialect))
+    rules = ItemRules(dialect, item_id_factory(context.new_id, dialect))
     turn: Turn | None = request.turn
     unstored = None if turn is None else turn.unstored.find(fields.previous_id)
     has_past = fields.previous_id is not None or fields.conversation_id is not None
@@ -92,7 +92,7 @@ async def read_history(
     resolved = await _resolved(read, tenant, store)
     past: Sequence[StoredItem] = ()
     if unstored is not None:
-        past = _known_part(_newest(unstored, _max_bytes(model)), fields, model)
+        past = _earlier_items(_newest(unstored, _max_bytes(model)), fields, model)
     elif has_past:
         past = await _past(fields, tenant, _store(store, fields), model)
     size = sum(len(item.body) for item in past) + num_bytes
@@ -111,7 +111,7 @@ async def read_history(
     return replace(history, items=items, size=size + added) if added else history
 
 
-async def history_again(
+async def reload_history(
     fields: ResponseFields,
     model: ModelInfo,
     given: Sequence[StoredItem],
@@ -172,7 +172,7 @@ async def _past(
         )
         _check_chain(found, fields.previous_id)
         assert found is not None
-    return _known_part(found, fields, model)
+    return _earlier_items(found, fields, model)
 
 
 def _max_bytes(model: ModelInfo) -> int:
@@ -191,7 +191,7 @@ def _newest(items: Sequence[StoredItem], max_bytes: int) -> EarlierItems:
     return EarlierItems(items)
 
 
-def _known_part(
+def _earlier_items(
     found: EarlierItems, fields: ResponseFields, model: ModelInfo
 ) -> Sequence[StoredItem]:
     """Returns the earlier items. Raises InvalidField if some are missing that must not be."""

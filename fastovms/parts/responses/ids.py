@@ -59,7 +59,7 @@ def numbered_ids(key: str) -> Callable[[], str]:
     return new_id
 
 
-def item_ids(new_id: Callable[[], str], dialect: Dialect) -> NewId:
+def item_id_factory(new_id: Callable[[], str], dialect: Dialect) -> NewId:
     """Returns a function that makes ids of items in the dialect's format."""
     separator = dialect.responses.id_separator
     return lambda prefix: f"{prefix}{separator}{new_id()}"

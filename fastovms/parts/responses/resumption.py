@@ -41,7 +41,7 @@ from fastovms.parts.responses.background import (
     ResponsesState,
 )
 from fastovms.parts.responses.events import EventLog, unpack_outputs
-from fastovms.parts.responses.history import History, history_again, item_cost
+from fastovms.parts.responses.history import History, item_cost, reload_history
 from fastovms.parts.responses.kept_request import ANY_FILES, model_key, prompt_resumption, read_job
 from fastovms.parts.responses.output import ResponseStatus, failed, interrupted_events
 from fastovms.parts.responses.prepare import names_of, prepare_response, ranked
@@ -147,7 +147,7 @@ class RunRestorer:
             history = History((), (), len(cut.job))
             prompt = Prompt(job.prompt_token_ids, job.prompt_text)
         else:
-            history = await history_again(
+            history = await reload_history(
                 fields, model.info, cut.input, job.items, key.tenant, self._store
             )
             prompt = None

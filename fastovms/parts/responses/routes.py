@@ -11,9 +11,9 @@ from fastovms.api.endpoint import PAGE_QUERY, ApiHandler, Operation, Route, endp
 from fastovms.parts.responses.background import ResponsesState
 from fastovms.parts.responses.compaction import Compaction
 from fastovms.parts.responses.conversations import (
+    ConversationHandlers,
     ConversationList,
     ConversationObject,
-    Conversations,
     DeletedConversation,
     DeletedResponse,
     StoredResponses,
@@ -32,7 +32,7 @@ def endpoints(context: ApiContext, state: ResponsesState | None) -> Iterator[Rou
     """Yields the routes of responses and conversations. `state` = None: nothing is stored."""
     responses = Responses(context, state)
     stored = StoredResponses(state)
-    conversations = Conversations(context, state)
+    conversations = ConversationHandlers(context, state)
 
     def routes(
         name: str, handler: ApiHandler, summary: str, answer: Any, **more: Any

@@ -23,7 +23,7 @@ from fastovms.errors import InvalidField, StateFailed, TooLarge
 from fastovms.http.messages import Caller, Request, Stream
 from fastovms.parts.responses.forms import output_form, response_form
 from fastovms.parts.responses.history import History, item_cost
-from fastovms.parts.responses.ids import item_ids, numbered_ids
+from fastovms.parts.responses.ids import item_id_factory, numbered_ids
 from fastovms.parts.responses.input import Item
 from fastovms.parts.responses.output import OutputForm, ResponseRun
 from fastovms.parts.responses.prepare import ResponsesJob
@@ -104,7 +104,7 @@ def new_run(
     the model is not loaded yet, and `ResponseRun.adopt` completes the run."""
     fields, dialect, params = plan.fields, plan.envelope.dialect, None
     new_id = numbered_ids(plan.id_key) if plan.id_key else context.new_id
-    new_item_id = item_ids(new_id, dialect)
+    new_item_id = item_id_factory(new_id, dialect)
     form = OutputForm(new_id=new_item_id, new_call_id=new_id)
     if job is not None:
         params = job.requests[0].params

@@ -11,7 +11,7 @@ from typing import Any, Final
 from fastovms.errors import StateFailed, description_of
 from fastovms.state.database import Operation, OperationOutcome, SqlDatabase, StateBounds
 from fastovms.state.operations import Operations
-from fastovms.state.schema import VERSION, other_version, statements
+from fastovms.state.schema import VERSION, statements, unsupported_version_text
 from fastovms.state.tables import (
     Clock,
     Shares,
@@ -122,7 +122,9 @@ def _make_tables(connection: sqlite3.Connection) -> None:
         script = ";".join(("BEGIN", *statements(_DIALECT)))
         connection.executescript(f"{script}; PRAGMA user_version = {VERSION}; COMMIT;")
     elif version != VERSION:
-        raise sqlite3.NotSupportedError(f"the database has the format {other_version(version)}")
+        raise sqlite3.NotSupportedError(
+            f"the database has the format {unsupported_version_text(version)}"
+        )
 
 
 IN_MEMORY: Final = ":memory:"

@@ -103,7 +103,7 @@ def test_totals_are_the_sum_of_all_sessions(postgres):
         tables.write_growth()
         tables.growth = {"t": Totals(-1, 0), "u": Totals(0, -40)}
         tables.write_growth()
-    assert tables.sum_slots() == (3, 180)
+    assert tables.server_totals() == (3, 180)
     assert tables.sum_shares() == {"t": (3, 180)}
     used = sessions[0].execute("SELECT count(*) FROM totals WHERE num_bytes <> 0").fetchone()
     assert used == (3,)

@@ -324,10 +324,10 @@ def json_rules(schema: object, *, has_blanks: bool = False) -> str:
         UnsupportedSchema: the schema has an unsupported keyword; the message describes it.
         ValueError: the schema is malformed.
     """
-    return _Writer(normal_schema(schema), has_blanks=has_blanks).source()
+    return _SchemaRuleBuilder(normal_schema(schema), has_blanks=has_blanks).source()
 
 
-class _Writer:
+class _SchemaRuleBuilder:
     """Builds the rules of one schema."""
 
     def __init__(self, root: object, *, has_blanks: bool) -> None:
@@ -373,7 +373,7 @@ class _Writer:
         if not isinstance(schema, Mapping):
             return self._any()
         if isinstance(schema.get("$ref"), str):
-            return self._referred(schema["$ref"])
+            return self._resolve_reference(schema["$ref"])
         for key in ("anyOf", "oneOf"):
             if isinstance(schema.get(key), list):
                 return self._either(schema[key])
@@ -430,7 +430,7 @@ class _Writer:
             self._rule("value", " | ".join(kinds))
         return "value"
 
-    def _referred(self, reference: str) -> str:
+    def _resolve_reference(self, reference: str) -> str:
         if reference == "#":
             return "root"
         if reference not in self._definitions:

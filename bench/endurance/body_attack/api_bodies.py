@@ -17,6 +17,7 @@ from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, Tokeni
 from fastovms.parts.adapters.endpoints import LoadAdapterRequest, UnloadAdapterRequest
 from fastovms.parts.decisions import DecisionsRequest
 from fastovms.parts.embeddings.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
+from fastovms.parts.images.request import ImageFields
 from fastovms.parts.messages.request import CountTokensRequest, MessagesRequest
 from fastovms.parts.ollama.models import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from fastovms.parts.ollama.request import OllamaChatRequest, OllamaGenerateRequest
@@ -26,6 +27,7 @@ from fastovms.parts.responses.request import (
     ItemsRequest,
     ResponsesRequest,
 )
+from fastovms.parts.speech_out.endpoints import SpeechFields
 
 _UNCHANGED: Final = 0.04
 _CHANGED_TEXT: Final = 0.15
@@ -69,9 +71,12 @@ ENDPOINTS: Final = (
     _endpoint("/embeddings", EmbeddingRequest, "model", "input"),
     _endpoint("/rerank", RerankRequest, "model", "query", "documents"),
     _endpoint("/score", ScoreRequest, "model"),
+    _endpoint("/audio/speech", SpeechFields, "model", "input"),
+    _endpoint("/images/generations", ImageFields, "model", "prompt"),
     # These take forms only, and refuse the rest by the headers.
     _endpoint("/audio/transcriptions", ConversationUpdate),
     _endpoint("/audio/translations", ConversationUpdate),
+    _endpoint("/images/edits", ConversationUpdate),
     # Of a model that there is not, lest the attack ends itself.
     _endpoint("/models/other/load", ConversationUpdate),
     _endpoint("/models/other/unload", ConversationUpdate),

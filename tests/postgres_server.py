@@ -11,6 +11,7 @@ import stat
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,8 +75,10 @@ class PostgresServer:
 
     def kill(self) -> None:
         """Kills all of its processes."""
-        self._signal(signal.SIGKILL)
         assert self._process is not None
+        for process in (self._process.pid, *self._children()):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         self._process.wait()
 
     def stop(self) -> None:
@@ -85,26 +88,30 @@ class PostgresServer:
         self._process.wait()
 
     def pause(self) -> None:
-        self._signal(signal.SIGSTOP)
+        """Returns once all its processes have stopped. The first one starts the others: it is
+        stopped before they are looked for."""
+        assert self._process is not None
+        first = self._process.pid
+        _stop(first)
+        for child in self._children():
+            _stop(child)
 
     def resume(self) -> None:
-        self._signal(signal.SIGCONT)
+        assert self._process is not None
+        for process in (*self._children(), self._process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
 
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self.kill()
         shutil.rmtree(self._root)
 
-    def _signal(self, number: int) -> None:
+    def _children(self) -> list[int]:
         # Each of its processes has a session of its own.
         assert self._process is not None
         pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for process in (pid, *map(int, children)):
-            try:
-                os.kill(process, number)
-            except ProcessLookupError:
-                continue
+        return [int(it) for it in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def _run(self, program: str, *arguments: object) -> None:
         subprocess.run(
@@ -152,3 +159,11 @@ def free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
+
+
+def _stop(pid: int) -> None:
+    """Stops a process, and waits until it has stopped or ended."""
+    with suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(pid, signal.SIGSTOP)
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "TZX":
+            time.sleep(0.001)

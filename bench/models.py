@@ -101,10 +101,13 @@ def _parts_of_characters(directory: Path, num_tokens: int) -> list[int]:
 
 
 def _config(shape: Shape, eos: int | list[int], bos: int | None) -> dict[str, object]:
+    members = asdict(shape)
+    if not shape.num_experts:
+        members = {name: value for name, value in members.items() if "num_experts" not in name}
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        **asdict(shape),
+        **members,
         "hidden_act": "silu",
         "bos_token_id": bos,
         "eos_token_id": eos,

@@ -14,7 +14,8 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
-from bench.random_models.nodes import index, parameter, real
+from bench.random_models.mixtures import mixture
+from bench.random_models.nodes import dimension, index, parameter, real
 from bench.random_models.shapes import Shape
 from bench.random_models.weights import Node, QuantizedMatrix, WeightFormat
 
@@ -28,6 +29,9 @@ LOGIT_STD = 4.0
 SCORE_STD = 2.0
 """Of the attention scores: each position attends to a few others, not to the mean of all, so that
 the text depends on its context and greedy decoding does not fall into a cycle."""
+
+ROUTER_STD = 2.0
+"""Of the experts' scores: the chosen ones are clearly better than the others."""
 
 TIED_EMBEDDING_STD = 0.25
 """Less than what the layers add: a tied head finds that likely which was put in, and what made
@@ -66,7 +70,8 @@ class LlamaGraph:
             normed = self._norm(hidden, f"{name}.input_layernorm")
             hidden = ops.add(hidden, self._attention(normed, layer, f"{name}.self_attn"))
             normed = self._norm(hidden, f"{name}.post_attention_layernorm")
-            hidden = ops.add(hidden, self._mlp(normed, f"{name}.mlp"))
+            mlp = self._mixture if self._shape.num_experts else self._mlp
+            hidden = ops.add(hidden, mlp(normed, f"{name}.mlp"))
         logits = self._head(self._norm(hidden, "model.norm"))
         logits.output(0).set_names({"logits"})
         inputs = [self._input_ids, self._attention_mask, self._position_ids, self._beam_idx]
@@ -141,6 +146,21 @@ class LlamaGraph:
         up = self._linear(hidden, inner, size, size**-0.5, f"{name}.up_proj")
         return self._residual(ops.multiply(ops.swish(gate), up), inner, 1.7, f"{name}.down_proj")
 
+    def _mixture(self, hidden: Node, name: str) -> Node:
+        shape = self._shape
+        inner, size, num_experts = shape.intermediate_size, shape.hidden_size, shape.num_experts
+        gate, up = (self._matrix(num_experts * inner, size, size**-0.5) for _ in range(2))
+        std = 1.7 / (inner * shape.num_hidden_layers) ** 0.5
+        down = self._matrix(num_experts * size, inner, std)
+        down.clear_rows(slice(BIAS_CHANNEL, None, size))
+        experts = [
+            self._format.node(matrix, f"{name}.experts.{kind}_proj.weight", num_experts)
+            for kind, matrix in (("gate", gate), ("up", up), ("down", down))
+        ]
+        scores = self._matrix(num_experts, size, ROUTER_STD * size**-0.5)
+        router = self._format.node(scores, f"{name}.gate.weight")
+        return mixture(hidden, router, experts, shape.num_experts_per_tok)
+
     def _attention(self, hidden: Node, layer: int, name: str) -> Node:
         shape = self._shape
         num_heads, num_kv_heads = shape.num_attention_heads, shape.num_key_value_heads
@@ -178,7 +198,7 @@ class LlamaGraph:
     def _cached(self, new: Node, layer: int, kind: str) -> Node:
         """Appends to the variable of this layer and kind: [B, num_kv_heads, K, head_dim]."""
         num_kv_heads, head_dim = self._shape.num_key_value_heads, self._shape.head_dim
-        batch_size = _dimension(self._sized, [0])
+        batch_size = dimension(self._sized, [0])
         empty = ops.broadcast(
             real(0.0), ops.concat([batch_size, index([num_kv_heads, 0, head_dim])], 0)
         )
@@ -208,7 +228,7 @@ class LlamaGraph:
 
     def _causal_mask(self, past: Node) -> Node:
         """What each new token may not see gets f16's lowest value: f32 [B, 1, Q, K]."""
-        past_len, num_new = _dimension(past, 2), _dimension(self._sized, 1)
+        past_len, num_new = dimension(past, 2), dimension(self._sized, 1)
         total = ops.add(past_len, num_new)
         key_index = ops.unsqueeze(ops.range(index(0), total, index(1), "i64"), index([0, 1, 2]))
         new_index = ops.unsqueeze(ops.range(past_len, total, index(1), "i64"), index([0, 1, 3]))
@@ -258,7 +278,3 @@ class LlamaGraph:
 def _transposed_heads(heads: Node) -> Node:
     """[B, Q, num_heads, head_dim] to [B, num_heads, Q, head_dim], and back."""
     return ops.transpose(heads, index([0, 2, 1, 3]))
-
-
-def _dimension(node: Node, axis: int | list[int]) -> Node:
-    return ops.gather(ops.shape_of(node), index(axis), index(0))

@@ -22,3 +22,8 @@ def index(value: int | list[int]) -> Node:
 def real(value: float) -> Node:
     """Returns a constant of f32."""
     return ops.constant(np.array(value, np.float32))
+
+
+def dimension(node: Node, axis: int | list[int]) -> Node:
+    """Returns a number, or several, of a node's shape."""
+    return ops.gather(ops.shape_of(node), index(axis), index(0))

@@ -14,6 +14,9 @@ class Shape:
         attention_bias: the projections to queries, keys and values have one (Qwen2).
         qk_norm: queries and keys are normalised before they are rotated (Qwen3).
         sliding_window: how many tokens each may see, itself among them; None = all (Mistral).
+        num_experts: of each layer's mixture, with inner sizes of `intermediate_size` (Qwen3-MoE);
+            0 = a layer has one MLP.
+        num_experts_per_tok: how many of them each token takes.
         weight_format: of the matrices, one of `bench.random_models.weights.WEIGHT_FORMATS`: fp32,
             fp16, int8, or int4 with more after it (the embedding and the head are int8 then).
     """
@@ -32,6 +35,8 @@ class Shape:
     attention_bias: bool = False
     qk_norm: bool = False
     sliding_window: int | None = None
+    num_experts: int = 0
+    num_experts_per_tok: int = 2
     weight_format: str = "int8"
 
     def __post_init__(self) -> None:
@@ -54,6 +59,7 @@ SHAPES = {
     "tiny-fp32": Shape(
         48, 100, 1, 3, 3, 1537, 1024, tie_word_embeddings=True, weight_format="fp32"
     ),
+    "tiny-moe": replace(_TINY, intermediate_size=96, num_experts=6, qk_norm=True),
     "demo": Shape(192, 512, 4, 6, 2, 1536, max_position_embeddings=2048),  # fastovms/demo_model
     "135m": Shape(576, 1536, 30, 9, 3, 49_152),  # SmolLM2-135M
     "360m": Shape(960, 2560, 32, 15, 5, 49_152),  # SmolLM2-360M

@@ -89,24 +89,29 @@ class QuantizedMatrix:
         dense: NDArray[np.float32] = (shifted * self.scale).reshape(len(self.values), -1)
         return dense
 
-    def node(self, name: str) -> Node:
-        """The f32 weights as the subgraph NNCF writes, which plugins fold into its consumer."""
+    def node(self, name: str, num_matrices: int = 0) -> Node:
+        """The f32 weights as the subgraph NNCF writes, which plugins fold into its consumer. With
+        `num_matrices`, the rows are those of several: [matrices, rows, columns]."""
         is_grouped = self.quantization.group_size is not None
-        weights = _convert(self._constant(self.values, name, is_grouped))
+        first = [num_matrices, -1] if num_matrices else [-1]
+
+        def shaped(values: NDArray[Any]) -> NDArray[Any]:
+            parts = values if is_grouped else values[:, 0]
+            return parts.reshape(*first, *parts.shape[1:])
+
+        weights = _convert(self._constant(shaped(self.values), name))
         if not self.quantization.is_symmetric:
-            zero_point = self._constant(self.zero_point, f"{name}/zero_point", is_grouped)
+            zero_point = self._constant(shaped(self.zero_point), f"{name}/zero_point")
             weights = ops.subtract(weights, _convert(zero_point))
-        scale = self.scale if is_grouped else self.scale[:, 0]
-        scaled = ops.multiply(weights, ops.constant(scale, name=f"{name}/scale"))
+        scale = ops.constant(shaped(self.scale), name=f"{name}/scale")
+        scaled = ops.multiply(weights, scale)
         if is_grouped:
-            shape = np.array([len(self.values), -1], np.int64)
+            shape = np.array([*shaped(self.values).shape[: len(first)], -1], np.int64)
             scaled = ops.reshape(scaled, ops.constant(shape), False)
         return ops.convert(scaled, "f32")
 
-    def _constant(self, values: NDArray[np.uint8], name: str, is_grouped: bool) -> Node:
+    def _constant(self, values: NDArray[np.uint8], name: str) -> Node:
         bits, _, is_symmetric = self.quantization
-        if not is_grouped:
-            values = values[:, 0]
         if bits == 8:
             return ops.constant(values, shared_memory=True, name=name)
         pairs = np.resize(values.reshape(-1), (values.size + 1) // 2 * 2).reshape(-1, 2)
@@ -130,5 +135,10 @@ class WeightFormat:
         self.compress_to_fp16 = name == "fp16"
         """For `ov.save_model`: what makes fp16 constants of the fp32 ones."""
 
-    def node(self, matrix: QuantizedMatrix, name: str) -> Node:
-        return ops.constant(matrix.dense(), name=name) if self._is_dense else matrix.node(name)
+    def node(self, matrix: QuantizedMatrix, name: str, num_matrices: int = 0) -> Node:
+        if not self._is_dense:
+            return matrix.node(name, num_matrices)
+        dense = matrix.dense()
+        if num_matrices:
+            dense = dense.reshape(num_matrices, -1, dense.shape[1])
+        return ops.constant(dense, name=name)

@@ -15,7 +15,7 @@ from fastovms.engine.kernels.matrices import PackedMatrix, Room, pack, packed_si
 from fastovms.engine.kernels.programs import NUM_FIELDS, Field, Opcode
 from fastovms.engine.kernels.segments import Port, Segment, Step, Weights, port_of
 
-_PART_SIZE: Final = 256 * 1024
+PART_SIZE: Final = 256 * 1024
 """Bytes of weights that a thread takes at once, if each thread has that many. The first block of a
 part has not been requested of memory: with 128 KiB, steps of 8 tokens took 1.07 times as long."""
 
@@ -43,6 +43,10 @@ class WeightStore:
     Args:
         room_for: returns memory for the weights of products, by their names, of a size in bytes;
             None = anonymous memory.
+
+    Attributes:
+        experts: the weights of mixtures, of which a step reads those of some experts alone, by the
+            names of products.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class WeightStore:
         self.kernels = kernels
         self._room_for = room_for
         self._matrices: dict[tuple[str, ...], PackedMatrix] = {}
+        self.experts: dict[str, PackedMatrix] = {}
 
     @property
     def matrices(self) -> list[PackedMatrix]:
@@ -70,6 +75,8 @@ class WeightStore:
             compressed = [weights.compressed for weights in stacked]
             room_for = None if self._room_for is None else partial(self._room_for, key)
             self._matrices[key] = pack(compressed, stacked[0].kind, self.kernels, room_for)
+            if products[0].opcode == Opcode.EXPERTS:
+                self.experts[key[0]] = self._matrices[key]
         return self._matrices[key]
 
 
@@ -227,7 +234,7 @@ class Assembler:
         else:
             target = self._own_buffer(width)
         num_groups = matrix.num_columns // matrix.columns
-        num_parts = max(self._store.kernels.num_threads, matrix.data.nbytes // _PART_SIZE)
+        num_parts = max(self._store.kernels.num_threads, matrix.data.nbytes // PART_SIZE)
         self._emit(
             Opcode.PRODUCT,
             source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -54,12 +55,32 @@ class CompressedWeights:
     num_columns: int
 
 
-def read_weights(node: Node) -> CompressedWeights | None:
-    """Returns the weights that a node decompresses; None = not supported."""
+def decompressed(weights: CompressedWeights, start: int, end: int) -> NDArray[np.float32]:
+    """Returns rows of the matrix, from `start` to `end`, f32 [rows, columns]."""
+    columns = weights.num_columns
+    integers: NDArray[Any]
+    if weights.bits == 4:
+        pairs = weights.integers[start * columns // 2 : end * columns // 2]
+        integers = np.stack([pairs & 15, pairs >> 4], -1).reshape(-1).view(np.int8)
+        if weights.is_signed:
+            integers = (integers ^ 8) - 8
+    else:
+        integers = weights.integers[start * columns : end * columns]
+        integers = integers.view(np.int8) if weights.is_signed else integers
+    groups = integers.reshape(end - start, weights.scales.shape[1], -1).astype(np.float32)
+    if weights.zero_points is not None:
+        groups -= weights.zero_points[start:end, :, None]
+    groups *= weights.scales[start:end, :, None]
+    return groups.reshape(end - start, columns)
+
+
+def read_weights(node: Node, num_axes: int = 2) -> CompressedWeights | None:
+    """Returns the weights that a node decompresses; None = not supported. With 3 axes, they are
+    those of several matrices, one after another."""
     scales = zero_points = None
-    if node.get_output_partial_shape(0).is_dynamic or len(node.get_output_shape(0)) != 2:
+    if node.get_output_partial_shape(0).is_dynamic or len(node.get_output_shape(0)) != num_axes:
         return None
-    num_rows, num_columns = node.get_output_shape(0)
+    num_rows, num_columns = math.prod(node.get_output_shape(0)[:-1]), node.get_output_shape(0)[-1]
     while node.get_type_name() != "Constant":
         kind = node.get_type_name()
         if kind == "Multiply" and scales is None:
@@ -76,20 +97,28 @@ def read_weights(node: Node) -> CompressedWeights | None:
     bits = _BITS.get(node.get_element_type())
     if bits is None or scales is None:
         return None
-    shape = list(node.get_output_shape(0))
+    shape = _joined(node.get_output_shape(0), num_axes)
     num_groups = shape[1] if len(shape) == 3 else 1
     if shape not in ([num_rows, num_columns], [num_rows, num_groups, num_columns // num_groups]):
         return None
     groups = (num_rows, num_groups)
     try:
+        scales = scales.reshape(_joined(scales.shape, num_axes))
         scales = np.broadcast_to(_by_groups(scales, len(shape)), groups)
         if zero_points is not None:
+            zero_points = zero_points.reshape(_joined(zero_points.shape, num_axes))
             zero_points = np.broadcast_to(_by_groups(zero_points, len(shape)), groups)
     except ValueError:
         return None
     is_signed = node.get_element_type() in _SIGNED
     integers = node.data.reshape(-1).view(np.uint8)
     return CompressedWeights(integers, bits, is_signed, scales, zero_points, num_rows, num_columns)
+
+
+def _joined(shape: Sequence[int], num_axes: int) -> list[int]:
+    """Returns a shape whose rows are those of all matrices, if there are several."""
+    first = num_axes - 1
+    return [math.prod(shape[:first]), *shape[first:]] if len(shape) > first else list(shape)
 
 
 def _floats(node: Node) -> NDArray[np.float32] | None:

@@ -15,10 +15,15 @@ from typing import Any, Final
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba.extending import intrinsic
 
 from fastovms.engine.jit import KERNEL_OPTIONS, as_float
+from fastovms.engine.kernels.agreement import call as _call
+from fastovms.engine.kernels.agreement import fetch as _fetch
+from fastovms.engine.kernels.agreement import fetch_add as _fetch_add
+from fastovms.engine.kernels.agreement import pause as _pause
+from fastovms.engine.kernels.agreement import sched_yield as _sched_yield
+from fastovms.engine.kernels.agreement import store as _store
+from fastovms.engine.kernels.experts import begins_of, choose, combine, rows_of
 from fastovms.engine.kernels.memory import (
     bytes_at,
     floats_at,
@@ -35,7 +40,8 @@ class Opcode(IntEnum):
 
     QUANTIZE = 0
     """Makes integers of A, for the products that follow. `P0` is the columns of a group, `P1` the
-    bits of an integer."""
+    bits of an integer. Of a row's heads it makes a row each. If `P2` is not 0, it is the number of
+    experts, and the rows are those of the pairs of choice C."""
     PRODUCT = 1
     """Multiplies the last integers. `P0` to `P5` are the address of the weights, the number of
     blocks, of groups, of units in a group, the bits of a weight and whether there are zero
@@ -67,6 +73,17 @@ class Opcode(IntEnum):
     read here: it is the number of the group that these modules are."""
     LOW_RANK_UP = 14
     """Multiplies the result with the second matrices, and adds it to OUT."""
+    CHOOSE = 15
+    """Writes a choice of experts to OUT, by scores A, which it overwrites; see `experts`. `P0` is
+    the number of experts, `P1` of those that a row chooses, and `P2` whether their shares are
+    normalized."""
+    EXPERTS = 16
+    """Multiplies the last integers, those of pairs of choice C, with the weights of their experts.
+    `P0` to `P6` are those of `PRODUCT`, for one expert. `P7` is the bytes of integers in a row,
+    `HEADS` the experts that a row chooses, `A_STRIDE` the bytes of an expert's weights, and
+    `B_STRIDE` the number of experts. Pairs are `OUT_STRIDE` numbers apart."""
+    COMBINE = 17
+    """Adds the results A of pairs of choice C. `P0` and `P1` are those of `CHOOSE`."""
 
 
 class Field(IntEnum):
@@ -89,6 +106,7 @@ class Field(IntEnum):
     P4 = 12
     P5 = 13
     P6 = 14
+    P7 = 15
     HEADS = 16
     A_STRIDE = 17
     B_STRIDE = 18
@@ -145,66 +163,6 @@ _helper: Any = numba.njit(
     inline="never", no_cpython_wrapper=True, no_cfunc_wrapper=True, **KERNEL_OPTIONS
 )
 
-
-def _fetch_atomic(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
-        return builder.load_atomic(pointer, "seq_cst", 8)
-
-    return numba.int64(numba.int64), generate
-
-
-def _store_atomic(_: Any, address: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
-        builder.store_atomic(arguments[1], pointer, "seq_cst", 8)
-        return context.get_dummy_value()
-
-    return numba.void(numba.int64, numba.int64), generate
-
-
-def _add_atomic(_: Any, address: Any, value: Any) -> Any:
-    """Adds to the number at an address, and returns the previous number."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
-        return builder.atomic_rmw("add", pointer, arguments[1], "seq_cst")
-
-    return numba.int64(numba.int64, numba.int64), generate
-
-
-def _pause_thread(_: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [])
-        name = "llvm.x86.sse2.pause"
-        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        builder.call(function, [])
-        return context.get_dummy_value()
-
-    return numba.void(), generate
-
-
-def _call_function(_: Any, function: Any, arguments: Any) -> Any:
-    """Calls a function at an address, with a tuple of 64-bit integers."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        address, packed = given
-        integer = ir.IntType(64)
-        kind = ir.FunctionType(ir.VoidType(), [integer] * len(arguments))
-        pointer = builder.inttoptr(address, ir.PointerType(kind))
-        values = [builder.extract_value(packed, i) for i in range(len(arguments))]
-        builder.call(pointer, values)
-        return context.get_dummy_value()
-
-    return numba.void(numba.int64, arguments), generate
-
-
-_call: Any = intrinsic(_call_function)
-_fetch: Any = intrinsic(_fetch_atomic)
-_store: Any = intrinsic(_store_atomic)
-_fetch_add: Any = intrinsic(_add_atomic)
-_pause: Any = intrinsic(_pause_thread)
-_sched_yield: Any = numba.types.ExternalFunction("sched_yield", numba.int32())
 
 _NOT_BEGUN: Final = 1 << 20
 _ENDED: Final = 1 << 21
@@ -374,6 +332,41 @@ def _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk):
             program[i, Field.P5],
             num_blocks * chunk // num_chunks,
             num_blocks * (chunk + 1) // num_chunks,
+        ),
+    )
+
+
+@_helper
+def _multiply_expert_chunk(program, buffers, scratch, product, i, chunk):
+    num_parts, num_blocks, num_experts = (
+        program[i, Field.P6],
+        program[i, Field.P1],
+        program[i, Field.B_STRIDE],
+    )
+    choice, out = buffers[program[i, Field.C], 0], program[i, Field.OUT]
+    used, part = chunk // num_parts, chunk % num_parts
+    if used >= integers_at(choice)[0]:
+        return
+    expert = np.int64(integers_at(choice)[1 + used])
+    begins = integers_at(begins_of(choice, num_experts))
+    first = np.int64(begins[expert])
+    num_groups = program[i, Field.P2]
+    _call(
+        product,
+        (
+            program[i, Field.P0] + expert * program[i, Field.A_STRIDE],
+            scratch[0] + first * program[i, Field.P7],
+            scratch[1] + 4 * first * num_groups,
+            scratch[2] + 4 * first * num_groups,
+            buffers[out, 0] + 4 * first * program[i, Field.OUT_STRIDE],
+            num_groups,
+            program[i, Field.P3],
+            program[i, Field.OUT_STRIDE],
+            np.int64(begins[expert + 1]) - first,
+            program[i, Field.P4],
+            program[i, Field.P5],
+            num_blocks * part // num_parts,
+            num_blocks * (part + 1) // num_parts,
         ),
     )
 
@@ -674,6 +667,11 @@ def _num_chunks(program, num_rows, step, i):
     opcode = program[i, Field.OPCODE]
     if opcode == Opcode.PRODUCT:
         return program[i, Field.P6]
+    if opcode == Opcode.EXPERTS:
+        # Not the number of chosen experts, which is another one for the next choice: a thread may
+        # ask for this number when all chunks are done.
+        num_pairs = num_rows * program[i, Field.HEADS]
+        return min(num_pairs, program[i, Field.B_STRIDE]) * program[i, Field.P6]
     if opcode == Opcode.ATTEND:
         beyond = np.int64(1) << 40
         num_segments = beyond - _segment_at(step, program[i, Field.P4], beyond)[3]
@@ -686,6 +684,8 @@ def _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk)
     opcode = program[i, Field.OPCODE]
     if opcode == Opcode.PRODUCT:
         _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk)
+    elif opcode == Opcode.EXPERTS:
+        _multiply_expert_chunk(program, buffers, scratch, product, i, chunk)
     elif opcode == Opcode.ATTEND:
         _attend_chunk(program, buffers, step, i, chunk)
     else:
@@ -737,14 +737,51 @@ def _compute_with_others(program, buffers, num_rows, scratch, product, step, i, 
 def _quantize(program, buffers, num_rows, scratch, i):
     integers, sums, scales = scratch[0], scratch[1], scratch[2]
     a, width, columns = program[i, Field.A], program[i, Field.WIDTH], program[i, Field.P0]
-    for row in range(num_rows):
+    heads, num_experts = program[i, Field.HEADS], program[i, Field.P2]
+    choice, count = buffers[program[i, Field.C], 0], num_rows * heads
+    if num_experts > 0:
+        count = np.int64(integers_at(begins_of(choice, num_experts))[num_experts])
+    for n in range(count):
+        row = n // heads
+        if num_experts > 0:
+            row = np.int64(integers_at(rows_of(choice, num_experts))[n])
         source = buffers[a, 0] + 4 * (program[i, Field.A_START] + row * buffers[a, 1])
-        at = 4 * row * (width // columns)
+        source += 4 * (n % heads) * program[i, Field.A_STRIDE]
+        at = 4 * n * (width // columns)
         if program[i, Field.P1] == 8:
-            _quantize8(source, width, columns, integers + row * width, sums + at, scales + at)
+            _quantize8(source, width, columns, integers + n * width, sums + at, scales + at)
         else:
-            target = integers + 2 * row * width
+            target = integers + 2 * n * width
             _quantize16(source, width, columns, target, sums + at, scales + at)
+
+
+@_helper
+def _choose(program, buffers, num_rows, i):
+    a = program[i, Field.A]
+    choose(
+        buffers[a, 0] + 4 * program[i, Field.A_START],
+        buffers[a, 1],
+        num_rows,
+        program[i, Field.P0],
+        program[i, Field.P1],
+        program[i, Field.P2],
+        buffers[program[i, Field.OUT], 0],
+    )
+
+
+@_helper
+def _combine(program, buffers, num_rows, i):
+    out = program[i, Field.OUT]
+    combine(
+        buffers[program[i, Field.A], 0],
+        program[i, Field.WIDTH],
+        num_rows,
+        program[i, Field.P0],
+        program[i, Field.P1],
+        buffers[program[i, Field.C], 0],
+        buffers[out, 0] + 4 * program[i, Field.OUT_START],
+        buffers[out, 1],
+    )
 
 
 @_helper
@@ -782,7 +819,16 @@ def _lead(program, buffers, num_rows, scratch, product, step, agreement):
         opcode = program[i, Field.OPCODE]
         if opcode == Opcode.QUANTIZE:
             _quantize(program, buffers, num_rows, scratch, i)
-        elif opcode in (Opcode.PRODUCT, Opcode.LOW_RANK_DOWN, Opcode.LOW_RANK_UP):
+        elif opcode == Opcode.CHOOSE:
+            _choose(program, buffers, num_rows, i)
+        elif opcode == Opcode.COMBINE:
+            _combine(program, buffers, num_rows, i)
+        elif opcode in (
+            Opcode.PRODUCT,
+            Opcode.EXPERTS,
+            Opcode.LOW_RANK_DOWN,
+            Opcode.LOW_RANK_UP,
+        ):
             _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement)
         elif opcode == Opcode.ATTEND:
             _cache_tokens(program, buffers, num_rows, step, i)

@@ -16,7 +16,15 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
-from fastovms.engine.kernels.assembler import Assembler, Place, Program, WeightStore
+from fastovms.engine.kernels.assembler import (
+    PART_SIZE,
+    Assembler,
+    Place,
+    Program,
+    WeightStore,
+)
+from fastovms.engine.kernels.experts import choice_size
+from fastovms.engine.kernels.mixtures import Mixture, find_mixtures
 from fastovms.engine.kernels.programs import NUM_FIELDS, Field, Opcode, StepField
 from fastovms.engine.kernels.segments import (
     GELU,
@@ -175,6 +183,8 @@ class _Graph:
         self._sampled = sampled
         ordered = model.get_ordered_ops()
         late = self._late(ordered)
+        found = find_mixtures(model, instructions)
+        self.mixtures = {one.node.get_instance_id(): one for one in found}
         self._known: dict[int, Step] = {}
         self.result = model.output("logits").get_node().input_value(0)
         named = [port for port in model.outputs if states in port.get_names()]
@@ -236,6 +246,9 @@ class _Graph:
         """Returns the outputs that a node takes rows of. Raises _UnsupportedNodeError if the
         kernels do not know it."""
         kind = node.get_type_name()
+        mixture = self.mixtures.get(node.get_instance_id())
+        if mixture is not None:
+            return [mixture.scores, mixture.source]
         step = self.step(node)
         values = node.input_values()
         if step is not None:
@@ -276,6 +289,7 @@ class _StepAssembler(Assembler):
         self._graph = graph
         self._cache = cache
         self._modules = modules
+        self._quantized_pairs: tuple[Place, Place, int, int] | None = None
         self.num_layers = 0
         self.groups: list[tuple[int, ...]] = []
         for port in graph.inputs:
@@ -315,7 +329,10 @@ class _StepAssembler(Assembler):
     def _add_node(self, node: Node) -> None:
         kind = node.get_type_name()
         step = self._graph.step(node)
-        if kind == "MatMul" and step is not None:
+        mixture = self._graph.mixtures.get(node.get_instance_id())
+        if mixture is not None:
+            self._add_mixture(mixture)
+        elif kind == "MatMul" and step is not None:
             self._add_product(step)
         elif step is not None:
             self._add_normalization(step)
@@ -378,6 +395,70 @@ class _StepAssembler(Assembler):
         self._emit(Opcode.LOW_RANK_DOWN, source, source, source, source.width, *parameters)
         self._emit(Opcode.LOW_RANK_UP, first, first, first, 0, *parameters)
         self.groups.append(tuple(numbers))
+
+    def _add_mixture(self, mixture: Mixture) -> None:
+        num_experts, num_chosen = mixture.num_experts, mixture.num_chosen
+        scores, source = self._place(mixture.scores), self._flat(mixture.source)
+        choice = self._own_buffer(choice_size(num_experts, num_chosen))
+        form = (num_experts, num_chosen)
+        self._emit(Opcode.CHOOSE, scores, scores, choice, num_experts, *form, mixture.is_normalized)
+        width = mixture.up.widths[0]
+        gate, up, inner = (self._new_place(num_chosen, width) for _ in range(3))
+        for step, target in ((mixture.gate, gate), (mixture.up, up)):
+            self._multiply_chosen(mixture, step, source, choice, target)
+        gated = self._new_place(num_chosen, width)
+        self._emit_heads(Opcode.SWISH, gate, gate, gated)
+        self._emit_heads(Opcode.MULTIPLY, gated, up, inner)
+        results = self._new_place(num_chosen, mixture.down.widths[0])
+        self._multiply_chosen(mixture, mixture.down, inner, choice, results)
+        total = self._new_place(1, results.width)
+        self._emit(Opcode.COMBINE, results, results, total, results.width, *form)
+        self._rows[-1][Field.C] = choice.buffer
+        heads, width = _shape_of(mixture.node.output(0))
+        self._places[mixture.node.get_instance_id(), 0] = replace(
+            total, heads=heads, stride=width, width=width
+        )
+
+    def _multiply_chosen(
+        self, mixture: Mixture, step: Step, source: Place, choice: Place, target: Place
+    ) -> None:
+        """Multiplies the rows of pairs with the matrices of their experts. `source` has a row for
+        each row of the step, or, as heads, one for each pair."""
+        matrix = self._store.matrix([step])
+        kind = matrix.kind
+        form = (matrix.columns, kind.activation_bits)
+        key = (source, choice, *form)
+        if self._quantized_pairs != key:
+            experts = mixture.num_experts if source.heads == 1 else 0
+            self._emit_heads(Opcode.QUANTIZE, source, source, source, *form, experts)
+            self._rows[-1][Field.C] = choice.buffer
+            self._quantized, self._quantized_pairs = None, key
+            columns = mixture.num_chosen * matrix.num_columns
+            self._max_columns = max(self._max_columns, columns)
+        num_blocks = matrix.num_blocks // mixture.num_experts
+        size = matrix.data.nbytes // mixture.num_experts
+        num_threads = -(-self._store.kernels.num_threads // mixture.num_chosen)
+        self._emit(
+            Opcode.EXPERTS,
+            source,
+            source,
+            target,
+            target.width,
+            matrix.data.ctypes.data,
+            num_blocks,
+            matrix.num_columns // matrix.columns,
+            matrix.columns // kind.columns_of_unit,
+            kind.weight_bits,
+            int(kind.has_zero_points),
+            min(max(num_threads, size // PART_SIZE), num_blocks),
+            matrix.num_columns * kind.activation_bits // 8,
+            mixture.num_chosen,
+            size,
+            mixture.num_experts,
+            target.width,
+            choice.buffer,
+        )
+        self._constants.append(matrix)
 
     def _add_normalization(self, step: Step) -> None:
         source = self._place(step.sources[0])

@@ -20,7 +20,11 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from fastovms.engine.kernels.assembler import WeightStore
+from fastovms.engine.kernels.assembler import WeightStore, assemble
+from fastovms.engine.kernels.matrices import decompressed
+from fastovms.engine.kernels.operation import Workspace
+from fastovms.engine.kernels.programs import Opcode
+from fastovms.engine.kernels.segments import Segment, Step
 from fastovms.engine.model.compilation import compile_variants
 from fastovms.engine.model.devices import device_memory
 from fastovms.engine.model.model import (
@@ -35,7 +39,12 @@ from fastovms.engine.model.paging import attention_windows
 from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.parts.comparison.graph_comparison import PROPERTIES
 from fastovms.parts.comparison.layer_cut import cut_layers
-from fastovms.parts.decode_kernels.few_rows import MAX_ROWS, FewRowVariants, compile_few_rows
+from fastovms.parts.decode_kernels.few_rows import (
+    MAX_ROWS,
+    FewRowVariants,
+    compile_few_rows,
+    expert_products,
+)
 
 _SIZES: Final = (1, 2, 3, 5, MAX_ROWS)
 """The numbers of tokens of the steps that are compared with f32."""
@@ -68,6 +77,14 @@ deviation, with which the whole model needs no comparison with f32."""
 _MAX_LOSS: Final = 0.3
 """By how much OpenVINO's logit of our likeliest token may be below its own likeliest's, as a share
 of the same."""
+
+_MAX_ERROR_OF_ROW: Final = 0.02
+"""The largest error of a product of a row of an expert's matrix with signs, as a share of the
+row's length, at least that of a row of ones in integers. Packed scales are f16, which rounds by up
+to 0.0005."""
+
+_ROWS_AT_ONCE: Final = 512
+"""The rows that are decompressed at once, for the memory they take."""
 
 _NUM_LOGITS: Final = 8192
 """How many logits of a token are compared with f32."""
@@ -115,6 +132,57 @@ def why_wrong(model: PagedModel, store: WeightStore, *, is_long: bool = True) ->
         return "a layer of each kind cannot be computed"
     starts = (0, _text_length(model.graph)) if is_long else (0,)
     return _why_less_exact(model, own, starts)
+
+
+def wrong_experts(paged: PagedGraph, store: WeightStore) -> str | None:
+    """Compares products with the packed weights of all experts of all layers with NumPy's, because
+    a cut has some layers and a step takes some experts: what is wrong with one of many hardly
+    changes logits. Takes some seconds per billion weights.
+
+    Returns:
+        What is wrong, in words; None = nothing.
+    """
+    for step in expert_products(paged.model, store.kernels.instructions):
+        name = step.node.get_friendly_name()
+        if name not in store.experts:  # the experts are left to OpenVINO
+            continue
+        assert step.weights is not None, "it is a product"
+        weights = step.weights.compressed
+        # Signs are exact when quantized.
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], weights.num_columns)
+        signs = signs.astype(np.float32)
+        found = _product(step, store, signs)
+        for start in range(0, weights.num_rows, _ROWS_AT_ONCE):
+            end = min(start + _ROWS_AT_ONCE, weights.num_rows)
+            rows = decompressed(weights, start, end)
+            levels = np.square(weights.scales[start:end]).mean(-1) * weights.num_columns
+            limit = _MAX_ERROR_OF_ROW * np.sqrt(np.square(rows).sum(-1) + levels)
+            if not (np.abs(found[start:end] - rows @ signs) <= limit).all():
+                return f"packed weights of experts of {name} are wrong"
+    return None
+
+
+def _product(step: Step, store: WeightStore, row: Floats) -> Floats:
+    """Returns the product of a row with the packed matrices of all experts."""
+    assert step.weights is not None
+    num_rows = step.weights.compressed.num_rows
+    whole = replace(step, opcode=Opcode.PRODUCT, widths=(num_rows,))
+    program = assemble(Segment([whole], list(whole.sources)), store)
+    workspace = Workspace(store.kernels, 1)
+    workspace.reserve([program])
+    workspace.prepare_thread()
+    result = np.zeros(program.strides[-1], np.float32)
+    buffers = np.array([(one.ctypes.data, len(one)) for one in (row, result)], np.int64)
+    store.kernels.run(
+        program.instructions,
+        buffers,
+        1,
+        workspace.scratch,
+        store.kernels.product,
+        np.zeros(1, np.int64),
+        store.kernels.num_threads,
+    )
+    return result[:num_rows]
 
 
 def _num_weights(graph: PagedGraph) -> int:

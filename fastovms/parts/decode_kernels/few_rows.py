@@ -20,8 +20,9 @@ from fastovms.engine.kernels.assembler import WeightStore, assemble, packed_byte
 from fastovms.engine.kernels.attention import KEYS, MAX_LANES
 from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.low_rank import PackedAdapters
+from fastovms.engine.kernels.mixtures import find_mixtures
 from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_kernels
-from fastovms.engine.kernels.segments import find_segments
+from fastovms.engine.kernels.segments import Segment, Step, find_segments
 from fastovms.engine.kernels.whole_steps import CacheShape, Module, assemble_step
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.kv_cache import CacheInput, cache_layout
@@ -104,7 +105,8 @@ def fastest_kernels(paged: PagedGraph, instructions: str, num_threads: int) -> K
 def packed_size(paged: PagedGraph, instructions: str) -> int:
     """Returns the bytes that the packed weights of a model take; 0 = the kernels can multiply none
     of its weights."""
-    return sum(map(packed_bytes, find_segments(paged.model, instructions)))
+    experts = Segment(expert_products(paged.model, instructions))
+    return sum(map(packed_bytes, [*find_segments(paged.model, instructions), experts]))
 
 
 def pack_weights(paged: PagedGraph, store: WeightStore, cache: CacheShape | None) -> None:
@@ -122,8 +124,16 @@ def has_zero_points(model: ov.Model, instructions: str) -> bool:
     """Returns whether weights of the kernels have zero points other than the middle. OpenVINO
     multiplies such weights with activations that are not quantized to 8 bits."""
     segments = find_segments(model, instructions)
-    weights = (step.weights for segment in segments for step in segment.steps)
+    steps = [step for segment in segments for step in segment.steps]
+    steps += expert_products(model, instructions)
+    weights = (step.weights for step in steps)
     return any(each.kind.has_zero_points for each in weights if each is not None)
+
+
+def expert_products(model: ov.Model, instructions: str) -> list[Step]:
+    """Returns the products with the matrices of all experts of a model's mixtures."""
+    mixtures = find_mixtures(model, instructions)
+    return [step for one in mixtures for step in (one.gate, one.up, one.down)]
 
 
 def compile_few_rows(

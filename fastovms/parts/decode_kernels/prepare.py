@@ -57,7 +57,7 @@ _SHARE: Final = 8
 
 _MAX_WAIT: Final = 5.0
 
-_FORMAT: Final = 4
+_FORMAT: Final = 5
 """The version of what is kept and of how it is checked; a new version invalidates kept entries."""
 
 PACKED: Final = "packed"
@@ -345,9 +345,11 @@ class DecodeKernels(BackendExtension):
 
         self._cache.put(_MEASURED, self._key(), fill, replace=True)
 
-    def _why_slow(self) -> str:
+    def _why_slow(self, gains: Gains) -> str:
         nodes = self._model.graph.model.get_ops()
-        if any(node.get_type_name() == _CHOICE_OF_EXPERTS for node in nodes):
+        if _WHOLE not in gains and any(
+            node.get_type_name() == _CHOICE_OF_EXPERTS for node in nodes
+        ):
             return "the model has experts, which they do not support, and its other products are "
         return ""
 
@@ -358,7 +360,7 @@ class DecodeKernels(BackendExtension):
             self.status = f"in use: {gain} in steps of few tokens"
             logger.info("decode kernels: in use: %s in steps of few tokens", gain)
         else:
-            reason = f"{self._why_slow()}no faster than OpenVINO on this CPU"
+            reason = f"{self._why_slow(gains)}no faster than OpenVINO on this CPU"
             self.status = f"not used: {reason}"
             logger.info("decode kernels: not used: %s", reason)
         logger.debug("decode kernels: speed relative to OpenVINO by tokens a step: %s", gains)
@@ -489,7 +491,8 @@ def _ways(variants: FewRowVariants) -> dict[str, Mapping[int, RunnerFactory]]:
 
 
 def _proof(model: PagedModel, variants: FewRowVariants) -> int:
-    """Returns a checksum of logits that the kernels compute. Every packed weight changes it."""
+    """Returns a checksum of logits that the kernels compute, and of the experts' packed weights, of
+    which those logits depend on some alone. Every packed weight changes it."""
     makers: Any = next(iter(_ways(variants).values()))
     own = model.twin()
     own.use_for_few_rows({number: [make] for number, make in makers.items()})
@@ -497,4 +500,8 @@ def _proof(model: PagedModel, variants: FewRowVariants) -> int:
     token_ids = array("q", (1, 2, 3))
     layout = StepLayout(own.block_size)
     last = layout.add(token_ids, 0, len(token_ids), array("i", (0,)))
-    return zlib.crc32(as_float32(own.infer(layout.finish(array("q", (last,))))).tobytes())
+    logits = as_float32(own.infer(layout.finish(array("q", (last,)))))
+    found = zlib.crc32(logits.tobytes())
+    for matrix in variants.store.experts.values():
+        found = zlib.crc32(matrix.data.data, found)
+    return found

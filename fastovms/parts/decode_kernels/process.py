@@ -62,7 +62,7 @@ def prepare(given: Preparation) -> Prepared:
         with written_weights(directory, facts) as written:
             store = WeightStore(kernels, written.room_for)
             pack_weights(paged, store, shape)
-        wrong = check.why_wrong(layers, store)
+        wrong = check.wrong_experts(paged, store) or check.why_wrong(layers, store)
         if wrong is not None:
             raise _InexactKernelsError(wrong)
 

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fastovms.engine.kernels.compiler import Kernels
+from fastovms.engine.kernels.experts import choice_size
 from fastovms.engine.kernels.matrices import PackedMatrix, pack, packed_kind
 from fastovms.engine.kernels.programs import NUM_FIELDS, Field, Opcode
 from tests.engine.kernels.conftest import instructions_here
@@ -182,3 +183,74 @@ def test_parts_of_rows_are_read_and_written(kernels: Kernels) -> None:
     expected = np.zeros_like(X)
     expected[:, 60:] = X[:, 5:15] + Y[:, 20:30]
     assert np.array_equal(result, expected)
+
+
+NUM_EXPERTS, INNER = 6, 64
+
+
+def chosen(scores: Floats, num_chosen: int, is_normalized: bool) -> Floats:
+    """Returns the factor of each expert for each row, 0 = not chosen."""
+    shares = np.exp(scores - scores.max(-1, keepdims=True), dtype=np.float64)
+    shares /= shares.sum(-1, keepdims=True)
+    first = np.argsort(-scores, axis=-1, kind="stable")[:, :num_chosen]
+    factors = np.zeros_like(shares)
+    np.put_along_axis(factors, first, np.take_along_axis(shares, first, -1), -1)
+    return factors / factors.sum(-1, keepdims=True) if is_normalized else factors
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+@pytest.mark.parametrize("num_chosen", [1, 2, 6])
+@pytest.mark.parametrize("instructions", instructions_here())
+def test_chosen_experts_alone_are_multiplied_and_added(
+    kernels_for: Callable[[str], Kernels], instructions: str, num_chosen: int, num_parts: int
+) -> None:
+    kernels = kernels_for(instructions)
+    first = random_weights(4, is_signed=True, zeros="none", shape=(INNER, INNER, 2))
+    experts = [
+        replace(first, integers=np.roll(first.integers, 7 * n), scales=first.scales * 2.0**-n)
+        for n in range(NUM_EXPERTS)
+    ]
+    kind = packed_kind(experts[0], instructions)
+    assert kind is not None
+    matrix = pack(experts, kind, kernels)
+    matrices = [dense(weights) for weights in experts]
+    num_groups = INNER // matrix.columns
+    for num_rows in (1, 2, 5, 32):
+        rng = np.random.default_rng(num_rows)
+        rows = activations(num_rows, INNER)
+        scores = rng.integers(-3, 4, (num_rows, NUM_EXPERTS)).astype(np.float32)  # some are equal
+        choice = np.zeros((num_rows, choice_size(NUM_EXPERTS, num_chosen)), np.float32)
+        pairs = np.zeros((num_rows, num_chosen * INNER), np.float32)
+        found = np.full((num_rows, INNER), np.nan, np.float32)
+        product = instruction(
+            Opcode.EXPERTS,
+            INNER,
+            matrix.data.ctypes.data,
+            matrix.num_blocks // NUM_EXPERTS,
+            num_groups,
+            matrix.columns // kind.columns_of_unit,
+            kind.weight_bits,
+            kind.has_zero_points,
+            num_parts,
+            INNER * kind.activation_bits // 8,
+        )
+        product[[Field.HEADS, Field.A_STRIDE]] = num_chosen, matrix.data.nbytes // NUM_EXPERTS
+        product[[Field.B_STRIDE, Field.OUT_STRIDE]] = NUM_EXPERTS, INNER
+        program = [
+            instruction(Opcode.CHOOSE, NUM_EXPERTS, NUM_EXPERTS, num_chosen, 1),
+            instruction(Opcode.QUANTIZE, INNER, matrix.columns, kind.activation_bits, NUM_EXPERTS),
+            product,
+            instruction(Opcode.COMBINE, INNER, NUM_EXPERTS, num_chosen),
+        ]
+        places = [(1, 0, 2), (0, 2, 3), (0, 2, 3), (3, 2, 4)]
+        for row, place in zip(program, places, strict=True):
+            row[[Field.A, Field.C, Field.OUT]] = place
+        largest = 2 ** (kind.activation_bits - 1) - 1
+        integers, scales = quantized(rows, matrix.columns, largest)
+        seen = integers * scales.repeat(matrix.columns, -1)
+        expected = np.zeros((num_rows, INNER))
+        factors = chosen(scores, num_chosen, is_normalized=True)
+        for expert, weights in enumerate(matrices):
+            expected += factors[:, expert, None] * (seen @ weights.T)
+        run(kernels, program, [rows, scores, choice, pairs, found])
+        assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()

@@ -23,7 +23,7 @@ from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import WeightStore, packed_bytes
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.low_rank import pack_adapter
-from fastovms.engine.kernels.segments import find_segments
+from fastovms.engine.kernels.segments import Segment, find_segments
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.model import PagedModel, RunnerFactory, as_float32
@@ -53,6 +53,11 @@ COMPRESSED = {
     "tied, biases, int4": SHAPES["tiny-qwen2"],
     "norms of heads, int4": replace(SHAPES["tiny-qwen3"], weight_format="int4"),
     "window": SHAPES["tiny-mistral"],
+    "experts, int8": SHAPES["tiny-moe"],
+    "experts, int4": replace(SHAPES["tiny-moe"], weight_format="int4"),
+    "experts, int4-sym": replace(
+        SHAPES["tiny-moe"], weight_format="int4-sym-64", intermediate_size=128
+    ),
     "int4-sym": replace(SHAPES["tiny"], weight_format="int4-sym-64", intermediate_size=192),
 }
 
@@ -201,7 +206,7 @@ def test_greedy_texts_are_openvinos(model: PagedModel, ours: PagedModel) -> None
 def test_both_ways_share_their_weights(model: PagedModel, variants: FewRowVariants) -> None:
     graph = model.graph.model.clone()
     fuse_projections(graph)
-    segments = find_segments(graph, "avx2")
+    segments = [*find_segments(graph, "avx2"), Segment(few_rows.expert_products(graph, "avx2"))]
     assert variants.store.num_bytes == sum(map(packed_bytes, segments))
 
 
@@ -295,7 +300,8 @@ def adapted_models(model: PagedModel, kernels: Kernels) -> tuple[PagedModel, Pag
     assert found is not None
     assert found.adapted.keys() == set(range(1, MAX_ROWS + 1))
     stack, names = AdapterStack({}), module_shapes(model.graph.model)
-    for seed, only in ((1, ""), (2, "q_proj"), (3, "down_proj"), (9, "")):
+    last = "down_proj" if any(name.endswith("down_proj") for name in names) else "o_proj"
+    for seed, only in ((1, ""), (2, "q_proj"), (3, last), (9, "")):
         pairs = random_pairs(model, seed, only=only)
         packed = pack_adapter([pairs.get(name) for name in names])
         stack = stack.with_adapter(seed, pairs, packed)

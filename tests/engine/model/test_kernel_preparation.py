@@ -12,9 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import openvino as ov
 import pytest
 
 from bench.models import write_model
+from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from fastovms.app.paged import KernelsOff, SingleRows
 from fastovms.backend_stats import BackendStats
@@ -40,7 +43,8 @@ from fastovms.parts.decode_kernels.prepare import (
 from fastovms.parts.decode_kernels.step_program import AdaptedStepRunner
 from fastovms.server_config import DEMO_MODEL
 from fastovms.system.disk import DiskCache
-from tests.engine.model.test_few_rows import decode, random_pairs
+from tests.engine.model.test_few_rows import decode, generate, random_pairs
+from tests.engine.model.test_mixtures import with_sigmoid
 
 FASTER = {1: 1.5, 2: 1.2}
 IN_USE = "decode kernels: in use: up to 1.5 times as fast as OpenVINO in steps of few tokens"
@@ -323,6 +327,92 @@ def test_a_process_of_its_own_prepares_kernels(
     assert DecodeKernels(model.twin(), cache).restore()
 
 
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> PagedModel:
+    directory = tmp_path_factory.mktemp("mixture")
+    write_model(replace(SHAPES["tiny-moe"], num_hidden_layers=3), directory)
+    return load_model(directory, properties=PROPERTIES)
+
+
+def test_a_process_prepares_a_mixture_and_a_later_start_computes_the_same_texts(
+    mixture: PagedModel,
+    caplog: pytest.LogCaptureFixture,
+    cache: DiskCache,
+    monkeypatch: pytest.MonkeyPatch,
+    preparations: list[Preparation],
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: dict(FASTER))
+    first, line = started(mixture, caplog, cache)
+    assert line == IN_USE
+    later = mixture.twin()
+    assert DecodeKernels(later, cache).restore()
+    assert first.few_row_numbers == later.few_row_numbers == {1, 2}
+    assert not preparations
+    assert logits(first) == logits(later) != logits(mixture)
+    assert generate(later, 24) == generate(mixture.twin(), 24)
+
+
+def flip(file: Path, place: int) -> None:
+    """Changes a bit of a file that is mapped."""
+    with file.open("r+b") as opened:
+        opened.seek(place)
+        value = opened.read(1)[0]
+        opened.seek(place)
+        opened.write(bytes([value ^ 1]))
+
+
+def test_damaged_weights_of_an_expert_that_the_logits_do_not_read_are_packed_again(
+    mixture: PagedModel,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    cache: DiskCache,
+    preparations: list[Preparation],
+) -> None:
+    started(mixture, caplog, cache)
+    (entry,) = (tmp_path / "cache").glob("packed-*")
+    (measured,) = (tmp_path / "cache").glob("kernels-*")
+    variants = DecodeKernels(mixture, cache)._variants(entry)
+    assert len(variants.store.experts) == 9
+    file, num_experts = entry / "weights.bin", SHAPES["tiny-moe"].num_experts
+    proof = json.loads((measured / "measured.json").read_text())["proof"]
+    places = json.loads((entry / "index.json").read_text())["places"]
+    for names, place, size in places:
+        if names[0] not in variants.store.experts:
+            continue
+        for expert in range(num_experts):
+            flip(file, place + expert * size // num_experts + 100)
+            assert prepare._proof(mixture, variants) != proof
+            flip(file, place + expert * size // num_experts + 100)
+    assert prepare._proof(mixture, variants) == proof
+    flip(file, places[-1][1] + 100)
+    again, line = started(mixture, caplog, cache)
+    assert line == IN_USE
+    assert f"entry {entry} is corrupt" in caplog.text
+    assert len(preparations) == 2
+    assert again.few_row_numbers == {1, 2}
+
+
+def test_wrong_packed_weights_of_an_expert_are_refused(
+    mixture: PagedModel,
+    caplog: pytest.LogCaptureFixture,
+    cache: DiskCache,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pack_weights = process.pack_weights
+
+    def wrong(paged: Any, store: Any, shape: Any) -> None:
+        pack_weights(paged, store, shape)
+        matrix = list(store.experts.values())[-1]  # of a layer that the cut lacks
+        groups = matrix.data.reshape(matrix.num_blocks, -1, matrix.kind.group_size(matrix.columns))
+        groups[-1, :, : 2 * matrix.kind.num_lanes].view(np.float16)[:] *= 2
+
+    monkeypatch.setattr(process, "pack_weights", wrong)
+    served, line = started(mixture, caplog, cache)
+    assert line.startswith("decode kernels: not used: packed weights of experts of ")
+    assert not served.few_row_numbers
+
+
 @pytest.mark.nightly(but=("[7]",))
 @pytest.mark.parametrize("num_before", [0, 1, 7, 23])
 def test_texts_are_the_same_before_and_after_the_switch(
@@ -445,10 +535,13 @@ def kernels_in_use(model: PagedModel) -> DecodeKernels:
 
 
 def test_experts_are_the_reason_where_products_alone_are_no_faster(
-    model: PagedModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    graph = LlamaGraph(SHAPES["tiny-moe"], 300, seed=0).build()
+    with_sigmoid(graph)
+    ov.save_model(graph, tmp_path / "openvino_model.xml", compress_to_fp16=False)
+    model = load_model(tmp_path, properties=PROPERTIES)
     monkeypatch.setattr(few_rows, "gains", lambda *_, **__: {})
-    monkeypatch.setattr(prepare, "_CHOICE_OF_EXPERTS", "MatMul")
     assert started(model, caplog)[1] == (
         "decode kernels: not used: the model has experts, which they do not support, and its other "
         "products are no faster than OpenVINO on this CPU"

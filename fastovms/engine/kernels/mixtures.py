@@ -1,0 +1,165 @@
+"""Finds mixtures of experts in a graph: a router, and MLPs of which each row takes some.
+
+The form is the one that OpenVINO's conversion gives all of optimum-intel's exports. The weights of
+all experts are one constant, [experts, rows, columns]. Every expert computes every row. The results
+are multiplied by factors, 0 for the experts that a row has not chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import openvino as ov
+
+from fastovms.engine.kernels.matrices import packed_kind, read_weights
+from fastovms.engine.kernels.programs import Opcode
+from fastovms.engine.kernels.segments import NodeChain, Step, Weights, folded, port_of
+
+Node = Any
+"""An `openvino.Node`; the package's annotations are too loose for strict checking."""
+
+_TIMES_TRANSPOSED: Final = {"transpose_a": False, "transpose_b": True}
+_LANES: Final = 16
+"""The most rows of a block of packed weights, which has those of one expert alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A layer's mixture: `down(swish(gate(x)) * up(x))` of the chosen experts.
+
+    Attributes:
+        node: returns the sum.
+        source: the rows.
+        scores: the router's product.
+        gate, up, down: products with the matrices of all experts, one after another.
+        num_experts: of which each row takes `num_chosen`.
+        is_normalized: whether the factors of a row's experts are made to add up to 1.
+    """
+
+    node: Node
+    source: Any
+    scores: Any
+    gate: Step
+    up: Step
+    down: Step
+    num_experts: int
+    num_chosen: int
+    is_normalized: bool
+
+
+class _OtherForm(Exception):
+    """The nodes are something else."""
+
+
+def mixture_of(node: Node, instructions: str) -> Mixture | None:
+    """Returns the mixture whose sum a node returns; None = another node, or one not supported."""
+    if node.get_type_name() != "Reshape":
+        return None
+    try:
+        return _mixture_of(node, instructions)
+    except _OtherForm:
+        return None
+
+
+def find_mixtures(model: ov.Model, instructions: str) -> list[Mixture]:
+    found = (mixture_of(node, instructions) for node in model.get_ordered_ops())
+    return [mixture for mixture in found if mixture is not None]
+
+
+def _mixture_of(node: Node, instructions: str) -> Mixture:
+    total = _before(node, 0, "ReduceSum")
+    if not NodeChain(total).has_constant(1, 0.0):
+        raise _OtherForm
+    weighted = _before(total, 0, "Multiply")
+    down = _before(_before(weighted, 0, "Reshape"), 0, "MatMul")
+    gated = _before(down, 0, "Multiply")
+    swish = _before(gated, 0, "Swish")
+    if swish.get_input_size() > 1 and not NodeChain(swish).has_constant(1, 1.0):
+        raise _OtherForm
+    gate, up = _before(swish, 0, "MatMul"), _before(gated, 1, "MatMul")
+    if port_of(gate.input_value(0)) != port_of(up.input_value(0)):
+        raise _OtherForm
+    tile = _before(_before(gate, 0, "Reshape"), 0, "Tile")
+    factors = _before(_before(_before(weighted, 1, "Unsqueeze"), 0, "Reshape"), 0, "Transpose")
+    order = folded(factors.input_value(1).get_node())
+    scattered = _before(factors, 0, "ScatterElementsUpdate")
+    if order is None or order.tolist() != [1, 0] or not NodeChain(scattered).has_constant(3, 1.0):
+        raise _OtherForm
+    if scattered.get_attributes().get("reduction", "none") != "none":
+        raise _OtherForm
+    zeros = _before(scattered, 0, "Broadcast")
+    if not NodeChain(zeros).has_constant(0, 0.0):
+        raise _OtherForm
+    choice = _before(scattered, 1, "TopK")
+    shares = _skip_converts(scattered.input_value(2))
+    is_normalized = shares.get_node().get_type_name() == "Divide"
+    if is_normalized:
+        summed = _before(shares.get_node(), 1, "ReduceSum")
+        shares = shares.get_node().input_value(0)
+        if port_of(summed.input_value(0)) != port_of(shares):
+            raise _OtherForm
+    attributes = choice.get_attributes()
+    softmax = _before(choice, 0, "Softmax")
+    num_chosen = NodeChain(choice).constant(1)
+    router = _before(softmax, 0, "MatMul")
+    num_experts, width = gate.get_input_partial_shape(1)[0], down.get_input_partial_shape(1)[1]
+    if (
+        port_of(shares) != (choice.get_instance_id(), 0)
+        or scattered.input_value(1).get_index() != 1
+        or attributes["mode"] != "max"
+        or attributes["axis"] not in (-1, 1)
+        or softmax.get_attributes()["axis"] not in (-1, 1)
+        or num_chosen is None
+        or router.get_output_partial_shape(0)[-1] != num_experts
+        or node.get_output_partial_shape(0)[-1] != width
+        or len(router.output(0).get_target_inputs()) != 1
+    ):
+        raise _OtherForm
+    source = router.input_value(0)
+    tiled = tile.input_value(0)
+    if tiled.get_node().get_type_name() == "Reshape" and port_of(tiled) != port_of(source):
+        tiled = tiled.get_node().input_value(0)
+    if port_of(tiled) != port_of(source):
+        raise _OtherForm
+    count = num_experts.get_length()
+    first, second, last = (_products(one, count, instructions) for one in (gate, up, down))
+    return Mixture(
+        node,
+        source,
+        router.output(0),
+        first,
+        second,
+        last,
+        count,
+        int(num_chosen),
+        is_normalized,
+    )
+
+
+def _products(node: Node, num_experts: int, instructions: str) -> Step:
+    """Returns the product with the matrices of all experts."""
+    compressed = read_weights(node.input_value(1).get_node(), num_axes=3)
+    if compressed is None or node.get_attributes() != _TIMES_TRANSPOSED:
+        raise _OtherForm
+    kind = packed_kind(compressed, instructions)
+    num_rows = compressed.num_rows // num_experts
+    if kind is None or num_rows % _LANES:
+        raise _OtherForm
+    source = (node.input_value(0),)
+    weights = Weights(compressed, kind)
+    return Step(node, Opcode.EXPERTS, source, (num_rows,), weights=weights)
+
+
+def _before(node: Node, index: int, kind: str) -> Node:
+    """Returns the node of a kind whose result, perhaps converted, another one takes."""
+    found = _skip_converts(node.input_value(index)).get_node()
+    if found.get_type_name() != kind:
+        raise _OtherForm
+    return found
+
+
+def _skip_converts(output: Any) -> Any:
+    while output.get_node().get_type_name() == "Convert":
+        output = output.get_node().input_value(0)
+    return output

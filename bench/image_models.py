@@ -17,7 +17,8 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from fastovms.gguf.tokenizer import build_tokenizer, find_pre_tokenizer
+from bench.speech_models import BYTE_STEPS, PLAIN_BPE
+from fastovms.gguf.tokenizer import build_tokenizer
 
 SCALE: Final = 8
 """Pixels on each side of a latent pixel."""
@@ -117,34 +118,18 @@ class _Graphs:
 def _tokenizer() -> tuple[dict[str, Any], int]:
     """Returns the content of a tokenizer.json of bytes, and the id of its last token, which ends
     and pads texts."""
-    pre = find_pre_tokenizer("gpt-2")
     letters = [chr(code) for code in range(33, 127)]
     vocab = {letter: number for number, letter in enumerate(["Ġ", *letters])}
     end = len(vocab)
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    splits = [
-        {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated"}
-        for each in pre.patterns
-    ]
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     content: dict[str, Any] = {
         "version": "1.0",
         "added_tokens": [{"id": end, "content": "<|endoftext|>", "special": True, **flags}],
-        "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [*splits, {**level, "use_regex": False}],
-        },
-        "post_processor": None,
-        "decoder": {**level, "use_regex": False},
+        **BYTE_STEPS,
         "model": {
             "type": "BPE",
             "vocab": vocab,
-            "merges": [],
-            "unk_token": None,
-            "fuse_unk": False,
-            "continuing_subword_prefix": "",
-            "end_of_word_suffix": "",
+            **PLAIN_BPE,
             "byte_fallback": False,
             "ignore_merges": False,
         },

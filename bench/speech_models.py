@@ -56,7 +56,7 @@ _FEATURES: Final = {
 }
 
 _BYTE_LEVEL: Final = {"add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-_PLAIN: Final = {
+BYTE_STEPS: Final = {
     "normalizer": None,
     "pre_tokenizer": {
         "type": "Sequence",
@@ -73,6 +73,15 @@ _PLAIN: Final = {
 }
 """The steps of Whisper's tokenizer, with the expression in its `ByteLevel` as a step of its own.
 The pipeline adds the tokens of the beginning itself."""
+
+PLAIN_BPE: Final[Mapping[str, Any]] = {
+    "merges": [],
+    "unk_token": None,
+    "fuse_unk": False,
+    "continuing_subword_prefix": "",
+    "end_of_word_suffix": "",
+}
+"""The settings of a BPE model without merges."""
 
 TINY: Final = WhisperShape(16, 1, 2, 2, 2, 32, 32, 0)
 """A model that is small enough for tests; its vocabulary is that of `tiny_tokenizer`."""
@@ -232,7 +241,7 @@ def write_whisper(
 def write_tokenizer(directory: Path, tokenizer: Mapping[str, Any], ends: Mapping[str, int]) -> None:
     """Writes the graphs of a tokenizer of bytes. `ends` are its tokens `eos` and `pad`."""
     model = {"byte_fallback": False, "ignore_merges": False, **tokenizer["model"]}
-    models = build_tokenizer({**tokenizer, **_PLAIN, "model": model}, ends)
+    models = build_tokenizer({**tokenizer, **BYTE_STEPS, "model": model}, ends)
     for name, graph in zip(("tokenizer", "detokenizer"), models, strict=True):
         ov.save_model(graph, directory / f"openvino_{name}.xml", compress_to_fp16=False)
 
@@ -323,15 +332,11 @@ def tiny_tokenizer(*, is_multilingual: bool) -> dict[str, Any]:
             {"id": len(vocab) + i, "content": text, "special": "." not in text, **flags}
             for i, text in enumerate(special)
         ],
-        **_PLAIN,
+        **BYTE_STEPS,
         "model": {
             "type": "BPE",
             "vocab": vocab,
-            "merges": [],
-            "unk_token": None,
-            "fuse_unk": False,
-            "continuing_subword_prefix": "",
-            "end_of_word_suffix": "",
+            **PLAIN_BPE,
         },
     }
 

@@ -200,7 +200,8 @@ _REFUSED: Final[Mapping[str, str]] = {
     "images, and a Whisper model for speech",
     r"qwen\d+_asr": "a model of speech ({}) that is not supported. Serve a Whisper model",
 }
-"""What models are that no backend runs, by their `model_type`. Their files look like others'."""
+"""Descriptions of models that no backend runs, by their `model_type`, a regular expression. Their
+files look like those of models that are served."""
 
 
 def _check_kind(model_dir: Path) -> None:

@@ -40,7 +40,7 @@ class Opcode(IntEnum):
 
     QUANTIZE = 0
     """Makes integers of A, for the products that follow. `P0` is the columns of a group, `P1` the
-    bits of an integer. Of a row's heads it makes a row each. If `P2` is not 0, it is the number of
+    bits of an integer. Each head of a row becomes a row. If `P2` is not 0, it is the number of
     experts, and the rows are those of the pairs of choice C."""
     PRODUCT = 1
     """Multiplies the last integers. `P0` to `P5` are the address of the weights, the number of

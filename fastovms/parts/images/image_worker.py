@@ -17,7 +17,8 @@ import openvino as ov
 import openvino_genai as genai
 from PIL import Image as pillow
 
-from fastovms.backends.processes import WorkerFailed, receive, send
+from fastovms.backends.model_process import serve_model
+from fastovms.backends.processes import receive, send
 from fastovms.engine.model.devices import reason_of
 from fastovms.params import Image
 from fastovms.parts.images.picture import (
@@ -27,8 +28,6 @@ from fastovms.parts.images.picture import (
     StaticShape,
     partial_steps,
 )
-from fastovms.system.memory import find_trim
-from fastovms.telemetry.log_format import log_handler, start_log
 
 logger = logging.getLogger(__name__)
 
@@ -246,21 +245,7 @@ def _usual_size(model_dir: Path, multiple: int, class_name: str) -> tuple[int, i
 
 def serve(connection: Connection[Any, Any]) -> None:
     """Answers `LoadImages`, then `MakeImage`s, until the connection ends."""
-    load: LoadImages = receive(connection)
-    start_log(log_handler(logging.StreamHandler(), load.log_format), load.log_level)
-    try:
-        pipelines = Pipelines(load)
-    except Exception as error:
-        send(connection, WorkerFailed(f"{load.model_dir} cannot be loaded: {reason_of(error)}"))
-        return
-    send(connection, pipelines.info)
-    trim = find_trim()
-    while True:
-        asked: MakeImage = receive(connection)
-        answer: ImageMade | WorkerFailed
-        try:
-            answer = pipelines.make(asked, connection)
-        except (RuntimeError, ValueError, MemoryError) as error:
-            answer = WorkerFailed(reason_of(error))
-        send(connection, answer)
-        trim()
+    faults = (RuntimeError, ValueError, MemoryError)
+    serve_model(
+        connection, Pipelines, lambda pipelines, asked: pipelines.make(asked, connection), faults
+    )

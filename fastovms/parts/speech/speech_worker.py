@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -12,8 +11,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import openvino_genai as genai
 
-from fastovms.backends.processes import WorkerFailed, receive, send
-from fastovms.engine.model.devices import reason_of
+from fastovms.backends.model_process import serve_model
+from fastovms.backends.processes import send
 from fastovms.parts.speech.transcript import (
     SAMPLE_RATE,
     WINDOW_SECONDS,
@@ -23,8 +22,6 @@ from fastovms.parts.speech.transcript import (
     SpeechParams,
     Word,
 )
-from fastovms.system.memory import find_trim
-from fastovms.telemetry.log_format import log_handler, start_log
 
 _SHORTEST: Final = SAMPLE_RATE // 10
 """Samples to which shorter audio is padded: the pipeline refuses less than 201."""
@@ -158,21 +155,4 @@ class Whisper:
 
 def serve(connection: Connection[Any, Any]) -> None:
     """Answers `LoadSpeech`, then `ReadWindow`s, until the connection ends."""
-    load: LoadSpeech = receive(connection)
-    start_log(log_handler(logging.StreamHandler(), load.log_format), load.log_level)
-    try:
-        whisper = Whisper(load)
-    except Exception as error:
-        send(connection, WorkerFailed(f"{load.model_dir} cannot be loaded: {reason_of(error)}"))
-        return
-    send(connection, whisper.info)
-    trim = find_trim()
-    while True:
-        window: ReadWindow = receive(connection)
-        answer: WindowText | WorkerFailed
-        try:
-            answer = whisper.read(window, connection)
-        except (RuntimeError, ValueError) as error:
-            answer = WorkerFailed(reason_of(error))
-        send(connection, answer)
-        trim()
+    serve_model(connection, Whisper, lambda whisper, window: whisper.read(window, connection))

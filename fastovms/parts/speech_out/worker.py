@@ -15,11 +15,9 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
-from fastovms.backends.processes import WorkerFailed, receive, send
+from fastovms.backends.model_process import serve_model
 from fastovms.engine.model.devices import reason_of
 from fastovms.parts.speech_out.encode import Samples
-from fastovms.system.memory import find_trim
-from fastovms.telemetry.log_format import log_handler, start_log
 
 logger = logging.getLogger(__name__)
 
@@ -153,21 +151,4 @@ def _read_voice(path: Path, shape: tuple[int, ...]) -> ov.Tensor:
 
 def serve(connection: Connection[Any, Any]) -> None:
     """Answers `LoadSpeaker`, then `SpeakText`s, until the connection ends."""
-    load: LoadSpeaker = receive(connection)
-    start_log(log_handler(logging.StreamHandler(), load.log_format), load.log_level)
-    try:
-        speaker = Speaker(load)
-    except Exception as error:
-        send(connection, WorkerFailed(f"{load.model_dir} cannot be loaded: {reason_of(error)}"))
-        return
-    send(connection, speaker.info)
-    trim = find_trim()
-    while True:
-        asked: SpeakText = receive(connection)
-        answer: Spoken | WorkerFailed
-        try:
-            answer = speaker.speak(asked)
-        except (RuntimeError, ValueError) as error:
-            answer = WorkerFailed(reason_of(error))
-        send(connection, answer)
-        trim()
+    serve_model(connection, Speaker, Speaker.speak)

@@ -45,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_every_example_is_run():
-    """`tests/clients/in_python` runs the one of LangChain, in an environment that has it."""
+    """All but the one of LangChain, which the tests do not install."""
     programs = {path.stem for path in EXAMPLES.glob("*.py")}
     assert programs == {*PRINTED, "langchain_agent"}
 

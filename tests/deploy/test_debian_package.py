@@ -1,4 +1,4 @@
-"""What the Debian package is built of. `tests.deploy.clean_debian` installs it."""
+"""What the Debian package is built of."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The image's description, at one with the package, the manifests and the lock file. Building it
-takes minutes: `deploy/image.sh` does, and `tests/deploy/run_image.py` runs it."""
+"""The image's description, at one with the package, the manifests and the lock file.
+`deploy/image.sh` builds it, which takes minutes."""
 
 from __future__ import annotations
 

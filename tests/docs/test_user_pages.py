@@ -52,12 +52,12 @@ NOT_RUN: Final = {
     "haproxy": "tests/deploy/test_reverse_proxies.py runs it",
     "caddy": "tests/deploy/test_reverse_proxies.py runs it",
     "docker": "needs a daemon and a registry",
-    "podman": "needs a registry; tests/deploy/run_image.py runs the image",
+    "podman": "needs a registry",
     "kubectl": "needs a cluster; tests/deploy/test_kubernetes.py checks the manifests",
     "cp": "copies files of the operator",
     "cat": "shows or makes files of the operator",
     "git": "needs a repository of the reader's",
-    "build.sh": "tests/deploy/clean_debian.py runs it, as root",
+    "build.sh": "builds for minutes, as root",
     "ray": "tests/deploy/test_ray.py runs a cluster, with the extra ray",
     "serve": "tests/deploy/test_ray.py runs a cluster, with the extra ray",
     "prometheus": "tests/deploy/test_observability.py runs it",
@@ -81,7 +81,7 @@ NOT_RUN: Final = {
     "kill": "needs a process of the reader's",
     "echo": "makes files of the operator",
     "taskset": "needs the cores of the reader's machine",
-    "llm": "a program of others; tests/clients/in_python/use_llm.py runs it",
+    "llm": "a program of others",
     "open-webui": "a program of others",
     "n8n": "a program of others",
 }
@@ -101,14 +101,13 @@ NOT_RUN_CURL: Final = {
 
 NOT_RUN_PYTHON: Final = {
     "images": "needs a vision model; tests/clients/test_vision_clients.py asks one",
-    "embeddings": "needs models that embed and rank, and LangChain; "
-    "tests/clients/in_python runs LangChain",
+    "embeddings": "needs models that embed and rank, and LangChain",
     "batches": "needs a directory for files; tests/test_examples.py runs examples/batch.py",
     "ray": "tests/deploy/test_ray.py runs it, with the extra ray",
     "speech": "needs a model of speech; tests/test_end_to_end_speech.py asks one",
     "image-generation": "needs a model of images; tests/test_end_to_end_images.py asks one",
     "lora": "trains an adapter, which needs torch",
-    "clients": "needs packages of others; tests/clients/in_python runs them",
+    "clients": "needs packages of others",
 }
 """Pages whose blocks of `py` the test cannot run, with the reason. Blocks of `python` are run by
 test_pages.py."""

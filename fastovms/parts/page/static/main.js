@@ -3,11 +3,12 @@
 import { loadColours } from "./answer/colours.js";
 import { loadMarkdown } from "./answer/markdown.js";
 import { ChatView } from "./chat/chat_view.js";
+import { Reading } from "./chat/reading.js";
 import { ServerChats } from "./session/server_chats.js";
 import { TabChats } from "./session/tab_chats.js";
 import { drawIcon, elapsed, iconButton, make, warn } from "./core/dom.js";
 import { apply, choose, language, say } from "./core/language.js";
-import { encodes, transcribes } from "./core/models.js";
+import { encodes, speaks, transcribes } from "./core/models.js";
 import { ROOT, ServerError, ask } from "./core/server.js";
 import { LANGUAGES } from "./core/texts.js";
 import { THEMES, applyTheme, chooseTheme, theme } from "./core/theme.js";
@@ -94,7 +95,8 @@ async function start() {
   const models = await findModels((reason) => { waiting.textContent = reason; });
   const chatting = models.filter((model) => !encodes(model));
   // A server that was still loading has refused the first request.
-  const chats = new ChatView((await finding) ?? (await findStore()), chatting);
+  const reading = new Reading(models.find(speaks)?.id);
+  const chats = new ChatView((await finding) ?? (await findStore()), chatting, reading);
   chats.dictateTo(models.find(transcribes)?.id);
   const begin = make("button", { type: "button", class: "new-chat", on: { click: () => { location.hash = "#chat"; chats.begin(); } } },
     drawIcon("plus"), make("span", { text: "chats.new" }));
@@ -111,7 +113,7 @@ async function start() {
     const isLive = isOnlyLive || location.hash === LIVE;
     const isCompare = !isLive && location.hash === COMPARE;
     if (isLive) live ??= new (await import("./live/live_view.js")).LiveView(models);
-    if (isCompare) compare ??= new (await import("./compare/compare_view.js")).CompareView(chatting);
+    if (isCompare) compare ??= new (await import("./compare/compare_view.js")).CompareView(chatting, reading);
     const view = isLive ? live : isCompare ? compare : chats;
     frame.body.replaceChildren(view.node);
     chats.tools.hidden = view !== chats;

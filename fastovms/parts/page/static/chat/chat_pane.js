@@ -18,6 +18,7 @@ const NEXT_LOOK = 700;
  *
  * @typedef {Object} Surroundings
  * @property {string} [place] by which the settings are kept; "" = those of the chat.
+ * @property {import("./reading.js").Reading} reading
  * @property {function(): void} showSettings shows the panel, since what is set cannot be sent.
  * @property {function(string): void} onVariant is told the id of the branch to show.
  * @property {function(Object): void} onModel is told the model that is chosen.
@@ -29,7 +30,7 @@ export class ChatPane {
    * @param {Object[]} models as the server lists them.
    * @param {Surroundings} surroundings
    */
-  constructor(store, models, { place = "", showSettings, onVariant, onModel }) {
+  constructor(store, models, { place = "", reading, showSettings, onVariant, onModel }) {
     this.#showSettings = showSettings;
     this.#onModel = onModel;
     this.models = new ModelChoice(models, (id) => this.chooseModel(id));
@@ -42,6 +43,7 @@ export class ChatPane {
       onRetry: () => this.mayAsk() && this.session.askAgain(this.settings),
       onOutput: (call, output) => this.#giveOutput(call, output),
       onVariant,
+      reading,
       waitsForModel: () => (this.models.isLoaded ? "" : this.models.chosen.id),
       variantsAt: (at) => (this.session.chat ? variantsAt(this.session.chats, this.session.chat, at) : { ids: [], current: 0 }),
     }, place ? `compare.messages-${place}` : "chat.messages");

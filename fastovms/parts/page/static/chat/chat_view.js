@@ -13,9 +13,11 @@ export class ChatView {
   /**
    * @param {Object} store that keeps chats.
    * @param {Object[]} models as the server lists them.
+   * @param {import("./reading.js").Reading} reading
    */
-  constructor(store, models) {
+  constructor(store, models, reading) {
     this.#pane = new ChatPane(store, models, {
+      reading,
       showSettings: () => this.#showSettings(true),
       onVariant: (id) => this.open(id),
       onModel: ({ capabilities = [] }) => this.#composer.images.enable(capabilities.includes("vision")),

@@ -22,6 +22,7 @@ import { NearDrawing } from "./near_drawing.js";
  * @property {function(Object, string): void} onOutput is told a call and its output.
  * @property {function(string): void} onVariant is told the id of the branch to show.
  * @property {function(): void} onContinue lets the model continue the answer that was cut, or answer the last message.
+ * @property {import("./reading.js").Reading} reading
  * @property {function(): string} waitsForModel returns the id of the model that is not yet loaded; "" = it is.
  * @property {function(number): {ids: string[], current: number}} variantsAt
  */
@@ -76,6 +77,7 @@ export class Transcript {
     this.#append(this.#session.items, 0);
     this.#drawTurn();
     this.#end.toEnd();
+    this.#actions.reading.stopIfGone();
   }
 
   /**
@@ -143,7 +145,7 @@ export class Transcript {
 
   /** Puts below an answer what can be done with it, and what it took. */
   #finish(node, view, items, text, question, statistics) {
-    const tools = make("div", { class: "tools" }, iconButton("copy", "chat.copy", () => this.#copy(text)));
+    const tools = make("div", { class: "tools" }, iconButton("copy", "chat.copy", () => this.#copy(text)), this.#actions.reading.button(text));
     if (question !== null) tools.append(iconButton("again", "chat.regenerate", () => this.#actions.onRegenerate(question)));
     if (hasTokens(items)) {
       const toggle = iconButton("tokens", "tokens.show", () => toggle.setAttribute("aria-pressed", view.toggleTokens()), { "aria-pressed": "false" });
@@ -244,6 +246,7 @@ export class Transcript {
     for (const node of from < 0 ? [] : shown.slice(from)) if (node !== drawn?.node) node.remove();
     this.#turn = null;
     this.#append(this.#session.items.slice(start), start, drawn);
+    this.#actions.reading.stopIfGone();
   }
 
   // Parts of messages

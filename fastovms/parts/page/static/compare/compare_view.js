@@ -10,10 +10,13 @@ import { TabChats } from "../session/tab_chats.js";
 const PLACES = ["left", "right"];
 
 export class CompareView {
-  /** @param {Object[]} models as the server lists them. */
-  constructor(models) {
+  /**
+   * @param {Object[]} models as the server lists them.
+   * @param {import("../chat/reading.js").Reading} reading
+   */
+  constructor(models, reading) {
     const isFirstTime = !hasSettings("right");
-    this.#columns = PLACES.map((place) => new Column(models, place, () => this.#showImages()));
+    this.#columns = PLACES.map((place) => new Column(models, place, reading, () => this.#showImages()));
     this.#composer = new Composer((text, images, files) => this.#say(userMessage(text, images, files)), () => this.#stop(), () => {});
     this.#empty = make("div", { class: "empty" }, make("h2", { text: "compare.welcome" }), make("p", { class: "faint", text: "compare.note" }));
     this.node = make("section", { class: "compare-view", label: "compare.title" },
@@ -69,9 +72,10 @@ export class CompareView {
 class Column {
   sees = false;
 
-  constructor(models, place, onModel) {
+  constructor(models, place, reading, onModel) {
     this.pane = new ChatPane(new TabChats(), models, {
       place,
+      reading,
       showSettings: () => this.#showSettings(true),
       onVariant: (id) => this.pane.session.open(id),
       onModel: ({ capabilities = [] }) => {

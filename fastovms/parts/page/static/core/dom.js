@@ -61,6 +61,7 @@ const ICONS = {
   again: "M19 12a7 7 0 1 1-2-5M19 4v4h-4",
   export: "M12 15V4M8 8l4-4 4 4M5 14v5h14v-5",
   microphone: "M12 4a2 2 0 0 1 2 2v5a2 2 0 0 1-4 0V6a2 2 0 0 1 2-2zM7 11a5 5 0 0 0 10 0M12 16v4",
+  speaker: "M5 10v4h3l4 4V6l-4 4zM15.5 9a4 4 0 0 1 0 6M18 6.5a8 8 0 0 1 0 11",
   image: "M4 6h16v12H4zM4 15l4-4 4 4 3-3 5 5M15 9.5h.01",
   pulse: "M3 12h4l3-7 4 14 3-7h4",
   chat: "M5 6h14v10h-8l-4 3v-3H5z",

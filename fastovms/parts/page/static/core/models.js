@@ -1,13 +1,18 @@
 /** Reads what the server says of its models. */
 
-const OTHERS = ["embedding", "rerank", "transcription"];
+const OTHERS = ["embedding", "rerank", "transcription", "image", "speech"];
 
 /** Returns whether a model transcribes speech. */
 export function transcribes({ capabilities = [] }) {
   return capabilities.includes("transcription");
 }
 
-/** Returns whether a model encodes texts or transcribes speech, and does not chat. */
+/** Returns whether a model speaks texts. */
+export function speaks({ capabilities = [] }) {
+  return capabilities.includes("speech");
+}
+
+/** Returns whether a model does other work than to chat. */
 export function encodes({ capabilities = [] }) {
   return capabilities.some((one) => OTHERS.includes(one));
 }

@@ -54,6 +54,26 @@ export async function askText(path, fields) {
 }
 
 /**
+ * Asks for bytes, and yields them as they come.
+ *
+ * @param {string} path
+ * @param {Object} body
+ * @param {AbortSignal} signal ends it.
+ * @returns {AsyncGenerator<Uint8Array>}
+ * @throws {ServerError} the request was refused, or the answer broke off: then with status 0.
+ */
+export async function* askBytes(path, body, signal) {
+  const reader = (await send("POST", path, body, signal)).body.getReader();
+  try {
+    for (let piece; !(piece = await reader.read()).done;) yield piece.value;
+  } catch (error) {
+    throw unreachable(error);
+  } finally {
+    reader.cancel().catch(() => {}); // whoever reads no further leaves
+  }
+}
+
+/**
  * Asks for a stream, and yields its events, each parsed.
  *
  * @param {string} method

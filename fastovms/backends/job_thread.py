@@ -6,7 +6,8 @@ import asyncio
 import logging
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -98,27 +99,31 @@ class JobThread(Generic[JobT]):
         labels = {"max_model_len": str(self.model.max_model_len), "device": device}
         return GenerationMetrics(self.model.name, self.stats, labels=labels, has_kv_cache=False)
 
-    def _check_open(self, client: str) -> None:
-        """Raises EngineFailed, BackendUnavailable or Overloaded if no job of the client can be
-        taken."""
+    @contextmanager
+    def _place(self, client: str) -> Iterator[None]:
+        """Holds a place in the queue for the jobs of one request. Raises Overloaded if the client
+        may have none."""
+        if not self._places.take(client):
+            raise Overloaded(f"{self._places.used} requests are waiting, which is the limit")
+        try:
+            yield
+        finally:
+            self._places.give_back(client)
+
+    async def _result_of(self, job: JobT) -> Any:
+        """Has the thread compute a job of a request that has a place, and returns its result.
+        Raises EngineFailed or BackendUnavailable if the backend takes no jobs."""
         if self.failure is not None:
             raise EngineFailed(f"the engine has failed: {self.failure}")
         if not self._link.is_started or self._closing:
             raise BackendUnavailable(f"the server is not ready to serve {self.model.name}")
-        if not self._places.may_take(client):
-            raise Overloaded(f"{self._places.used} requests are waiting, which is the limit")
-
-    async def _result_of(self, job: JobT) -> Any:
-        """Has the thread compute a job, and returns its result."""
         self._jobs[job] = None
-        self._places.hold(job.client)
         self._commands.put(job)
         try:
             return await job.done
         finally:
             job.is_given_up = True
             self._jobs.pop(job, None)
-            self._places.give_back(job.client)
             if job.done.cancelled():
                 self._commands.put(job)
 

@@ -85,6 +85,19 @@ class WorkerFailed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class InputRefused:
+    """The answer of a model to values of a request that it cannot compute.
+
+    Attributes:
+        reason: the message for the client.
+        param: the field of the request at fault; None = not a single one.
+    """
+
+    reason: str
+    param: str | None = None
+
+
 class ChildProcess:
     """A module run as a process, with the other end of `connection`. The process ends when the
     connection closes, does not receive the server's signals, and is killed together with its

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from fastovms.backends.engine_thread import MAX_SLICE, ComputeTurn
 from fastovms.backends.job_thread import JobT, JobThread
-from fastovms.backends.processes import ChildProcess, WorkerFailed, receive, send
-from fastovms.errors import ConfigurationError, EngineFailed
+from fastovms.backends.processes import ChildProcess, InputRefused, WorkerFailed, receive, send
+from fastovms.errors import ConfigurationError, EngineFailed, InvalidField
 from fastovms.fair_queue import FairQueue
 from fastovms.params import ModelInfo
 
@@ -26,6 +26,10 @@ Answer = TypeVar("Answer")
 StartProcess = Callable[[], tuple[ChildProcess, Info]]
 """Starts the process that runs the model, and waits until it has loaded it. Raises
 ConfigurationError if it cannot."""
+
+
+class _ProcessEnded(Exception):
+    """The process has ended, or closed its connection, instead of answering."""
 
 
 def start_process(module: str, load: object, info: type[Info]) -> tuple[ChildProcess, Info]:
@@ -89,9 +93,9 @@ class SlicedProcess(JobThread[JobT], Generic[JobT, Info]):
 
     @abstractmethod
     def _compute(self, job: JobT) -> bool:
-        """Computes the next piece of a job. Returns whether more are left. Runs on the thread.
-        Raises EngineFailed if the piece cannot be computed; EOFError or ConnectionError if the
-        process ends."""
+        """Computes the next piece of a job by `_ask`. Returns whether more are left. Runs on the
+        thread. Raises EngineFailed if the piece cannot be computed, and InvalidField if the request
+        is at fault."""
 
     def fail(self, reason: str) -> None:
         super().fail(reason)
@@ -139,18 +143,18 @@ class SlicedProcess(JobThread[JobT], Generic[JobT, Info]):
         """Computes the next piece of a job, and queues the job again if more are left."""
         try:
             is_unfinished = self._compute(job)
-        except (EOFError, ConnectionError) as error:
-            self._revive(job, error)
+        except _ProcessEnded as end:
+            self._revive(job, end)
             return
-        except EngineFailed as error:
+        except (EngineFailed, InvalidField) as error:
             self._link.call(job.settle, error)
             return
         if is_unfinished:
             self._waiting.add(job.client, job)
 
     def _ask(self, message: object, answer: type[Answer], on_part: Callable[[Any], None]) -> Answer:
-        """Returns the process's answer to a message. Raises EngineFailed if it is `WorkerFailed`;
-        EOFError or ConnectionError if the process ends.
+        """Returns the process's answer to a message. Raises EngineFailed if it is `WorkerFailed`,
+        InvalidField if it is `InputRefused`; _ProcessEnded if the process ends.
 
         Args:
             on_part: is called with each other message that comes before the answer.
@@ -158,18 +162,22 @@ class SlicedProcess(JobThread[JobT], Generic[JobT, Info]):
         self._num_running = 1
         try:
             found = self._answer(message, answer, on_part)
+        except (EOFError, ConnectionError) as error:
+            raise _ProcessEnded from error
         finally:
             self._num_running = 0
+        if isinstance(found, InputRefused):
+            raise InvalidField(found.reason, param=found.param)
         if isinstance(found, WorkerFailed):
             raise EngineFailed(found.reason)
         return found
 
     def _answer(
         self, message: object, answer: type[Answer], on_part: Callable[[Any], None]
-    ) -> Answer | WorkerFailed:
+    ) -> Answer | WorkerFailed | InputRefused:
         connection = self._peer.connection
         is_sent = False
-        found: Answer | WorkerFailed | None = None
+        found: Answer | WorkerFailed | InputRefused | None = None
         while found is None:
             with self._turn.slice():
                 self._signal(is_stopped=False)
@@ -181,7 +189,7 @@ class SlicedProcess(JobThread[JobT], Generic[JobT, Info]):
                 end = start + (MAX_SLICE if seconds is None else seconds)
                 while found is None and connection.poll(max(0.0, end - self._clock())):
                     received = receive(connection)
-                    if isinstance(received, answer | WorkerFailed):
+                    if isinstance(received, answer | WorkerFailed | InputRefused):
                         found = received
                     else:
                         on_part(received)
@@ -195,14 +203,17 @@ class SlicedProcess(JobThread[JobT], Generic[JobT, Info]):
             self._is_stopped = is_stopped
             self._peer.send_signal(signal.SIGSTOP if is_stopped else signal.SIGCONT)
 
-    def _revive(self, job: JobT, error: Exception) -> None:
+    def _revive(self, job: JobT, end: _ProcessEnded) -> None:
         """Starts another process after one has ended with a job. Raises ConfigurationError if it
         cannot be started."""
         exit_description = self._peer.close()
         if self._closing or self.failure is not None:
             return
         logger.error(
-            "%s: the process %s (%r) and is started again", self.name, exit_description, error
+            "%s: the process %s (%r) and is started again",
+            self.name,
+            exit_description,
+            end.__cause__,
         )
         reason = f"the process that {self.work} {exit_description}"
         self._link.call(job.settle, EngineFailed(reason))

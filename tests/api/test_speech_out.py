@@ -24,7 +24,7 @@ from fastovms.api.dialect import render_error
 from fastovms.api.served import ServedModels
 from fastovms.backend_stats import BackendStats
 from fastovms.config import ApiConfig, HttpConfig
-from fastovms.errors import EngineFailed, Overloaded
+from fastovms.errors import EngineFailed, InvalidField, Overloaded
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
 from fastovms.parts.speech_out import endpoints as speech_out
@@ -332,7 +332,12 @@ async def test_formats_that_need_the_extra_are_refused_without_it(
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(Overloaded("too many"), 429), (EngineFailed("it died"), 500)]
+    ("error", "status"),
+    [
+        (Overloaded("too many"), 429),
+        (EngineFailed("it died"), 500),
+        (InvalidField("input has a part that the model cannot speak: x", param="input"), 400),
+    ],
 )
 @pytest.mark.parametrize("format", ["wav", "mp3"])
 async def test_errors_before_any_audio_have_their_status(
@@ -344,12 +349,14 @@ async def test_errors_before_any_audio_have_their_status(
     assert (answer.status_code, answer.json()["error"]["message"]) == (status, str(error))
 
 
-async def test_text_without_sounds_is_an_error(start) -> None:
+async def test_text_without_sounds_is_refused(start) -> None:
     site = await start()
     for format in ("wav", "pcm"):
         answer = await site.post(model="tts", input="1", response_format=format)
-        assert answer.status_code == 500
-        assert "has no sounds for the text" in answer.json()["error"]["message"]
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert error["param"] == "input"
+        assert error["message"] == "input has nothing that the model tts can speak"
 
 
 async def test_error_between_sentences_cuts_the_audio(start) -> None:

@@ -18,7 +18,13 @@ import pytest
 from fastovms.backends.engine_thread import ActiveEngines, ComputeTurn
 from fastovms.backends.model_task import find_task
 from fastovms.config import EngineConfig
-from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, Overloaded
+from fastovms.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    EngineFailed,
+    InvalidField,
+    Overloaded,
+)
 from fastovms.params import Task
 from fastovms.parts.speech_out.backend import SpeakingBackend
 from fastovms.parts.speech_out.encode import Samples
@@ -73,23 +79,38 @@ async def test_speech_is_that_of_the_pipeline_alone(backend: SpeakingBackend) ->
         assert np.abs(samples - expected * (2**15 - 1)).max() <= 0.51
 
 
-async def test_kokoro_speaks_faster_and_with_other_voices(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+async def kokoro(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServedSpeaker]:
     monkeypatch.setenv("MISAKI_DATA_DIR", str(kokoro_dir() / "data"))
     served = await asyncio.to_thread(serve, kokoro_dir())
     served.backend.start()
-    try:
-        assert served.voices == {"af_one": "en-us", "am_two": "en-us", "zf_three": "zh"}
-        assert served.backend.speaker.rate == 24_000
-        assert "en-us" in served.backend.speaker.languages
-        asked = SpeakText("hello world", "af_one", 1.0, "en-us")
-        plain, fast, other = await ask(
-            served.backend, asked, asked._replace(speed=2.0), asked._replace(voice="am_two")
-        )
-        assert len(fast) == len(plain) / 2
-        assert len(other) == len(plain)
-        assert (other != plain).any()
-    finally:
-        await served.backend.close()
+    yield served
+    await served.backend.close()
+
+
+async def test_kokoro_speaks_faster_and_with_other_voices(kokoro: ServedSpeaker) -> None:
+    backend = kokoro.backend
+    assert kokoro.voices == {"af_one": "en-us", "am_two": "en-us", "zf_three": "zh"}
+    assert backend.speaker.rate == 24_000
+    assert backend.speaker.languages == ("en-us",)
+    asked = SpeakText("hello world", "af_one", 1.0, "en-us")
+    plain, fast, other = await ask(
+        backend, asked, asked._replace(speed=2.0), asked._replace(voice="am_two")
+    )
+    assert len(fast) == len(plain) / 2
+    assert len(other) == len(plain)
+    assert (other != plain).any()
+
+
+async def test_text_that_the_pipeline_cannot_speak_is_refused(kokoro: ServedSpeaker) -> None:
+    first = kokoro.backend._peer
+    asked = SpeakText("hello world", "af_one", 1.0, "en-us")
+    for number in ("5", "2,000,000,000,000", "9223372036854775807"):  # not in the dictionary
+        with pytest.raises(InvalidField, match="cannot speak: Unmapped English") as fault:
+            await ask(kokoro.backend, asked, asked._replace(text=f"It is {number}."))
+        assert fault.value.param == "input"
+    assert await ask(kokoro.backend, asked)
+    assert kokoro.backend._peer is first
 
 
 async def test_clients_take_turns_with_their_sentences(backend: SpeakingBackend) -> None:
@@ -138,14 +159,19 @@ async def test_a_process_that_dies_fails_one_request_and_is_replaced(
     assert backend._peer is not first
 
 
-async def test_audio_that_cannot_be_encoded_fails_one_request(backend: SpeakingBackend) -> None:
+@pytest.mark.parametrize("error", [EOFError, ValueError])
+async def test_audio_that_cannot_be_encoded_fails_one_request(
+    backend: SpeakingBackend, error: type[Exception]
+) -> None:
     def fail(samples: Samples, is_last: bool) -> bytes:
-        raise EngineFailed("no such codec")
+        raise error("no such codec")
 
-    with pytest.raises(EngineFailed, match="no such codec"):
+    first = backend._peer
+    with pytest.raises(EngineFailed, match="the audio cannot be encoded: no such codec"):
         async for _ in backend.speak([HELLO], fail, "a"):
             pass
     assert await ask(backend, HELLO)
+    assert backend._peer is first
 
 
 async def test_too_many_requests_are_refused() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fastovms.parts.speech_out.encode import resampled
-from fastovms.parts.speech_out.sentences import MAX_CHARS, sentences
+from fastovms.parts.speech_out.sentences import MAX_CHARS, readable, sentences
 
 LONG = "This sentence is long enough to be spoken alone."
 
@@ -26,6 +26,21 @@ LONG = "This sentence is long enough to be spoken alone."
 )
 def test_sentences_of_a_text(text: str, expected: list[str]) -> None:
     assert sentences(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It costs 999,999,999,999 dollars.", "It costs 999,999,999,999 dollars."),
+        ("$36,500,000,000,000.50", "$36 trillion 500000000000.50"),
+        ("2000000000000th", "2 trillionth"),
+        ("1,,2,,3,4,5,6,7,8,9,0,1,2,3,4", "12 trillion 345678901234"),
+        ("-9223372036854775807", "-9 2 2 3 3 7 2 0 3 6 8 5 4 7 7 5 8 0 7"),
+        ("0000000000001", "0 0 0 0 0 0 0 0 0 0 0 0 1"),
+    ],
+)
+def test_large_numbers_are_readable_in_english(text: str, expected: str) -> None:
+    assert readable(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -264,17 +264,17 @@ class ThreadedEncoder(JobThread[_Job]):
             BackendUnavailable: not started or closed.
             EngineFailed: the engine has died.
         """
-        self._check_open(client)
-        job = _Job(texts, client, priority, self.encoder.width, self._clock())
-        waiting, num_tokens = self._waiting_tokens, job.num_tokens
-        if waiting.used and not waiting.may_take(client, num_tokens):
-            raise Overloaded(f"{waiting.used} tokens are waiting, which is the limit")
-        waiting.hold(client, num_tokens)
-        try:
-            encoded: EncodedTexts = await self._result_of(job)
-        finally:
-            waiting.give_back(client, num_tokens)
-        return encoded
+        with self._place(client):
+            job = _Job(texts, client, priority, self.encoder.width, self._clock())
+            waiting, num_tokens = self._waiting_tokens, job.num_tokens
+            if waiting.used and not waiting.may_take(client, num_tokens):
+                raise Overloaded(f"{waiting.used} tokens are waiting, which is the limit")
+            waiting.hold(client, num_tokens)
+            try:
+                encoded: EncodedTexts = await self._result_of(job)
+            finally:
+                waiting.give_back(client, num_tokens)
+            return encoded
 
     def stats(self) -> BackendStats:
         return replace(super().stats(), encoder=replace(self._encoder_counters))

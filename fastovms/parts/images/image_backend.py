@@ -14,7 +14,6 @@ from fastovms.backends.job_thread import Job
 from fastovms.backends.processes import send
 from fastovms.backends.sliced_process import SlicedProcess, start_process
 from fastovms.config import EngineConfig
-from fastovms.errors import InvalidField
 from fastovms.params import ModelInfo
 from fastovms.parts.images.image_worker import ImageMade, LoadImages, MakeImage, StepDone
 from fastovms.parts.images.picture import (
@@ -106,11 +105,11 @@ class ImageBackend(SlicedProcess[_Job, ImageInfo]):
             InvalidField: the pipeline refuses the parameters.
             EngineFailed: the model could not compute an image, or has died.
         """
-        self._check_open(client)
         asked = MakeImage(params, edited, num_partials)
-        job = _Job(request_id, asked, num_images, client, on_step, on_made, self._clock())
-        made: MadeImages = await self._result_of(job)
-        return made
+        with self._place(client):
+            job = _Job(request_id, asked, num_images, client, on_step, on_made, self._clock())
+            made: MadeImages = await self._result_of(job)
+            return made
 
     # Thread
 
@@ -137,10 +136,6 @@ class ImageBackend(SlicedProcess[_Job, ImageInfo]):
             self._log(job, step, now)
 
         found = self._ask(asked, ImageMade, on_part)
-        if found.refusal:
-            fault = InvalidField(f"the model refuses the request: {found.refusal}")
-            self._link.call(job.settle, fault)
-            return False
         if job.is_given_up:
             return False
         num_steps = num_steps or params.expected_steps(edits=asked.edited is not None)

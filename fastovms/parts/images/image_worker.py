@@ -18,7 +18,7 @@ import openvino_genai as genai
 from PIL import Image as pillow
 
 from fastovms.backends.model_process import serve_model
-from fastovms.backends.processes import receive, send
+from fastovms.backends.processes import InputRefused, receive, send
 from fastovms.engine.model.devices import reason_of
 from fastovms.params import Image
 from fastovms.parts.images.picture import (
@@ -58,7 +58,8 @@ class LoadImages:
 @dataclass(frozen=True, slots=True)
 class MakeImage:
     """Asks for an image. The answers are a `StepDone` after each step, each of which the parent
-    answers with whether to continue, and in the end an `ImageMade` or `WorkerFailed`.
+    answers with whether to continue, and in the end an `ImageMade`, `InputRefused` or
+    `WorkerFailed`.
 
     Attributes:
         edited: None = the image is made of the prompt alone.
@@ -87,12 +88,10 @@ class ImageMade(NamedTuple):
     """The end of an image.
 
     Attributes:
-        file: its file in base64; empty if the parent has cancelled it, or it was refused.
-        refusal: the reason why the pipeline refuses the parameters; "" = accepted.
+        file: its file in base64; empty if the parent has cancelled it.
     """
 
     file: bytes
-    refusal: str = ""
 
 
 class Pipelines:
@@ -158,7 +157,7 @@ class Pipelines:
             logger.debug("%s: %s", pipeline.__name__, error)
             return None
 
-    def make(self, asked: MakeImage, connection: Connection[Any, Any]) -> ImageMade:
+    def make(self, asked: MakeImage, connection: Connection[Any, Any]) -> ImageMade | InputRefused:
         """Returns an image, after sending its steps."""
         params, edited = asked.params, asked.edited
         pipeline, pictures = self._generating, []
@@ -190,7 +189,7 @@ class Pipelines:
             )
         except RuntimeError as error:
             if not steps and _CHECK in str(error):
-                return ImageMade(b"", reason_of(error))
+                return InputRefused(f"the model refuses the request: {reason_of(error)}")
             raise
         if fault:
             raise fault[0]

@@ -152,10 +152,10 @@ class WhisperBackend(SlicedProcess[_Job, SpeechInfo]):
             BackendUnavailable: not started or closed.
             EngineFailed: the model could not compute this audio, or has died.
         """
-        self._check_open(client)
-        job = _Job(audio, params, client, on_text, self._clock())
-        transcript: Transcript = await self._result_of(job)
-        return transcript
+        with self._place(client):
+            job = _Job(audio, params, client, on_text, self._clock())
+            transcript: Transcript = await self._result_of(job)
+            return transcript
 
     # Thread
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from fastovms.backends.engine_thread import ComputeTurn
 from fastovms.backends.job_thread import Job
 from fastovms.backends.sliced_process import SlicedProcess, start_process
 from fastovms.config import EngineConfig
-from fastovms.errors import BackendUnavailable, EngineFailed
+from fastovms.errors import EngineFailed
 from fastovms.params import ModelInfo
 from fastovms.parts.speech_out.encode import Samples
 from fastovms.parts.speech_out.worker import LoadSpeaker, SpeakerInfo, SpeakText, Spoken
@@ -74,26 +74,15 @@ class SpeakingBackend(SlicedProcess[_Job, SpeakerInfo]):
         Raises:
             Overloaded: too many requests wait already.
             BackendUnavailable: not started or closed.
-            EngineFailed: the model could not speak a sentence, or has died.
+            InvalidField: the pipeline cannot speak a sentence.
+            EngineFailed: the audio cannot be encoded, or the model has died.
         """
-        self._check_open(client)
-        self._places.hold(client)
-        try:
+        with self._place(client):
             for number, asked in enumerate(sentences, start=1):
-                if self.failure is not None:
-                    raise EngineFailed(f"the engine has failed: {self.failure}")
-                if self._closing:
-                    raise BackendUnavailable("the server is shutting down")
                 is_last = number == len(sentences)
                 job = _Job(asked, encode, client, self._clock(), is_last=is_last)
-                self._places.give_back(client)  # the job has the request's place
-                try:
-                    piece: SpokenPiece = await self._result_of(job)
-                finally:
-                    self._places.hold(client)
+                piece: SpokenPiece = await self._result_of(job)
                 yield piece
-        finally:
-            self._places.give_back(client)
 
     # Thread
 
@@ -101,7 +90,10 @@ class SpeakingBackend(SlicedProcess[_Job, SpeakerInfo]):
         """Speaks the sentence of a job."""
         start = self._clock()
         found = self._ask(job.asked, Spoken, lambda part: None)
-        data = job.encode(found.samples, job.is_last)
+        try:
+            data = job.encode(found.samples, job.is_last)
+        except Exception as error:  # PyAV has an exception for each of FFmpeg's errors
+            raise EngineFailed(f"the audio cannot be encoded: {error}") from error
         piece = SpokenPiece(
             data,
             len(found.samples) / self._info.rate,
@@ -118,11 +110,10 @@ def load_speaker(
     config: EngineConfig,
     turn: ComputeTurn,
     voices: Mapping[str, Path],
-    *,
-    is_kokoro: bool,
+    languages: Iterable[str],
 ) -> SpeakingBackend:
     """Loads a model that speaks; takes seconds, so call it in a thread. Raises ConfigurationError
-    if a file is corrupt, or the device cannot run the model. `voices` and `is_kokoro` are as in
+    if a file is corrupt, or the device cannot run the model. `voices` and `languages` are as in
     `LoadSpeaker`."""
     start = time.perf_counter()
     load = LoadSpeaker(
@@ -130,7 +121,7 @@ def load_speaker(
         config.device,
         config.plugin_config,
         voices,
-        is_kokoro,
+        tuple(languages),
         level_in_use(),
         form_in_use(),
     )

@@ -25,7 +25,7 @@ class Encoder(Protocol):
     """Encodes the pieces of one answer in order."""
 
     def add(self, samples: Samples, *, is_last: bool) -> bytes:
-        """Returns the bytes of a further piece, which may be empty. Raises EngineFailed."""
+        """Returns the bytes of a further piece, which may be empty."""
 
 
 class _Wav:
@@ -109,19 +109,16 @@ class _FFmpeg:
         self._stream = stream
 
     def add(self, samples: Samples, *, is_last: bool) -> bytes:
-        try:
-            if len(samples):
-                frame = self._frames.from_ndarray(
-                    np.ascontiguousarray(samples)[None], format="s16", layout="mono"
-                )
-                frame.sample_rate, frame.pts = self._rate, self._position
-                self._position += len(samples)
-                self._file.mux(self._stream.encode(frame))
-            if is_last:
-                self._file.mux(self._stream.encode(None))
-                self._file.close()
-        except Exception as error:  # PyAV has an exception for each of FFmpeg's errors
-            raise EngineFailed(f"the audio cannot be encoded: {error}") from None
+        if len(samples):
+            frame = self._frames.from_ndarray(
+                np.ascontiguousarray(samples)[None], format="s16", layout="mono"
+            )
+            frame.sample_rate, frame.pts = self._rate, self._position
+            self._position += len(samples)
+            self._file.mux(self._stream.encode(frame))
+        if is_last:
+            self._file.mux(self._stream.encode(None))
+            self._file.close()
         return self._sink.take()
 
 

@@ -28,7 +28,7 @@ from fastovms.api.dialect import (
 from fastovms.api.endpoint import Operation, Route, endpoint, json_response, warning_headers
 from fastovms.api.request_schemas import ModelField
 from fastovms.api.typed_body import check_task, find_of_task, hold_model
-from fastovms.errors import EngineFailed, InvalidField
+from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response, Stream
 from fastovms.params import Task
 from fastovms.parts.speech_out.backend import SpokenPiece
@@ -308,7 +308,9 @@ async def _counted(
         request.log_fields["queue_ms"] = round(waited * 1000, 1)
         request.caller.charge(asked.num_chars)
     if not seconds:
-        raise EngineFailed("the model has no sounds for the text")
+        raise InvalidField(
+            f"input has nothing that the model {model.info.name} can speak", param="input"
+        )
     model.metrics.texts_encoded(waited, computed)
     took = asyncio.get_running_loop().time() - request.received_at
     model.metrics.request_finished(FinishedRequest(took, ("stop",), asked.num_chars, 0, 1, None))

@@ -17,6 +17,9 @@ _ENDS: Final = re.compile(
 )
 """The end of a sentence: its mark, closing quotes and white space, or the end of a line."""
 
+_LONG_NUMBER: Final = re.compile(r"[0-9](?:,*[0-9]){12,}")
+"""Numbers of a trillion or more."""
+
 _PAUSES: Final = re.compile(r"(?<=[,;:])\s+|(?<=[\u060c\u3001\uff0c\uff1b])|\s+[-\u2013\u2014]\s+")
 
 
@@ -24,6 +27,20 @@ def sentences(text: str) -> list[str]:
     """Returns the sentences of a text, of at most `MAX_CHARS` characters each. Longer ones are
     divided at commas, or at spaces."""
     return _joined(_split(text, _ENDS), _SHORTEST)
+
+
+def readable(text: str) -> str:
+    """Returns an English text with large numbers in words or as single digits. OpenVINO GenAI
+    crashes on numbers from two trillion on."""
+    return _LONG_NUMBER.sub(_in_words, text)
+
+
+def _in_words(number: re.Match[str]) -> str:
+    digits = number[0].replace(",", "")
+    head, rest = digits[:-12], int(digits[-12:])
+    if len(head) > 3 or digits[0] == "0":
+        return " ".join(digits)
+    return f"{head} trillion {rest or ''}".rstrip()
 
 
 def _split(text: str, marks: re.Pattern[str]) -> list[str]:

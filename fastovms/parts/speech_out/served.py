@@ -125,7 +125,8 @@ def load(
         logger.warning("answers will be wav or pcm only: install fastovms with the extra speech")
     is_kokoro = speech_type(model.path) == _KOKORO
     files = find_voices(model.path, is_kokoro=is_kokoro)
-    backend = load_speaker(model.path, info, model.engine, turn, files, is_kokoro=is_kokoro)
     names = files if is_kokoro else dict.fromkeys((BUILT_IN, *files))
     voices = {name: language_of(name) if is_kokoro else "" for name in names}
+    languages = dict.fromkeys(filter(None, voices.values()))
+    backend = load_speaker(model.path, info, model.engine, turn, files, languages)
     return ServedSpeaker(backend, backend.metrics(model.engine.device), voices, model.names[1:])

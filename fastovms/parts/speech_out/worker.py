@@ -16,14 +16,14 @@ import openvino as ov
 import openvino_genai as genai
 
 from fastovms.backends.model_process import serve_model
+from fastovms.backends.processes import InputRefused
 from fastovms.engine.model.devices import reason_of
 from fastovms.parts.speech_out.encode import Samples
+from fastovms.parts.speech_out.sentences import readable
 
 logger = logging.getLogger(__name__)
 
-_LANGUAGES: Final = ("en-us", "en-gb", "es", "fr-fr", "hi", "it", "pt-br")
-"""The languages whose phonemes Kokoro's pipeline may find: in the dictionaries of English, and with
-espeak-ng."""
+_ENGLISH: Final = "en-us"
 
 _TRIAL: Final = "Fastovms"
 """A word in no dictionary. Without espeak-ng the pipeline leaves such words out."""
@@ -40,14 +40,14 @@ class LoadSpeaker:
 
     Attributes:
         voices: the files of its voices, by their names.
-        is_kokoro: whether the model speaks phonemes (Kokoro), not characters (SpeechT5).
+        languages: the languages of its voices (Kokoro); empty = it reads characters (SpeechT5).
     """
 
     model_dir: Path
     device: str
     properties: Mapping[str, object]
     voices: Mapping[str, Path]
-    is_kokoro: bool
+    languages: tuple[str, ...]
     log_level: int
     log_format: str
 
@@ -67,7 +67,8 @@ class SpeakerInfo:
 
 
 class SpeakText(NamedTuple):
-    """Asks for the speech of a sentence. The answer is a `Spoken` or `WorkerFailed`.
+    """Asks for the speech of a sentence. The answer is a `Spoken`, `InputRefused` or
+    `WorkerFailed`.
 
     Attributes:
         voice: one of `LoadSpeaker.voices`; another = the voice that the pipeline has.
@@ -90,43 +91,61 @@ class Speaker:
     """The pipeline of one model. Raises RuntimeError or OSError if it cannot be loaded."""
 
     def __init__(self, load: LoadSpeaker) -> None:
-        if load.is_kokoro:
+        if load.languages:
             _find_dictionaries()
         self._pipeline = genai.Text2SpeechPipeline(load.model_dir, load.device, **load.properties)
         shape = tuple(self._pipeline.get_speaker_embedding_shape())
         self._voices = {name: _read_voice(path, shape) for name, path in load.voices.items()}
         self._rate = 0
-        voice = next(iter(self._voices), "")
-        if load.is_kokoro:
-            self.info = self._try_languages(voice)
+        self._trial = SpeakText(_TRIAL, next(iter(self._voices), ""))
+        languages: tuple[str, ...] = ()
+        if load.languages:
+            languages = self._try_languages(load.languages)
+            self._trial = self._trial._replace(language=languages[0])
         else:
-            self.speak(SpeakText(_TRIAL, voice))
-            self.info = SpeakerInfo(self._rate)
+            self._speak(self._trial)
+        self.info = SpeakerInfo(self._rate, languages)
 
-    def _try_languages(self, voice: str) -> SpeakerInfo:
-        """Raises RuntimeError if the model speaks no language."""
-        found, reasons = [], []
-        for language in _LANGUAGES:
-            try:
-                if len(self.speak(SpeakText(_TRIAL, voice, 1.0, language)).samples):
-                    found.append(language)
-                    continue
-                reason = "espeak-ng is not installed, so words in no dictionary have no phonemes"
-            except RuntimeError as error:
-                reason = reason_of(error)
-            reasons.append(f"{language}: {reason}")
+    def _try_languages(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the languages that the model speaks of those wanted, or English if it speaks none
+        of them. Raises RuntimeError if it does not speak English either."""
+        faults = {language: self._fault_of(language) for language in wanted}
+        if all(faults.values()):
+            faults[_ENGLISH] = self._fault_of(_ENGLISH)
+        found = tuple(language for language in faults if not faults[language])
         if not found:
-            raise RuntimeError(f"it has no phonemes of any language: {reasons[0]}")
-        for reason in reasons:
-            logger.warning("the model does not speak %s", reason)
-        return SpeakerInfo(self._rate, tuple(found))
+            raise RuntimeError(f"it has no phonemes of any language: {faults[_ENGLISH]}")
+        for language in faults.keys() - found:
+            logger.warning("the model does not speak %s: %s", language, faults[language])
+        return found
 
-    def speak(self, asked: SpeakText) -> Spoken:
-        """Raises RuntimeError if the pipeline cannot speak the text."""
+    def _fault_of(self, language: str) -> str:
+        """Returns why the model cannot speak a language; "" = it can."""
+        try:
+            if len(self._speak(self._trial._replace(language=language)).samples):
+                return ""
+        except RuntimeError as error:
+            return reason_of(error)
+        return "espeak-ng is not installed, so words in no dictionary have no phonemes"
+
+    def speak(self, asked: SpeakText) -> Spoken | InputRefused:
+        """Returns the speech of a text, or why the pipeline cannot speak it. Raises what the
+        pipeline raises if it cannot speak another text either."""
+        try:
+            return self._speak(asked)
+        except Exception as error:
+            self._speak(self._trial)
+            reason = f"input has a part that the model cannot speak: {reason_of(error)}"
+            return InputRefused(reason, "input")
+
+    def _speak(self, asked: SpeakText) -> Spoken:
         properties: dict[str, object] = {}
+        text = asked.text
         if asked.language:
             properties = {"language": asked.language, "speed": asked.speed}
-        found = self._pipeline.generate(asked.text, self._voices.get(asked.voice), **properties)
+        if asked.language.startswith("en"):
+            text = readable(text)
+        found = self._pipeline.generate(text, self._voices.get(asked.voice), **properties)
         self._rate = found.output_sample_rate
         samples = np.nan_to_num(np.asarray(found.speeches[0].data, np.float32).reshape(-1))
         return Spoken(np.rint(np.clip(samples, -1.0, 1.0) * _FULL_SCALE).astype(np.int16))
@@ -151,4 +170,4 @@ def _read_voice(path: Path, shape: tuple[int, ...]) -> ov.Tensor:
 
 def serve(connection: Connection[Any, Any]) -> None:
     """Answers `LoadSpeaker`, then `SpeakText`s, until the connection ends."""
-    serve_model(connection, Speaker, Speaker.speak)
+    serve_model(connection, Speaker, Speaker.speak, faults=(Exception,))

@@ -28,7 +28,7 @@ from fastovms.engine.model.devices import available_memory
 from fastovms.gguf.model_directory import model_directory
 from fastovms.parts.speech.audio import decode_audio
 from fastovms.parts.speech.served import read_info
-from fastovms.parts.speech.speech_backend import WhisperBackend, load_whisper
+from fastovms.parts.speech.speech_backend import SpeechBackend, load_speech
 from fastovms.parts.speech.transcript import SAMPLE_RATE, Samples, SpeechParams
 from fastovms.setting import integer
 from fastovms.system.disk import DiskCache
@@ -81,7 +81,7 @@ def by_pipeline(pipeline: openvino_genai.WhisperPipeline, samples: Samples) -> t
     return text.strip(), (time.perf_counter() - start) * SAMPLE_RATE / len(samples)
 
 
-async def by_backend(backend: WhisperBackend, samples: Samples) -> tuple[str, float]:
+async def by_backend(backend: SpeechBackend, samples: Samples) -> tuple[str, float]:
     """The same of the server's backend."""
     start = time.perf_counter()
     audio, params = KeptSamples(samples), SpeechParams()
@@ -97,7 +97,7 @@ def rate(texts: Sequence[str], said: Sequence[str]) -> float:
 
 async def measure(options: argparse.Namespace, scratch: Path) -> None:
     cores, info = TunedCores.share(), read_info(options.model, name="whisper")
-    backend = load_whisper(options.model, info, EngineConfig(), cores.turn)
+    backend = load_speech(options.model, info, EngineConfig(), cores.turn)
     backend.start()
     pipeline = openvino_genai.WhisperPipeline(options.model, "CPU")
     spoken = [speak(text, scratch) for text in SENTENCES]
@@ -132,7 +132,7 @@ async def measure(options: argparse.Namespace, scratch: Path) -> None:
 
 async def beside_chats(
     options: argparse.Namespace,
-    backend: WhisperBackend,
+    backend: SpeechBackend,
     samples: Samples,
     cores: TunedCores,
     scratch: Path,

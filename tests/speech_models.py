@@ -14,7 +14,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.speech_models import write_tiny
+from bench.speech_models import write_tiny, write_tiny_qwen3_asr
 from bench.tts_models import write_kokoro, write_speecht5
 from fastovms.parts.speech.transcript import SAMPLE_RATE
 
@@ -27,6 +27,14 @@ def whisper_dir(*, is_multilingual: bool = True) -> Path:
     """A Whisper model with random weights."""
     directory = Path(_FOLDER.name, f"whisper-{is_multilingual}")
     write_tiny(directory, is_multilingual=is_multilingual)
+    return directory
+
+
+@cache
+def qwen3_asr_dir() -> Path:
+    """A model of the form of Qwen3-ASR with random weights."""
+    directory = Path(_FOLDER.name, "qwen3-asr")
+    write_tiny_qwen3_asr(directory)
     return directory
 
 

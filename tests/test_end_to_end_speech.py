@@ -11,7 +11,7 @@ import pytest
 
 from fastovms.server_config import DEMO_MODEL
 from tests.real_server import PROMPT, start_server, stop_server
-from tests.speech_models import encoded, sound, speecht5_dir, wav, whisper_dir
+from tests.speech_models import encoded, qwen3_asr_dir, sound, speecht5_dir, wav, whisper_dir
 
 SOUND = sound(4.0, seed=3)
 
@@ -20,7 +20,8 @@ SOUND = sound(4.0, seed=3)
 def server():
     server = start_server(
         "--model", str(DEMO_MODEL), "--model", f"speech={whisper_dir()}",
-        "--model", f"tts={speecht5_dir()}", "--state-dir", ":memory:", "--no-tune",
+        "--model", f"tts={speecht5_dir()}", "--model", f"asr={qwen3_asr_dir()}",
+        "--state-dir", ":memory:", "--no-tune",
     )  # fmt: skip
     yield server
     stop_server(server)
@@ -64,6 +65,24 @@ def test_documented_curl_command_returns_a_transcript(server, tmp_path, text: st
         [*command, "-F", "response_format=text"], capture_output=True, text=True, check=True
     )
     assert done.stdout == text + "\n"
+
+
+def test_qwen3_asr_answers_as_genai_does_and_refuses_times(server) -> None:
+    pipeline = genai.ASRPipeline(qwen3_asr_dir(), "CPU")
+    samples = SOUND.astype(np.float32) / 2**15
+    found = pipeline.generate(samples, language="German", context="Anna", max_new_tokens=512)
+    with server.client("/v1") as client:
+        assert client.models.retrieve("asr").capabilities == ["transcription"]
+        create = client.audio.transcriptions.create
+        given = {"model": "asr", "file": wav(SOUND), "language": "de", "prompt": "Anna"}
+        text = create(**given).text
+        assert text == found.texts[0].strip() != ""
+        events = list(create(**given, stream=True))
+        assert events[-1].text == "".join(event.delta for event in events[:-1]) == text
+        for refused in ({"response_format": "srt"}, {"language": "fr"}):
+            with pytest.raises(Exception, match=r"finds no times|one of de, en, yue") as caught:
+                create(**given | refused)
+            assert caught.value.status_code == 400
 
 
 def test_models_are_listed_with_what_they_do(server) -> None:

@@ -106,11 +106,14 @@ class WhisperGraphs:
         self._sinks: list[Node] = []
         self._variables: dict[str, Any] = {}
 
-    def encoder(self) -> ov.Model:
-        """Returns `input_features -> last_hidden_state`: f32 [B, mels, 2 T] to f32 [B, T, size]."""
+    def encoder(self, reduction: int = 1) -> ov.Model:
+        """Returns `input_features -> last_hidden_state`: f32 [B, mels, 2 T] to f32 [B, T, size].
+        Of so many states as `reduction` says, the first is kept."""
         shape, name = self._shape, "model.encoder"
-        length = 2 * shape.max_source_positions
-        features = parameter("input_features", [-1, shape.num_mel_bins, length], np.float32)
+        sizes = [shape.num_mel_bins, 2 * shape.max_source_positions]
+        if reduction > 1:
+            sizes = [-1, -1]  # Qwen3-ASR's pipeline sets an empty tensor after each audio
+        features = parameter("input_features", [-1, *sizes], np.float32)
         hidden = features
         for number in (1, 2):
             kernel = self._constant(f"{name}.conv{number}.weight")
@@ -126,11 +129,14 @@ class WhisperGraphs:
             keys, values = self._keys_values(normed, f"{part}.self_attn", heads)
             attended = self._attention(normed, keys, values, f"{part}.self_attn", heads, None)
             hidden = self._feed(ops.add(hidden, attended), part)
-        return _model(self._norm(hidden, f"{name}.layer_norm"), "last_hidden_state", [features], [])
+        hidden = self._norm(hidden, f"{name}.layer_norm")
+        kept = index(list(range(0, shape.max_source_positions, reduction)))
+        return _model(ops.gather(hidden, kept, index(1)), "last_hidden_state", [features], [])
 
-    def decoder(self) -> ov.Model:
+    def decoder(self, *, keeps_audio: bool = True) -> ov.Model:
         """Returns `input_ids, encoder_hidden_states, beam_idx -> logits`, with a state: i64 [B, T],
-        f32 [B, S, size], i32 [B] to f32 [B, T, vocabulary]."""
+        f32 [B, S, size], i32 [B] to f32 [B, T, vocabulary]. `keeps_audio` says whether the keys and
+        values of the audio are part of the state."""
         shape, name = self._shape, "model.decoder"
         input_ids = parameter("input_ids", [-1, -1], np.int64)
         audio = parameter("encoder_hidden_states", [-1, -1, shape.d_model], np.float32)
@@ -173,10 +179,12 @@ class WhisperGraphs:
             hidden = ops.add(hidden, attended)
             normed = self._norm(hidden, f"{part}.encoder_attn_layer_norm")
             found = self._keys_values(audio, f"{part}.encoder_attn", heads)
-            names = [f"{part}.encoder_attn.{kind}" for kind in ("key", "value")]
-            keys, values = map(self._state, found, names, [beam_idx] * 2)
-            for node, kept in ((keys, names[0]), (values, names[1])):
-                self._keep(node, kept)
+            keys, values = found
+            if keeps_audio:
+                names = [f"{part}.encoder_attn.{kind}" for kind in ("key", "value")]
+                keys, values = map(self._state, found, names, [beam_idx] * 2)
+                for node, kept in ((keys, names[0]), (values, names[1])):
+                    self._keep(node, kept)
             attended = self._attention(normed, keys, values, f"{part}.encoder_attn", heads, None)
             hidden = self._feed(ops.add(hidden, attended), part)
         hidden = self._norm(hidden, f"{name}.layer_norm")

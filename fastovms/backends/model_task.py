@@ -125,6 +125,7 @@ def takes_images(model_dir: Path) -> bool:
 
 SPEECH_TASKS: Final[Mapping[str, Task]] = {
     "whisper": Task.SPEECH,
+    "qwen3_asr": Task.SPEECH,
     "speecht5": Task.SPEECH_OUT,
     "kokoro": Task.SPEECH_OUT,
 }
@@ -165,7 +166,7 @@ def graph_file(model_dir: Path) -> Path:
     part = ""
     if takes_images(model_dir):
         part = "language_"
-    elif speech_type(model_dir) in ("whisper", "speecht5"):
+    elif speech_type(model_dir) in ("whisper", "qwen3_asr", "speecht5"):
         part = "decoder_"
     return model_dir / f"openvino_{part}model.xml"
 
@@ -197,8 +198,7 @@ _NAMES: Final = re.compile(rb'names="([^"]*)"')
 
 _REFUSED: Final[Mapping[str, str]] = {
     r"qwen\d+(_\d+)?_omni": "an Omni model ({}), which hears and speaks. Serve a vision model for "
-    "images, and a Whisper model for speech",
-    r"qwen\d+_asr": "a model of speech ({}) that is not supported. Serve a Whisper model",
+    "images, and a Whisper or Qwen3-ASR model for speech",
 }
 """Descriptions of models that no backend runs, by their `model_type`, a regular expression. Their
 files look like those of models that are served."""

@@ -7,7 +7,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -44,6 +44,7 @@ from tests.speech_models import encoded, sound, wav
 
 SOUND = wav(sound(2.5))
 LANGUAGES = frozenset(("en", "de"))
+ABLE = SpeechInfo(LANGUAGES, translates=True, finds_words=True)
 
 
 class FakeSpeech:
@@ -129,10 +130,7 @@ async def start(decoder: AudioDecoder, monkeypatch: pytest.MonkeyPatch) -> Async
 
     monkeypatch.setattr(audio, "Speech", remember)
 
-    async def begin(
-        *, is_multilingual: bool = True, finds_words: bool = True, decodes: bool = True, **limits
-    ) -> Site:
-        info = SpeechInfo(LANGUAGES, is_multilingual, finds_words)
+    async def begin(info: SpeechInfo = ABLE, *, decodes: bool = True, **limits) -> Site:
         backend = FakeSpeech(info)
         decoding = FairThread("files", per_client=9, total=9)
         metrics = GenerationMetrics("whisper", backend.stats)
@@ -307,7 +305,7 @@ async def test_fields_that_are_refused(start, data: dict, param: str, message: s
 
 
 async def test_unsupported_task_of_a_speech_model_is_refused(start) -> None:
-    site = await start(is_multilingual=False, finds_words=False)
+    site = await start(SpeechInfo(LANGUAGES, translates=False, finds_words=False))
     words = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
     for data, path, message in (
         ({}, "translations", "the model whisper does not translate"),
@@ -316,6 +314,14 @@ async def test_unsupported_task_of_a_speech_model_is_refused(start) -> None:
         answer = await site.post(data, path=f"/v1/audio/{path}")
         assert answer.status_code == 400
         assert message in answer.json()["error"]["message"]
+    site = await start(replace(ABLE, finds_times=False))
+    timed = {"timestamp_granularities[]": "segment"}
+    for data, prefix in (({"response_format": "srt"}, "v1"), (timed, "v3"), (timed | words, "v1")):
+        answer = await site.post(
+            {"model": "whisper"} | data, path=f"/{prefix}/audio/transcriptions"
+        )
+        assert answer.status_code == 400
+        assert "whisper finds no times: response_format must be json or text" in answer.text
     site = await start(decodes=False)
     answer = await site.post()
     assert answer.status_code == 400

@@ -132,7 +132,6 @@ def test_directory_with_an_index_of_parts_is_for_images(tmp_path: Path) -> None:
     [
         ("qwen2_5_omni", "an Omni model"),
         ("qwen3_omni_moe", "an Omni model"),
-        ("qwen3_asr", "a model of speech"),
     ],
 )
 def test_models_without_a_backend_are_refused_by_name(tmp_path: Path, kind: str, what: str) -> None:

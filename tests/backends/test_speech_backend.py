@@ -11,6 +11,8 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +28,9 @@ from fastovms.errors import (
     Overloaded,
 )
 from fastovms.parts.speech.served import read_info
-from fastovms.parts.speech.speech_backend import WhisperBackend, load_whisper, next_window
+from fastovms.parts.speech.speech_backend import SpeechBackend, load_speech, next_window
 from fastovms.parts.speech.transcript import SAMPLE_RATE, Samples, Segment, SpeechParams, Transcript
-from tests.speech_models import sound, whisper_dir
+from tests.speech_models import qwen3_asr_dir, sound, whisper_dir
 
 SHORT = sound(3.0)
 LONG = sound(70.0, seed=1)
@@ -53,24 +55,38 @@ class Sound:
         return self.samples[start : start + count]
 
 
-def load(engines: ActiveEngines | None = None, **config: object) -> WhisperBackend:
-    directory = whisper_dir()
+def load(
+    engines: ActiveEngines | None = None, directory: Path | None = None, **config: object
+) -> SpeechBackend:
+    directory = directory or whisper_dir()
     info = read_info(directory, name="whisper")
     turn = ComputeTurn(engines or ActiveEngines())
-    return load_whisper(directory, info, EngineConfig(**config), turn)
+    return load_speech(directory, info, EngineConfig(**config), turn)
 
 
-@pytest.fixture
-async def backend() -> AsyncIterator[WhisperBackend]:
-    backend = await asyncio.to_thread(load)
+@asynccontextmanager
+async def running(directory: Path) -> AsyncIterator[SpeechBackend]:
+    backend = await asyncio.to_thread(load, directory=directory)
     backend.start()
     yield backend
     await backend.close()
     assert backend._peer._process.returncode is not None
 
 
+@pytest.fixture
+async def backend() -> AsyncIterator[SpeechBackend]:
+    async with running(whisper_dir()) as backend:
+        yield backend
+
+
+@pytest.fixture
+async def qwen() -> AsyncIterator[SpeechBackend]:
+    async with running(qwen3_asr_dir()) as backend:
+        yield backend
+
+
 async def ask(
-    backend: WhisperBackend, samples: Samples, client: str = "a", **params: object
+    backend: SpeechBackend, samples: Samples, client: str = "a", **params: object
 ) -> tuple[Transcript, list[str]]:
     pieces: list[str] = []
     found = await backend.transcribe(Sound(samples), SpeechParams(**params), client, pieces.append)
@@ -106,7 +122,7 @@ def test_the_next_window_begins_after_the_last_whole_segment(
 # What is transcribed.
 
 
-async def test_texts_are_those_of_the_pipeline_alone(backend: WhisperBackend) -> None:
+async def test_texts_are_those_of_the_pipeline_alone(backend: SpeechBackend) -> None:
     pipeline = genai.WhisperPipeline(whisper_dir(), "CPU", word_timestamps=True)
     given = SHORT.astype(np.float32) / 2**15
     for language in (None, "de"):
@@ -127,7 +143,7 @@ async def test_texts_are_those_of_the_pipeline_alone(backend: WhisperBackend) ->
     assert all(segment.token_ids for segment in found.segments)
 
 
-async def test_speech_parameters_change_the_text(backend: WhisperBackend) -> None:
+async def test_speech_parameters_change_the_text(backend: SpeechBackend) -> None:
     plain, _ = await ask(backend, SHORT)
     changes = ({"translates": True}, {"prompt": "Hello " * 500}, {"keywords": "a, b"})
     for change in (*changes, {"prompt": "x" * 999, "keywords": "y" * 999}):
@@ -136,14 +152,59 @@ async def test_speech_parameters_change_the_text(backend: WhisperBackend) -> Non
     assert sampled[0].text == sampled[1].text != sampled[2].text
 
 
+def by_asr_pipeline(samples: Samples, **config: object) -> genai.ASRDecodedResults:
+    pipeline = genai.ASRPipeline(qwen3_asr_dir(), "CPU")
+    return pipeline.generate(samples.astype(np.float32) / 2**15, max_new_tokens=512, **config)
+
+
+@pytest.mark.parametrize(
+    ("params", "config"),
+    [
+        ({}, {}),
+        ({"language": "en"}, {"language": "English"}),
+        ({"language": "yue"}, {"language": "Cantonese"}),
+        ({"prompt": "a b"}, {"context": "a b"}),
+        ({"keywords": "a, b", "prompt": "c"}, {"context": "a, b\nc"}),
+        ({"temperature": 1.0, "seed": 3}, {"do_sample": True, "temperature": 1.0, "rng_seed": 3}),
+    ],
+)
+async def test_texts_of_qwen3_asr_are_those_of_the_pipeline(
+    qwen: SpeechBackend, params: dict[str, object], config: dict[str, object]
+) -> None:
+    wanted = by_asr_pipeline(SHORT, **config)
+    found, pieces = await ask(qwen, SHORT, **params)
+    assert found.text == "".join(pieces) == wanted.texts[0].strip() != ""
+    assert found.language == (params.get("language") or "")
+    assert (len(pieces) > 1) is ("language" in params)
+    assert found.num_tokens == wanted.perf_metrics.get_num_generated_tokens()
+    if params:
+        assert found.text != by_asr_pipeline(SHORT).texts[0].strip()
+
+
+async def test_long_audio_of_qwen3_asr_is_divided_at_pauses(qwen: SpeechBackend) -> None:
+    samples = LONG.copy()
+    samples[27 * SAMPLE_RATE : 28 * SAMPLE_RATE] = 0
+    audio, pieces = Sound(samples), list[str]()
+    params = SpeechParams(language="en", prompt="a b")
+    found = await qwen.transcribe(audio, params, "a", pieces.append)
+    ends = [*audio.starts[1:], len(samples)]
+    assert audio.starts[0] == 0
+    assert 27 * SAMPLE_RATE < audio.starts[1] < 28 * SAMPLE_RATE
+    assert all(start < end <= start + 30 * SAMPLE_RATE for start, end in pairwise(ends))
+    parts = [samples[start:end] for start, end in zip(audio.starts, ends, strict=True)]
+    texts = [by_asr_pipeline(part, language="English", context="a b").texts[0] for part in parts]
+    assert found.text == "".join(pieces) == " ".join(text.strip() for text in texts)
+    assert len(pieces) == len(texts) == 3
+
+
 @pytest.mark.nightly(but=("[200]",))
 @pytest.mark.parametrize("num_samples", [1, 200, 201, 5000])
-async def test_very_short_audio_is_padded(backend: WhisperBackend, num_samples: int) -> None:
+async def test_very_short_audio_is_padded(backend: SpeechBackend, num_samples: int) -> None:
     found, _ = await ask(backend, SHORT[:num_samples])
     assert isinstance(found.text, str)
 
 
-async def test_long_audio_is_read_in_windows_to_its_end(backend: WhisperBackend) -> None:
+async def test_long_audio_is_read_in_windows_to_its_end(backend: SpeechBackend) -> None:
     audio, pieces = Sound(LONG), list[str]()
     params = SpeechParams(has_segments=True)
     found = await backend.transcribe(audio, params, "a", pieces.append)
@@ -157,7 +218,7 @@ async def test_long_audio_is_read_in_windows_to_its_end(backend: WhisperBackend)
     assert {round(each.window * SAMPLE_RATE) for each in found.segments} <= set(audio.starts)
 
 
-async def test_clients_take_turns_with_their_windows(backend: WhisperBackend) -> None:
+async def test_clients_take_turns_with_their_windows(backend: SpeechBackend) -> None:
     order: list[str] = []
 
     async def transcribe(client: str, samples: Samples) -> None:
@@ -168,7 +229,7 @@ async def test_clients_take_turns_with_their_windows(backend: WhisperBackend) ->
     assert order == ["short", "long"]
 
 
-async def test_a_cancelled_request_is_given_up(backend: WhisperBackend) -> None:
+async def test_a_cancelled_request_is_given_up(backend: SpeechBackend) -> None:
     audio = Sound(sound(600.0))
     task = asyncio.create_task(backend.transcribe(audio, SpeechParams(), "a", lambda text: None))
     await audio.begun.wait()
@@ -186,7 +247,7 @@ async def test_a_cancelled_request_is_given_up(backend: WhisperBackend) -> None:
 
 
 async def test_a_process_that_dies_fails_one_request_and_is_replaced(
-    backend: WhisperBackend,
+    backend: SpeechBackend,
 ) -> None:
     audio = Sound(sound(600.0))
     task = asyncio.create_task(backend.transcribe(audio, SpeechParams(), "a", lambda text: None))
@@ -220,7 +281,7 @@ async def test_too_many_requests_are_refused() -> None:
             await task
 
 
-async def test_a_failed_backend_ends_its_requests(backend: WhisperBackend) -> None:
+async def test_a_failed_backend_ends_its_requests(backend: SpeechBackend) -> None:
     task = asyncio.create_task(ask(backend, LONG))
     await asyncio.sleep(0.1)
     backend.fail("a reason")
@@ -237,7 +298,7 @@ def test_a_broken_model_is_refused(tmp_path) -> None:
     (tmp_path / "openvino_decoder_model.bin").write_bytes(b"")
     info = read_info(tmp_path, name="whisper")
     with pytest.raises(ConfigurationError, match="cannot be loaded"):
-        load_whisper(tmp_path, info, EngineConfig(), ComputeTurn(ActiveEngines()))
+        load_speech(tmp_path, info, EngineConfig(), ComputeTurn(ActiveEngines()))
     (tmp_path / "openvino_decoder_model.bin").unlink()
     with pytest.raises(ConfigurationError, match=r"it has no openvino_decoder_model\.bin"):
         read_info(tmp_path, name="whisper")

@@ -509,8 +509,8 @@ _FAULTS: Final[_Texts] = {
             "self.params = replace(params",
         ),
         "windows of an audio continue its prompt": (
-            'language=found.language or None, prompt="")',
-            "language=found.language or None)",
+            'prompt = params.prompt if self.keeps_prompt else ""',
+            "prompt = params.prompt",
         ),
     },
     "service.watch": {

@@ -22,7 +22,7 @@ from fastovms.parts.speech import speech_backend
 from fastovms.parts.speech.audio import OnPiece
 from fastovms.parts.speech.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.parts.speech.served import ServedSpeech
-from fastovms.parts.speech.speech_backend import WhisperBackend
+from fastovms.parts.speech.speech_backend import SpeechBackend
 from fastovms.parts.speech.speech_worker import ReadWindow, WindowText
 from fastovms.parts.speech.transcript import (
     WINDOW_SECONDS,
@@ -216,7 +216,7 @@ class _Audio:
         return self._samples[start : start + count]
 
 
-class SimSpeechBackend(WhisperBackend):
+class SimSpeechBackend(SpeechBackend):
     @property
     def is_live(self) -> bool:
         return self.failure is None and not self._closing
@@ -232,7 +232,7 @@ def served_speech(server: Any, weights: str) -> ServedSpeech:
         server.world.sleep(0.01)
         peer = SimPeer(server.world, weights, server.settings.pace)
         server.peers.append(peer)
-        info = SpeechInfo(frozenset(LANGUAGES), is_multilingual=True, finds_words=False)
+        info = SpeechInfo(frozenset(LANGUAGES), translates=True, finds_words=False)
         return cast(ChildProcess, peer), info
 
     backend = SimSpeechBackend(

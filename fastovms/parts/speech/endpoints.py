@@ -50,7 +50,7 @@ _MAX_VALUE: Final = 16 * 1024
 """Bytes of a text field, such as a prompt."""
 
 _FORBIDDEN: Final = "<|"
-"""The beginning of Whisper's special tokens."""
+"""The beginning of the special tokens of models of speech."""
 
 _MAX_SEED: Final = 2**63
 _ROOM: Final = 8
@@ -170,8 +170,14 @@ def _number(fields: dict[str, str], name: str, most: float) -> float:
 def _check(asked: _Asked, info: SpeechInfo, name: str) -> None:
     """Raises InvalidField for what the model cannot do."""
     params = asked.params
-    if params.translates and not info.is_multilingual:
+    if params.translates and not info.translates:
         raise InvalidField(f"the model {name} does not translate", param="model")
+    if not info.finds_times and asked.form not in _STREAMED:
+        raise InvalidField(
+            f"the model {name} finds no times: response_format must be "
+            f"{' or '.join(_STREAMED)}, without timestamp_granularities",
+            param="response_format",
+        )
     if params.language is not None and params.language not in info.languages:
         allowed = ", ".join(sorted(info.languages))
         raise wrong("language", f"one of {allowed}", params.language)

@@ -6,17 +6,24 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fastovms.api.body import FairThread
 from fastovms.api.served import AnyServed, Release, no_hold
 from fastovms.backends.engine_thread import ComputeTurn
-from fastovms.backends.model_task import check_required, first_integer, read_json, weights_file
+from fastovms.backends.model_files import LENGTH_KEYS
+from fastovms.backends.model_task import (
+    check_required,
+    first_integer,
+    read_json,
+    speech_type,
+    weights_file,
+)
 from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo, Task
 from fastovms.parts.speech.audio import is_available
 from fastovms.parts.speech.audio_decoder import AudioDecoder, DecodedAudio
-from fastovms.parts.speech.speech_backend import WhisperBackend, load_whisper
+from fastovms.parts.speech.speech_backend import SpeechBackend, load_speech
 from fastovms.server_config import ModelConfig
 from fastovms.telemetry.metrics import GenerationMetrics
 
@@ -25,7 +32,7 @@ logger = logging.getLogger(__name__)
 _MAX_AUDIOS: Final = 64
 """How many files of one client may wait to be decoded."""
 
-SPEECH_FILES: Final = (
+_FILES: Final = (
     "openvino_encoder_model.xml",
     "openvino_encoder_model.bin",
     "openvino_decoder_model.xml",
@@ -33,10 +40,9 @@ SPEECH_FILES: Final = (
     "openvino_tokenizer.xml",
     "openvino_detokenizer.xml",
     "config.json",
-    "generation_config.json",
     "preprocessor_config.json",
 )
-"""Files of a Whisper model."""
+"""Files of a model of speech."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class ServedSpeech(AnyServed):
         decoding: runs the decoder; clients take turns.
     """
 
-    backend: WhisperBackend
+    backend: SpeechBackend
     metrics: GenerationMetrics
     decoder: AudioDecoder | None
     decoding: FairThread[DecodedAudio]
@@ -63,13 +69,16 @@ class ServedSpeech(AnyServed):
 def read_info(model_dir: Path, *, name: str) -> ModelInfo:
     """Returns the name and the context of a model of speech. Raises
     ConfigurationError if a file is missing, broken, or lacks required information."""
-    check_required(model_dir, SPEECH_FILES)
+    is_whisper = speech_type(model_dir) == "whisper"
+    check_required(model_dir, (*_FILES, *(["generation_config.json"] if is_whisper else [])))
     config_path = model_dir / "config.json"
     config = read_json(config_path)
-    sizes = [first_integer([config], (key,)) for key in ("max_target_positions", "vocab_size")]
-    longest, vocab_size = (size or 0 for size in sizes)
+    scope, key = config, "max_target_positions"
+    if not is_whisper:
+        scope, key = _member(_member(config, "thinker_config"), "text_config"), LENGTH_KEYS[0]
+    longest, vocab_size = (first_integer([scope], (name,)) or 0 for name in (key, "vocab_size"))
     if longest < 1 or vocab_size < 1:
-        raise ConfigurationError(f"{config_path} lacks max_target_positions or vocab_size")
+        raise ConfigurationError(f"{config_path} lacks {key} or vocab_size")
     return ModelInfo(
         name=name,
         created=int(weights_file(model_dir).stat().st_mtime),
@@ -80,12 +89,17 @@ def read_info(model_dir: Path, *, name: str) -> ModelInfo:
     )
 
 
+def _member(config: dict[str, Any], name: str) -> dict[str, Any]:
+    value = config.get(name)
+    return value if isinstance(value, dict) else {}
+
+
 def load(
     model: ModelConfig, info: ModelInfo, turn: ComputeTurn, closes: list[Callable[[], None]]
 ) -> ServedSpeech:
     """Loads a model, and adds what ends its decoder to `closes`. Raises ConfigurationError as
-    `load_whisper` does."""
-    backend = load_whisper(model.path, info, model.engine, turn)
+    `load_speech` does."""
+    backend = load_speech(model.path, info, model.engine, turn)
     metrics = backend.metrics(model.engine.device)
     decoding: FairThread[DecodedAudio] = FairThread(
         "audio files to decode", per_client=_MAX_AUDIOS, total=4 * _MAX_AUDIOS

@@ -43,6 +43,10 @@ _QUIET: Final = 0.02
 """The loudness of the rest of a window, relative to the window, below which it has no speech.
 A louder rest may be the beginning of a sentence, so the next window begins with it."""
 
+_SEARCHED: Final = 5 * SAMPLE_RATE
+_PAUSE: Final = SAMPLE_RATE // 10
+"""Samples at the end of a window that are searched for a pause, and those of a pause."""
+
 _LEAST: Final = SAMPLE_RATE // 5
 """Samples at the end of an audio that are not worth a window."""
 
@@ -51,6 +55,7 @@ class _Job(Job[Transcript]):
     """The audio of one request, and its transcript so far.
 
     Attributes:
+        keeps_prompt: whether all windows get the prompt. Whisper reads its own text instead.
         position: the sample at which the next window begins.
         started_at: when its first window began; None until then.
     """
@@ -62,11 +67,14 @@ class _Job(Job[Transcript]):
         client: str,
         on_text: OnText,
         queued_at: float,
+        *,
+        keeps_prompt: bool,
     ) -> None:
         super().__init__(client, queued_at)
         self.audio = audio
         self.params = params
         self.on_text = on_text
+        self.keeps_prompt = keeps_prompt
         self.started_at: float | None = None
         self.position = 0
         self.transcript = Transcript()
@@ -98,7 +106,8 @@ class _Job(Job[Transcript]):
         transcript.num_tokens += found.num_tokens
         if not self.position:
             transcript.language = found.language
-            self.params = replace(params, language=found.language or None, prompt="")
+            prompt = params.prompt if self.keeps_prompt else ""
+            self.params = replace(params, language=found.language or None, prompt=prompt)
         text = found.text if transcript.text else found.text.lstrip()
         transcript.text += text
         is_last = self.position + len(samples) >= self.audio.num_samples
@@ -121,11 +130,19 @@ def next_window(segments: list[Segment], samples: Samples) -> int:
     return end
 
 
+def pause_at_end(samples: Samples) -> int:
+    """Returns the number of samples before the middle of the quietest tenth of a second, near the
+    end of a full window. There a model that finds no times is interrupted."""
+    tail = samples[-_SEARCHED:].astype(np.float32).reshape(-1, _PAUSE)
+    quietest = int(np.argmin(np.square(tail).sum(axis=1)))
+    return len(samples) - _SEARCHED + quietest * _PAUSE + _PAUSE // 2
+
+
 def _loudness(samples: Samples) -> float:
     return float(np.sqrt(np.mean(np.square(samples.astype(np.float32)))))
 
 
-class WhisperBackend(SlicedProcess[_Job, SpeechInfo]):
+class SpeechBackend(SlicedProcess[_Job, SpeechInfo]):
     """Transcribes speech in a `speech_worker`, window by window."""
 
     name = "speech"
@@ -152,8 +169,9 @@ class WhisperBackend(SlicedProcess[_Job, SpeechInfo]):
             BackendUnavailable: not started or closed.
             EngineFailed: the model could not compute this audio, or has died.
         """
+        keeps_prompt = not self._info.finds_times
         with self._place(client):
-            job = _Job(audio, params, client, on_text, self._clock())
+            job = _Job(audio, params, client, on_text, self._clock(), keeps_prompt=keeps_prompt)
             transcript: Transcript = await self._result_of(job)
             return transcript
 
@@ -165,11 +183,13 @@ class WhisperBackend(SlicedProcess[_Job, SpeechInfo]):
         if job.started_at is None:
             job.started_at = now
         # The pipeline finds no words if it is ended after the window.
-        following = 0 if job.params.has_words else _FOLLOWING
+        following = _FOLLOWING if self._info.finds_times and not job.params.has_words else 0
         try:
             samples = job.audio.read(job.position, _WINDOW + following)
         except OSError as error:
             raise EngineFailed(f"the audio cannot be read: {error}") from None
+        if not self._info.finds_times and job.position + len(samples) < job.audio.num_samples:
+            samples = samples[: pause_at_end(samples)]
         found = self._read(job, ReadWindow(samples, job.params, job.has_times))
         self._counters.num_generated_tokens += found.num_tokens
         text = job.take(found, samples[:_WINDOW])
@@ -203,14 +223,14 @@ def _report(job: _Job, text: str) -> None:
         job.on_text(text)
 
 
-def load_whisper(
+def load_speech(
     model_dir: Path, model: ModelInfo, config: EngineConfig, turn: ComputeTurn
-) -> WhisperBackend:
-    """Loads a Whisper model; takes seconds, so call it in a thread. Raises ConfigurationError if a
-    file is broken, or the device cannot run the model."""
+) -> SpeechBackend:
+    """Loads a model of speech; takes seconds, so call it in a thread. Raises ConfigurationError if
+    a file is broken, or the device cannot run the model."""
     start = time.perf_counter()
     load = LoadSpeech(model_dir, config.device, config.plugin_config, level_in_use(), form_in_use())
-    backend = WhisperBackend(
+    backend = SpeechBackend(
         model,
         partial(start_process, "fastovms.parts.speech.speech_worker", load, SpeechInfo),
         max_num_queued=config.max_num_queued_requests,

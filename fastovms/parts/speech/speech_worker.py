@@ -1,7 +1,8 @@
-"""The process that runs `openvino_genai.WhisperPipeline`, one window of audio at a time."""
+"""The process that runs a model of speech with OpenVINO GenAI, one window of audio at a time."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -10,8 +11,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import openvino_genai as genai
+from numpy.typing import NDArray
 
 from fastovms.backends.model_process import serve_model
+from fastovms.backends.model_task import read_json, speech_type
 from fastovms.backends.processes import send
 from fastovms.parts.speech.transcript import (
     SAMPLE_RATE,
@@ -21,6 +24,8 @@ from fastovms.parts.speech.transcript import (
     SpeechInfo,
     SpeechParams,
     Word,
+    language_code,
+    language_names,
 )
 
 _SHORTEST: Final = SAMPLE_RATE // 10
@@ -28,6 +33,15 @@ _SHORTEST: Final = SAMPLE_RATE // 10
 
 _MAX_PROMPT_TOKENS: Final = 223
 """Tokens of a prompt of which the last are used: half of Whisper's context, less its mark."""
+
+_MAX_CONTEXT_TOKENS: Final = 512
+"""Tokens of prompt and keywords that Qwen3-ASR gets: its decoder computes logits for each."""
+
+_MAX_NEW_TOKENS: Final = 512
+"""Tokens of a window's text: several times those of fast speech. Only a loop has more."""
+
+_UNSPACED: Final = ("zh", "yue", "ja", "th")
+"""Languages that are written without spaces."""
 
 _FULL_SCALE: Final = 2.0**15
 
@@ -69,19 +83,53 @@ class WindowText(NamedTuple):
     num_tokens: int
 
 
-class Whisper:
+class _Model:
     """The pipeline of one model. Raises RuntimeError if the model cannot be loaded."""
 
     def __init__(self, load: LoadSpeech) -> None:
         self._load = load
-        self._has_words = False
         self._pipeline = self._make()
+        self._tokenizer = self._pipeline.get_tokenizer()
+        self.info = self._find_info()
+
+    @abstractmethod
+    def _make(self) -> Any:
+        """Returns the pipeline."""
+
+    @abstractmethod
+    def _find_info(self) -> SpeechInfo: ...
+
+    @abstractmethod
+    def read(self, window: ReadWindow, connection: Connection[Any, Any]) -> WindowText:
+        """Returns the text of a window, after sending it in pieces if it has no times."""
+
+    def _tokens(self, text: str) -> tuple[int, ...]:
+        encoded = self._tokenizer.encode(text, add_special_tokens=False)
+        return tuple(encoded.input_ids.data[0].tolist())
+
+    def _hints(self, params: SpeechParams, room: int) -> tuple[str, str]:
+        """Returns as much of the keywords and of the end of the prompt as fits into `room`
+        tokens. Keywords have at most half of them."""
+        keywords = self._tokens(params.keywords)[: room // 2] if params.keywords else ()
+        room -= len(keywords)
+        prompt = self._tokens(params.prompt)[-room:] if params.prompt else ()
+        return self._text(keywords), self._text(prompt)
+
+    def _text(self, token_ids: tuple[int, ...]) -> str:
+        return str(self._tokenizer.decode(list(token_ids))) if token_ids else ""
+
+
+class Whisper(_Model):
+    """The pipeline of a Whisper model."""
+
+    _has_words = False
+
+    def _find_info(self) -> SpeechInfo:
         config = self._pipeline.get_generation_config()
         codes = {token.strip("<|>") for token in config.lang_to_id}
-        self._tokenizer = self._pipeline.get_tokenizer()
-        self.info = SpeechInfo(
+        return SpeechInfo(
             languages=frozenset(codes if config.is_multilingual else ("en",)),
-            is_multilingual=config.is_multilingual,
+            translates=config.is_multilingual,
             finds_words=bool(config.alignment_heads),
         )
 
@@ -92,7 +140,6 @@ class Whisper:
         )
 
     def read(self, window: ReadWindow, connection: Connection[Any, Any]) -> WindowText:
-        """Returns the text of a window, after sending it in pieces if it has no times."""
         params = window.params
         if params.has_words and not self._has_words:
             # The times of words need a decoder that keeps its attention, which is slower. The first
@@ -100,7 +147,7 @@ class Whisper:
             del self._pipeline
             self._has_words = True
             self._pipeline = self._make()
-        samples = window.samples.astype(np.float32) / _FULL_SCALE
+        samples = _floats(window.samples)
         samples = np.pad(samples, (0, max(0, _SHORTEST - len(samples))))
 
         def on_text(text: str) -> genai.StreamingStatus:
@@ -126,33 +173,80 @@ class Whisper:
         num_tokens = found.perf_metrics.get_num_generated_tokens()
         return WindowText(text, found.language, segments, words, num_tokens)
 
-    def _tokens(self, text: str) -> tuple[int, ...]:
-        encoded = self._tokenizer.encode(text, add_special_tokens=False)
-        return tuple(encoded.input_ids.data[0].tolist())
-
     def _config(self, window: ReadWindow) -> Any:
         params, config = window.params, self._pipeline.get_generation_config()
         config.return_timestamps = window.has_times
         config.word_timestamps = params.has_words
-        if self.info.is_multilingual:
+        if self.info.translates:
             config.task = "translate" if params.translates else "transcribe"
             if params.language is not None:
                 config.language = f"<|{params.language}|>"
-        room = _MAX_PROMPT_TOKENS
-        if params.keywords:
-            tokens = self._tokens(params.keywords)[: room // 2]
-            config.hotwords = self._tokenizer.decode(list(tokens))
-            room -= len(tokens)
-        if params.prompt:
-            tokens = self._tokens(params.prompt)[-room:]
-            config.initial_prompt = self._tokenizer.decode(list(tokens))
-        if params.temperature:
-            config.do_sample = True
-            config.temperature = params.temperature
-            config.rng_seed = params.seed
-        return config
+        keywords, prompt = self._hints(params, _MAX_PROMPT_TOKENS)
+        config.hotwords, config.initial_prompt = keywords or None, prompt or None
+        return _sampling(config, params)
+
+
+class Qwen3Asr(_Model):
+    """The pipeline of a Qwen3-ASR model, which finds no times."""
+
+    def _make(self) -> Any:
+        load = self._load
+        return genai.ASRPipeline(load.model_dir, load.device, **load.properties)
+
+    def _find_info(self) -> SpeechInfo:
+        named = read_json(self._load.model_dir / "config.json").get("support_languages")
+        names = list(map(str, named)) if isinstance(named, list) else []
+        codes = {language_code(name) or name: name for name in names}
+        self._languages = codes or language_names()
+        return SpeechInfo(
+            languages=frozenset(self._languages),
+            translates=False,
+            finds_words=False,
+            finds_times=False,
+        )
+
+    def read(self, window: ReadWindow, connection: Connection[Any, Any]) -> WindowText:
+        params, config = window.params, self._pipeline.get_generation_config()
+        config.max_new_tokens = _MAX_NEW_TOKENS
+        config.language = self._languages.get(params.language or "")
+        config.context = "\n".join(filter(None, self._hints(params, _MAX_CONTEXT_TOKENS))) or None
+        num_sent = 0
+
+        def on_text(text: str) -> genai.StreamingStatus:
+            nonlocal num_sent
+            if not window.has_times:
+                send(connection, text)
+                num_sent += len(text)
+            return genai.StreamingStatus.RUNNING
+
+        samples = _floats(window.samples)
+        found = self._pipeline.generate(samples, _sampling(config, params), on_text)
+        [text], [name] = found.texts, found.languages
+        if not num_sent and not window.has_times:
+            send(connection, text)  # the pipeline calls back only once it knows the language
+        language = language_code(name) or ""
+        num_tokens = found.perf_metrics.get_num_generated_tokens()
+        joint = "" if language in _UNSPACED else " "
+        return WindowText(f"{joint}{text.strip()}", language, [], [], num_tokens)
+
+
+def _floats(samples: Samples) -> NDArray[np.float32]:
+    return samples.astype(np.float32) / np.float32(_FULL_SCALE)
+
+
+def _sampling(config: Any, params: SpeechParams) -> Any:
+    """Returns the configuration with the temperature of a request."""
+    if params.temperature:
+        config.do_sample = True
+        config.temperature = params.temperature
+        config.rng_seed = params.seed
+    return config
+
+
+def _load(load: LoadSpeech) -> _Model:
+    return (Qwen3Asr if speech_type(load.model_dir) == "qwen3_asr" else Whisper)(load)
 
 
 def serve(connection: Connection[Any, Any]) -> None:
     """Answers `LoadSpeech`, then `ReadWindow`s, until the connection ends."""
-    serve_model(connection, Whisper, lambda whisper, window: whisper.read(window, connection))
+    serve_model(connection, _load, lambda model, window: model.read(window, connection))

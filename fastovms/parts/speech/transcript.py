@@ -13,7 +13,7 @@ SAMPLE_RATE: Final = 16_000
 """Samples a second of all audio that models get, in one channel."""
 
 WINDOW_SECONDS: Final = 30
-"""Seconds of audio that Whisper reads at a time."""
+"""Seconds of audio that a model reads at a time."""
 
 Samples = NDArray[np.int16]
 """Samples of one channel, [N]."""
@@ -31,6 +31,7 @@ ms malay mt maltese my myanmar my burmese ne nepali nl dutch nl flemish nn nynor
 oc occitan pa punjabi pl polish ps pashto pt portuguese ro romanian ro moldavian ru russian
 sa sanskrit sd sindhi si sinhala sk slovak sl slovenian sn shona so somali sq albanian sr serbian
 su sundanese sv swedish sw swahili ta tamil te telugu tg tajik th thai tk turkmen tl tagalog
+tl filipino tl fil
 tr turkish tt tatar uk ukrainian ur urdu uz uzbek vi vietnamese yi yiddish yo yoruba zh chinese
 zh mandarin yue cantonese jw jv no nb he iw
 """
@@ -45,6 +46,13 @@ def language_code(text: str) -> str | None:
     codes = dict(zip(words[1::2], words[::2], strict=True))
     code = word.replace("_", "-").partition("-")[0]
     return None if word in ("", "auto") else codes.get(code, code)
+
+
+def language_names() -> dict[str, str]:
+    """Returns the English name of each language, such as "English", by its code."""
+    words = _LANGUAGES.split()
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    return {code: name.title() for code, name in reversed(pairs)}
 
 
 class Segment(NamedTuple):
@@ -121,13 +129,15 @@ class SpeechInfo:
 
     Attributes:
         languages: the codes of the languages that it transcribes.
-        is_multilingual: whether it detects the language, and translates.
+        translates: whether it translates to English.
         finds_words: whether it finds the times of words.
+        finds_times: whether it finds the times of segments.
     """
 
     languages: frozenset[str]
-    is_multilingual: bool
+    translates: bool
     finds_words: bool
+    finds_times: bool = True
 
 
 class Audio(Protocol):

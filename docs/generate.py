@@ -94,7 +94,8 @@ def flags_page() -> str:
         "# Flags",
         _WARNING,
         "Flags go before environment variables, those before the options of a `graph.pbtxt`, and "
-        "those before the defaults. Sizes may be written as `64K`, `16M` or `1G`, times as `90s`, "
+        "those before the defaults. Sizes may be written as `64K`, `16M` or `1G` (powers of 1024), "
+        "times as `90s`, "
         "`15m`, `2h` or `30d`, and large numbers as `8k` (8000) or `8K` (8192). A switch has a "
         "`--no-` form: `--no-tune`. Flags of OpenVINO Model Server, with underscores, and of vLLM "
         "are accepted too: see [Move here from OVMS](from-ovms.md) and [vLLM](from-vllm.md). A "

@@ -143,9 +143,9 @@ SECTIONS: Final[Sequence[Section]] = (
         {
             "structured outputs are not available": "Copy `tokenizer.json` from the original "
             "model into the directory.",
-            "tokens that the KV cache holds": "Raise `--cache-size` (GB), choose "
+            "tokens that the KV cache holds": "Raise `--cache-size` (GiB), choose "
             "`--kv-cache-precision u8`, or accept the shorter context.",
-            "raise --cache-size": "Give a larger `--cache-size` (GB), or leave it out.",
+            "raise --cache-size": "Give a larger `--cache-size` (GiB), or leave it out.",
             "--model-memory must be more": "Raise `--model-memory`, or lower `--cache-size`.",
             "have the name": "Give each model a name of its own: `--model NAME=MODEL`.",
             "--device must be": "Give a device of [Devices](devices.md).",

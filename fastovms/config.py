@@ -205,8 +205,8 @@ class EngineConfig:
             "device supports, except u4, which changes the generated text)",
             "--kv-cache-precision", member="KV_CACHE_PRECISION",
             after="--override-generation-config"))
-    cache_size: float = setting(0.0, Kind("GB", number("GB", high=1_000_000)),
-        "memory for the KV cache in GB, allocated as it fills; 0 = half of the memory that is "
+    cache_size: float = setting(0.0, Kind("GiB", number("GiB", high=1_000_000)),
+        "memory for the KV cache in GiB, allocated as it fills; 0 = half of the memory that is "
         "free at start", common=True)
     max_model_len: int | None = setting(None, Kind("TOKENS", model_length),
         "longest context that is offered, prompt and output together, such as 8192, 8K (8192) or "

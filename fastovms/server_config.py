@@ -60,7 +60,7 @@ def http_url(value: str) -> str:
     try:
         parts = urlsplit(value)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port, or of an IPv6 address
+    except ValueError:  # the port or the IPv6 address is malformed
         is_one = False
     if not is_one:
         raise argparse.ArgumentTypeError(f"must be an http:// or https:// address, not {value!r}")

@@ -191,10 +191,10 @@ def _describe(item: WorkItem) -> Work:
 
 
 _STREAMED: Final = ("/completions", "/messages", "/responses")
-"""How paths end whose answers may be event streams."""
+"""The endings of paths whose answers may be event streams."""
 
 _MAX_WAITING: Final = 1024
-"""How many requests of one client wait."""
+"""The maximum number of waiting requests of one client."""
 
 
 class _Outline(msgspec.Struct, frozen=True):
@@ -519,7 +519,8 @@ class ModelRoutes:
         model = self._models.find(request.path_params["id"], dialect, is_exact=True)
         if model.parent is not None:
             raise RequestError(
-                f"{model.name} is an adapter of {model.parent.name}: POST /v1/unload_lora_adapter"
+                f"{model.name} is an adapter of {model.parent.name}: unload it with POST "
+                "/v1/unload_lora_adapter"
             )
         if self._models.holder is not None:
             await self._models.holder.unload(model.name)

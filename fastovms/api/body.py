@@ -185,7 +185,7 @@ up to four bytes for each. Base64 has none."""
 
 _PIECE: Final = 512 * 1024
 _ESCAPE: Final = 6
-"""How many bytes the longest escape has."""
+"""The number of bytes of the longest escape."""
 
 _WORD = re.compile(r"\w+")
 _PLACE = re.compile(r" \(byte \d+\)$")
@@ -664,7 +664,7 @@ class BodyReader:
         if len(self._logged) < _MAX_LOGGED and (new := set(unread) - self._logged):
             self._logged |= new
             names = ", ".join(sorted(new))
-            logger.warning("request %s: unknown, and ignored: %s", request.id, names)
+            logger.warning("request %s: unknown fields are ignored: %s", request.id, names)
 
     def close(self) -> None:
         """Refuses waiting bodies and stops the threads."""

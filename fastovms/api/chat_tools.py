@@ -479,8 +479,8 @@ def check_number_of_tools(given: Sequence[object] | None, name: str) -> None:
 
 
 ReadOther = Callable[[Mapping[str, Any], str], Sequence[OfferedTool]]
-"""Returns the functions that stand for a tool of a vendor's type at a place of the request; empty =
-the type is not supported."""
+"""Takes a tool of a vendor's type and its path in the request. Returns the functions that represent
+it; empty = the type is not supported."""
 
 
 class ToolReader:

@@ -430,7 +430,7 @@ class Completions:
 
 
 def _generates(given: ModelInput[CompletionRequest]) -> bool:
-    """Returns whether anything is generated, or only the prompts count."""
+    """Returns whether tokens are generated; False = only the prompts are scored."""
     return given.requests[0].params.max_tokens != 0
 
 

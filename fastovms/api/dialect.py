@@ -207,7 +207,7 @@ OVMS_ERRORS: Final = ErrorForm(
 OLLAMA_ERRORS: Final = ErrorForm(
     OllamaError, lambda error: OllamaError(error.message), lambda body: on_one_line(body) + b"\n"
 )
-"""An error at the end of a stream is a line of its own."""
+"""Ollama's errors. At the end of a stream, an error is a line of JSON."""
 
 ANTHROPIC_ERRORS: Final = ErrorForm(
     AnthropicError, _anthropic_error, lambda body: frame(body, "error")
@@ -218,7 +218,7 @@ COHERE_ERRORS: Final = ErrorForm(
     lambda error: CohereError(id=error.request_id or UNSET, message=error.message),
     frame,
 )
-"""Nothing that has this form is streamed here."""
+"""Cohere's errors. No answer of Cohere's paths is streamed."""
 
 
 LogFields = tuple[tuple[str, object], ...]

@@ -34,8 +34,8 @@ from fastovms.request_fields import ranges_of, unsupported_of
 from fastovms.text.tokenizer import Tokenizer
 
 MAX_NGRAM_SIZE: Final = 16
-"""The largest size that is used. Drafts never change a text, so that larger numbers may be lowered
-to what can still pay."""
+"""The largest n-gram size that is used. Drafts never change a text, so that larger sizes of
+requests are lowered to this one."""
 
 _MAX_CACHE_SALT: Final = 128
 

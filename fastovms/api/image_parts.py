@@ -218,7 +218,7 @@ def unknown_part(kind: str, name: str, *, takes_images: bool) -> InvalidField:
 
 
 def image_tokens_unknown(image: ImageSource) -> InvalidField:
-    """Returns the error about a prompt with an image of which tokens are asked for."""
+    """Returns the error for a request that asks for the tokens of a prompt with images."""
     return InvalidField(
         f"{image.name}: the tokens of images are only known when they are read", param=image.name
     )

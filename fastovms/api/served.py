@@ -155,7 +155,7 @@ class AdapterHolder(Protocol):
 
     @property
     def adapters(self) -> Mapping[str, Adapter]:
-        """Those that requests may name."""
+        """The adapters that requests may name."""
 
     async def load(self, name: str, path: Path) -> Adapter:
         """Loads an adapter and returns it when requests may name it. Raises ConfigurationError if
@@ -360,17 +360,18 @@ class ModelHolder(Protocol):
     def loads_on_demand(self) -> bool:
         """Whether models are loaded and unloaded on demand, not all at the start."""
 
-    def try_hold(self, name: str) -> Release | None:
-        """Holds a model and returns its release; None = not loaded, or being unloaded."""
+    def try_acquire(self, name: str) -> Release | None:
+        """Acquires a model and returns the function that releases it; None = the model is not
+        loaded, or is being unloaded."""
 
-    async def hold(self, name: str, client: str = "") -> Release:
-        """Holds a model and returns its release. Loads the model first if needed. Raises
-        BackendUnavailable if the model cannot be loaded now; Overloaded if too many requests of the
-        client wait for the model. `client` is the key or address that waits for it; "" = the server
-        itself."""
+    async def acquire(self, name: str, client: str = "") -> Release:
+        """Acquires a model and returns the function that releases it. Loads the model first if
+        needed. Raises BackendUnavailable if the model cannot be loaded now; Overloaded if too many
+        requests of the client wait for the model. `client` is the key or address that waits for
+        it; "" = the server itself."""
 
     async def load(self, name: str) -> None:
-        """Loads a model, and returns when it is in memory. Raises as `hold` does."""
+        """Loads a model, and returns when it is in memory. Raises as `acquire` does."""
 
     def seconds_to_unload(self, name: str) -> float | None:
         """Returns the seconds that a model stays loaded without requests; None = without limit."""

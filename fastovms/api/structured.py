@@ -213,7 +213,7 @@ def _read(constraint: str, value: object, name: str) -> Iterator[Grammar]:
 def _named_fields(body: GenerationFields) -> Iterator[Grammar]:
     for field, constraint in FIELDS.items():
         value = getattr(body, field, None)
-        if field != "grammar" or value:  # an empty one is llama.cpp's default
+        if field != "grammar" or value:  # llama.cpp's clients send an empty grammar by default
             yield from _read(constraint, value, field)
 
 

@@ -142,7 +142,7 @@ async def hold_model(
     if streams:
         request.open_early()
     assert models.holder is not None
-    request.hold(await models.holder.hold(model.resident, request.sender))
+    request.release_at_end(await models.holder.acquire(model.resident, request.sender))
     return loaded_model(model, tasks)
 
 
@@ -154,10 +154,10 @@ def try_model(
     check_task(model, tasks)
     holder = models.holder
     if holder is not None:
-        release = holder.try_hold(model.resident)
+        release = holder.try_acquire(model.resident)
         if release is None:
             return None
-        request.hold(release)
+        request.release_at_end(release)
     return loaded_model(model, tasks)
 
 

@@ -340,7 +340,7 @@ class UploadSink:
             self._discard()
 
     def close(self) -> None:
-        """Deletes an upload that was not taken, after its thread has finished."""
+        """Deletes an upload that no handler has used, after its thread has finished."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -445,7 +445,9 @@ class Uploads:
         owner = request.sender
         if not self._places.may_take(owner):
             count = self._places.held(owner)
-            raise Overloaded(f"{count} files are uploaded by you already, which is the limit")
+            raise Overloaded(
+                f"{count} of your files are being uploaded already, which is the limit"
+            )
         reader = read_form(content_type)
         self._places.hold(owner)
         return UploadSink(

@@ -82,8 +82,8 @@ def with_names(sources: Sequence[ModelSource], names: Sequence[str]) -> list[Mod
 
 @contextmanager
 def _reading_files() -> Iterator[None]:
-    """Runs a look at the file system. A directory without read permission is not a failure of the
-    server."""
+    """Converts errors of reading the file system within the context to ConfigurationError: a
+    directory without read permission is not a failure of the server."""
     try:
         yield
     except OSError as error:

@@ -118,7 +118,7 @@ def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> No
 def _genai(
     model_dir: Path, model: ModelInfo, config: EngineConfig, cache: DiskCache | None
 ) -> Reserve:
-    # Imported here because most servers run no model with this backend.
+    # Imported here because most servers do not use the genai backend.
     from fastovms.parts.genai.backend import GenaiBackend, guard_pipeline, pipeline_comparison
     from fastovms.parts.grammars.trials import load_grammar_compiler, trial_starter
 

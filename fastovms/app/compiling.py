@@ -121,7 +121,7 @@ def on_device(model: ModelConfig, core: ov.Core | None = None) -> ModelConfig:
     if engine.device.upper() != AUTO:
         return model
     choice = choose_device(read_devices(core or ov.Core()), engine.why_cpu)
-    logger.info("%s: AUTO chooses %s: %s", model.name, choice.name, choice.reason)
+    logger.info("model %s: --device AUTO chooses %s: %s", model.name, choice.name, choice.reason)
     return replace(model, engine=replace(engine, device=choice.name))
 
 
@@ -134,7 +134,7 @@ def load_on_device(model: ModelConfig, load: Callable[[EngineConfig], T]) -> tup
     except ConfigurationError as error:
         if chosen.engine.device in ("CPU", model.engine.device):
             raise
-        logger.warning("%s: AUTO takes the CPU, because %s", model.name, error)
+        logger.warning("model %s: --device AUTO takes the CPU, because %s", model.name, error)
     chosen = replace(model, engine=replace(model.engine, device="CPU"))
     return chosen, load(chosen.engine)
 
@@ -248,8 +248,8 @@ def check_cache_size(model: ModelConfig) -> None:
     size, most = model.engine.cache_size, memory_limit() / GIB
     if size > most and _runs_on_cpu(model):
         raise ConfigurationError(
-            f"--cache-size {size:g} GB is more than the memory that this process may use: at most "
-            f"{math.floor(most * 10) / 10:g}"
+            f"--cache-size {size:g} GiB is more than the memory that this process may use: at most "
+            f"{math.floor(most * 10) / 10:g} GiB"
         )
 
 

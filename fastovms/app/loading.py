@@ -80,7 +80,9 @@ def check_models(models: Sequence[ModelConfig]) -> None:
 def _check_draft_model(path: Path, cache: DiskCache) -> None:
     """Raises ConfigurationError if the draft model is missing. Whether its vocabulary fits is
     checked later."""
-    from fastovms.parts.drafts.files import check_draft_files  # most servers have no such model
+    from fastovms.parts.drafts.files import (
+        check_draft_files,
+    )  # imported here: most servers have no draft model
 
     gguf = find_gguf(path)
     try:

@@ -90,10 +90,10 @@ class TunedCores(SharedCores):
 _COMPILER: Final = "fastovms.app.kernel_process"
 _KERNELS: Final = ("fastovms.engine.sampling_kernels", "fastovms.parts.drafts.suffix_kernels")
 _COMPILED: Final = "compiled"
-"""The kind of the cache's entry that says that these have been compiled."""
+"""The kind of the cache entry that marks the sampling kernels as compiled."""
 
 _DELAY: Final = 2.0
-"""Seconds in which a first request may come, which is then answered undisturbed."""
+"""Seconds to wait before the compilation, so that it does not slow down a first request."""
 
 
 _largest_difference: Final[Deferred[[ExportedModel], float]] = Deferred(
@@ -130,7 +130,9 @@ class SamplingKernels(BackendExtension):
             if result is None:
                 return
             if isinstance(result, WorkerFailed):
-                logger.warning("sampling: the process that compiles %s", result.reason)
+                logger.warning(
+                    "sampling: the process that compiles the sampling code %s", result.reason
+                )
             else:
                 self._cache.put(_COMPILED, self._key(), lambda entry: (entry / "all").touch())
         try_to_load_kernels()
@@ -224,7 +226,7 @@ def compile_paged(
         checked = beside.submit(check_graph, paging_comparison(files), cache)
         if draft is not None or files.available_memory() < _ROOM_FOR_BOTH * files.weights_size:
             checked.result()
-        if draft is not None:  # a head changes the graph
+        if draft is not None:  # an EAGLE-3 head adds outputs to the model's graph
             draft = drafts.fit_draft_files(draft, files.graph, model.max_model_len)
         kept = beside.submit(_read_kept, files, config, cache)
         compiler = beside.submit(_load_grammar_compiler, model_dir, model)
@@ -282,7 +284,7 @@ def compile_paged(
 
 
 class KernelsOff(BackendExtension):
-    """Says why a model does not use the kernels."""
+    """Reports in the metrics why a model does not use the kernels."""
 
     def __init__(self, reason: str) -> None:
         self._status = f"not used: {reason}"

@@ -338,7 +338,8 @@ class Parts:
 
     @property
     def drains(self) -> list[Callable[[float], Coroutine[object, object, None]]]:
-        """For each part, the last first, what lets its work end within the given seconds."""
+        """Returns for each part, the last first, a function that lets its work end within the given
+        seconds."""
         return [partial(self._drain, part.name) for part in reversed(PARTS)]
 
     async def _drain(self, name: str, seconds: float) -> None:
@@ -357,7 +358,7 @@ class Parts:
         files are not stored; StateFailed if they could not be opened."""
         late = self._late.get("batches")
         if late is None:
-            raise RequestError("this server does not store files: there is no server")
+            raise RequestError("files cannot be read: the server has ended")
         await late.load()
         path: Path = self._running["batches"].path_for(tenant, id)  # type: ignore[attr-defined]
         return path

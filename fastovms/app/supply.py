@@ -100,8 +100,8 @@ def _memory_size(config: ModelConfig, residency: ResidencyConfig, num_models: in
     if memory is not None and size >= memory:
         cached = " with its KV cache" if has_cache else ""
         raise ConfigurationError(
-            f"{config.name} takes about {size / GIB:.1f} GB{cached}: --model-memory must be more "
-            f"than that, not {memory / GIB:.1f} GB"
+            f"{config.name} takes about {size / GIB:.1f} GiB{cached}: --model-memory must be more "
+            f"than that, not {memory / GIB:.1f} GiB"
         )
     return size
 

@@ -164,13 +164,14 @@ SLICE_SHARE: Final = 0.45
 """How long slices are, as a share of the engines' steps: one follows each step."""
 
 MIN_SLICE: Final = 0.003
-"""Seconds that a slice may always take: less would be mostly handing over."""
+"""Seconds that a slice may always take: a shorter one would consist mostly of the switch between
+engine and encoder."""
 
 MAX_SLICE: Final = 0.02
 """Seconds that a slice is planned to take at most while engines work."""
 
 _NEWEST_SHARE: Final = 0.2
-"""How much the newest step counts in the mean of their durations."""
+"""The weight of the newest step in the mean duration of steps."""
 
 
 class ComputeTurn:

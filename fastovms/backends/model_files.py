@@ -47,7 +47,8 @@ _WHOLE: Final = 4 * 1024 * 1024
 
 _NUM_SAMPLES: Final = 64
 _SAMPLE_SIZE: Final = 16 * 1024
-"""Of a larger one so many places are read: reading all weights takes as long as loading them."""
+"""The number of places that are read in a larger file: reading all weights takes as long as loading
+them."""
 
 
 def fingerprint_of(model_dir: Path) -> str:
@@ -118,7 +119,7 @@ _WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
 """Keys of config.json that may hold a window."""
 
 _WINDOWED = frozenset({"sliding_attention", "chunked_attention", "local"})
-"""Types of layers in config.json that have one."""
+"""Types of layers in config.json that have a window."""
 
 
 MIN_EXACT_LEN = 16
@@ -233,7 +234,7 @@ def log_gaps(model: ModelInfo) -> None:
     for find in _GAPS:
         gap = find(config)
         if gap is not None:
-            logger.warning("%s: %s", model.name, gap)
+            logger.warning("model %s: %s", model.name, gap)
 
 
 MAX_DIFFERENCE: Final = 0.05
@@ -428,8 +429,8 @@ def log_missing(model: ModelInfo, overrides: Mapping[str, object] | None = None)
 
 
 _FURTHER: Final = ("eos_token_id", "do_sample")
-"""Members of a generation config besides the defaults of sampling: the first is read, and the
-second is known to have no effect."""
+"""Members of a generation config besides the defaults of sampling. The first one is read; the
+second one has no effect."""
 
 
 def _eos_token_ids(config: Mapping[str, object], path: Path) -> frozenset[int]:

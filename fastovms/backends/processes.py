@@ -28,11 +28,11 @@ from fastovms.backends.dies_with_parent import die_with_parent
 from fastovms.errors import BackendUnavailable, FastovmsError
 
 _BUSY_FACTOR: Final = 10
-"""How many times as long as its CPU time something may take where the machine is busy."""
+"""The factor on a limit of CPU time that gives the limit of wall time, since the machine may be
+busy."""
 
 NICENESS: Final = 5
-"""Of processes that work for one request: streams that are being generated go first on a busy
-machine."""
+"""The nice value of processes that work for one request: on a busy machine, streams go first."""
 
 _PR_SET_DUMPABLE: Final = 4
 
@@ -53,8 +53,8 @@ def limit_time(seconds: float) -> None:
 
 
 def limit_growth(num_bytes: int) -> None:
-    """Limits the address space of this process beyond what it has now, and has no core dump written
-    of what is meant to die."""
+    """Limits the address space that this process may have in addition to what it has now, and
+    prevents core dumps, because the process is expected to be killed at the limit."""
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     set_soft_limit(resource.RLIMIT_AS, size + num_bytes)
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -194,7 +194,7 @@ def receive(connection: Connection[Any, Any]) -> Any:
 
 
 _CLOSE_TIMEOUT: Final = 2.0
-"""Seconds in which the user of a process must notice that it has been killed."""
+"""Seconds within which the code that uses a process must notice that the process was killed."""
 
 
 class ProcessPool:

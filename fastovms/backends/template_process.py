@@ -1,4 +1,5 @@
-"""The process that renders templates of clients, and what takes long of those of models.
+"""The process that renders the templates of clients, and slow renderings of the models' own
+templates.
 
 A template may take any time and memory: it costs only this process.
 """

@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> None:
 def _list(directory: Path) -> None:
     from fastovms.parts.prefix_cache.directory import read_contents_by_model
 
-    print(f"{'BLOCKS':>8} {'MB':>8}  {'LAST USED':19}  MODEL")
+    print(f"{'BLOCKS':>8} {'MiB':>8}  {'LAST USED':19}  MODEL")
     for contents in read_contents_by_model(directory):
         used = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(contents.used_at))
         size = contents.num_bytes / 1024**2

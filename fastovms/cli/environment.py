@@ -37,7 +37,8 @@ EXTRA_ARGUMENTS: Final = "VLLM_EXTRA_ARGS"
 _RESERVED: Final = frozenset(
     ("--host", "--port", "--api-key", "--model", "--config", "--help", "--hf-token")
 )
-"""Flags that no variable sets by its name: as in the worker, and HF_TOKEN is huggingface_hub's."""
+"""Flags that have no variable of their own name: they have none in Runpod's worker, or
+huggingface_hub reads the variable itself (HF_TOKEN)."""
 
 _ZERO_IS_UNSET: Final = frozenset(("MAX_NUM_BATCHED_TOKENS",))
 
@@ -70,7 +71,7 @@ IGNORED: Final[Mapping[str, str]] = {
     "VLLM_PORT": "see --port",
     "VLLM_STARTUP_TIMEOUT": "/health answers when the model is loaded",
 }
-"""Further variables of the worker, which have no use here, with the reason."""
+"""Variables of Runpod's worker that have no effect here, with the reason."""
 
 _WORDS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),

@@ -54,7 +54,7 @@ def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, action=action, **options
         )
-    parser.set_defaults(unused=())  # messages about settings outside the command line
+    parser.set_defaults(unused=())  # filled with messages about settings that have no effect
     parser.add_argument(
         "--config", dest="config_file", type=path, default=None, help=argparse.SUPPRESS
     )

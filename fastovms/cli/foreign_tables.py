@@ -325,7 +325,7 @@ REFUSED_SWITCHES: Final = frozenset(
         "--offline",
     )
 )
-"""Those of them that take no value. Switched off, they ask for nothing."""
+"""The flags above that are switches without a value. A switch that is off has no effect."""
 
 VLLM_NAMES: Final = (
     "--allow-credentials", "--allowed-headers", "--allowed-local-media-path",
@@ -523,7 +523,7 @@ _LLAMA_REFUSED: Final[Mapping[str, str]] = {
     "--path": "the server has a page of its own, and serves no other files",
 }  # fmt: skip
 REFUSED_FLAGS: Final[Mapping[str, str]] = {**VLLM_REFUSED, **_LLAMA_REFUSED}
-"""Flags that change answers or who may ask, and have no counterpart: what to do instead."""
+"""Flags that change answers or the access of clients and have no counterpart here, with advice."""
 
 FOREIGN_FLAGS: Final = OVMS_FLAGS + VLLM_FLAGS + LLAMA_FLAGS
 
@@ -640,4 +640,4 @@ OTHER_COMMANDS: Final[Mapping[str, str]] = {
     "download": "pull ORG/NAME downloads a model",
     "update": "pull --overwrite-models ORG/NAME downloads a model again",
 }
-"""Commands of Ollama, vLLM and others: what to use here."""
+"""Commands of Ollama, vLLM and others, with the counterpart of each."""

@@ -37,10 +37,10 @@ _DEFAULTS: Final[Mapping[Task, Mapping[str, object]]] = {
     Task.IMAGES: {"device": "CPU"},
     Task.SPEECH_OUT: {"target_device": "CPU"},
 }
-"""Defaults of flags, where OVMS has others for graphs."""
+"""Defaults of flags whose defaults differ from OVMS's defaults for graphs."""
 
 HELD_FLAGS: Final = frozenset(option.flag for option in _HELD)
-"""Flags that have a use in a graph, if they have no other."""
+"""Flags whose values a graph can hold."""
 
 
 def write_graph(arguments: argparse.Namespace) -> Path:
@@ -151,7 +151,7 @@ def _draft(draft: Path, folder: Path) -> str:
 
 def _shown(option: str, value: Any, kind: Kind) -> str:
     """Returns a value in protobuf's text format."""
-    if isinstance(value, tuple):  # a size of images
+    if isinstance(value, tuple):  # width and height of images
         value = show_picture_size(value)
     if isinstance(kind, Integer):
         high = MAX_INTEGER if kind.high is None else kind.high

@@ -59,7 +59,7 @@ _COMMAND_LINES: Final = {
     "list": (SERVE, "--list-models"),
     "ls": (SERVE, "--list-models"),
 }
-"""Commands of others that are flags here."""
+"""Commands of other servers that are flags here."""
 
 _OF_THE_PROGRAM: Final = ("-h", "--help", "--version")
 """Flags that a line may begin with instead of a command."""
@@ -105,8 +105,8 @@ def check_first_word(word: str) -> None:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Returns the arguments of a line, and as `command` what runs them. Ends the process if the
-    line is invalid or asks for help."""
+    """Returns the parsed arguments of a line. Their attribute `command` is the function that runs
+    them. Ends the process if the line is invalid or asks for help."""
     name, *line = with_command(argv)
     if name not in COMMANDS:
         program_parser().parse_args([name, *line])
@@ -174,7 +174,7 @@ def _open_standard_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # opens the lowest free descriptor
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor: this one
     sys.stdout = sys.stdout or os.fdopen(1, "w")
     sys.stderr = sys.stderr or os.fdopen(2, "w")
 

@@ -122,7 +122,7 @@ def instructions(text: str, source: str) -> Iterator[Instruction]:
                 f"{word[:40]!r}"
             )
         before = ""
-        if name in ("MESSAGE", "PARAMETER"):  # whose values begin with a name
+        if name in ("MESSAGE", "PARAMETER"):  # these values begin with a role or a parameter's name
             before, value = _first_word(value)
             before += " "
         quote = next((quote for quote in ('"""', '"') if value.startswith(quote)), "")

@@ -27,8 +27,8 @@ ROOT = 0
 """The node before the first block of every sequence."""
 
 LONG_ROOT = -1
-"""The same of sequences whose positions are rotated as those of long texts: see `long_rope`. Their
-blocks hold other keys for the same tokens."""
+"""The node before the first block of sequences whose positions are rotated as those of long texts
+(see `long_rope`): their blocks hold other keys for the same tokens."""
 
 _ROOTS = (ROOT, LONG_ROOT)
 

@@ -54,7 +54,7 @@ def _may_cache(directory: str) -> bool:
             private_directory(Path(directory), may_be_link=True)
             check_tree(Path(directory))
     except OSError as error:
-        logger.warning("kernels: the cache is not used: %s", error)
+        logger.warning("kernels: the cache of compiled code is not used: %s", error)
         return False
     return True
 

@@ -162,8 +162,8 @@ class ModelTrial:
 
 
 Drawn = int | Exception | None
-"""What is drawn from a row of logits: a token id; the error that ends the row's request; or None as
-long as the row waits for the token before it, on which its penalties or its grammar depend.
+"""The result of drawing from a row of logits: a token id; the error that ends the row's request; or
+None as long as the row waits for the token before it, on which its penalties or its grammar depend.
 
 The error is `BrokenLogits` if the model's own logits are not a distribution (see
 `broken_logits.is_broken`). If the request's settings have left no token in a row, the text ends
@@ -174,7 +174,8 @@ _THREAD_BYTES = 2 * 1024 * 1024
 """Bytes of logits that are worth another thread: fewer are drawn from before it has begun."""
 
 _GREEDY_THREAD_BYTES = 8 * 1024 * 1024
-"""The same where only the most likely tokens are looked for."""
+"""Bytes of logits that are worth another thread where only the most likely tokens are looked
+for."""
 
 _SHARES_PER_THREAD = 4
 """The number of parts into which the work of a thread is divided. Threads take them one by one,

@@ -382,7 +382,7 @@ class StepCosts:
         drafts = self._drafts_of(num_sequences)
         if drafts is not None:
             return plain + drafts.seconds(num_drafts, token_seconds, self._num_steps)
-        # Tokens of prompts cost at most a little more than rows.
+        # Until draft rows are measured, each counts as a prompt token, which costs little more.
         return None if token_seconds is None else plain + num_drafts * token_seconds
 
     @property

@@ -185,7 +185,7 @@ class TokenizerFields:
                 raise ConfigurationError(
                     f"tokenizer.ggml.{name} has {len(values)} values for {len(tokens)} tokens"
                 )
-        # Some files call the tokens of a chat's markup normal, and no text would become one.
+        # Some files mark the special tokens of chats as normal, so that no text would become one.
         named = self._named_ends()
         for i, token in enumerate(self.tokens):
             if self.kinds[i] == _NORMAL and (i in named or _MARKUP.fullmatch(token)):
@@ -464,7 +464,8 @@ def _splits(pre_tokenizer: Json | None) -> list[Any]:
         return []
     *splits, _ = pre_tokenizer["pretokenizers"]
     patterns = [each["pattern"]["Regex"] for each in splits]
-    # Merged into one step, all regular expressions would look at the whole text.
+    # Not merged into one step, where each regular expression would see the whole text instead of
+    # the pieces of the one before.
     return [
         *(pipeline.RegexSplitStep(each, behaviour="isolate", mergeable=False) for each in patterns),
         pipeline.BytesToCharsStep(),

@@ -70,7 +70,7 @@ def _regex(source: str) -> str:
 def _choice(source: str) -> str:
     texts: list[str] = json.loads(source)
     if not texts:
-        raise ValueError("there is nothing to choose from")
+        raise ValueError("a choice must have at least one string")
     alternatives = " | ".join(map(json.dumps, texts))
     return str(LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {alternatives}"))
 
@@ -80,7 +80,7 @@ WRITERS: Final[Mapping[GrammarKind, Callable[[str], str]]] = {
     GrammarKind.JSON_OBJECT: _json_object,
     GrammarKind.REGEX: _regex,
     GrammarKind.CHOICE: _choice,
-    GrammarKind.CALLS: str,  # the grammar is in the tree
+    GrammarKind.CALLS: str,  # the source is a finished grammar
 }
 """Writes each kind of grammar that needs no tokenizer. A faulty source raises a ValueError, or what
 llguidance raises."""
@@ -169,13 +169,13 @@ _ESCAPES: Final = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
 
 
 _Inline = tree.Literal | tree.Tag | tree.Answer | tree.InOrder | tree.OneOf | tree.Repeat
-"""The parts that are written where they stand."""
+"""The kinds of parts that are written in place in the rule of another part."""
 
 _Ruled = (
     tree.Until | tree.TriggeredTag | tree.FirstTag | tree.Regex | tree.OtherText | tree.TextBefore
     | tree.Json | tree.Several | tree.Separated | tree.OtherTag
 )  # fmt: skip
-"""The parts that are rules of their own, which are written once."""
+"""The kinds of parts that get a rule of their own, so that they are written once."""
 
 
 def tree_rules(

@@ -158,7 +158,7 @@ class _Rewriter:
         return _unchanged_or(given, part)
 
     def _check_reference(self, part: Schema, path: _Path) -> None:
-        """Raises ValueError for a reference that points to nothing in the root."""
+        """Raises ValueError if the target of a `$ref` is not defined in the root schema."""
         reference = part.get("$ref")
         if not isinstance(reference, str):
             return

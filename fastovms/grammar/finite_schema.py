@@ -214,8 +214,8 @@ class _Search:
         return rewritten(self._root, lambda part: False if id(part) in endless else part)
 
     def _types_of(self, schema: object) -> Types:
-        """Returns the types of a part as known so far. The calling part is evaluated again when
-        more types are found."""
+        """Returns the types of a part as known so far. The part that is being evaluated is
+        evaluated again when more types are found."""
         if not isinstance(schema, Mapping):
             return _NONE if schema is False else _ALL
         if self._is_hopeful:
@@ -372,7 +372,7 @@ class _Search:
     def _step(self) -> None:
         self._num_visits += 1
         if self._num_visits > _MAX_VISITS:
-            raise ValueError("its parts refer to each other too often")
+            raise ValueError("the schema has too many references between its parts: use fewer $ref")
 
 
 _SIMPLE: Final = re.compile(r"\^?(?:[\w .-]|\\[dws.]|\[[\w -]*\])*[*+]?\$?", re.ASCII)

@@ -49,14 +49,14 @@ def _others(node: _Tree) -> str:
 
 
 Both = Callable[[Any, Any], Any]
-"""Makes a schema of two that both hold, for a part that stands further in."""
+"""Returns the conjunction of two schemas, for an inner part."""
 
 _BOUNDS: Final[Mapping[str, Callable[..., Any]]] = {
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
 }
 _APART: Final = {"pattern", "format", "multipleOf", "items", "prefixItems", "additionalItems"}
-"""Keywords of which a schema cannot have two: the second stays in an `allOf`."""
+"""Keywords that cannot be merged: if two schemas have one, the second stays in an `allOf`."""
 
 _VALUE_KEYWORDS: Final = ("const", "enum")
 _NUMBERS: Final = {"number", "integer"}
@@ -177,7 +177,7 @@ def _is_number(value: object) -> bool:
 
 
 _OTHERS: Final = ("additionalProperties", "patternProperties", "unevaluatedProperties")
-"""The keywords that say something of properties that are not declared."""
+"""The keywords about properties that are not declared."""
 
 _SAYS_OF_ANY: Final = ("additionalProperties", "unevaluatedProperties")
 
@@ -204,7 +204,8 @@ _MAX_MERGES: Final = 2000
 def closed_schema(root: Schema) -> object:
     """Returns the schema with all its objects closed, without keywords next to `anyOf`, `oneOf` or
     `$ref`; false if nothing satisfies it. A malformed schema is unchanged; llguidance refuses it.
-    Raises ValueError if a reference points to nothing, or the schema is too large to merge."""
+    Raises ValueError if the target of a `$ref` is not defined, or the schema is too large to
+    merge."""
     return _SchemaCloser(root).closed()
 
 
@@ -443,8 +444,8 @@ def _closed_object(schema: dict[str, Any]) -> dict[str, Any]:
 
 _MAY_DECLARE_PROPERTIES: Final = re.compile(r'"(?:unevaluatedP|p)roperties"|\\u')
 _NEEDS_A_SEARCH: Final = re.compile(r'"(?:\$ref|format|exclusiveM\w+)"|\\u')
-"""Finds schemas in which parts that no value satisfies may be, and cannot be seen at once. A name
-may be written with escapes."""
+"""Matches the JSON text of schemas that may have parts that no value satisfies. Names may be
+written with escapes."""
 
 _MAX_REFERENCES: Final = 50
 _TOO_DEEP: Final = "it is nested too deeply"

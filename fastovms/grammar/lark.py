@@ -236,7 +236,7 @@ def _count(text: str) -> str:
         return text
     low, comma, high = re.sub(r"[{}~\s]", "", text).replace("..", ",").partition(",")
     if not low and not high:
-        raise ValueError(f"{text!r} has no number")
+        raise ValueError(f"the repetition {text!r} must have a number")
     return f"{{{low or 0}{comma}{high}}}"
 
 

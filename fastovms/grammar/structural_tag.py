@@ -92,7 +92,7 @@ def xml_arguments(
         raise ValueError(f"has {min(more)!r}, which is not supported in elements")
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if schema.get("type", "object") != "object":
-        raise ValueError("must be of an object")
+        raise ValueError("must have the type object")
     if not isinstance(properties, Mapping) or not isinstance(required, list):
         raise ValueError("must have properties as an object and required as a list")
     missing = [name for name in required if name not in properties]
@@ -118,18 +118,20 @@ def _value(
 ) -> list[LarkPart]:
     """Returns a regular expression of a value, with the end of the element."""
     if not isinstance(schema, Mapping):
-        raise ValueError("must have schemas as properties")
+        raise ValueError("must have an object as the schema of each property")
     if schema.get("type") != "string":
         return [_SPACE, json_value({**schema, **definitions}), _SPACE, *writer.literal(_END)]
     choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if choices is not None:
         texts = [choice for choice in choices if isinstance(choice, str)]
         if not texts:
-            raise ValueError("must have a string to choose")
+            raise ValueError("must have at least one string in enum or const")
         return [LarkPart(f"({' | '.join(map(quoted, texts))})", True), *writer.literal(_END)]
     more = schema.keys() - _ANNOTATIONS
     if more:
-        raise ValueError(f"cannot have {min(more)!r} of a string that is written as it is")
+        raise ValueError(
+            f"cannot have {min(more)!r} for a string, because strings are written without quotes"
+        )
     return [LarkPart(FreeText(writer, [_END]).until(_END), False)]
 
 
@@ -320,7 +322,7 @@ class _TagWriter:
                     f"{path}.tags[{i}].begin must begin with exactly one trigger, not {len(found)}"
                 )
             unused.discard(found[0])
-            # A special token is one piece, even if the trigger is only its beginning.
+            # A special token cannot be divided: it is the trigger even if only a part is given.
             token = self._lark.special_token_at_start(begin)
             trigger = token if token.startswith(found[0]) else found[0]
             after = self._lark.literal(begin.removeprefix(trigger))

@@ -179,8 +179,8 @@ def _read_words(source: str, words: Sequence[str], usual: KeyLimits) -> tuple[bo
         elif not sign or name not in _LIMITS:
             # The word may be a part of a key, which must not appear in a log.
             raise ConfigurationError(
-                f"{source}: an API key has no blanks; only {_ADMIN} and limits such as "
-                f"{'=60, '.join(_LIMITS)}=1m may follow it"
+                f"{source}: an API key must not contain blanks; only {_ADMIN} and limits such as "
+                f"{'=60, '.join(_LIMITS)}=1m may follow the key"
             )
         elif _LIMITS[name] in limits:
             raise ConfigurationError(f"{source}: {name} is given twice")
@@ -473,7 +473,7 @@ class JsonOnly:
             response = self._render_error(
                 request, 415, f"Content-Encoding {coding!r} is not supported"
             )
-            # RFC 9110 15.5.16: says which coding would be.
+            # RFC 9110 15.5.16: the answer names the supported coding.
             accepted = (("Accept-Encoding", "identity"),)
             return dataclasses.replace(response, headers=response.headers + accepted)
         given = fields.get("content-type")

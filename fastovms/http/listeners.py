@@ -326,7 +326,9 @@ class Acceptor:
     def _pause(self, listening: socket.socket, error: BaseException) -> None:
         if (now := self._loop.time()) >= self._next_log_at:
             self._next_log_at = now + _LOG_INTERVAL
-            logger.error("cannot accept connections: %s; they wait", error or "no memory")
+            logger.error(
+                "cannot accept connections: %s; new connections wait", error or "no memory"
+            )
         self._loop.remove_reader(listening)
         self._loop.call_later(_PAUSE, self._resume, listening)
 

@@ -335,13 +335,13 @@ class Request:
         after some time of silence. `stream` later returns this stream."""
         self.early_stream = self.stream()
 
-    def hold(self, release: Callable[[], None]) -> None:
+    def release_at_end(self, release: Callable[[], None]) -> None:
         """Registers a function that releases a resource at the end of the request."""
         assert self._held is None, "a request holds one thing"
         self._held = release
 
     def release(self) -> None:
-        """Releases the resources registered by `hold`."""
+        """Releases the resources registered by `release_at_end`."""
         if self._held is not None:
             release, self._held = self._held, None
             release()

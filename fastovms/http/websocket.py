@@ -213,7 +213,7 @@ class WebSocket(Successor):
             self.on_writable()
 
     def drain(self) -> None:
-        """Has `receive` return None."""
+        """Makes `receive` return None."""
         self.draining = True
         self._wake()
 

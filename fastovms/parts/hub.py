@@ -84,7 +84,7 @@ _IR: Final = re.compile(r"(\w+/)?openvino_(\w+_)?model\.xml")
 """The graphs of a model. Models that generate images have theirs in folders."""
 
 _TIMEOUT: Final = 30.0
-"""Seconds in which the hub must say what it has."""
+"""The timeout in seconds for the hub's description of a model."""
 
 
 def repository_of(model_id: str) -> str:
@@ -179,7 +179,7 @@ class Repository:
             reason = f"{api.endpoint} has no such model, or it is private: set HF_TOKEN"
             raise _failure(model_id, reason) from None
         except RevisionNotFoundError:
-            raise _failure(model_id, f"it has no revision {revision}") from None
+            raise _failure(model_id, f"the model has no revision {revision}") from None
         except HfHubHTTPError as error:
             status = error.response.status_code
             raise _failure(model_id, f"{api.endpoint} answered {status}") from None
@@ -218,7 +218,10 @@ def _check_files(model_id: str, files: list[str], file: str) -> None:
     ggufs = [name for name in files if name.endswith(".gguf")]
     if file:
         if file not in files:
-            raise _failure(model_id, f"there is no such file, only {', '.join(ggufs) or 'others'}")
+            raise _failure(
+                model_id,
+                f"the model has no such file; its GGUF files are: {', '.join(ggufs) or 'none'}",
+            )
     elif not any(map(_IR.fullmatch, files)):
         reason = (
             "it is not in OpenVINO's format: export it with optimum-cli, or download a model of "

@@ -25,7 +25,7 @@ from fastovms.state.store import ResponseProgress
 from fastovms.state.tables import COLUMNS, MAX_VARIABLES, Tables, marks, unseal
 
 PAGE: Final = 100
-"""How many rows are copied at once."""
+"""The number of rows that are copied at once."""
 
 
 class TableSchema(NamedTuple):

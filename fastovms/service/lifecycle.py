@@ -287,7 +287,7 @@ class Lifecycle:
             return
         try:
             if list(models):
-                logger.info("warming up: the first steps are computed, before requests are")
+                logger.info("warming up: computing the first steps before requests are accepted")
             if not await self._unless_stopped(asyncio.ensure_future(_warm_up(models))):
                 return
             self._hooks.on_loaded(models)
@@ -420,8 +420,8 @@ class Lifecycle:
         try:
             yield
         finally:
-            # The process is about to end, and in order: the default action would change its exit
-            # code. `loop.remove_signal_handler` restores that one, if only for a moment.
+            # Ignore signals from here on: their default action would change the exit code of a
+            # process that ends in order. `loop.remove_signal_handler` would restore that action.
             for number in handlers:
                 signal.signal(number, signal.SIG_IGN)
 

@@ -188,7 +188,7 @@ class Operations(RunningOperations):
         key = self._key(tenant, ObjectKind.CONVERSATION, id, for_change=True)
         return key is not None and self._tables.delete_item(key, item_id)
 
-    # Items of either
+    # Items of responses and of conversations
 
     @reads
     def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:

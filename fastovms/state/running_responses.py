@@ -55,7 +55,7 @@ class Replica(NamedTuple):
 
 
 ONLY_REPLICA: Final = Replica("", float("inf"))
-"""A placeholder for the process where no other one uses the database."""
+"""The id of the process if no other process uses the database."""
 
 
 def _model_of(resumption: Resumption | None) -> str:
@@ -81,8 +81,8 @@ class RunningOperations:
         self._notify = notify
 
     def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
-        """Adds events of a response that runs on this replica, instead of a pack with the same
-        first number. Returns False if this replica does not run it."""
+        """Adds a pack of events of a response that runs on this replica. It replaces a pack with
+        the same first number. Returns False if this replica does not run it."""
         key = self._key_of_own(tenant, id)
         if key is None:
             return False

@@ -133,7 +133,8 @@ class ItemTable:
         for some in slices(list(enumerate(keys)), MAX_VARIABLES // 2 - 1):
             chain = ", ".join("(CAST(? AS BIGINT), CAST(? AS BIGINT))" for _ in some)
             # `newer` is the number of bytes of all later items. Items that begin beyond max_bytes
-            # are not read. The last one that is read may exceed it: the result is then cut.
+            # are not read. The last item read may exceed max_bytes; then the caller cuts the
+            # result.
             rows = self._execute(
                 f"WITH chain (depth, object) AS (VALUES {chain}), sized AS ("
                 f"SELECT depth, items.rowid AS item, sum(length(body) - {LENGTH}) OVER "
@@ -198,7 +199,7 @@ def _page(
 ) -> ItemPage:
     """Returns a page of the rows of a table that satisfy a condition, in the order of a column.
     Raises UnknownCursor if `page.after` is not the id of such a row."""
-    # After the last of several rows of one id, so that a list of pages has an end.
+    # An id may have several rows: begin after the last one, otherwise pages would repeat for ever.
     direction, comparison, last = ("", ">", "max") if page.ascending else ("DESC", "<", "min")
     if page.after is not None:
         [start] = execute(
@@ -235,17 +236,17 @@ _HAS_WRONG_SIZE: Final = (
     "WHERE object = key), 0) "
     "+ coalesce((SELECT length(job) + ? FROM jobs WHERE object = key), 0)"
 )
-"""Holds for an object whose size is not that of its texts."""
+"""SQL condition: the object's size is not that of its texts."""
 
 _HAS_WRONG_PROGRESS: Final = "(progress = ?) <> (key IN (SELECT object FROM runs))"
-"""Holds for an object that runs without an owner, or the reverse."""
+"""SQL condition: the object runs without an owner, or has an owner without running."""
 
 MAX_CHAIN: Final = 10_000
-"""How many responses may continue each other, the first one included: all are read whenever another
-one is added, while others wait."""
+"""The maximum length of a chain of responses: all of a chain is read whenever a response is added
+to it, while other operations wait."""
 
 _PAGE: Final = 100
-"""How many objects are read at once that have a fault."""
+"""The number of faulty objects that are read at once."""
 
 Clock = Callable[[], float]
 Row = tuple[object, ...]

@@ -152,7 +152,7 @@ def child_memory(root: Path = _ROOT) -> list[int]:
             continue
         for child in (child for thread in threads for child in _words(tasks / thread / "children")):
             resident = named_sizes(root / "proc" / child / "status").get("VmRSS")
-            if resident is not None:  # it is still running
+            if resident is not None:  # None: the child has ended meanwhile
                 sizes.append(resident)
                 parents.append(child)
     return sizes

@@ -16,8 +16,8 @@ _NANOSECONDS: Final = 1e-9
 _MICROSECONDS: Final = 1e-6
 
 _LEAST_USE: Final = 0.01
-"""The fraction of a processor that a process uses at least which computes, however starved it is.
-Threads that wait for each other use less."""
+"""The minimum fraction of a processor that a computing process uses, even if it is starved. Threads
+that wait for each other use less."""
 
 
 class ProcessorTime:

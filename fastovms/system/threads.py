@@ -22,7 +22,7 @@ def in_daemon_thread(name: str, work: Callable[[], Result]) -> asyncio.Future[Re
     future: asyncio.Future[Result] = loop.create_future()
 
     def settle(setter: Callable[[], None]) -> None:
-        if not future.done():  # done if the caller was cancelled
+        if not future.done():  # already done if the caller was cancelled
             setter()
 
     def run() -> None:
@@ -43,7 +43,8 @@ def in_daemon_thread(name: str, work: Callable[[], Result]) -> asyncio.Future[Re
 Given = ParamSpec("Given")
 
 _NUM_THREADS: Final = 8
-"""More than disks do at a time: they mostly wait."""
+"""The number of threads: more than the requests that a disk handles at a time, since threads mostly
+wait."""
 
 
 class DiskThreads:
@@ -80,7 +81,8 @@ class DiskThreads:
 
 
 _LEAST: Final = 1.0
-"""Seconds that all waits together have at least, so that a disk in order is written to."""
+"""The minimum of the time limit for all waits together, in seconds, so that writes to a working
+disk are completed."""
 
 
 class ShutdownWaits:

@@ -165,7 +165,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return True
         return super().is_safe_attribute(obj, attr, value)
 
-    # Called by the code that is generated of templates
+    # Called by the code that Jinja generates from templates
 
     def count_pass(self, passes: int, chars: int) -> bool:
         """Counts a pass through a loop, a macro or a block."""
@@ -276,7 +276,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 repeated.test = nodes.And(_call("count_pass", each), repeated.test)
         return super()._generate(source, name, filename, defer_init)
 
-    # What operations make
+    # Limits on the size of results
 
     def _made(self, chars: int) -> None:
         """Counts a value before an operation makes it."""
@@ -313,7 +313,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 self._made(_length(result))
             return result
 
-        # A template reads no attributes of a method.
+        # Methods of built-in types need no copied attributes: a template cannot read them.
         return call if isinstance(function, BuiltinMethodType) else update_wrapper(call, function)
 
     def _printed(self, value: Any) -> int:

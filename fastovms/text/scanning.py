@@ -131,7 +131,7 @@ class Scanner:
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
-        # Characters before those of `_text`, and the last of them.
+        # The number of characters dropped before `_text`, and the last one of them.
         self._num_forgotten = 0
         self._last = ""
         # The text read since `_base`, kept while any of `_marks` is being recorded.
@@ -264,7 +264,7 @@ class Scanner:
             yield
 
     def run(self, pattern: re.Pattern[str], emit: Emit) -> Incremental[None]:
-        """Passes on the characters that `pattern`, a character class repeated, matches."""
+        """Emits the characters that `pattern`, a repeated character class, matches."""
         while True:
             if match := pattern.match(self._text, self._at):
                 emit(self._advance(match.end()))
@@ -299,7 +299,7 @@ class Scanner:
             yield
 
     def rest(self, emit: Emit) -> Incremental[None]:
-        """Passes on all text to the end."""
+        """Emits all text to the end."""
         while True:
             if self._at < len(self._text):
                 emit(self._advance(len(self._text)))

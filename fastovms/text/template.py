@@ -26,10 +26,11 @@ from fastovms.text.template_messages import (
 )
 
 _MAX_REASON: Final = 300
-"""Characters that are repeated of what a template says: it may repeat a whole message."""
+"""The number of characters of a template's error that are repeated: it may contain a whole
+message."""
 
 CHANGES: Final = re.compile(r"\.(?:append|pop|update)\b")
-"""Finds a method in a template's source by which it changes values."""
+"""Matches calls of methods in a template's source that change values."""
 
 _RESERVED: Final = {"messages", "tools", "documents", "add_generation_prompt"}
 _EFFORT: Final = "reasoning_effort"

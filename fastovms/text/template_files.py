@@ -35,7 +35,7 @@ def find_templates(model_dir: Path) -> dict[str, str]:
     then in openvino_tokenizer.xml, like OpenVINO GenAI. Separate template files take precedence
     over JSON files. Raises ConfigurationError if a file is broken."""
     templates = _named(_runtime_info(model_dir).get("chat_template"))
-    # A processor's template is that of a model with images; the tokenizer's goes before it.
+    # Later files take precedence: the tokenizer's template over that of the image processor.
     for name in ("processor_config.json", "chat_template.json", "tokenizer_config.json"):
         templates |= _named(read_json(model_dir / name).get("chat_template"))
     if (path := model_dir / "chat_template.jinja").is_file():
@@ -181,7 +181,7 @@ _PROBES: Final = Limits(1_000_000, 64_000_000)
 """The limits of the renderings by which the form of a model's template is found."""
 
 _FORMS_VERSION: Final = 1
-"""Changes with the rows of the matrix and the members of the form."""
+"""A hash of the rows of the matrix and the members of the form, for cache keys."""
 
 _FORMS_FILE: Final = "forms.json"
 

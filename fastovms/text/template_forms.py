@@ -390,8 +390,8 @@ class _Finder:
         return "mark12mark" in text
 
     def _is_echoed(self, history: Sequence[Message]) -> bool:
-        """Returns whether the template repeats any role name, so that "developer" has no special
-        meaning."""
+        """Returns whether the template writes unknown role names unchanged into the prompt. If so,
+        it does not support the role "developer" specially."""
         form = replace(self.form, leading=OWN, later=OWN, roles=(ANY_ROLE,))
         text = self._text(history, form)
         other = [{**m, "role": _ECHOED} if m["role"] == "developer" else m for m in history]

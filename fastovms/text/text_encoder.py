@@ -24,7 +24,7 @@ _TEMPLATES: Final = "processed_post_processor_template"
 
 _PROBE: Final = "a"
 FIRST, SECOND = -1, -2
-"""Stand for the two texts in a template of pairs."""
+"""The ids that represent the two texts in a template of pairs."""
 
 _WORDS: Final = ("of the night", "the river")
 """Words for the test whether a text may be cut at a space."""

@@ -15,7 +15,8 @@ _SPACE = re.compile(r"[ \t\n\r]+")
 _WORD = re.compile(r"[-+.\w]+", re.ASCII)
 
 Copy = Callable[[Scanner, Emit], Incremental[bool]]
-"""Passes something on as JSON; returns False if what comes next is not it, or not whole."""
+"""Reads a value and emits it as JSON. Returns False if another text comes next, or the value is
+incomplete."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,10 +100,10 @@ class Holder:
     def __init__(self, known: KnownModel, served: Any) -> None:
         self._known, self._served = known, served
 
-    def try_hold(self, name: str) -> Any:
+    def try_acquire(self, name: str) -> Any:
         return None if self._known.served is None else no_hold()
 
-    async def hold(self, name: str, client: str) -> Any:
+    async def acquire(self, name: str, client: str) -> Any:
         assert name == self._known.name
         self._known.served = self._served
         return no_hold()
@@ -244,7 +244,7 @@ async def test_the_model_stays_in_memory_during_a_load(api: Any) -> None:
         held.append(name)
         return held.clear
 
-    holder.try_hold = hold  # type: ignore[method-assign]
+    holder.try_acquire = hold  # type: ignore[method-assign]
 
     async def load_held(name: str, path: Path) -> Adapter:
         assert held == ["fake"]
@@ -253,7 +253,7 @@ async def test_the_model_stays_in_memory_during_a_load(api: Any) -> None:
     adapters.load = load_held  # type: ignore[method-assign]
     assert (await ask(api, LOAD, {"lora_name": "two", "lora_path": "/a"}))[0] == 200
     assert held == []
-    holder.try_hold = lambda name: None  # type: ignore[method-assign]
+    holder.try_acquire = lambda name: None  # type: ignore[method-assign]
     status, text = await ask(api, LOAD, {"lora_name": "three", "lora_path": "/a"})
     assert status == 503
     assert "the model fake is being unloaded" in text

@@ -158,7 +158,7 @@ class Pool(ModelPool):
 
     async def use(self, name: str) -> None:
         async with asyncio.timeout(60):
-            (await self.hold(name))()
+            (await self.acquire(name))()
 
     def state(self, name: str) -> ModelState:
         known = self.models.get(name)
@@ -181,9 +181,9 @@ async def test_the_adapters_of_a_configuration_are_known() -> None:
 async def test_a_model_is_loaded_for_all_who_wait_and_makes_room_for_another() -> None:
     pool = Pool(plan("a", "alias"), plan("b"), max_loaded_models=1)
     assert pool.state("alias") is ModelState.UNLOADED
-    assert pool.try_hold("a") is None
+    assert pool.try_acquire("a") is None
     async with asyncio.timeout(60):
-        held = await asyncio.gather(*(pool.hold("a") for _ in range(3)))
+        held = await asyncio.gather(*(pool.acquire("a") for _ in range(3)))
     assert pool.loader.moves == ["load a beside 0"]
     assert pool.state("a") is ModelState.AVAILABLE
     other = asyncio.ensure_future(pool.use("b"))
@@ -204,8 +204,8 @@ async def test_a_model_is_loaded_for_all_who_wait_and_makes_room_for_another() -
 
 async def test_a_client_that_leaves_waits_no_longer() -> None:
     pool = Pool(plan("a"), plan("b"), max_loaded_models=1)
-    held = await pool.hold("a")
-    gone = asyncio.ensure_future(pool.hold("b"))
+    held = await pool.acquire("a")
+    gone = asyncio.ensure_future(pool.acquire("b"))
     await asyncio.sleep(0.01)
     assert pool.num_waiting() == {"a": 0, "b": 1}
     gone.cancel()
@@ -219,7 +219,7 @@ async def test_a_client_that_leaves_waits_no_longer() -> None:
 
 async def test_client_cancelled_as_its_model_is_loaded_holds_no_model() -> None:
     pool = Pool(plan("a"), plan("b"), max_loaded_models=1)
-    gone = asyncio.ensure_future(pool.hold("a"))
+    gone = asyncio.ensure_future(pool.acquire("a"))
     await asyncio.sleep(0)
     while not (handed := pool.state("a") is ModelState.AVAILABLE or gone.done()):  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -254,8 +254,8 @@ async def test_waiting_beyond_the_timeout_is_unavailable() -> None:
     pool = Pool(plan("a"), wait_timeout=0.01, max_loaded_models=1)
     pool.loader.go.clear()
     with pytest.raises(BackendUnavailable, match=r"not be loaded within 0.01 s"):
-        await pool.hold("a")
-    waiting = asyncio.ensure_future(pool.hold("a"))
+        await pool.acquire("a")
+    waiting = asyncio.ensure_future(pool.acquire("a"))
     await asyncio.sleep(0)
     await pool.close()
     with pytest.raises(BackendUnavailable):
@@ -283,7 +283,7 @@ async def test_unloading_a_model_that_fails_to_load_ends_at_once() -> None:
     pool = Pool(plan("a"), max_loaded_models=1)
     pool.loader.go.clear()
     pool.loader.error = ConfigurationError("a file is broken")
-    waiting = asyncio.ensure_future(pool.hold("a"))
+    waiting = asyncio.ensure_future(pool.acquire("a"))
     while pool.state("a") is not ModelState.LOADING:  # noqa: ASYNC110
         await asyncio.sleep(0)
     order = asyncio.ensure_future(pool.unload("a"))
@@ -302,17 +302,17 @@ async def test_operators_unload_and_idle_models_leave() -> None:
     await pool.use("a")
     while pool.state("a") is not ModelState.UNLOADED:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
-    held = await pool.hold("a")
+    held = await pool.acquire("a")
     leaving = asyncio.ensure_future(pool.unload("a"))
     await asyncio.sleep(0.005)
-    assert pool.try_hold("a") is None
+    assert pool.try_acquire("a") is None
     held()
     async with asyncio.timeout(60):
         await leaving
         await pool.unload("a")  # nothing is there to be unloaded
     assert pool.state("a") is ModelState.UNLOADED
     assert pool.loads_on_demand
-    held = await pool.hold("a")
+    held = await pool.acquire("a")
     pool.dismiss("a")
     held()
     while pool.state("a") is not ModelState.UNLOADED:  # noqa: ASYNC110
@@ -341,7 +341,7 @@ async def test_permanent_models_are_loaded_before_any_request() -> None:
 async def test_a_list_that_changes() -> None:
     pool = Pool(plan("a"), plan("b"))
     await asyncio.gather(pool.use("a"), pool.use("b"))
-    held = await pool.hold("b")
+    held = await pool.acquire("b")
     assert not pool.apply([plan("a"), plan("b")]).is_any
     pool.loader.moves.clear()
     changed = plan("b", "new")
@@ -351,7 +351,7 @@ async def test_a_list_that_changes() -> None:
     assert pool.models.get("a") is None
     assert pool.models.get("new") is pool.models.get("b")
     with pytest.raises(BackendUnavailable, match="no longer served"):
-        await pool.hold("a")
+        await pool.acquire("a")
     held()
     async with asyncio.timeout(60):
         await asyncio.wait(changes.loads)
@@ -364,7 +364,7 @@ async def test_a_list_that_changes() -> None:
 
 async def test_a_model_that_is_removed_as_its_load_begins_holds_up_no_other() -> None:
     pool = Pool(plan("a"), plan("b"), max_loaded_models=1)
-    request = asyncio.ensure_future(pool.hold("a"))
+    request = asyncio.ensure_future(pool.acquire("a"))
     await asyncio.sleep(0)  # the load is chosen, and has not begun
     pool.apply([plan("b")])
     with pytest.raises(BackendUnavailable, match="no longer served"):
@@ -402,7 +402,7 @@ async def test_a_list_that_changes_while_a_broken_one_is_applied_keeps_the_model
     """While a request holds the model, while the broken one is loaded, and while the former is
     loaded again."""
     pool = Pool(plan("a"))
-    held = await pool.hold("a")
+    held = await pool.acquire("a")
     pool.loader.go.clear()
     [first] = pool.apply([plan("a", "broken")]).loads
     if num_moves:
@@ -443,7 +443,7 @@ async def test_settings_that_are_mended_while_broken_ones_are_loaded_are_tried()
 
 async def test_a_removed_model_is_watched_while_it_finishes() -> None:
     pool = Pool(plan("a"), plan("b"))
-    held = await pool.hold("a")
+    held = await pool.acquire("a")
     await pool.use("b")
     pool.apply([plan("b")])
     assert [model.info.name for model in pool.models] == ["b", "a"]

@@ -40,7 +40,10 @@ def test_models_that_can_be_served() -> None:
             "--precision exact cannot be used with plugin_config INFERENCE_PRECISION_HINT bf16",
         ),
         ([model(draft_model=Path("/nope"))], "the draft model cannot be used: .*/nope"),
-        ([model(cache_size=99_999)], r"--cache-size 99999 GB is more than .*: at most [\d.]+$"),
+        (
+            [model(cache_size=99_999)],
+            r"--cache-size 99999 GiB is more than .*: at most [\d.]+ GiB$",
+        ),
         ([model(plugin_config={"KV_CACHE_PRECISION": "u3"})], "KV_CACHE_PRECISION must be .*u3"),
     ],
 )
@@ -81,8 +84,12 @@ class FakeCore:
 @pytest.mark.parametrize(
     ("engine", "device", "line"),
     [
-        ({}, "GPU", "m: AUTO chooses GPU: the GPU is a discrete GPU"),
-        ({"device": "auto"}, "GPU", "m: AUTO chooses GPU: the GPU is a discrete GPU"),
+        ({}, "GPU", "model m: --device AUTO chooses GPU: the GPU is a discrete GPU"),
+        (
+            {"device": "auto"},
+            "GPU",
+            "model m: --device AUTO chooses GPU: the GPU is a discrete GPU",
+        ),
         ({"device": "CPU"}, "CPU", None),
         ({"device": "GPU.7"}, "GPU.7", None),
         ({"enable_lora": True}, "CPU", "m: AUTO chooses CPU: adapters are served on the CPU only"),
@@ -118,7 +125,10 @@ def test_the_cpu_takes_over_from_a_gpu_that_auto_has_chosen(
         return
     load_models([model(device=device)], MediaConfig())
     assert tried == ["GPU", "CPU"]
-    assert "m: AUTO takes the CPU, because GPU cannot run the model: no memory" in caplog.messages
+    assert (
+        "model m: --device AUTO takes the CPU, because GPU cannot run the model: no memory"
+        in caplog.messages
+    )
 
 
 def test_the_cpu_takes_over_for_an_encoder(
@@ -136,7 +146,10 @@ def test_the_cpu_takes_over_for_an_encoder(
     with pytest.raises(ConfigurationError, match="CPU cannot run the model"):
         load_models([model(device="AUTO")], MediaConfig())
     assert tried == ["GPU", "CPU"]
-    assert "m: AUTO takes the CPU, because GPU cannot run the model: no memory" in caplog.messages
+    assert (
+        "model m: --device AUTO takes the CPU, because GPU cannot run the model: no memory"
+        in caplog.messages
+    )
 
 
 def fake_backend(monkeypatch: pytest.MonkeyPatch, fault: Exception | None = None) -> list[Path]:

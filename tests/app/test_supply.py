@@ -61,7 +61,7 @@ def test_capabilities_of_encoders_are_known_before_loading() -> None:
     configs = [ModelConfig(encoder_dir(), ("e",)), ModelConfig(encoder_dir(1), ("r",))]
     plans = plan_models(configs, ResidencyConfig(max_loaded_models=1))
     assert [plan.known.capabilities for plan in plans] == [("embedding",), ("rerank",)]
-    with pytest.raises(ConfigurationError, match=r"e takes about 0\.0 GB: --model-memory"):
+    with pytest.raises(ConfigurationError, match=r"e takes about 0\.0 GiB: --model-memory"):
         plan_models(configs, ResidencyConfig(model_memory=1))
 
 
@@ -69,7 +69,7 @@ def test_caches_of_automatic_size_share_the_memory() -> None:
     automatic = ModelConfig(DEMO_MODEL, ("c",))
     [plan] = plan_models([automatic], ResidencyConfig(model_memory=GIB, max_loaded_models=2))
     assert plan.size == WEIGHTS + (GIB - WEIGHTS) // 2 // 2
-    with pytest.raises(ConfigurationError, match=r"a takes about 0\.5 GB with its KV"):
+    with pytest.raises(ConfigurationError, match=r"a takes about 0\.5 GiB with its KV"):
         plan_models([DEMO], ResidencyConfig(model_memory=GIB // 2))
 
 
@@ -98,8 +98,8 @@ def test_a_model_that_is_too_large_leaves_the_rest() -> None:
     found = find_each(sources, lambda source: models[source.location], [], residency)
     assert found.configs == [small]
     assert found.faults == [
-        "b: b takes about 2.0 GB with its KV cache: --model-memory must be more than that, not "
-        "1.0 GB"
+        "b: b takes about 2.0 GiB with its KV cache: --model-memory must be more than that, not "
+        "1.0 GiB"
     ]
     assert [plan.known.name for plan in plan_models(found.configs, residency)] == ["a"]
 

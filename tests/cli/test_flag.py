@@ -41,7 +41,7 @@ def test_adapter_with_a_path_that_the_api_refuses_is_refused() -> None:
         (["--max-body", "0"], "of bytes above 0, such as 65536, 64K or 1G, not '0'"),
         (["--max-body", "1.5M"], "not '1.5M'"),
         (["--port", "65536"], "must be an integer from 0 to 65535, not '65536'"),
-        (["--cache-size", "-1"], "must be a number of GB, 0 or more and at most 1,000,000, "),
+        (["--cache-size", "-1"], "must be a number of GiB, 0 or more and at most 1,000,000, "),
         (["--cache-size", "1e300"], "at most 1,000,000, not '1e300'"),
         (["--cache-size", "nan"], "not 'nan'"),
         (["--suffix-index-tokens", "9" * 20], "an integer from 0 to 67108864, not '999"),

@@ -216,6 +216,12 @@ def test_packed_weights_are_a_part_of_the_memory() -> None:
     )
 
 
+def test_packed_weights_of_unknown_size_are_mentioned() -> None:
+    found = model_checks_found(with_model(run=replace(RUN, packed_weights=None)))
+    assert found["needs"].text.startswith("1.74 GB for one stream: 1.2 GB weights, 41 MB KV cache")
+    assert "Packed weights for the decode kernels" in found["needs"].text
+
+
 def test_run_far_below_the_ceiling_is_noted() -> None:
     slow = with_model(run=replace(RUN, seconds_per_token=0.1))
     assert model_checks_found(slow)["run"].level is Level.NOTE

@@ -214,5 +214,5 @@ def test_large_schema_is_searched_once(schema: Schema) -> None:
 @pytest.mark.slow
 def test_schema_with_too_many_references_is_refused() -> None:
     parts = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}]} for i in range(2000)}
-    with pytest.raises(ValueError, match="refer to each other too often"):
+    with pytest.raises(ValueError, match="too many references between its parts"):
         without_endless_parts({"$defs": parts})

@@ -91,7 +91,7 @@ def test_regular_grammar_becomes_an_expression(source, matched, others):
         ('start: ("a"', "')' is missing"),
         ('start: "a")', "is unmatched"),
         ('start: * "a"', "nothing before it"),
-        ('start: "a"{}', "no number"),
+        ('start: "a"{}', "must have a number"),
         (r'start: "\q"', "not a JSON string"),
     ],
 )

@@ -275,12 +275,12 @@ BAD: dict[str, tuple[object, str]] = {
     "depth": (nested(MAX_DEPTH + 1), f"nested at most {MAX_DEPTH} deep"),
     "number": (sequence(*[const("a")] * MAX_FORMATS), f"at most {MAX_FORMATS} formats"),
     "xml": ({"type": "qwen_xml_parameter", "json_schema": {"anyOf": []}}, "has 'anyOf'"),
-    "xml type": ({"type": "qwen_xml_parameter", "json_schema": {"type": "array"}}, "of an object"),
+    "xml type": ({"type": "qwen_xml_parameter", "json_schema": {"type": "array"}}, "type object"),
     "xml required": ({"type": "qwen_xml_parameter", "json_schema": {"required": ["a"]}}, "'a'"),
     "xml pattern": ({"type": "qwen_xml_parameter", "json_schema":
                      {"properties": {"a": {"type": "string", "pattern": "b"}}}}, "'pattern'"),
     "xml properties": ({"type": "qwen_xml_parameter", "json_schema":
-                        {"properties": {"a": 5}}}, "must have schemas as properties"),
+                        {"properties": {"a": 5}}}, "an object as the schema of each"),
 }  # fmt: skip
 
 

@@ -107,9 +107,12 @@ def test_keys_are_read_from_a_file_or_the_environment(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("\n#x\n", "has no API key"),
-        ("a b\n", "line 1: an API key has no blanks"),
+        ("a b\n", "line 1: an API key must not contain blanks"),
         ("\xe9\n", "line 1: an API key is visible"),
-        ("a\nb requests-per-hour=3\n", "line 2: an API key has no blanks; only admin and limits"),
+        (
+            "a\nb requests-per-hour=3\n",
+            "line 2: an API key must not contain blanks; only admin and limits",
+        ),
         ("b tokens-per-day=many\n", "line 1: tokens-per-day must be an integer .*'many'"),
         ("b tokens-per-day=-1\n", "tokens-per-day must be an integer"),
         ("b tokens-per-day=1 tokens-per-day=2\n", "tokens-per-day is given twice"),

@@ -728,7 +728,7 @@ _EXPECTED = (
     "the engines takes too long",
     "the model is broken",
     "the list of models is no JSON",
-    "an API key has no blanks",
+    "an API key must not contain blanks",
     "cannot use the TLS files",
     "since the response was begun",
     "and is started again",

@@ -75,7 +75,8 @@ class SharedCores:
         return cls(engines, ComputeTurn(engines))
 
     def wait_until_left(self) -> None:
-        """Waits for the threads that keep closed models in memory, each for a piece of its work."""
+        """Waits for the threads that keep closed models in memory. Each of them finishes its
+        current piece of work first."""
         while self.leaving:
             self.leaving.pop().join()
 
@@ -118,7 +119,7 @@ def reserve_cache(
         available=available,
     )
     if num_blocks < 1:
-        wanted = f"of {config.cache_size:g} GB" if config.cache_size else "of automatic size"
+        wanted = f"of {config.cache_size:g} GiB" if config.cache_size else "of automatic size"
         raise ConfigurationError(
             f"a KV cache {wanted} holds no block of {bytes_per_block} bytes in the "
             f"{format_size(available)} that are free: raise --cache-size, or the memory or its "
@@ -133,16 +134,16 @@ def reserve_cache(
             further.allocate(num_blocks * block_size)
     except MemoryError:
         raise ConfigurationError(
-            f"the KV cache of {size / GIB:.3g} GB cannot be reserved: lower --cache-size, or raise "
-            "the limit of the address space (ulimit -v)"
+            f"the KV cache of {size / GIB:.3g} GiB cannot be reserved: lower --cache-size, or "
+            "raise the limit of the address space (ulimit -v)"
         ) from None
     logger.info(
         "KV cache: %d tokens (%d blocks of %d)", num_blocks * block_size, num_blocks, block_size
     )
     if states is not None:
         logger.debug(
-            "KV cache: states take %.3g of the %.3g MB of a block, and %.3g "
-            "MB outside the blocks; cached prefixes are multiples of %d tokens",
+            "KV cache: states take %.3g of the %.3g MiB of a block, and %.3g "
+            "MiB outside the blocks; cached prefixes are multiples of %d tokens",
             states.num_bytes / MIB,
             paged_model.bytes_per_block / MIB,
             states.extra_bytes / MIB,
@@ -150,7 +151,7 @@ def reserve_cache(
         )
     if num_blocks == max_useful_blocks and config.cache_size:
         logger.info(
-            "KV cache: %.3g of %.3g GB are used, because %d sequences of %d tokens need no more",
+            "KV cache: %.3g of %.3g GiB are used, because %d sequences of %d tokens need no more",
             size / GIB,
             config.cache_size,
             max_num_seqs,
@@ -188,12 +189,12 @@ _MAX_WAIT_FOR_REST = 5.0
 """Seconds that a piece of preparation waits for the engines to rest, unless it says otherwise."""
 
 _MAX_UNDELIVERED_STEPS = 8
-"""How many steps the engine may be ahead of the loop. More would only queue tokens that cannot be
-sent yet."""
+"""The maximum number of steps by which the engine may be ahead of the event loop. More steps would
+only queue tokens that cannot be sent yet."""
 
 
 class WaitForRequests(Protocol):
-    """Has a piece of work wait that makes a model faster, so that requests go first."""
+    """Delays work that makes a model faster, so that requests go first."""
 
     def __call__(self, delay: float, patience: float = _MAX_WAIT_FOR_REST, /) -> bool:
         """Waits for `delay` seconds, then until no engine works, but no longer than `patience`
@@ -211,7 +212,7 @@ class BackendExtension:
         """Returns the engine to step instead of `engine`."""
         return engine
 
-    def hold(self, request: GenerationRequest) -> Callable[[], None] | None:
+    def begin_request(self, request: GenerationRequest) -> Callable[[], None] | None:
         """Returns the callback for the end of a request, or None; called for each request. Raises
         BackendUnavailable if the request cannot be computed any more."""
         return None
@@ -390,7 +391,7 @@ class PagedBackend:
         held = ExitStack()
         try:
             for extension in self.extensions:
-                release = extension.hold(request)
+                release = extension.begin_request(request)
                 if release is not None:
                     held.callback(release)
             self._requests.add(request, on_output, held.close)

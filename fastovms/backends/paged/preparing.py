@@ -21,12 +21,13 @@ cost them 5 and 16 % of their throughput; with a niceness of 10 it took 0.8, and
 
 _NICENESS: Final = 10
 _LONGER_PAUSE: Final = 0.4
-"""Of processes that are left too little: they get a tenth of a core where others need it, too."""
+"""Seconds for which a process runs and is stopped in turn once it was left too little CPU time: it
+then gets a tenth of a core even if others need it, too."""
 
 _PATIENCE: Final = 60.0
 _LEAST_SHARE: Final = 0.05
-"""After how many seconds a process that has got less than this share of a core is left too little.
-"""
+"""The seconds after which a process counts as left too little if it got less than this share of a
+core."""
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 

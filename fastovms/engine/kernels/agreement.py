@@ -1,4 +1,4 @@
-"""Operations by which threads of a program agree: changes of numbers in memory, one at a time, and
+"""Atomic changes of numbers in memory, by which the threads of a program coordinate their work, and
 calls of compiled functions."""
 
 from __future__ import annotations

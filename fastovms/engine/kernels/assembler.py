@@ -181,7 +181,7 @@ class Assembler:
         )
 
     def _split(self, step: Step) -> None:
-        """Notes where the parts of a row are."""
+        """Records the locations of the outputs into which a node splits a row."""
         place = self._places[port_of(step.sources[0])]
         start = place.start
         for index, width in enumerate(step.widths):

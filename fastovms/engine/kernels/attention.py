@@ -219,8 +219,8 @@ class _AttentionCode(VectorCode):
         return total
 
     def _transposed(self, vectors: list[Value]) -> list[Value]:
-        """Returns four vectors, of which the n-th has in each four of lanes what each of the given
-        ones has in the n-th lane of the four."""
+        """Transposes four vectors within each group of four lanes: the n-th result consists of the
+        n-th lanes of the given vectors."""
         starts, other = range(0, self._lanes, 4), self._lanes
         low = [start + n for start in starts for n in (0, other, 1, other + 1)]
         high = [start + n for start in starts for n in (2, other + 2, 3, other + 3)]
@@ -233,7 +233,8 @@ class _AttentionCode(VectorCode):
         return [self._chosen(pair[0], pair[1], lanes) for pair in pairs for lanes in (low, high)]
 
     def _chosen(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
-        """Returns some lanes of two vectors, of which the second one's come after the first's."""
+        """Returns lanes of two vectors, chosen by number; those of the second vector are numbered
+        after those of the first."""
         numbers = list(lanes)
         chosen = ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
         return self.builder.shuffle_vector(a, b, chosen)

@@ -35,8 +35,9 @@ def find_instructions(cpuinfo: Path = _CPUINFO) -> str | None:
 
 
 def compiled_mark(instructions: str) -> Path | None:
-    """Returns the file that says that numba's cache has the kernels of this installation with
-    these instructions for this CPU; None = numba has no directory of its own for the cache."""
+    """Returns the path of a marker file. It exists if numba's cache has the kernels of this
+    installation with these instructions for this CPU; None = numba has no directory of its own for
+    the cache."""
     directory, source = numba.config.CACHE_DIR, Path(programs.__file__)
     if not directory:
         return None

@@ -49,7 +49,7 @@ class Mixture:
 
 
 class _OtherForm(Exception):
-    """The nodes are something else."""
+    """The nodes do not form a mixture of experts."""
 
 
 def mixture_of(node: Node, instructions: str) -> Mixture | None:

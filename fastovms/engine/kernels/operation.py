@@ -102,12 +102,13 @@ class ProgramOperation(ov.Op):  # type: ignore[misc]
         return ProgramOperation(self._workspace, self.program, self._family, new_inputs)
 
     def release(self) -> None:
-        """Drops the weights and the graph before this operation, which is not used any more."""
+        """Releases the weights, and the graph before this operation, once the operation is no
+        longer used."""
         self.set_arguments([])
         del self._workspace, self.program, self._family, self._buffers
 
     def has_evaluate(self) -> bool:
-        """Returns that it can be computed."""
+        """Returns True: OpenVINO can compute this operation."""
         return True
 
     def evaluate(self, outputs: Sequence[ov.Tensor], inputs: Sequence[ov.Tensor]) -> bool:

@@ -713,7 +713,8 @@ def _help(program, buffers, scratch, product, step, agreement):
 
 @_helper
 def _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement):
-    """Lets others take chunks of an instruction, takes as many as it can, and waits for theirs."""
+    """Publishes the chunks of an instruction to the other threads, computes chunks itself, and
+    waits until the others have finished theirs."""
     next_chunk, num_done, rows = agreement + 64, agreement + 128, agreement + 192
     num_chunks = _num_chunks(program, num_rows, step, i)
     _store(num_done, 0)

@@ -52,7 +52,7 @@ _UNUSED: Final = frozenset({11, 13, 14, 15, 16, 17, 20, 22, 23, 24, 25, 26, 27})
 
 
 class _UnsupportedNodeError(Exception):
-    """The kernels do not know a node."""
+    """The graph has a node that the kernels do not support."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,8 @@ KV_CACHE_PRECISIONS = ("f16", "u8")
 """Precisions of the KV cache in order of speed on most machines, the fastest first."""
 
 BF16_WITHOUT_AMX_KV_CACHE_PRECISIONS = ("u8", "f16")
-"""The same where AVX-512 computes in bf16: the speeds are alike, and u8 holds twice as many tokens.
-"""
+"""Precisions of the KV cache in order of preference where AVX-512 computes in bf16: the speeds are
+alike, and u8 holds twice as many tokens."""
 
 SHARED_KV_CACHE_PRECISION = "u8"
 """The precision of a cache that two variants share: its layout is the same whatever the inference

@@ -58,7 +58,7 @@ def num_cache_blocks(
     max_useful_blocks: int,
     available: int,
 ) -> int:
-    """Returns the number of blocks to reserve for `cache_size` GB, at most for `available` bytes,
+    """Returns the number of blocks to reserve for `cache_size` GiB, at most for `available` bytes,
     or for a share of these if it is 0. `extra_bytes` are subtracted, which the cache needs
     regardless of the number of blocks. Reserved memory costs nothing until it is used, but at most
     `max_useful_blocks` are reserved."""
@@ -67,9 +67,9 @@ def num_cache_blocks(
 
 
 def log_lack(cache_size: float, size: float) -> None:
-    """Logs that a KV cache has only `size` bytes of `cache_size` GB."""
+    """Logs that a KV cache has only `size` bytes of `cache_size` GiB."""
     logger.warning(
-        "KV cache: --cache-size %g GB does not fit into the free memory: the cache has %.3g GB",
+        "KV cache: --cache-size %g GiB does not fit into the free memory: the cache has %.3g GiB",
         cache_size,
         size / GIB,
     )
@@ -80,7 +80,7 @@ def share_memory(cache_sizes: Sequence[float], available: int, free: int) -> lis
     together most of what is free; those of automatic size share what is left.
 
     Args:
-        cache_sizes: the size of every cache, in GB; 0 = automatic.
+        cache_sizes: the size of every cache, in GiB; 0 = automatic.
         available: the bytes for all caches that have a choice.
         free: the bytes of free memory.
     """

@@ -75,7 +75,7 @@ class _NotFusible(Exception):
 
 
 def _fuse(attention: Node) -> tuple[str, ...]:
-    """Returns the names of what it has joined; empty = it has not."""
+    """Returns the names of the MatMul nodes that were joined; empty if none were."""
     try:
         projections = [
             _following_projection(attention.input_value(index).get_node())

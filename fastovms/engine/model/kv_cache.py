@@ -199,7 +199,7 @@ class StateRows:
 
 
 TABLE: Final = "_state_table."
-"""The parts of the name of each table's input: the kind of state before, the layer after."""
+"""Joins the kind of state and the number of the layer in the name of a table's input."""
 
 
 def is_state_table(name: str) -> bool:

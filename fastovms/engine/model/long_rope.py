@@ -79,7 +79,8 @@ def _is_outer(product: Node) -> bool:
 
 
 def _is_by_token(gather: Node) -> bool:
-    """Returns whether rows, [positions, width], are taken by the positions of tokens."""
+    """Returns whether a node gathers rows of a table, [positions, width], by the positions of
+    tokens."""
     rows = gather.input_value(_ROWS_INPUT)
     return (
         gather.input_value(_TABLE_INPUT).get_partial_shape().rank == 2

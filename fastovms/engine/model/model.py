@@ -323,9 +323,9 @@ class Model(Protocol):
 
     @property
     def hidden_states(self) -> Floats | None:
-        """The hidden states of the last step, valid until the next one; see `draft_heads`. A model
-        with a draft head has those of all tokens, [T, width], the head those of the sampled tokens,
-        [R, width]. None = the graph does not return any."""
+        """The hidden states of the last step, valid until the next one; see
+        `parts.drafts.draft_head`. A model with a draft head has those of all tokens, [T, width],
+        the head those of the sampled tokens, [R, width]. None = the graph does not return any."""
 
 
 class ExactLength(NamedTuple):

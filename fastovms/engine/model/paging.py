@@ -77,7 +77,8 @@ _NAMES: Final = {
     "la.block_indices_begins": "state_row_begins",
     "la.cache_interval": "state_intervals",
 }
-"""By the names that the transformation gives them, of which an input may have several."""
+"""The inputs' names in this package, by the names that the transformation gives them. An input may
+have several names."""
 
 _PAST_LENS: Final = "past_lens"
 _STATE_PAST_LENS: Final = "la.past_lens"

@@ -16,7 +16,8 @@ _NO_STATES: Final = np.empty((0, 1, 0), np.float32)
 SAMPLED_TOKEN_INDICES: Final = "sampled_token_indices"
 
 HIDDEN_STATES: Final = "hidden_states"
-"""The input of a draft head, and an output of it and of its target: see `draft_heads`."""
+"""The name of an input of a draft head, and of an output of the head and of its target; see
+`parts.drafts.draft_head`."""
 
 
 class StepInputs(NamedTuple):

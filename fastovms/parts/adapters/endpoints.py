@@ -122,7 +122,7 @@ class AdapterRoutes:
     def _hold(self, name: str) -> Iterator[None]:
         """Holds a model in memory while one of its adapters is loaded."""
         holder = self._context.models.holder
-        release = no_hold() if holder is None else holder.try_hold(name)
+        release = no_hold() if holder is None else holder.try_acquire(name)
         if release is None:
             raise BackendUnavailable(f"the model {name} is being unloaded")
         try:

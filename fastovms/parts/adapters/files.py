@@ -70,7 +70,7 @@ _VARIANTS: Final[Mapping[str, str]] = {
     "target_parameters": "parameters outside of modules",
     "trainable_token_indices": "trained embeddings of tokens",
 }
-"""Settings of variants that are not served, if they are set, and what they are."""
+"""Settings that select unsupported variants of adapters, with the names of the variants."""
 
 _CHANGED_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initializations that change the weights of the base. PEFT can save such an adapter for the
@@ -234,7 +234,7 @@ def _read_header(path: Path) -> list[_Tensor]:
         head = file.read(8)
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
         if not 2 <= length <= min(size - 8, _MAX_HEADER):
-            raise _corrupt(path, "the length of its header is impossible")
+            raise _corrupt(path, "the length of the header is invalid")
         text = file.read(length)
     try:
         header = json.loads(text)

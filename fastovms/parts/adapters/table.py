@@ -166,8 +166,8 @@ class AdapterTable(BackendExtension):
         self._log("unloaded", name)
 
     async def _finish(self, change: Coroutine[Any, Any, T]) -> T:
-        """Runs a change to its end, though the caller may be cancelled: half of one would leave
-        requests without the weights that they name."""
+        """Completes a change even if the caller is cancelled: a partial change would leave requests
+        without the weights that they name."""
         task = asyncio.ensure_future(change)
         self._changes.add(task)
         task.add_done_callback(self._forget)
@@ -188,9 +188,9 @@ class AdapterTable(BackendExtension):
     def close(self) -> None:
         self.switch = None
 
-    def hold(self, request: GenerationRequest) -> Callable[[], None] | None:
-        """Records a request that uses an adapter, and returns what records its end. Raises
-        BackendUnavailable if the adapter is being unloaded."""
+    def begin_request(self, request: GenerationRequest) -> Callable[[], None] | None:
+        """Records a request that uses an adapter, and returns the function that records its end.
+        Raises BackendUnavailable if the adapter is being unloaded."""
         adapter = request.adapter
         if adapter is None:
             return None
@@ -211,7 +211,8 @@ class AdapterTable(BackendExtension):
     def _check_number(self, name: str) -> None:
         if len(self._adapters) + len(self._leaving) >= self._max_adapters:
             raise ConfigurationError(
-                f"the adapter {name} is one too many: --max-loras allows {self._max_adapters}"
+                f"the adapter {name} cannot be loaded: --max-loras allows "
+                f"{self._max_adapters} adapters"
             )
 
     def _read(self, name: str, path: Path) -> AdapterFiles:
@@ -228,8 +229,8 @@ class AdapterTable(BackendExtension):
         needed += compiles * self._model.graph.weights.stat().st_size
         if needed > (available := available_memory()):
             raise ConfigurationError(
-                f"the adapter needs about {needed / MIB:.0f} MB of memory, and "
-                f"{available / MIB:.0f} MB are free"
+                f"the adapter needs about {needed / MIB:.0f} MiB of memory, and "
+                f"{available / MIB:.0f} MiB are free"
             )
         stack = self._stack.with_adapter(number, files.weights, self._pack(files))
         return _Change(stack, self._compile(stack) if compiles else self._runner)
@@ -254,7 +255,7 @@ class AdapterTable(BackendExtension):
             raise ConfigurationError(
                 f"{self._model.device} cannot run the model with adapters: {reason_of(error)}"
             ) from None
-        self._model.forget_files()  # the compilation has mapped the files again
+        self._model.forget_files()  # free the pages of files that the compilation has read
         logger.info(
             "compiled the model with LoRA adapters on %d weight matrices in %.1f s",
             len(stack.shapes),
@@ -277,7 +278,7 @@ class AdapterTable(BackendExtension):
         await asyncio.to_thread(self._trim)
 
     def _log(self, what: str, names: str) -> None:
-        logger.info("adapters: %s %s; %.3g MB in all", what, names, self.num_bytes / MIB)
+        logger.info("adapters: %s %s; %.3g MiB in all", what, names, self.num_bytes / MIB)
 
 
 def _named(name: str, path: Path, files: AdapterFiles, number: int) -> Adapter:

@@ -102,8 +102,8 @@ class LineSlots:
 
 _STEPS_AT_ONCE: Final = 32
 _BYTES_AT_ONCE: Final = 128 * 1024
-"""After how many steps, or bytes of these, there is a rest: they take some tenths of a
-millisecond, for which they hold the GIL."""
+"""The number of steps, or of bytes in them, between two pauses: so many hold the GIL for some
+tenths of a millisecond."""
 
 
 class Stopped(Exception):

@@ -219,10 +219,11 @@ def _line(id: str, custom_id: str, response: Any, error: Any) -> bytes:
 
 
 _RETRY_DELAY: Final = 30.0
-"""Seconds after which a batch goes on whose files could not be written."""
+"""Seconds until a batch is continued after a failure to write its files."""
 
 _MAX_RETRIES: Final = 3
-"""How often a cancelled batch tries to write its files before it ends without them."""
+"""The number of attempts to write the files of a cancelled batch, after which it ends without
+them."""
 
 
 class BatchFaults:

@@ -267,8 +267,8 @@ def _read_block(lines: Iterator[tuple[int, bytes]]) -> list[tuple[int, BatchLine
 
 
 MAX_IDLE_STARTS: Final = 5
-"""After how many ends of the process in a row without any line done a batch has failed: it may be
-what ends it."""
+"""A batch fails after this number of consecutive crashes of the process without a finished line,
+since the batch may be the cause."""
 
 _CODES: Final = {BatchStatus.EXPIRED: EXPIRED, BatchStatus.CANCELLED: CANCELLED}
 

@@ -285,7 +285,8 @@ OPTIONS: Final[Mapping[str, Callable[[str], object]]] = {
     "max_tokens": _integer,
     "reasoning_effort": str,
 }
-"""Fields of requests that can be set, and how their values are read. The server judges them."""
+"""Fields of requests that can be set, with the parsers of their values. The server checks the
+values."""
 
 Message = dict[str, Any]
 

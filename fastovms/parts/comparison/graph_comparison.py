@@ -124,10 +124,17 @@ def largest_difference(files: ExportedModel) -> float:
             found = _difference_between(core, plain, shorter, files.max_model_len)
             if found <= MAX_DIFFERENCE_OF_CUT:
                 return found
-            logger.debug("a layer of each kind differs by %.2g; all are compared", found)
+            logger.debug(
+                "comparison with the export: one layer of each kind differs by %.2g, so that all "
+                "layers are compared",
+                found,
+            )
             plain = core.read_model(files.model_dir / "openvino_model.xml")
     except RuntimeError as error:
-        logger.debug("a layer of each kind cannot be compared: %s", reason_of(error))
+        logger.debug(
+            "comparison with the export: one layer of each kind cannot be compared: %s",
+            reason_of(error),
+        )
         plain = core.read_model(files.model_dir / "openvino_model.xml")
     del shorter
     return _difference_between(core, plain, files.graph, files.max_model_len)

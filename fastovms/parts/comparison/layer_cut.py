@@ -27,7 +27,7 @@ attention's own are part of it whatever their size."""
 
 _ATTENTION: Final = "PagedAttentionExtension"
 _WITH_BODIES: Final = frozenset({"If", "Loop", "TensorIterator"})
-"""Operations with graphs of their own, which are taken to be alike in no two layers."""
+"""Operations with inner graphs. No two layers with one count as equal."""
 
 
 _NUMBER: Final = re.compile(r"\d+")
@@ -36,7 +36,7 @@ _INPUT: Final = "input_ids"
 
 
 class _Layer(NamedTuple):
-    """A part with a state, and those up to the next one.
+    """A layer: a part of the chain with a state, and the parts up to the next one.
 
     Attributes:
         first: the node whose output it takes.

@@ -47,13 +47,14 @@ logger = logging.getLogger(__name__)
 
 _MAX_SECONDS: Final = 30.0
 _NUM_ROUNDS: Final = 5
-"""How long, and how often, steps of one size are measured at most."""
+"""The maximum seconds, and the maximum number of rounds, of a measurement of steps of one size."""
 
 _ATTEMPTS: Final = (0.0, 60.0, 600.0)
 """Seconds to wait before each measurement, until one has found that the kernels are faster."""
 
 _SHARE: Final = 8
-"""How many times as long as a piece of work the next one waits while engines work."""
+"""The factor on the duration of a piece of work that gives the pause after it while engines
+work."""
 
 _MAX_WAIT: Final = 5.0
 
@@ -131,9 +132,9 @@ class _KernelsRejectedError(Exception):
 
 
 class DecodeKernels(BackendExtension):
-    """Has steps of few rows computed by the kernels that are correct and faster: from the start on
-    where this is known, otherwise after a preparation in a separate process. Logs the result in one
-    line.
+    """Makes the engine compute steps of few rows with the kernels that are correct and faster: from
+    the start on where this is known, otherwise after a preparation in a separate process. Logs the
+    result in one line.
 
     Args:
         cache: keeps the packed weights and what was measured; None = they are not kept.
@@ -190,7 +191,7 @@ class DecodeKernels(BackendExtension):
             return False
         if any(kept.gains.values()):
             if kept.size > MEMORY_SHARE * available_memory():
-                return False  # the preparation logs the missing memory
+                return False  # the preparation, which follows, logs that memory is missing
             if not self._use_kept(kept):
                 return False
         self._is_decided = True
@@ -267,7 +268,7 @@ class DecodeKernels(BackendExtension):
             )
         self._keep(gains, _proof(model, variants))
         self._use(variants, gains)
-        model.forget_files()  # the preparation has mapped the files again
+        model.forget_files()  # free the pages of files that the preparation has read
         return gains
 
     def _preparation(self, scratch: Path) -> Preparation:

@@ -86,7 +86,7 @@ _INSTRUCTION_SETS: Final = {
     "AMX BF16": "amx_bf16",
     "AMX INT8": "amx_int8",
 }
-"""Those that OpenVINO multiplies with, by their flags in /proc/cpuinfo."""
+"""The instruction sets that OpenVINO multiplies with, by their flags in /proc/cpuinfo."""
 
 _LITTLE_MEMORY: Final = GIB
 
@@ -342,7 +342,8 @@ INSTALLATION_CHECKS: Final[tuple[InstallationCheck, ...]] = (
 
 
 _LOW_SHARE: Final = 0.4
-"""Below this share of the ceiling something else than memory holds a large model up."""
+"""The share of the ceiling below which something other than memory limits the speed of a large
+model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +424,11 @@ def check_needs(facts: ModelOnMachine) -> Iterator[Finding]:
         parts.insert(1, (run.packed_weights, "packed weights"))
     total = format_size(sum(size for size, _ in parts))
     listed = ", ".join(f"{format_size(size)} {name}" for size, name in parts)
-    yield Finding(Level.OK, "needs", f"{total} for one stream: {listed}")
+    text = f"{total} for one stream: {listed}"
+    if run.packed_weights is None:
+        text += ". Packed weights for the decode kernels, about as large as the weights, are added "
+        text += "if that much memory is free"
+    yield Finding(Level.OK, "needs", text)
 
 
 def check_backend(facts: ModelOnMachine) -> Iterator[Finding]:

@@ -149,7 +149,7 @@ def device_of(engine: EngineConfig) -> str:
 
 _MIN_SIZE: Final = 256 * 1024 * 1024
 _CACHES: Final = 4
-"""How many times larger than the last cache the memory must be that is read."""
+"""The size of the memory that is read, as a multiple of the last-level cache: at least this."""
 
 
 def measure_bandwidth(
@@ -242,7 +242,7 @@ def read_installation(
     state: StateConfig,
     environ: Mapping[str, str],
 ) -> InstallationFacts:
-    """Looks at everything, and changes nothing."""
+    """Reads all facts about the installation, and changes nothing."""
     directories = [_directory("cache", cache_root(engine.cache_dir, environ), "--cache-dir")]
     if state.enable_store and state.state_dir != IN_MEMORY:
         directory = Path(state.state_dir or state_directory(environ))
@@ -438,7 +438,8 @@ class RunFacts:
         seconds_per_token: seconds per token of one sequence; None = not run, or too slow.
         decode_kernels: whether these compute steps of few tokens, and why not.
         cache_limit: the maximum bytes of the KV cache.
-        packed_weights: bytes of the weights that are packed for the decode kernels.
+        packed_weights: bytes of the weights that are packed for the decode kernels; None =
+            not known until a server has packed them.
     """
 
     way: str
@@ -449,7 +450,7 @@ class RunFacts:
     seconds_per_token: float | None
     decode_kernels: str = ""
     cache_limit: int = 0
-    packed_weights: int = 0
+    packed_weights: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,10 +523,12 @@ def _run(files: ExportedModel, engine: EngineConfig, cache: DiskCache, *, runs: 
         choices = sorted(choices, key=lambda choice: choice.name != kept.name)
     precisions, model = files.compile(choices)
     why_not = why_no_kernels(files, engine)
-    kernels, num_packed = f"not used: {why_not}", 0
+    kernels = f"not used: {why_not}"
+    num_packed: int | None = 0
     if why_not is None:
         decode_kernels = DecodeKernels(model, cache, max_model_len=files.max_model_len)
         kernels = "not known: a server finds it out during the first requests for this model"
+        num_packed = None
         if decode_kernels.restore():
             kernels = decode_kernels.status
             num_packed = decode_kernels.add_stats(BackendStats()).packed_weights_bytes

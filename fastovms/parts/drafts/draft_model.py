@@ -19,10 +19,10 @@ from fastovms.parts.drafts.draft_policy import DraftPolicy, DraftRequest, Sequen
 DEFAULT_NUM_ASSISTANT_TOKENS: Final = 5
 
 MAX_CONFIDENT_TOKENS = 16
-"""The longest draft of a request that only says how sure the draft model must be."""
+"""The maximum length of a draft if the request sets only a confidence threshold."""
 
 AUTOMATIC_CONFIDENCE = 0.4
-"""The probability that a drafted token must have where the request does not say."""
+"""The default of the probability that a drafted token must have."""
 
 _TOLERATED_MISSES = 3
 """The number of consecutive mostly wrong drafts before a pause."""

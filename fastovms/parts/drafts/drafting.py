@@ -183,7 +183,7 @@ class TextGuesser:
 
 
 _OWN_TEXT_TOKENS = 64 * 1024
-"""How many tokens the index has where no sequence is guessed from the texts of others."""
+"""The number of tokens in the index if sequences are guessed only from their own text."""
 
 
 class Drafting(Drafter):

@@ -1,4 +1,4 @@
-"""Loads what drafts for a model: a smaller model of the same vocabulary, or an EAGLE-3 head."""
+"""Loads the drafter of a model: a smaller model of the same vocabulary, or an EAGLE-3 head."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ _SHARED_SIZES = {
     "vocab_size": ("vocab_size",),
     "hidden_size": ("target_hidden_size", "hidden_size"),
 }
-"""The members of `config.json` that say which target a head is for, by what they say."""
+"""The members of a head's `config.json` that describe its target, by the fact that they state."""
 
 
 def _check_vocabulary(draft_dir: Path, model_dir: Path) -> None:

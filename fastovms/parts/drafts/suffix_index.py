@@ -74,7 +74,7 @@ class SuffixFunctions:
 
 
 _MAX_SPACES: Final = 4096
-"""How many spaces are known. A conversation that returns to a forgotten text starts again."""
+"""The maximum number of spaces. A conversation whose space was dropped starts with an empty one."""
 
 _MAX_POSITION: Final = 2**31 - 1
 
@@ -89,9 +89,10 @@ _FIRST_ODDS: Final = (
     (0.15, 0.35, 0.85, 0.9, 0.9),
     (0.2, 0.4, 0.9, 0.9, 0.95),
 )
-"""How likely a guess is right, by the length of its match and by how many candidates agree (see
-`suffix_kernels.kind_of`), before anything has been observed in a space. The values are a little
-lower than those in the texts of `bench.replay`, since the text soon shows how good guesses are."""
+"""The initial probability that a guess is correct, by the length of its match and by how many
+candidates agree (see `suffix_kernels.kind_of`), before anything has been observed in a space. The
+values are a little lower than those in the texts of `bench.replay`, since the text soon shows how
+good guesses are."""
 
 _FORCED_ODDS: Final = 0.95
 _FIRST_WEIGHT: Final = 4.0
@@ -121,7 +122,7 @@ class Guess(NamedTuple):
 
 
 LEAST_CHANCE: Final = 0.02
-"""Guesses that are not more likely than this to be right are not worth their time."""
+"""The minimum probability of a guess: one that is less likely to be correct is not made."""
 
 NO_GUESS: Final = Guess(_NO_TOKENS, np.empty(0), _NO_TOKENS)
 

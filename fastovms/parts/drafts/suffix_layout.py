@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Final
 
 ORDERS: Final = (1, 2, 4, 8)
-"""How many last tokens the hashes are of. Longer ones first: a short end of a text has been there
-too often to look at all places."""
+"""The numbers of last tokens that are hashed, the largest first: a short suffix occurs too often
+for all of its positions to be checked."""
 
 TOKEN: Final = 0
 SPACE: Final = 1
@@ -30,10 +30,10 @@ it in its chain."""
 NUM_COLUMNS: Final = CHAIN + len(ORDERS)
 
 MAX_MATCH: Final = 32
-"""The longest end of a text that counts: what matches further matches no better."""
+"""The maximum length of a match, in tokens: a longer match predicts no better."""
 
 MAX_CANDIDATES: Final = 32
-"""How many places, the newest first, are compared with the end of a text."""
+"""The number of earlier positions, the newest first, that are compared with the end of a text."""
 
 NUM_LENGTHS: Final = 9
 NUM_SUPPORTS: Final = 5

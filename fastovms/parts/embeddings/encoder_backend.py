@@ -111,7 +111,7 @@ class TextQueue(Generic[Queued]):
     """
 
     def __init__(self) -> None:
-        # By priority and client, the next of each priority to be served first.
+        # By priority and client; of one priority, the client to be served next comes first.
         self._jobs: dict[tuple[int, str], dict[Queued, _Waiting]] = {}
         self.num_texts = 0
 

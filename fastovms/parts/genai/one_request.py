@@ -192,7 +192,7 @@ class _Streamer(genai.StreamerBase):  # type: ignore[misc]
         return status.RUNNING if self._take(token_ids) else status.CANCEL
 
     def end(self) -> None:
-        """Does nothing: the end of `generate` says it."""
+        """Does nothing: the return of `generate` signals the end."""
 
 
 def load_one_request_pipeline(

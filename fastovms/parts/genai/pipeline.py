@@ -126,7 +126,7 @@ def load_pipeline(
         if size >= GIB:
             pipeline = _load(model_dir, config, device, cache_size=int(size // GIB))
         else:
-            # The pipeline accepts whole gigabytes or a number of blocks, and the size of a block is
+            # The pipeline accepts whole GiB or a number of blocks, and the size of a block is
             # known only once there is a cache.
             growing = _load(model_dir, config, device)
             used = int(growing.get_metrics().kv_cache_size_in_bytes)
@@ -134,7 +134,7 @@ def load_pipeline(
             del growing
             if num_blocks < 2:
                 raise ConfigurationError(
-                    f"a KV cache of {size / GIB:.2g} GB holds fewer than two blocks: raise "
+                    f"a KV cache of {size / GIB:.2g} GiB holds fewer than two blocks: raise "
                     "--cache-size"
                 )
             pipeline = _load(model_dir, config, device, num_kv_blocks=num_blocks)

@@ -102,7 +102,7 @@ def _answer(grammar: Grammar, write_json: WriteJson) -> Format:
 
 
 _PARTS: Final = ("elements", "tags", "content")
-"""The members of formats that hold others."""
+"""The members of formats that contain other formats."""
 
 
 def _with_rules(value: Any, write_json: WriteJson) -> Any:

@@ -133,7 +133,7 @@ _SIGNALS: Final = {exit_description(-number): number for number in signal.Signal
 """The numbers of signals, by the description of a process that such a signal ended."""
 
 _START_TIMEOUT: Final = 60.0
-"""Seconds in which the process must come up."""
+"""Seconds within which the process must be ready."""
 
 
 class Verdict(NamedTuple):
@@ -277,9 +277,9 @@ _MAX_SECONDS: Final = 4.5
 comes after this may find it ready."""
 
 _FIRST: Final = (32, 256)
-"""How many grammars of one client, and of all, may wait for the first lane."""
+"""The maximum number of waiting grammars of one client, and of all, for the first lane."""
 _LATER: Final = (8, 32)
-"""The same for each of the other lanes."""
+"""The maximum number of waiting grammars of one client, and of all, for each of the other lanes."""
 
 
 class _QueuedGrammar:
@@ -427,7 +427,7 @@ class TrialLanes:
                     with self._changed:
                         self._num_running -= 1
         except Exception:
-            logger.exception("grammars: a worker failed")
+            logger.exception("grammars: a thread that tries grammars failed")
         finally:
             try:
                 lane.close()
@@ -478,8 +478,8 @@ LANE_SECONDS: Final = (0.05, 0.3, 1.5)
 the most is compiled here before its client has waited for 5 s."""
 
 _PATIENCE: Final = 12.0
-"""How many times as long an answer may take where the machine is busy. The process itself gives up
-a little sooner."""
+"""The factor on the time limit of an answer that allows for a busy machine. The process itself
+gives up a little sooner."""
 
 _MIN_TIMEOUT: Final = 10.0
 

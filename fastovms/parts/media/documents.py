@@ -80,5 +80,6 @@ def read_pdf(data: bytes, name: str, max_pages: int) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Returns the text without surrogates, which come of corrupt documents: nothing takes them."""
+    """Returns the text without surrogates, which corrupt documents contain and which cannot be
+    encoded in UTF-8."""
     return text.encode(errors="replace").decode()

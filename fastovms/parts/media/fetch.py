@@ -154,7 +154,7 @@ class _Answer:
             self.has_length = True
             self.is_too_large = int(value[:20]) > self.max_bytes
         elif name.lower() == b"content-encoding" and value.lower() not in (b"", b"identity"):
-            raise _Failed("it is compressed although compression was not requested")
+            raise _Failed("the image is compressed although compression was not requested")
 
     def on_headers_complete(self) -> None:
         self.has_head = True
@@ -267,15 +267,15 @@ class Fetcher:
             if answer.status == 200:
                 return answer
             if answer.status not in _REDIRECTS or not self._allow_redirects:
-                raise _Failed(f"status {answer.status}")
+                raise _Failed(f"the server answered with status {answer.status}")
             if not answer.location:
-                raise _Failed("a redirect leads nowhere")
+                raise _Failed("a redirect has no Location")
             try:
                 target = self._check(urljoin(parts.geturl(), answer.location), name)
             except InvalidField as error:
-                raise _Failed(f"a redirect leads elsewhere: {error}") from error
+                raise _Failed(f"the target of a redirect is not allowed: {error}") from error
             if parts.scheme == "https" != target.scheme:
-                raise _Failed("a redirect gives up encryption")
+                raise _Failed("a redirect leads from https to http")
             parts = target
         raise _Failed("too many redirects")
 
@@ -297,13 +297,13 @@ class Fetcher:
                 return await _read(reader, max_bytes)
             finally:
                 writer.transport.abort()
-        raise error or _Failed("it has no address")
+        raise error or _Failed(f"{host} has no address")
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
         addresses = await self._resolve(host, port)
         for address in addresses:
             if not self._allow_private and not is_public(address):
-                raise _Failed(f"{host} has the address {address}")
+                raise _Failed(f"{host} has the address {address}, which is not public")
         return addresses
 
 
@@ -316,10 +316,10 @@ async def _read(reader: asyncio.StreamReader, max_bytes: int) -> _Answer:
         num_read += len(data)
         if not data:
             if answer.has_head and not answer.has_length:
-                break  # its body ends with the connection
+                break  # without a length, the body ends with the connection
             raise _Failed("the connection ended too soon")
         if num_read > (2 * max_bytes if answer.has_head else 0) + _MAX_RESPONSE_HEAD:
-            raise _Failed("its head or its framing is too large")
+            raise _Failed("the head or the framing of the answer is too large")
         try:
             parser.feed_data(data)
         except httptools.HttpParserError:

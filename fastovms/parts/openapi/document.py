@@ -38,7 +38,7 @@ def body_schema(
     if dialect.model_required and "model" in properties and "name" not in properties:
         required = ("model", *required)
     for name in required:
-        # A default of null stands for an absent field.
+        # A default of null means that the field is optional.
         if "default" in component["properties"][name]:
             properties[name] = _without_null(properties[name])
     body = {**component, "properties": properties}

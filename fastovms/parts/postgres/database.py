@@ -173,16 +173,16 @@ def open_url(
 
 
 EVICTION_LOCK: Final = 0x6661_7374_0002
-"""The number of the advisory lock that the one server has which evicts."""
+"""The number of the advisory lock that is held by the only server that evicts."""
 
 _MAX_ATTEMPTS: Final = 5
-"""How often an operation is tried that others get in the way of."""
+"""The maximum number of attempts at an operation that conflicts with those of other servers."""
 
 _IN_THE_WAY: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 
 _PAUSE: Final = 0.05
-"""Seconds before an operation is tried again that others got in the way of; each time that much
-longer."""
+"""Seconds before an operation that conflicted is tried again; each further delay is longer by as
+much."""
 
 _MIN_WAIT: Final = 0.05
 """Seconds after which to look again whether the database can be reached, at the earliest."""

@@ -150,7 +150,7 @@ _DIALECT: Final = {
     "text": _TEXT,
     "blob": "bytea",
     "real": "double precision",
-    # SQLite's name for the order of insertion.
+    # The order of insertion, by the name that SQLite has for it.
     "rowid": f"rowid {_KEY}, ",
     "by_rowid": ", rowid",
 }
@@ -164,8 +164,8 @@ _SCHEMA: Final = (
     CREATE FUNCTION unix_time() RETURNS double precision LANGUAGE sql VOLATILE AS
     'SELECT CAST(extract(epoch FROM clock_timestamp()) AS double precision)'
     """,
-    # Every transaction adds what it has changed to one of the slots, of all objects and of each
-    # tenant's: one row for all would have them wait for each other.
+    # Sizes are added up in several slots, for all objects and for each tenant. A transaction adds
+    # its changes to one slot: with a single row, transactions would wait for each other.
     f"""
     CREATE TABLE totals (
         slot integer PRIMARY KEY,

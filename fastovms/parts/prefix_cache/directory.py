@@ -114,7 +114,7 @@ Rows = Sequence[NDArray[np.uint8]]
 """The memory of a block: contiguous arrays, one or more for each layer."""
 
 UNFINISHED: Final = ".unfinished-"
-"""How the names of files begin that are being written."""
+"""The prefix of the names of files that are being written."""
 
 _MAGIC: Final = b"fovmskv1"
 _HEAD: Final = struct.Struct("<8s32sQI")
@@ -278,15 +278,15 @@ _EVICTED_SHARE: Final = 0.05
 all."""
 
 _USED_EVERY: Final = 3600.0
-"""Seconds after which a file that is used is marked as used again: each mark is a write."""
+"""Seconds after which the time of use of a file is written again: each is a write to the disk."""
 
 _KEPT_EVERY: Final = 64 * 1024**2
 """Bytes after which it is written down how many were written today: as many may be forgotten when
 the process is killed."""
 
 _LATER: Final = 1e-3
-"""By how many seconds a block counts as used before the one in front of it, which must not go
-first."""
+"""The seconds by which a block counts as used earlier than the block before it, which must not be
+deleted first."""
 
 
 class NoRoom(Exception):
@@ -416,7 +416,7 @@ class BlockDirectory:
         cannot be written. `position` is the number of preceding blocks of its text."""
         size = HEAD_SIZE + content.nbytes
         if not self.budget.has_room(size):
-            raise NoRoom("as much as is allowed has been written today")
+            raise NoRoom("--prefix-cache-daily-writes bytes have been written today")
         if not self._make_room(size):
             raise NoRoom("the disk is nearly full")
         path = self.directory / folder / key.hex()
@@ -565,7 +565,7 @@ def open_block_directory(
         logger.warning("prefix cache: prompts are kept in memory only: %s: %s", place, reason)
         return None
     logger.info(
-        "prefix cache: %d blocks, %.3g of %.3g GB, in %s",
+        "prefix cache: %d blocks, %.3g of %.3g GiB, in %s",
         opened.num_blocks,
         opened.num_bytes / 1024**3,
         max_bytes / 1024**3,
@@ -579,7 +579,7 @@ def _default_bytes(directory: Path) -> int:
     if disk.f_bavail * disk.f_frsize >= _ENOUGH_FREE:
         return _DEFAULT_BYTES
     logger.info(
-        "prefix cache: prompts are not stored in %s, because its disk has less than 20 GB "
+        "prefix cache: prompts are not stored in %s, because its disk has less than 20 GiB "
         "free; --prefix-cache-disk-size overrides this",
         directory,
     )

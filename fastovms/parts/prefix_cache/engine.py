@@ -94,7 +94,7 @@ def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 _READ_TIMEOUT: Final = 1.0
-"""Seconds that a block may take which is being read at the end."""
+"""Seconds to wait at the end for a block that is being read."""
 
 
 class PrefixEngine:
@@ -163,7 +163,7 @@ class PrefixEngine:
         return replace(self._stats, **self._stored.held._asdict())
 
     def add(self, request: GenerationRequest) -> None:
-        self._try(partial(self._restorer.hold, request))
+        self._try(partial(self._restorer.start_reading, request))
         if not self._restorer.is_held(request.request_id):
             self._engine.add(request)
 

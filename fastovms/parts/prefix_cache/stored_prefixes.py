@@ -328,7 +328,7 @@ class PrefixRestorer:
         self._clock = clock
         self._queued: OrderedDict[str, GenerationRequest] = OrderedDict()
         self._running: dict[bytes, Restoration] = {}
-        # Also those that ended without the reader's knowledge.
+        # Includes restorations that have ended, until the reader thread has processed them.
         self._at_reader: list[Restoration] = []
         self._ready: dict[str, GenerationRequest] = {}
         self._is_off = False
@@ -349,7 +349,7 @@ class PrefixRestorer:
         self._ready.clear()
         return ready
 
-    def hold(self, request: GenerationRequest) -> bool:
+    def start_reading(self, request: GenerationRequest) -> bool:
         """Starts to read the blocks of a prompt from disk. Returns False if there are none worth
         reading; the request then need not wait."""
         if self._is_off or any(one.is_late for one in self._at_reader):
@@ -542,16 +542,17 @@ class PrefixRestorer:
 
 
 MIN_PROMPT_TOKENS: Final = 256
-"""From this length on all of a prompt is worth it; of a shorter one what was reused once."""
+"""The length in tokens from which a whole prompt is worth writing; of a shorter one, only blocks
+that were reused."""
 
 BUSY_SHARE: Final = 0.125
 """The fraction of the rate of writing that is used while sequences run."""
 
 FLUSH_SECONDS: Final = 5.0
-"""How long a server that ends goes on writing."""
+"""Seconds for which a server continues to write when it ends."""
 
 _STOP_SECONDS: Final = 1.0
-"""How long the block may take that is being written when the server has failed."""
+"""Seconds to wait for the block that is being written when the server has failed."""
 
 _RETRY_AFTER: Final = 60.0
 """Seconds without another try when nothing could be written."""

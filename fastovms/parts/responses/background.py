@@ -586,7 +586,7 @@ class _LogReader:
                 await self._read()
             except StateFailed as error:
                 logger.debug(
-                    "response %s: following it is retried when the store is available: %s",
+                    "response %s: its stream continues when the response store is available: %s",
                     self._id,
                     error,
                 )

@@ -39,10 +39,11 @@ CountTokens = Callable[[str], int]
 MAX_SUMMARY: Final = 2048
 """The maximum number of tokens of a summary."""
 _SHARE: Final = 4
-"""A summary takes no more than one part in so many of the context, and neither do the messages that
-are kept as they are."""
+"""The largest share of the context for a summary, and for the messages that are kept unchanged: one
+part in this number."""
 _MARGIN: Final = 64
-"""Tokens that are left free: two texts may have more together than each by itself."""
+"""Tokens that are left free, because two texts together may have more tokens than each by
+itself."""
 _MIN_SIZE: Final = 256
 """The least size, in tokens, that a conversation is compacted to: less holds no summary."""
 _TASK: Final = (
@@ -238,13 +239,13 @@ async def _summary(generation: TextGeneration) -> str:
 
 
 _MAX_SHARE: Final = 4
-"""No item takes more than one part in this number of the room."""
+"""The largest share of the space that one item may take: one part in this number."""
 _CHARS_PER_TOKEN: Final = 3
 """How many characters of an item are kept for each token that it may have, before they are
 counted: encoding more than that costs time."""
 _LEFT_OUT: Final = "[...]"
 _MIN_CHARS: Final = 4 * len(_LEFT_OUT)
-"""An entry of fewer characters, cut, says nothing."""
+"""The minimum length of a cut entry in characters: a shorter one is useless."""
 
 
 def transcript(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens) -> str:

@@ -140,7 +140,7 @@ class Responses:
 
         async def load(stack: ExitStack) -> ResponseGeneration:
             assert holder is not None
-            release = await holder.hold(known.resident, request.sender)
+            release = await holder.acquire(known.resident, request.sender)
             try:
                 begun = await begin(loaded_model(known, _TASKS))
                 assert begun.generation is not None

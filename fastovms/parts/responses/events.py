@@ -24,7 +24,8 @@ from fastovms.state.store import EventPack, ResponseKey
 logger = logging.getLogger(__name__)
 
 _FRAMES_SIZE: Final = 64 * 1024
-"""How many bytes of frames are compressed together: events of one kind are much alike."""
+"""The number of bytes of frames that are compressed together, since events of one kind are
+similar."""
 _LEVEL: Final = 1
 _HEADER: Final = struct.Struct(">II")
 """The header of each piece of packed frames: their number, and their bytes."""
@@ -319,7 +320,7 @@ class EventWriter:
                 self.advanced.set()
                 return
             if self._keeps_outputs and not has_output:
-                continue  # only the server's own events were stored: the model's output follows
+                continue  # only the server's own events are stored: write the model's output now
             has_readers = self._store.lease is not None or self._log.has_listeners
             await asyncio.sleep(SHARED_INTERVAL if has_readers else _OWN_INTERVAL)
 

@@ -81,8 +81,8 @@ def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _MAX_STREAMED_LOGPROBS: Final = 512 * 1024
-"""Bytes of log probabilities that an event at the end of a stream may repeat. There are four such
-events in one write, and what may lie unread of a stream is limited."""
+"""The maximum bytes of log probabilities that an event at the end of a stream may repeat. There are
+four such events in one write, and what may lie unread of a stream is limited."""
 
 
 def response_form(

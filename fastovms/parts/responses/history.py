@@ -34,9 +34,10 @@ from fastovms.state.state_store import StateStore
 from fastovms.state.store import EarlierItems, ResponseProgress, StoredItem
 
 _BYTES_PER_UNIT: Final = 32
-"""Bytes of items that are read, or written, in the time of one unit of `offload`."""
+"""The number of bytes of items whose reading or writing costs one unit of work for `offload`."""
 _MAX_REFERENCES: Final = 256
-"""How many references are looked up at once: what others ask of the store comes between."""
+"""The number of references that are looked up at once, so that other operations of the store come
+in between."""
 _BYTES_PER_TOKEN: Final = 1024
 _MIN_BYTES: Final = 4 * 1024 * 1024
 """The minimum limit on the bytes of earlier items that are read, for any size of context: more than

@@ -110,7 +110,7 @@ def read_job(data: bytes) -> StoredJob:
     except msgspec.MsgspecError as error:
         raise ValueError("the request was written by another version of the server") from error
     if job.form != _FORM:
-        raise ValueError(f"the form of the request is {job.form}, not {_FORM}")
+        raise ValueError(f"the stored request has the format {job.form}, not {_FORM}")
     return job
 
 

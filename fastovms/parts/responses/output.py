@@ -235,7 +235,7 @@ class ResponseRun:
         self.output = OutputBuilder(self._output_form, self._emit)
 
     def start(self) -> None:
-        """Records that the response does not wait, or no longer. Idempotent."""
+        """Records that the response waits no longer, or never had to. Idempotent."""
         if self._has_started:
             return
         self._has_started = True

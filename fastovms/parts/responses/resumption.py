@@ -100,7 +100,7 @@ class RunRestorer:
         known = models.get(name)
         if known is None:
             raise NotResumable(f"the model {name} is no longer served since the response was begun")
-        release = None if models.holder is None else await models.holder.hold(known.resident)
+        release = None if models.holder is None else await models.holder.acquire(known.resident)
         try:
             known = known.refreshed()
             model = known.served

@@ -317,13 +317,13 @@ class ModelPool:
 
     # Requests
 
-    def try_hold(self, name: str) -> Release | None:
+    def try_acquire(self, name: str) -> Release | None:
         if name not in self._residency or not self._residency.acquire(name, self._clock()):
             return None
         return partial(self._release, name)
 
-    async def hold(self, name: str, client: str = "") -> Release:
-        release = self.try_hold(name)
+    async def acquire(self, name: str, client: str = "") -> Release:
+        release = self.try_acquire(name)
         if release is not None:
             return release
         if name not in self._configs:
@@ -380,15 +380,15 @@ class ModelPool:
         self._advance()
 
     def _hold_again(self, name: str) -> Release:
-        self._residency.hold(name)
+        self._residency.acquire_again(name)
         return partial(self._release, name)
 
     # Operators
 
     async def load(self, name: str) -> None:
-        """Loads a model and returns when it is in memory. Raises as `hold` does."""
+        """Loads a model and returns when it is in memory. Raises as `acquire` does."""
         self._residency.retry_now(name)
-        (await self.hold(name))()
+        (await self.acquire(name))()
 
     def seconds_to_unload(self, name: str) -> float | None:
         """Returns the seconds that a model stays loaded without requests; None = without limit."""

@@ -1,5 +1,5 @@
-"""Decides which models are in memory: which one is loaded next, and which makes room. It moves
-nothing itself, and has no clock."""
+"""Decides which models are in memory: which one is loaded next, and which one is unloaded for it.
+Loads no model itself, and has no clock."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Residency:
         model.last_used = now
         return True
 
-    def hold(self, name: str) -> None:
+    def acquire_again(self, name: str) -> None:
         """Acquires a model that is already in use once more."""
         model = self._models[name]
         assert model.state is ModelState.AVAILABLE

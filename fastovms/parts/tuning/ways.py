@@ -95,7 +95,7 @@ def measure_all(
         loads.setdefault(default.name, times[default.name])
         loads[other.name] = times[other.name]
         budgets |= measure({other.name: rival}, tuning.BUDGET_CASES)
-        del rival  # free its memory for the next one
+        del rival  # free the memory before the next model is compiled
     if not loads:
         loads = measure({default.name: model}, tuning.LOAD_CASES)
     fewest = min(choice.num_variants for choice in files.choices)
@@ -138,5 +138,5 @@ def compare_all(
         if choice.name in names and files.weights_size * choice.num_variants <= room:
             model = files.compile([choice])[1]
             found |= compare(exact, {choice.name: model}, [token_ids])
-            del model  # free its memory for the next one
+            del model  # free the memory before the next model is compiled
     return found

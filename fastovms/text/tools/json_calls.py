@@ -120,7 +120,7 @@ def read_call(
 
 
 class _Call:
-    """The known parts of a call so far."""
+    """The parts of a call that have been read so far."""
 
     def __init__(
         self, out: PieceCollector, opening: str, mark: int, known: Collection[str] | None

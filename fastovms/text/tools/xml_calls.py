@@ -376,7 +376,7 @@ def _read_arguments(
         if not name:
             return scan.recorded(argument)
         emit = out.arguments
-        if name in names:  # the first one counts
+        if name in names:  # repeated: the first value of a parameter counts
             emit = _skip
         head = f'{"," if names else "{"}"{escape(name)}":'
         names.add(name)
@@ -436,7 +436,7 @@ def _copy_other(
 
 
 def _skip(text: str) -> None:
-    """Passes on nothing of a repeated argument."""
+    """Discards the value of a repeated argument."""
 
 
 def _copy_text(scan: Scanner, emit: Emit, form: XmlForm) -> Incremental[bool]:

@@ -313,11 +313,11 @@ class Holder:
         self.moves: list[str] = []
         self.is_there = True
 
-    def try_hold(self, name):
+    def try_acquire(self, name):
         self.moves.append(f"take {name}")
         return (lambda: self.moves.append(f"give back {name}")) if self.is_there else None
 
-    async def hold(self, name, client):
+    async def acquire(self, name, client):
         raise BackendUnavailable("not now")
 
     def is_permanent(self, name):

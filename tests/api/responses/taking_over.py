@@ -81,10 +81,10 @@ class Holder:
         self.num_uses = 0
         models.holder = self  # type: ignore[assignment]
 
-    def try_hold(self, name: str) -> None:
+    def try_acquire(self, name: str) -> None:
         return None
 
-    async def hold(self, name: str, client: str = "") -> Callable[[], None]:
+    async def acquire(self, name: str, client: str = "") -> Callable[[], None]:
         assert name == self._known.name
         await self.may_load.wait()
         if self.failure is not None:

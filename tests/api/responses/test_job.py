@@ -379,7 +379,10 @@ def test_stored_job_is_read_without_its_input():
         (lambda data: b"", "another version"),
         (lambda data: data[:-1], "another version"),
         (lambda data: data.replace(b'"id_key"', b'"other"'), "another version"),
-        (lambda data: data.replace(b'"form":1', b'"form":2'), "form of the request is 2, not 1"),
+        (
+            lambda data: data.replace(b'"form":1', b'"form":2'),
+            "stored request has the format 2, not 1",
+        ),
     ],
 )
 def test_job_of_another_version_is_refused(change, message):

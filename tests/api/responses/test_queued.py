@@ -36,10 +36,10 @@ class Holder:
         self.num_uses = self.num_waiting = 0
         self.asked = asyncio.Event()
 
-    def try_hold(self, name: str) -> Release | None:
+    def try_acquire(self, name: str) -> Release | None:
         return None
 
-    async def hold(self, name: str, client: str = "") -> Release:
+    async def acquire(self, name: str, client: str = "") -> Release:
         self.num_waiting += 1
         self.asked.set()
         try:

@@ -174,13 +174,13 @@ def with_header(header: object) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda data: b"", "the length of its header is impossible"),
-        (lambda data: data[:5], "the length of its header is impossible"),
+        (lambda data: b"", "the length of the header is invalid"),
+        (lambda data: data[:5], "the length of the header is invalid"),
         (
             lambda data: struct.pack("<Q", 2**63) + data[8:],
-            "the length of its header is impossible",
+            "the length of the header is invalid",
         ),
-        (lambda data: data[:60], "the length of its header is impossible"),
+        (lambda data: data[:60], "the length of the header is invalid"),
         (lambda data: data[:-1], "the tensors end at"),
         (lambda data: data + b"x", "the tensors end at"),
         (lambda data: data[:8] + b"x" + data[9:], "is not JSON"),

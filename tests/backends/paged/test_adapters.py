@@ -191,7 +191,7 @@ async def test_load_without_memory_is_refused(
 ) -> None:
     monkeypatch.setattr(module, "available_memory", lambda: 1000)
     with pytest.raises(
-        ConfigurationError, match=r"needs about \d+ MB of memory, and 0 MB are free"
+        ConfigurationError, match=r"needs about \d+ MiB of memory, and 0 MiB are free"
     ):
         await table_of(backend).load("x", model_dir / "a1")
     assert list(table_of(backend).adapters) == ["some"]
@@ -205,7 +205,8 @@ async def test_concurrent_loads_beyond_max_loras_are_refused(
     results = await asyncio.gather(*loads, return_exceptions=True)
     refused = [str(one) for one in results if isinstance(one, ConfigurationError)]
     assert refused == [
-        f"the adapter x{number} is one too many: --max-loras allows 3" for number in (3, 4)
+        f"the adapter x{number} cannot be loaded: --max-loras allows 3 adapters"
+        for number in (3, 4)
     ]
     assert len(table.adapters) == 3
 
@@ -224,7 +225,7 @@ async def test_load_on_an_ended_engine_is_unavailable(model_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("modules", "max_rank", "message"),
     [
-        (("a1", "a2", "a3", "a4"), 8, "a4 is one too many: --max-loras allows 3"),
+        (("a1", "a2", "a3", "a4"), 8, "a4 cannot be loaded: --max-loras allows 3 adapters"),
         (("demo",), 8, "the adapter demo cannot be loaded: .* is for another model"),
         (("a4",), 3, "rank 4 .* see --max-lora-rank"),
     ],

@@ -67,7 +67,7 @@ def test_a_cache_larger_than_the_free_memory_takes_what_is_free(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert reserve_cache(FakeModel(), None, FAKE, MIB_CACHE, 512 * 1024) == 512
-    assert "--cache-size 0.000976562 GB does not fit" in caplog.text
+    assert "--cache-size 0.000976562 GiB does not fit" in caplog.text
 
 
 def test_a_limit_of_the_address_space_is_named() -> None:

@@ -36,7 +36,7 @@ NAME_CHARACTERS: Final = (
     r'"\\" ["\\/bfnrt]',
     r'"\\u" [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F]',
 )
-"""The same in a name that no schema declares."""
+"""Any one character of a name that no schema declares."""
 
 CHARACTER: Final = " | ".join(CHARACTERS)
 
@@ -49,7 +49,8 @@ def rest_of_string(rule: str, characters: Iterable[str]) -> str:
 
 
 _NOT_SHARED: Final = re.compile(r"\[\[|&&|--|~~|\|\||\(\?[^:P]|\(\?P[^<]")
-"""What Python's reader takes in another way than llguidance's, or not at all."""
+"""Syntax that Python's parser of regular expressions reads differently than llguidance's, or
+refuses."""
 
 
 class UnsupportedSchema(ValueError):
@@ -88,8 +89,9 @@ def matching(pattern: str, character: str, *, whole: bool = False) -> str:
 _THIS: Final = "something in a pattern is not supported"
 
 MAX_COUNTED: Final = 128
-"""How many characters the counts of a client's pattern may come to. XGrammar makes a rule of each.
-With a vocabulary of 120,000 tokens `.{1,64}` takes 4 s to compile, which delays all clients."""
+"""The maximum number of characters that the counts in a client's pattern may add up to. XGrammar
+makes a rule of each. With a vocabulary of 120,000 tokens `.{1,64}` takes 4 s to compile, which
+delays all clients."""
 
 
 def _num_counted(items: Iterable[Any], *, outside: bool = True) -> int:

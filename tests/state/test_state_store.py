@@ -85,6 +85,20 @@ async def start(make_sqlite):
         await worker.close()
 
 
+@pytest.fixture
+async def skip_time(monkeypatch):
+    """Returns what has the loop's clock go on by so many seconds within one turn of it."""
+    loop = asyncio.get_running_loop()
+    read_clock, skipped = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: read_clock() + skipped)
+
+    def skip(seconds: float) -> None:
+        nonlocal skipped
+        skipped += seconds
+
+    return skip
+
+
 async def test_error_of_an_operation_reaches_its_caller(start):
     worker, _ = start()
     await worker.run(add("a"))
@@ -182,12 +196,13 @@ async def test_full_queue_makes_operations_wait(start):
     await asyncio.gather(first, *others)
 
 
-async def test_operations_fail_at_once_while_the_disk_hangs(start):
+async def test_operations_fail_at_once_while_the_disk_hangs(start, skip_time):
     """One operation has waited in vain; others do not, until the disk has answered."""
-    worker, _ = start(timeout=0.3)
-    gate = Gate()
+    worker, _ = start()
+    gate, waiting = await blocked(worker)
+    skip_time(60.0)
     with pytest.raises(StateFailed, match="was not stored within"):
-        await worker.run(gate)
+        await waiting
     for _ in range(10):
         with pytest.raises(StateFailed, match="does not respond"):
             await worker.run(find("a"))
@@ -198,20 +213,6 @@ async def test_operations_fail_at_once_while_the_disk_hangs(start):
             break
         except StateFailed:
             await asyncio.sleep(0)
-
-
-@pytest.fixture
-async def skip_time(monkeypatch):
-    """Returns what has the loop's clock go on by so many seconds within one turn of it."""
-    loop = asyncio.get_running_loop()
-    read_clock, skipped = loop.time, 0.0
-    monkeypatch.setattr(loop, "time", lambda: read_clock() + skipped)
-
-    def skip(seconds: float) -> None:
-        nonlocal skipped
-        skipped += seconds
-
-    return skip
 
 
 @pytest.mark.parametrize("is_too_late", [False, True])

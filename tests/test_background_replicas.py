@@ -90,6 +90,7 @@ def test_started_on_one_followed_on_another_cancelled_on_a_third(clients):
         assert again == events
 
 
+@pytest.mark.nightly
 def test_others_go_on_when_a_server_ends(servers, clients):
     """It is last but one: servers end here."""
     c, a = servers[2], clients[0]

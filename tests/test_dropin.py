@@ -71,6 +71,7 @@ def test_unused_options_are_logged_once(ovms):
     assert "plugin_config MAX_PROMPT_LEN is not used: " in told[2]
 
 
+@pytest.mark.nightly
 def test_a_list_of_models_behind_a_proxy(graph, tmp_path):
     for name in ("one", "two"):
         line = ["--add_to_config", str(tmp_path), "--model_name", name, "--model_path", str(graph)]
@@ -85,6 +86,7 @@ def test_a_list_of_models_behind_a_proxy(graph, tmp_path):
         assert server.send("GET", "/v1/config").json.keys() == {"one", "two"}
 
 
+@pytest.mark.nightly
 def test_serve_takes_its_settings_from_runpod_variables(tmp_path):
     environ = {
         "MODEL_NAME": str(DEMO_MODEL),

@@ -69,6 +69,7 @@ def test_documented_command_runs(tmp_path, monkeypatch):
     assert run("serve", "--help").stdout.startswith("usage: fastovms serve [FLAG ...] [MODEL]")
 
 
+@pytest.mark.nightly(but=("import nowhere",))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "message"),

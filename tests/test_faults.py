@@ -69,6 +69,7 @@ def server(impatient: ServerProcess) -> Iterator[ServerProcess]:
     assert json.loads(answer.body)["usage"]["completion_tokens"] == 2
 
 
+@pytest.mark.nightly(but=("chunks",))
 @pytest.mark.parametrize(
     ("start", "flood", "status"),
     [
@@ -125,6 +126,7 @@ def connect_unix(path: Path) -> socket.socket:
     return connection
 
 
+@pytest.mark.nightly(but=("tcp",))
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
 def test_unread_stream_is_cut_without_effect_on_others(server, transport, socket_path):
     deaf = server.connect(receive_buffer=4096) if transport == "tcp" else connect_unix(socket_path)
@@ -152,6 +154,7 @@ LEAVING = {
 }
 
 
+@pytest.mark.nightly(but=("True-close",))
 @pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_what_it_ran(server, leave, stream):

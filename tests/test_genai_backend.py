@@ -17,7 +17,6 @@ pytestmark = pytest.mark.nightly(
     but=(
         "test_an_answer_is_the_same_again_and_streamed__tests_test_end_to_end_chat[/v1]",
         "test_required_call_matches_the_schema_of_its_tool__tests_test_end_to_end_chat[/v1",
-        "test_concurrent_chats_answer_as_alone__tests_test_end_to_end_chat",
         "test_responses",
         "test_excluded",
     )

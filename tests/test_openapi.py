@@ -59,7 +59,7 @@ def test_examples_of_the_document_name_the_model(short_server):
     assert {"/openapi.json", "/docs", "/metrics", "/health"} <= set(document["paths"])
 
 
-@pytest.mark.nightly(but=("--disable",))
+@pytest.mark.nightly
 @pytest.mark.parametrize("flag", [None, "--disable-fastapi-docs"])
 def test_document_of_a_server_with_a_key_names_no_model(flag):
     """Strangers may read what the API is like, but not what the models are called."""

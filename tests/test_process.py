@@ -219,6 +219,7 @@ def test_a_signal_lets_running_requests_end(manager, tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.nightly
 def test_the_drain_timeout_ends_requests_with_an_error():
     with server_process("--drain-timeout", "0.3") as server:
         with server.connect() as stream, server.connect() as unary:
@@ -234,6 +235,7 @@ def test_the_drain_timeout_ends_requests_with_an_error():
         assert server.wait() == 0
 
 
+@pytest.mark.nightly
 def test_a_second_signal_does_not_wait_for_an_engine_that_hangs():
     with server_process("--drain-timeout", "3600", "--engine-timeout", "3600") as server:
         with server.connect() as connection:

@@ -200,6 +200,7 @@ def test_rebound_name_is_refused_with_421(open_server):
     assert num_prompts(open_server) == before
 
 
+@pytest.mark.nightly
 def test_unix_socket_accepts_any_host_name(tmp_path):
     """And what it is answered there is not repeated to those who may not use that name."""
     path = tmp_path / "api.sock"
@@ -213,6 +214,7 @@ def test_unix_socket_accepts_any_host_name(tmp_path):
             assert server.ask(request).status == 421
 
 
+@pytest.mark.nightly
 def test_host_check_follows_the_address_of_an_inherited_socket():
     """What they listen on decides, not what flags say."""
     request = get("/v1/models").replace(b"localhost", b"evil.example")

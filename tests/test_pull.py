@@ -49,6 +49,7 @@ def test_pulled_model_is_complete_and_found_again_offline(hub, tmp_path):
     assert run("http://127.0.0.1:9", tmp_path, "pull", ID) == (0, f"{path}\n", "")
 
 
+@pytest.mark.nightly(but=("arguments0",))
 @pytest.mark.parametrize("arguments", [("pull",), ("serve", "--port", "0")])
 def test_pull_without_network_is_refused_with_one_line(tmp_path, arguments):
 

@@ -82,6 +82,7 @@ def test_chained_response_computes_only_its_new_turn(server):
         assert response["usage"]["input_tokens"] - cached < length / 2
 
 
+@pytest.mark.nightly
 def test_response_continues_one_stored_before_a_restart(tmp_path):
     with serving(tmp_path) as server:
         first = ask(server, input="My name is Alice.")
@@ -92,6 +93,7 @@ def test_response_continues_one_stored_before_a_restart(tmp_path):
         assert "Alice" in second["output"][0]["content"][0]["text"]
 
 
+@pytest.mark.nightly
 def test_background_response_without_resume_fails_after_a_crash(tmp_path):
     with serving(tmp_path, "--no-resume") as server, server.client("/v1") as client:
         queued = client.responses.create(

@@ -61,6 +61,7 @@ def test_each_stage_of_a_start_is_logged_before_it_begins(tmp_path, form):
         assert all(stage in messages for stage in (*STAGES, *CHECK))
 
 
+@pytest.mark.nightly
 def test_second_start_skips_first_start_stages(tmp_path):
     assert any("first start:" in line for line in log_of_start(cache=str(tmp_path)))
     again = list(log_of_start(cache=str(tmp_path)))
@@ -68,6 +69,7 @@ def test_second_start_skips_first_start_stages(tmp_path):
     places(again, ("is starting", "loading demo_model", "compiling the model for CPU", "loaded in"))
 
 
+@pytest.mark.nightly
 def test_a_quiet_log_has_none_of_it(tmp_path):
     assert list(log_of_start("--log-level", "warning", "--access-log", "off",
                              cache=str(tmp_path))) == []  # fmt: skip

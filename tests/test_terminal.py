@@ -36,6 +36,7 @@ from fastovms.parts.client.terminal import (
 from tests.client.scripted_server import Script, scripted_server
 
 
+@pytest.mark.nightly
 def test_local_server_needs_its_key_and_ends_with_the_block() -> None:
     with local_server(None) as (url, key):
         headers = {"Authorization": f"Bearer {key}"}
@@ -49,6 +50,7 @@ def test_local_server_needs_its_key_and_ends_with_the_block() -> None:
         urllib.request.urlopen(request, timeout=60)
 
 
+@pytest.mark.nightly
 def test_failed_start_of_a_local_server_has_the_reason() -> None:
     with (
         pytest.raises(EngineFailed, match="model directory no/such/place does not exist"),
@@ -415,6 +417,7 @@ def test_closed_output_ends_the_chat_silently() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.nightly(but=("statuses0",))
 @pytest.mark.parametrize(
     ("text", "statuses", "url", "code", "line"),
     [

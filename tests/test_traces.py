@@ -136,6 +136,7 @@ def check_not_sampled(server: Server, collector: Collector) -> None:
     assert span.trace_id.hex() == "5" * 32, "the first of the two was not sent"
 
 
+@pytest.mark.nightly
 def test_the_last_spans_are_sent_at_the_end(collector: Collector) -> None:
     environment = {
         "BSP_SCHEDULE_DELAY": "60000",

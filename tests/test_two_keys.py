@@ -73,6 +73,7 @@ def test_cached_tokens_of_another_key_are_not_counted(server: Server, path: str)
     assert ask(server, path, other, text) > 0
 
 
+@pytest.mark.nightly
 def test_cached_tokens_of_another_key_are_not_counted_after_a_restart(tmp_path: Path) -> None:
     one, other = KEYS
     path, texts = "/v1/completions", [long_text(subject) * 3 for subject in ("first", "second")]

@@ -154,6 +154,13 @@ def test_image_from_each_source_gives_the_same_answer(client, pictures, files):
     assert len(texts) == 1
 
 
+@pytest.mark.nightly(
+    but=(
+        "/v1-url5",
+        "/v1-{files}/link.png",
+        "/v1-http://169",
+    )
+)
 @pytest.mark.parametrize(
     "url",
     [
@@ -213,6 +220,7 @@ def pipeline_process(server: Server) -> int:
     return pid
 
 
+@pytest.mark.nightly
 def test_dead_pipeline_ends_the_server_with_its_signal():
     server = start_server(str(TINY_VLM))
     try:

@@ -58,6 +58,7 @@ def test_batch_continues_after_a_kill(tmp_path) -> None:
     assert found["c3"]["response"]["body"]["usage"]["completion_tokens"] == 2
 
 
+@pytest.mark.nightly(but=("15-143",))
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_batch_ends_by_a_signal_with_its_exit_code(
     tmp_path, number: signal.Signals, code: int

@@ -72,6 +72,7 @@ def test_weights_are_stored_in_their_format(
     assert ("lm_head.weight" in types) is not SHAPES[name].tie_word_embeddings
 
 
+@pytest.mark.nightly
 def test_directory_is_complete_and_runs_in_genai(tmp_path: Path, tokenizer: Path) -> None:
     write_model(TINY, tmp_path, tokenizer)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -37,6 +37,7 @@ def test_a_way_that_differs_is_counted() -> None:
     assert found.perplexity_ratio == pytest.approx(np.sqrt(2), rel=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_smaller_cache_costs_exactness(tmp_path: Path) -> None:
     write_model(tmp_path / "a.gguf", TinyModel())
@@ -88,6 +89,7 @@ def test_a_right_reader_is_right(tmp_path: Path) -> None:
     assert found.num_greedy == NUM_GREEDY
 
 
+@pytest.mark.nightly(but=("order of rows",))
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["order of rows", "base of rotation"])
 def test_a_wrong_reader_is_found(

@@ -466,6 +466,7 @@ def test_command_imports_only_its_own_modules(line, own, parts):
         assert {name for name in imported if name.startswith("fastovms")} <= OF_ALL
 
 
+@pytest.mark.nightly(but=("arguments0-15",))
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("arguments", [("serve",), ("pull", "a/b")])

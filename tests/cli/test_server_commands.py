@@ -162,6 +162,7 @@ async def expect_all(place: str) -> None:
     await store.close()
 
 
+@pytest.mark.nightly(but=("directory",))
 @pytest.mark.slow
 def test_state_is_migrated_exported_and_imported(place, tmp_path, capsys):
     """From a directory to a place, from there into a file, and from that to a directory."""

@@ -49,7 +49,7 @@ def test_tune_measures_a_model_and_keeps_the_result(
     assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["tuning"]
 
 
-@pytest.mark.nightly(but=("--no-tune",))
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def test_codex_session_calls_tools_until_the_final_answer(url: str) -> None:
     assert tool_calls == {"exec_command"}
 
 
+@pytest.mark.nightly
 def test_claude_code_session_calls_tools_until_the_turn_ends(url: str) -> None:
     calls = []
     for entry in sent_by("claude"):

@@ -341,7 +341,7 @@ def test_connection_without_a_valid_key_is_refused_with_401():
         stop_server(server)
 
 
-@pytest.mark.nightly(but=("flags0",))
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("flags", "code"),
     [(("--websocket-idle-timeout", "1"), 1001), (("--websocket-max-age", "1"), 1012)],

@@ -47,6 +47,7 @@ def over_a_unix_socket(folder: Path) -> Iterator[Connect]:
         stop_server(server)
 
 
+@pytest.mark.nightly(but=("over_tls",))
 @pytest.mark.parametrize("opened", [over_tls, over_a_unix_socket])
 def test_second_turn_continues_an_unstored_response_on_each_transport(
     opened: Callable[[Path], AbstractContextManager[Connect]], tmp_path: Path

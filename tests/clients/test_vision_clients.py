@@ -102,6 +102,7 @@ def test_count_tokens_with_images_equals_the_usage(
     assert counted.input_tokens == read(answered)
 
 
+@pytest.mark.nightly
 def test_ollama_client_sends_images_in_chat_and_generate(server: Server) -> None:
     with ollama.Client(host=server.url) as client:
         chats = [

@@ -7,6 +7,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from deploy.envoy.render import render
@@ -89,6 +90,7 @@ def test_envoy_grace_is_longer_than_that_of_replicas() -> None:
     assert own > replica["terminationGracePeriodSeconds"]
 
 
+@pytest.mark.nightly
 @needs_envoy
 async def test_envoy_ends_when_what_it_carries_has_ended(tmp_path: Path) -> None:
     async with replicas("a") as [replica]:

@@ -36,7 +36,7 @@ def test_start_page_leads_to_an_example_that_is_answered(page: Page) -> None:
     assert re.match(r"curl -X POST 'http://[^']*/v1/chat/completions' \\\n", command)
 
 
-@pytest.mark.nightly(but=("dark-#post",))
+@pytest.mark.nightly
 @pytest.mark.parametrize("place", ["#", "#post_v1_chat_completions"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_docs_page_has_no_axe_violations(

@@ -152,6 +152,7 @@ def test_page_has_the_language_of_the_browser(
         assert opened.page.locator("html").get_attribute("lang") == tag
 
 
+@pytest.mark.nightly
 def test_a_language_can_be_chosen_and_is_kept(browser: Browser, quick_server: UiServer) -> None:
     with window(browser, quick_server) as opened:
         opened.open()
@@ -163,6 +164,7 @@ def test_a_language_can_be_chosen_and_is_kept(browser: Browser, quick_server: Ui
         expect(opened.page.get_by_role("heading", name="我们聊点什么")).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_every_text_is_there_in_every_language(browser: Browser, quick_server: UiServer) -> None:
     read = f"""async (root) => {{
       const {{TEXTS, LANGUAGES}} = {LOAD}('core/texts.js');

@@ -17,8 +17,6 @@ pytestmark = pytest.mark.nightly(
     but=(
         "a_chat_is_answered_and_found_again",
         "tool_call_is_answered",
-        "refused_request_is_shown",
-        "edited_message_starts_a_branch",
     )
 )
 

@@ -10,12 +10,7 @@ from playwright.sync_api import Browser, Route, expect
 from fastovms.server_config import DEMO_MODEL
 from tests.ui.browser import UiServer, ui_server, window
 
-pytestmark = pytest.mark.nightly(
-    but=(
-        "test_answer_cut_by_its_limit",
-        "test_chat_works_without",
-    )
-)
+pytestmark = pytest.mark.nightly(but=("test_answer_cut_by_its_limit",))
 
 STORY = "Tell me a story."
 

@@ -13,12 +13,7 @@ from fastovms.server_config import DEMO_MODEL
 from tests.media.pdf_files import pdf_file
 from tests.ui.browser import DEADLINE, DROP, PASTE, UiServer, ui_server, window
 
-pytestmark = pytest.mark.nightly(
-    but=(
-        "test_sampling_fields",
-        "test_text_file_is_sent_and_shown_with_its_message[paste]",
-    )
-)
+pytestmark = pytest.mark.nightly(but=("test_text_file_is_sent_and_shown_with_its_message[paste]",))
 
 STORY = "Tell me a story."
 

@@ -12,7 +12,7 @@ from fastovms.server_config import DEMO_MODEL
 from tests.encoder_models import encoder_dir
 from tests.ui.browser import UiServer, Window, ui_server, window
 
-pytestmark = pytest.mark.nightly(but=("live_view_shows_running_requests",))
+pytestmark = pytest.mark.nightly
 
 
 def test_live_view_shows_running_requests(browser: Browser, slow_server: UiServer) -> None:

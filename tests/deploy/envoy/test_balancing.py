@@ -124,6 +124,7 @@ async def test_a_key_of_the_client_is_not_believed(one, body, has_key):
     assert key != "00000000"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("size", "framing"), [(60_000_000, {}), (2_000_000, {"transfer_encoding": "chunked"})]
 )
@@ -135,6 +136,7 @@ async def test_large_bodies_pass_with_their_keys(three, size, framing):
     assert [answer["length"] for answer in answers] == [len(body) for body in asked]
 
 
+@pytest.mark.nightly
 async def test_replica_gets_no_more_than_its_share_of_one_key(three):
     """Of what all comes with one key at once, no replica gets more than 1.5 times the mean."""
     tasks = []
@@ -278,6 +280,7 @@ async def test_unlisted_replica_finishes_its_streams_and_gets_no_requests(two):
         await client.read_until(b"0\r\n\r\n")
 
 
+@pytest.mark.nightly
 async def test_request_without_a_healthy_replica_fails_with_503(one):
     one.replicas[0].is_ready = False
     await one.wait_for_healthy(0)

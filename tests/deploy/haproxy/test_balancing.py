@@ -208,6 +208,7 @@ async def test_replica_gets_no_more_than_its_share_of_one_key(two):
 # What passes
 
 
+@pytest.mark.nightly
 async def test_stream_id_trace_and_large_body_pass_unchanged(one):
     [replica] = one.replicas
     async with connected(one.port) as client:
@@ -300,6 +301,7 @@ async def test_request_of_a_killed_replica_fails_with_502(two):
     assert await two.names(20, "s") == {other.name}
 
 
+@pytest.mark.nightly
 async def test_stream_of_a_killed_replica_ends(two):
     """The stream ends, and nobody else notices."""
     async with connected(two.port) as client:

@@ -59,6 +59,17 @@ def test_images_are_those_of_genai(server, prefix: str) -> None:
         )
         [event] = [event for event in stream if event.type == "image_generation.completed"]
         assert np.array_equal(decoded(event.b64_json), wanted.data[0])
+        stream = client.images.edit(
+            model="painter",
+            image=[io.BytesIO(PICTURE)],
+            prompt="three zebras",
+            stream=True,
+            partial_images=2,
+            extra_body={**given, "size": "64x64", "strength": 1},
+        )
+        *partial, completed = stream  # a client that reads slowly gets fewer incomplete images
+        assert {event.type for event in partial} <= {"image_edit.partial_image"}
+        assert completed.type == "image_edit.completed"
 
 
 def test_commands_of_the_ovms_demo_return_images(server, tmp_path) -> None:
@@ -94,6 +105,31 @@ def test_model_is_listed_with_its_task_and_refuses_others(server) -> None:
             client.images.generate(model="demo_model", prompt=PROMPT)
         assert caught.value.status_code == 400
         assert client.images.generate(prompt="a cat").data, "the first model of images"
+
+
+def test_open_webui_generates_and_edits_images(server) -> None:
+    # The calls of its routers/images.py with the engine OpenAI: of a form, aiohttp gives each field
+    # a type, and a chat's pictures are a list.
+    headers = {"X-OpenWebUI-User-Name": "A", "X-OpenWebUI-User-Role": "user"}
+    url, asked = f"{server.url}/v1/images", "?api-version=2025-04-01"
+    given = {"model": "painter", "prompt": "a cat " * 40, "n": 1, "size": "64x64"}
+    given |= {"response_format": "b64_json", "num_inference_steps": 2}
+    text = "text/plain; charset=utf-8"
+    form = [(name, (None, str(value), text)) for name, value in given.items()]
+    form += [("background", (None, "auto", text)), ("image[]", ("0.png", PICTURE, "image/png"))]
+    with httpx.Client(headers=headers, timeout=60) as client:
+        for answer in (
+            client.post(f"{url}/generations{asked}", json=given),
+            client.post(f"{url}/edits{asked}", files=form),
+        ):
+            assert answer.status_code == 200
+            [image] = answer.json()["data"]
+            assert "url" not in image
+            assert decoded(image["b64_json"]).shape == (64, 64, 3)
+            assert answer.headers["warning"] == ('299 - "prompt is cut: the model reads 77 tokens"')
+        answer = client.post(f"{url}/edits", files=[*form, form[-1]])
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"] == "the form must have one image, not several"
 
 
 def test_an_operator_sees_the_progress_and_cancels(server) -> None:

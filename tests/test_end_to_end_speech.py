@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import av
+import httpx
 import numpy as np
 import openvino_genai as genai
 import pytest
@@ -115,6 +116,33 @@ def test_openais_client_streams_speech_of_a_text(server, tmp_path) -> None:
         with pytest.raises(Exception, match="it speaks texts: it takes audio/speech") as caught:
             client.completions.create(model="tts", prompt=PROMPT)
         assert caught.value.status_code == 400
+
+
+def test_open_webui_transcribes_and_speaks(server, text: str) -> None:
+    # The calls of its routers/audio.py with the engine OpenAI.
+    headers = {"X-OpenWebUI-User-Name": "A", "Authorization": "Bearer none"}
+    url = f"{server.url}/v1/audio"
+    with httpx.Client(headers=headers, timeout=60) as client:
+        for language in ({}, {"language": "en"}):
+            answer = client.post(
+                f"{url}/transcriptions",
+                data={"model": "speech", **language},
+                files={"file": ("0.wav", wav(SOUND))},
+            )
+            assert answer.json()["text"] == text
+        assert client.get(f"{url}/models").json()["models"] == [{"id": "tts"}]
+        voices = client.get(f"{url}/voices").json()["voices"]
+        assert [(voice["id"], voice["name"]) for voice in voices] == [
+            ("default", "default"),
+            ("low", "low"),
+        ]
+        given = {"model": "tts", "input": "Hello.", "voice": "alloy"}
+        answer = client.post(f"{url}/speech", json=given)
+        assert answer.headers["content-type"] == "audio/mpeg"
+        assert answer.content
+        answer = client.post(f"{url}/speech", json={**given, "voice": "none"})
+        assert answer.status_code == 400
+        assert "voice must be one of default, low" in answer.json()["error"]["message"]
 
 
 def test_chat_streams_while_speech_is_transcribed(server) -> None:

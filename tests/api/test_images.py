@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -35,12 +37,13 @@ from fastovms.parts.images.picture import (
     MadeImages,
     Step,
 )
+from fastovms.parts.images.prompts import PromptReader
 from fastovms.parts.images.served import ServedImages
 from fastovms.parts.media.image_decoder import ImageDecoder
 from fastovms.server_config import MediaConfig
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.fakes import model_info
-from tests.image_models import file_of, pixels
+from tests.image_models import diffusion_dir, file_of, pixels
 
 PICTURE = pixels(80, 50)
 FILE = b64encode(b"a file").decode()
@@ -161,7 +164,10 @@ async def start(decoder: ImageDecoder, monkeypatch: pytest.MonkeyPatch) -> Async
     monkeypatch.setattr(images, "Images", remember)
 
     async def begin(
-        config: ImageConfig | None = None, media: MediaConfig | None = None, **abilities: object
+        config: ImageConfig | None = None,
+        media: MediaConfig | None = None,
+        model_dir: Path | None = None,
+        **abilities: object,
     ) -> Site:
         backend = FakeImages(**abilities)
         model = ServedImages(
@@ -170,6 +176,7 @@ async def start(decoder: ImageDecoder, monkeypatch: pytest.MonkeyPatch) -> Async
             GenerationMetrics("painter", backend.stats),
             decoder,
             FairThread("pictures", per_client=9, total=9),
+            PromptReader.load(model_dir or diffusion_dir()),
         )
         context = ApiContext(
             ServedModels([model]),
@@ -403,6 +410,45 @@ async def test_use_that_a_model_lacks_is_refused(start, abilities, data, mask, m
         answer = await site.edit(data, mask=mask)
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
+
+
+LONG = "a cat on a mat " * 20
+CUT = "prompt is cut: the model reads {} tokens"
+
+
+@pytest.mark.parametrize(
+    ("encoders", "body", "warning"),
+    [
+        (1, {"prompt": "x" * 77}, None),
+        (1, {"prompt": "x" * 78}, CUT.format(77)),
+        (1, {"prompt": LONG, "stream": True}, CUT.format(77)),
+        (1, {"negative_prompt": LONG}, f"negative_{CUT.format(77)}"),
+        (2, {"prompt": LONG, "prompt_2": "a cat"}, CUT.format(77)),
+        (2, {"prompt_2": LONG}, CUT.format(77).replace("prompt", "prompt_2")),
+        # The third encoder reads as many tokens as the request says.
+        (3, {"prompt": LONG}, None),
+        (3, {"prompt": LONG, "max_sequence_length": 100}, CUT.format(100)),
+        (3, {"prompt": LONG, "prompt_3": "a cat"}, CUT.format(77)),
+        (3, {"prompt": LONG * 2}, CUT.format(512)),
+    ],
+)
+async def test_prompt_beyond_the_text_encoders_is_a_warning(
+    start, tmp_path: Path, encoders: int, body: dict, warning: str | None
+) -> None:
+    for number in range(encoders):
+        place = f"_{number + 1}" if number else ""
+        shutil.copytree(diffusion_dir() / "tokenizer", tmp_path / f"tokenizer{place}")
+        (tmp_path / f"text_encoder{place}").mkdir()
+        config = '{"max_position_embeddings": 77}' if number < 2 else "{}"
+        (tmp_path / f"text_encoder{place}" / "config.json").write_text(config)
+    name = ("StableDiffusionPipeline", "StableDiffusionXLPipeline", "StableDiffusion3Pipeline")
+    length = 512 if encoders == 3 else None
+    site = await start(
+        model_dir=tmp_path, class_name=name[encoders - 1], max_sequence_length=length
+    )
+    answer = await site.post(json={"prompt": "a cat", **body})
+    assert answer.status_code == 200
+    assert answer.headers.get("warning") == (warning and f'299 - "{warning}"')
 
 
 async def test_fields_without_a_use_are_a_warning(start) -> None:

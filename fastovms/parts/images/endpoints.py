@@ -13,9 +13,10 @@ from typing import Final, Literal
 import orjson
 from msgspec import UNSET, UnsetType
 
+from fastovms.api import offload
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, DONE, AnswerSchema, Dialect, error_response, frame
-from fastovms.api.endpoint import Operation, Route, endpoint
+from fastovms.api.endpoint import Operation, Route, endpoint, warning_headers
 from fastovms.api.typed_body import find_of_task, hold_model
 from fastovms.api.unread import unknown_warning
 from fastovms.api.uploads import FormReader, Uploads, UploadSink, read_form
@@ -241,6 +242,17 @@ class Images:
 
         return await model.decoding.run(request.sender, run)
 
+    async def _check_prompts(
+        self, request: Request, model: ServedImages, params: ImageParams
+    ) -> None:
+        """Adds a warning for prompts that the model does not read to their ends."""
+        info = model.backend.abilities
+        length = params.max_sequence_length or info.max_sequence_length
+        cost = len(params.prompt) + sum(map(len, params.further.values()))
+        cut = await offload.run(partial(model.prompts.cut, params, length), cost)
+        warnings = [f"{name} is cut: the model reads {read} tokens" for name, read in cut.items()]
+        request.warnings = (*request.warnings, *warnings)
+
     async def _make(
         self,
         request: Request,
@@ -249,11 +261,15 @@ class Images:
         params: ImageParams,
         edited: Edited | None,
     ) -> Response | None:
+        await self._check_prompts(request, model, params)
         if asked.streams and request.early_stream is None:
             request.open_early()
         created = int(self._context.unix_time())
         kind = "image_generation" if edited is None else "image_edit"
-        events = _Events(request.stream(), kind, params, created) if asked.streams else None
+        events: _Events | None = None
+        if asked.streams:
+            stream = request.stream(headers=warning_headers((), request))
+            events = _Events(stream, kind, params, created)
         size = f"{params.width}x{params.height}"
         request.log_fields["size"] = size
 

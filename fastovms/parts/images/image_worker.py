@@ -116,6 +116,7 @@ class Pipelines:
         size = _usual_size(load.model_dir, multiple, class_name)
         if config.width > 0 and config.height > 0:
             size = config.width, config.height
+        length = config.max_sequence_length
         editing = (self._editing or some).get_generation_config()
         self.info = ImageInfo(
             class_name,
@@ -127,6 +128,7 @@ class Pipelines:
             generates=self._generating is not None,
             edits=self._editing is not None,
             inpaints=self._inpainting is not None,
+            max_sequence_length=length if length > 0 else None,
         )
 
     def _made(self, pipeline: Any, faults: list[Exception]) -> Any:

@@ -88,6 +88,8 @@ class ImageInfo:
         width, height: the size for which it was trained.
         multiple: widths and heights are multiples of it.
         num_steps, guidance_scale, strength: its defaults.
+        max_sequence_length: the default of the field of this name; None = the model does not read
+            the field.
         generates, edits, inpaints: whether it makes images of a prompt alone, of a picture, and of
             a picture with a mask.
     """
@@ -102,6 +104,7 @@ class ImageInfo:
     generates: bool
     edits: bool
     inpaints: bool
+    max_sequence_length: int | None = None
 
     def reads(self, name: str) -> bool:
         """Returns whether the model reads this field of a request."""

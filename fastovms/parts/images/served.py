@@ -23,6 +23,7 @@ from fastovms.errors import ConfigurationError
 from fastovms.params import Image, ModelInfo, Task
 from fastovms.parts.images.image_backend import ImageBackend, load_images
 from fastovms.parts.images.picture import StaticShape
+from fastovms.parts.images.prompts import PromptReader
 from fastovms.parts.media.decode import is_available
 from fastovms.parts.media.image_decoder import ImageDecoder
 from fastovms.server_config import ModelConfig
@@ -42,6 +43,7 @@ class ServedImages(AnyServed):
     Attributes:
         decoder: decodes the pictures to edit.
         decoding: runs the decoder; clients take turns.
+        prompts: says what of a prompt is read.
     """
 
     backend: ImageBackend
@@ -49,6 +51,7 @@ class ServedImages(AnyServed):
     metrics: GenerationMetrics
     decoder: ImageDecoder
     decoding: FairThread[Image]
+    prompts: PromptReader
     aliases: tuple[str, ...] = ()
     hold: Callable[[], Release] = no_hold
 
@@ -96,6 +99,7 @@ def load(
         )
     given = model.images.resolution
     shape = None if given is None else StaticShape(*given)
+    prompts = PromptReader.load(model.path)
     backend = load_images(model.path, info, model.engine, shape, turn)
     decoding: FairThread[Image] = FairThread(
         "pictures to decode", per_client=_MAX_PICTURES, total=4 * _MAX_PICTURES
@@ -104,4 +108,4 @@ def load(
     decoder = ImageDecoder(max_processes=1)
     closes.append(decoder.close)
     metrics = backend.metrics(model.engine.device)
-    return ServedImages(backend, model.images, metrics, decoder, decoding, model.names[1:])
+    return ServedImages(backend, model.images, metrics, decoder, decoding, prompts, model.names[1:])

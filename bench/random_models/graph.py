@@ -14,6 +14,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
+from bench.random_models.convolutions import short_convolution
 from bench.random_models.mixtures import mixture
 from bench.random_models.nodes import dimension, index, parameter, real
 from bench.random_models.shapes import Shape
@@ -68,7 +69,11 @@ class LlamaGraph:
         for layer in range(self._shape.num_hidden_layers):
             name = f"model.layers.{layer}"
             normed = self._norm(hidden, f"{name}.input_layernorm")
-            hidden = ops.add(hidden, self._attention(normed, layer, f"{name}.self_attn"))
+            if layer in self._shape.convolutions:
+                mixed = self._convolution(normed, layer, f"{name}.conv")
+            else:
+                mixed = self._attention(normed, layer, f"{name}.self_attn")
+            hidden = ops.add(hidden, mixed)
             normed = self._norm(hidden, f"{name}.post_attention_layernorm")
             mlp = self._mixture if self._shape.num_experts else self._mlp
             hidden = ops.add(hidden, mlp(normed, f"{name}.mlp"))
@@ -120,11 +125,14 @@ class LlamaGraph:
         return ops.matmul(inputs, weights, False, True)
 
     def _residual(self, inputs: Node, columns: int, gain: float, name: str) -> Node:
-        """Projects to the residual stream; all layers together add about what an embedding has."""
+        """Projects [B, Q, columns], or [B, columns, Q], to the residual stream; all layers together
+        add about what an embedding has."""
         size, num_layers = self._shape.hidden_size, self._shape.num_hidden_layers
         weights = self._matrix(size, columns, gain / (columns * num_layers) ** 0.5)
         weights.clear_rows(slice(BIAS_CHANNEL, BIAS_CHANNEL + 1))
-        return ops.matmul(inputs, self._format.node(weights, f"{name}.weight"), False, True)
+        matrix = self._format.node(weights, f"{name}.weight")
+        is_transposed = inputs.get_output_partial_shape(0)[1].is_static
+        return ops.matmul(inputs, matrix, is_transposed, True)
 
     def _gamma(self, size: int) -> NDArray[np.float32]:
         return self._rng.uniform(0.8, 1.2, size).astype(np.float32)
@@ -160,6 +168,15 @@ class LlamaGraph:
         scores = self._matrix(num_experts, size, ROUTER_STD * size**-0.5)
         router = self._format.node(scores, f"{name}.gate.weight")
         return mixture(hidden, router, experts, shape.num_experts_per_tok)
+
+    def _convolution(self, hidden: Node, layer: int, name: str) -> Node:
+        size, num_tokens = self._shape.hidden_size, self._shape.conv_tokens
+        joined = self._linear(hidden, 3 * size, size, size**-0.5, f"{name}.in_proj")
+        weights = self._rng.normal(0, num_tokens**-0.5, (size, num_tokens)).astype(np.float32)
+        number = self._shape.convolutions.index(layer)
+        mixed, assign = short_convolution(hidden, joined, weights, self._beam_idx, number)
+        self._assigns.append(assign)
+        return self._residual(mixed, size, 1.0, f"{name}.out_proj")
 
     def _attention(self, hidden: Node, layer: int, name: str) -> Node:
         shape = self._shape

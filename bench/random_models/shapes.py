@@ -17,6 +17,8 @@ class Shape:
         num_experts: of each layer's mixture, with inner sizes of `intermediate_size` (Qwen3-MoE);
             0 = a layer has one MLP.
         num_experts_per_tok: how many of them each token takes.
+        convolutions: the layers whose attention is replaced by a short convolution (LFM 2).
+        conv_tokens: how many tokens it spans.
         weight_format: of the matrices, one of `bench.random_models.weights.WEIGHT_FORMATS`: fp32,
             fp16, int8, or int4 with more after it (the embedding and the head are int8 then).
     """
@@ -37,6 +39,8 @@ class Shape:
     sliding_window: int | None = None
     num_experts: int = 0
     num_experts_per_tok: int = 2
+    convolutions: tuple[int, ...] = ()
+    conv_tokens: int = 3
     weight_format: str = "int8"
 
     def __post_init__(self) -> None:
@@ -60,9 +64,23 @@ SHAPES = {
         48, 100, 1, 3, 3, 1537, 1024, tie_word_embeddings=True, weight_format="fp32"
     ),
     "tiny-moe": replace(_TINY, intermediate_size=96, num_experts=6, qk_norm=True),
+    "tiny-lfm2": replace(_TINY, num_hidden_layers=4, qk_norm=True, convolutions=(0, 2)),
     "demo": Shape(192, 512, 4, 6, 2, 1536, max_position_embeddings=2048),  # fastovms/demo_model
     "135m": Shape(576, 1536, 30, 9, 3, 49_152),  # SmolLM2-135M
     "360m": Shape(960, 2560, 32, 15, 5, 49_152),  # SmolLM2-360M
     "0.5b": Shape(896, 4864, 24, 14, 2, 151_936, rope_theta=1_000_000.0),  # Qwen2.5-0.5B
+    "lfm2-350m": Shape(
+        1024,
+        4608,
+        16,
+        16,
+        8,
+        65_536,
+        rope_theta=1_000_000.0,
+        qk_norm=True,
+        tie_word_embeddings=True,
+        convolutions=(0, 1, 3, 4, 6, 7, 9, 11, 13, 15),
+        weight_format="int4-sym-64",
+    ),  # LFM2-350M
     "1b": Shape(2048, 8192, 16, 32, 8, 128_256, rope_theta=500_000.0),  # Llama-3.2-1B
 }

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.engine.kernels.compiler import Kernels
+from fastovms.engine.kernels.instructions import NUM_FIELDS, Field, Opcode
 from fastovms.engine.kernels.matrices import PackedMatrix, Room, pack, packed_size
-from fastovms.engine.kernels.programs import NUM_FIELDS, Field, Opcode
 from fastovms.engine.kernels.segments import Port, Segment, Step, Weights, port_of
 
 PART_SIZE: Final = 256 * 1024

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import openvino as ov
 
+from fastovms.engine.kernels.instructions import Opcode
 from fastovms.engine.kernels.matrices import packed_kind, read_weights
-from fastovms.engine.kernels.programs import Opcode
 from fastovms.engine.kernels.segments import NodeChain, Step, Weights, folded, port_of
 
 Node = Any

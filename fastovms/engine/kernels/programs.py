@@ -10,7 +10,6 @@ allocated, and the interpreter's lock is not held.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any, Final
 
 import numba
@@ -24,6 +23,7 @@ from fastovms.engine.kernels.agreement import pause as _pause
 from fastovms.engine.kernels.agreement import sched_yield as _sched_yield
 from fastovms.engine.kernels.agreement import store as _store
 from fastovms.engine.kernels.experts import begins_of, choose, combine, rows_of
+from fastovms.engine.kernels.instructions import SEGMENT, TILE, Field, Opcode, StepField
 from fastovms.engine.kernels.memory import (
     bytes_at,
     floats_at,
@@ -32,129 +32,7 @@ from fastovms.engine.kernels.memory import (
     narrowed,
     shorts_at,
 )
-
-
-class Opcode(IntEnum):
-    """The operation of an instruction on rows of `WIDTH` numbers. It writes its result for `A` (and
-    `B`) to `OUT`, unless the comment of an opcode differs."""
-
-    QUANTIZE = 0
-    """Makes integers of A, for the products that follow. `P0` is the columns of a group, `P1` the
-    bits of an integer. Each head of a row becomes a row. If `P2` is not 0, it is the number of
-    experts, and the rows are those of the pairs of choice C."""
-    PRODUCT = 1
-    """Multiplies the last integers. `P0` to `P5` are the address of the weights, the number of
-    blocks, of groups, of units in a group, the bits of a weight and whether there are zero
-    points; `P6` is the number of parts."""
-    ADD = 2
-    MULTIPLY = 3
-    ADD_CONSTANT = 4
-    """`P0` is the address of a row."""
-    MULTIPLY_CONSTANT = 5
-    NORMALIZE = 6
-    """Divides by the root of the mean square. `P0` is the address of a row of factors, `P1` what is
-    added to the mean: the bits of an f32."""
-    SWISH = 7
-    GELU_TANH = 8
-    GELU_ERF = 9
-    COPY = 10
-    ATTEND = 11
-    """Attends with queries A over the paged cache, to which it adds keys B and values C first. `P0`
-    is the index of the layer's caches in the step. `P1` and `P2` are the number and the size of
-    heads of keys. `P3` is the bits of the f32 scale, `P4` the window (0 = none), `P5` the tokens
-    of a block, and `P6` the bits of a number in the cache. A cache of 8 bits is OpenVINO's: each
-    head of a block of keys begins with an f32 scale and an f32 zero point for each column, each row
-    of values with one of each for itself; a number is scale * (integer - zero point)."""
-    GATHER = 12
-    """Takes the rows of A whose logits are needed. Later instructions compute only these rows."""
-    LOW_RANK_DOWN = 13
-    """Multiplies rows of A with the first matrices of their adapters, if they have one; see
-    `low_rank.multiply_low_rank`. `P0` is the address of modules and `P1` their number. `P2` is not
-    read here: it is the number of the group that these modules are."""
-    LOW_RANK_UP = 14
-    """Multiplies the result with the second matrices, and adds it to OUT."""
-    CHOOSE = 15
-    """Writes a choice of experts to OUT, by scores A, which it overwrites; see `experts`. `P0` is
-    the number of experts, `P1` of those that a row chooses, and `P2` whether their shares are
-    normalized."""
-    EXPERTS = 16
-    """Multiplies the last integers, those of pairs of choice C, with the weights of their experts.
-    `P0` to `P6` are those of `PRODUCT`, for one expert. `P7` is the bytes of integers in a row,
-    `HEADS` the experts that a row chooses, `A_STRIDE` the bytes of an expert's weights, and
-    `B_STRIDE` the number of experts. Pairs are `OUT_STRIDE` numbers apart."""
-    COMBINE = 17
-    """Adds the results A of pairs of choice C. `P0` and `P1` are those of `CHOOSE`."""
-
-
-class Field(IntEnum):
-    """The fields of an instruction. Buffers are named by their index, and by where in a row the
-    numbers begin. A row may consist of heads, of `WIDTH` numbers each; strides are between those,
-    and 0 where all have the same numbers."""
-
-    OPCODE = 0
-    A = 1
-    A_START = 2
-    B = 3
-    B_START = 4
-    OUT = 5
-    OUT_START = 6
-    WIDTH = 7
-    P0 = 8
-    P1 = 9
-    P2 = 10
-    P3 = 11
-    P4 = 12
-    P5 = 13
-    P6 = 14
-    P7 = 15
-    HEADS = 16
-    A_STRIDE = 17
-    B_STRIDE = 18
-    OUT_STRIDE = 19
-    C = 20
-    C_START = 21
-
-
-NUM_FIELDS: Final = 24
-
-
-class StepField(IntEnum):
-    """The fields of a step that its programs take, for models whose attention they compute: the
-    addresses of some `StepInputs` and their sizes. Addresses of caches follow, two for each layer.
-    """
-
-    SEQUENCE_BEGINS = 0
-    PAST_LENS = 1
-    BLOCKS = 2
-    BLOCK_BEGINS = 3
-    NUM_SEQUENCES = 4
-    SAMPLED = 5
-    NUM_SAMPLED = 6
-    LOW_RANK = 7
-    """The address of `low_rank.multiply_low_rank`. The following five are for it."""
-    ADAPTERS = 8
-    """The address of int64, for each token the address of the entries of its adapter; 0 = none."""
-    NUM_PARTS = 9
-    """The number of parts in which a token's product is computed."""
-    INNER = 10
-    """The address of f32, a row for each token, for the results of first matrices."""
-    INNER_WIDTH = 11
-    """The numbers of a row of these."""
-    INNER_STRIDE = 12
-    """The numbers of a module in it."""
-    ATTEND = 13
-    """The address of `attention.attend_...`"""
-    PARTIALS = 14
-    """The address of f32 for its results: for each row and each segment of its text, `size` + 2
-    numbers for each head of queries."""
-    CACHES = 16
-
-
-SEGMENT: Final = 256
-"""The tokens of a text that a thread attends to at once. Segments begin at multiples of it."""
-
-TILE: Final = 8
-"""The maximum number of rows of a sequence that attend together."""
+from fastovms.engine.kernels.states import COLUMNS, convolve
 
 PRODUCT_ARGUMENTS: Final = 13
 """The number of arguments of `products.multiply_...`"""
@@ -663,6 +541,26 @@ def _adapt_chunk(program, buffers, step, i, chunk):
 
 
 @_helper
+def _convolve_chunk(program, buffers, step, i, chunk):
+    a, out, width = program[i, Field.A], program[i, Field.OUT], program[i, Field.WIDTH]
+    convolve(
+        step,
+        step[program[i, Field.P0]],
+        program[i, Field.P4],
+        buffers[a, 0] + 4 * program[i, Field.A_START],
+        buffers[a, 1],
+        buffers[out, 0] + 4 * program[i, Field.OUT_START],
+        buffers[out, 1],
+        width,
+        chunk * COLUMNS,
+        min(width, (chunk + 1) * COLUMNS),
+        program[i, Field.P1],
+        program[i, Field.P2],
+        program[i, Field.P3],
+    )
+
+
+@_helper
 def _num_chunks(program, num_rows, step, i):
     opcode = program[i, Field.OPCODE]
     if opcode == Opcode.PRODUCT:
@@ -672,6 +570,8 @@ def _num_chunks(program, num_rows, step, i):
         # ask for this number when all chunks are done.
         num_pairs = num_rows * program[i, Field.HEADS]
         return min(num_pairs, program[i, Field.B_STRIDE]) * program[i, Field.P6]
+    if opcode == Opcode.CONVOLVE:
+        return -(-program[i, Field.WIDTH] // COLUMNS)
     if opcode == Opcode.ATTEND:
         beyond = np.int64(1) << 40
         num_segments = beyond - _segment_at(step, program[i, Field.P4], beyond)[3]
@@ -688,6 +588,8 @@ def _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk)
         _multiply_expert_chunk(program, buffers, scratch, product, i, chunk)
     elif opcode == Opcode.ATTEND:
         _attend_chunk(program, buffers, step, i, chunk)
+    elif opcode == Opcode.CONVOLVE:
+        _convolve_chunk(program, buffers, step, i, chunk)
     else:
         _adapt_chunk(program, buffers, step, i, chunk)
 
@@ -827,6 +729,7 @@ def _lead(program, buffers, num_rows, scratch, product, step, agreement):
         elif opcode in (
             Opcode.PRODUCT,
             Opcode.EXPERTS,
+            Opcode.CONVOLVE,
             Opcode.LOW_RANK_DOWN,
             Opcode.LOW_RANK_UP,
         ):

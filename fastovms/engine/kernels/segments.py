@@ -11,9 +11,9 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from fastovms.engine.kernels.instructions import Opcode
 from fastovms.engine.kernels.matrices import CompressedWeights, packed_kind, read_weights
 from fastovms.engine.kernels.products import ProductKind
-from fastovms.engine.kernels.programs import Opcode
 
 Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
@@ -205,8 +205,8 @@ def _of_two(node: Node, widths: tuple[int, ...]) -> Step | None:
 
 
 def folded(node: Node) -> NDArray[np.float32] | None:
-    """Returns the numbers of a small constant, or of sums and products of such; None = it is
-    another node."""
+    """Returns the numbers of a small constant, perhaps converted or in another shape, or of sums
+    and products of such; None = it is another node."""
     kind = node.get_type_name()
     if kind == "Constant":
         if node.get_element_type() not in _NUMBERS:
@@ -215,6 +215,9 @@ def folded(node: Node) -> NDArray[np.float32] | None:
         return values
     if kind in ("Convert", "ConvertLike"):
         return folded(node.input_value(0).get_node())
+    if kind == "Reshape":
+        whole = folded(node.input_value(0).get_node())
+        return None if whole is None else whole.reshape(node.get_output_shape(0))
     if kind in OPCODES_OF_TWO:
         first, second = (folded(node.input_value(index).get_node()) for index in (0, 1))
         if first is None or second is None:

@@ -8,7 +8,7 @@ positions are rotated. A graph that has something else in it that the kernels do
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -24,8 +24,8 @@ from fastovms.engine.kernels.assembler import (
     WeightStore,
 )
 from fastovms.engine.kernels.experts import choice_size
+from fastovms.engine.kernels.instructions import NUM_FIELDS, Field, Opcode, StepField
 from fastovms.engine.kernels.mixtures import Mixture, find_mixtures
-from fastovms.engine.kernels.programs import NUM_FIELDS, Field, Opcode, StepField
 from fastovms.engine.kernels.segments import (
     GELU,
     OPCODES_OF_TWO,
@@ -35,7 +35,6 @@ from fastovms.engine.kernels.segments import (
     Segment,
     Step,
     folded,
-    is_last_axis,
     normalization_of,
     port_of,
     product_of,
@@ -45,7 +44,18 @@ Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
 
 _ATTENTION: Final = "PagedAttentionExtension"
+_CONVOLUTION: Final = "PagedCausalConv1D"
 _ALIASES: Final = frozenset({"Reshape", "Transpose", "Unsqueeze", "Squeeze"})
+_OF_FIRST_INPUT: Final = _ALIASES | {
+    _CONVOLUTION,
+    "Gather",
+    "Gelu",
+    "Slice",
+    "Swish",
+    "VariadicSplit",
+}
+"""Operations whose other inputs are no rows."""
+
 _SCALE, _WINDOW = 9, 10
 _UNUSED: Final = frozenset({11, 13, 14, 15, 16, 17, 20, 22, 23, 24, 25, 26, 27})
 """Inputs of an attention that must be empty: slopes, rotations, sinks and the like."""
@@ -62,12 +72,14 @@ class CacheShape:
 
     Attributes:
         bits: the bits of a number: 8, 16 or 32.
+        state_bits: the bits of a number in tables of states: 32, or 16 of bf16.
     """
 
     heads: int
     block_size: int
     head_size: int
     bits: int
+    state_bits: int = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +92,8 @@ class WholeStep:
         logits: the buffer of these.
         states: the buffer of hidden states for a draft head; None = the model returns none.
         vocab_size: numbers in a row of them.
-        num_layers: the number of the last layer with a cache, plus 1.
+        caches: the names of the inputs that hold caches and states, as the step has them; see
+            `StepField.CACHES`.
         groups: the modules, by their numbers, whose low-rank matrices are multiplied with the same
             rows; see `Opcode.LOW_RANK_DOWN`.
     """
@@ -90,7 +103,7 @@ class WholeStep:
     logits: int
     states: int | None
     vocab_size: int
-    num_layers: int
+    caches: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
 
 
@@ -135,7 +148,8 @@ def assemble_step(
         own = assembler.result(graph.states)
     vocab_size = program.strides[logits]
     groups = tuple(assembler.groups)
-    return WholeStep(before, program, logits, own, vocab_size, assembler.num_layers, groups)
+    caches = tuple(assembler.caches)
+    return WholeStep(before, program, logits, own, vocab_size, caches, groups)
 
 
 def _parameters_of(results: Sequence[Node]) -> list[Node]:
@@ -152,14 +166,27 @@ def _parameters_of(results: Sequence[Node]) -> list[Node]:
 
 
 def _row_shape(output: Any) -> tuple[int, int] | None:
-    """Returns heads and their width, if an output has a row of f32 for each token, or None."""
+    """Returns heads and their width, if an output has a row of f32 for each token, or None. Axes of
+    length 1 after the width do not matter."""
     shape = output.get_partial_shape()
     if shape.rank.is_dynamic or len(shape) < 2 or output.get_element_type() != ov.Type.f32:
         return None
     if any(shape[axis].is_dynamic for axis in range(1, len(shape))):
         return None
     lengths = [shape[axis].get_length() for axis in range(1, len(shape))]
+    while len(lengths) > 1 and lengths[-1] == 1:
+        lengths.pop()
     return math.prod(lengths[:-1]), lengths[-1]
+
+
+def _is_width_axis(output: Any, axis: int | None) -> bool:
+    """Returns whether an axis is the one of the width that `_row_shape` returns."""
+    shape = output.get_partial_shape()
+    if axis is None or not -len(shape) < axis < len(shape):
+        return False
+    axis %= len(shape)
+    after = [shape[one].get_length() for one in range(axis + 1, len(shape))]
+    return set(after) <= {1} and (axis == 1 or shape[axis].get_length() != 1)
 
 
 def _width(output: Any) -> int | None:
@@ -261,7 +288,7 @@ class _Graph:
             return list(values)
         if kind == "Gather" and not self._takes_sampled(node):
             raise _UnsupportedNodeError(node.get_friendly_name())
-        if kind in ("Swish", "Gelu", "VariadicSplit", "Slice", "Gather") or kind in _ALIASES:
+        if kind in _OF_FIRST_INPUT:
             return [values[0]]
         raise _UnsupportedNodeError(node.get_friendly_name())
 
@@ -290,7 +317,7 @@ class _StepAssembler(Assembler):
         self._cache = cache
         self._modules = modules
         self._quantized_pairs: tuple[Place, Place, int, int] | None = None
-        self.num_layers = 0
+        self.caches: list[str] = []
         self.groups: list[tuple[int, ...]] = []
         for port in graph.inputs:
             heads, width = _shape_of(port)
@@ -338,6 +365,8 @@ class _StepAssembler(Assembler):
             self._add_normalization(step)
         elif kind == _ATTENTION:
             self._add_attention(node)
+        elif kind == _CONVOLUTION:
+            self._add_convolution(node)
         elif kind in OPCODES_OF_TWO:
             self._add_of_two(node)
         elif kind == "Swish":
@@ -485,8 +514,11 @@ class _StepAssembler(Assembler):
             for value, constant in zip(node.input_values(), constants, strict=True)
             if constant is None
         ]
-        for place in places:
-            if place.width != width or place.heads not in (1, heads):
+        rows = [one for one in node.input_values() if folded(one.get_node()) is None]
+        last = node.get_output_partial_shape(0)[-1]
+        for place, row in zip(places, rows, strict=True):
+            is_aligned = row.get_partial_shape()[-1] == last
+            if not is_aligned or place.width != width or place.heads not in (1, heads):
                 raise _UnsupportedNodeError(node.get_friendly_name())
         if len(places) == 2:
             if len({len(value.get_partial_shape()) for value in node.input_values()}) != 1:
@@ -494,7 +526,8 @@ class _StepAssembler(Assembler):
             self._emit_heads(OPCODES_OF_TWO[key], places[0], places[1], target)
         else:
             (constant,) = (one for one in constants if one is not None)
-            if constant.size not in (1, width) or constant.shape[-1:] not in ((), (1,), (width,)):
+            is_row = constant.shape[-1:] == (width,) and last == width
+            if constant.size != 1 and not (constant.size == width and is_row):
                 raise _UnsupportedNodeError(node.get_friendly_name())
             row = np.ascontiguousarray(np.broadcast_to(constant.reshape(-1), (width,)))
             self._constants.append(row)
@@ -503,25 +536,28 @@ class _StepAssembler(Assembler):
         self._places[node.get_instance_id(), 0] = target
 
     def _add_split(self, node: Node) -> None:
-        if not is_last_axis(node):
+        axis = NodeChain(node).constant(1)
+        if axis is None or not _is_width_axis(node.input_value(0), int(axis)):
             raise _UnsupportedNodeError(node.get_friendly_name())
         place = self._place(node.input_value(0))
         start = place.start
         for index, output in enumerate(node.outputs()):
-            width = _shape_of(output)[1]
+            heads, width = _shape_of(output)
+            if heads != place.heads:
+                raise _UnsupportedNodeError(node.get_friendly_name())
             self._places[node.get_instance_id(), index] = replace(place, start=start, width=width)
             start += width
 
     def _add_slice(self, node: Node) -> None:
         chain = NodeChain(node)
         begin, step, axis = (chain.constant(index) for index in (1, 3, 4))
-        rank = len(node.get_input_partial_shape(0))
-        if begin is None or step != 1.0 or axis not in (-1.0, rank - 1.0):
+        is_of_width = axis is not None and _is_width_axis(node.input_value(0), int(axis))
+        if begin is None or step != 1.0 or not is_of_width:
             raise _UnsupportedNodeError(node.get_friendly_name())
         place = self._place(node.input_value(0))
         start = int(begin) + (place.width if begin < 0 else 0)
-        width = _shape_of(node.output(0))[1]
-        if not 0 <= start <= place.width - width:
+        heads, width = _shape_of(node.output(0))
+        if heads != place.heads or not 0 <= start <= place.width - width:
             raise _UnsupportedNodeError(node.get_friendly_name())
         found = replace(place, start=place.start + start, width=width)
         self._places[node.get_instance_id(), 0] = found
@@ -568,17 +604,13 @@ class _StepAssembler(Assembler):
                 raise _UnsupportedNodeError(node.get_friendly_name())
         chain = NodeChain(node)
         scale, window = chain.constant(_SCALE), chain.constant(_WINDOW)
-        names = [values[index].get_names() for index in (3, 4)]
-        layer = _number_in(names[0])
+        cached = _cache_name(values[3], "key_cache"), _cache_name(values[4], "value_cache")
         cache = self._cache
         queries, keys, others = (self._flat(value) for value in values[:3])
         width = cache.heads * cache.head_size
         is_known = (
             scale is not None
             and window is not None
-            and layer >= self.num_layers
-            and f"key_cache.{layer}" in names[0]
-            and f"value_cache.{layer}" in names[1]
             and keys.width == width == others.width
             and queries.width % width == 0
         )
@@ -592,7 +624,7 @@ class _StepAssembler(Assembler):
         row[Field.C], row[Field.C_START] = others.buffer, others.start
         row[Field.OUT], row[Field.WIDTH] = target.buffer, queries.width
         row[Field.P0 : Field.P0 + 7] = [
-            StepField.CACHES + 2 * layer,
+            self._cache_index(*cached),
             cache.heads,
             cache.head_size,
             int(np.float32(scale).view(np.int32)),
@@ -602,8 +634,27 @@ class _StepAssembler(Assembler):
         ]
         row[Field.HEADS] = queries.width // cache.head_size
         self._rows.append(list(map(int, row)))
-        self.num_layers = layer + 1
         self._places[node.get_instance_id(), 0] = target
+
+    def _add_convolution(self, node: Node) -> None:
+        source, table = self._flat(node.input_value(0)), node.input_value(1)
+        weights, added = (folded(node.input_value(index).get_node()) for index in (2, 3))
+        width, size = source.width, 0 if weights is None else weights.shape[-1]
+        if weights is None or added is None or weights.size != width * size:
+            raise _UnsupportedNodeError(node.get_friendly_name())
+        columns = np.ascontiguousarray(weights.reshape(width, size).T)
+        row = np.ascontiguousarray(added if added.size else np.zeros(width, np.float32))
+        self._constants += [columns, row]
+        target = self._new_place(1, width)
+        index = self._cache_index(_cache_name(table, "conv_state_table"))
+        parameters = (index, size, columns.ctypes.data, row.ctypes.data, self._cache.state_bits)
+        self._emit(Opcode.CONVOLVE, source, source, target, width, *parameters)
+        self._places[node.get_instance_id(), 0] = target
+
+    def _cache_index(self, *names: str) -> int:
+        """Returns the field of a step that has the address of the first of these new caches."""
+        self.caches += names
+        return StepField.CACHES + len(self.caches) - len(names)
 
     def _new_place(self, heads: int, width: int) -> Place:
         place = self._own_buffer(heads * width)
@@ -635,10 +686,14 @@ def _shape_of(output: Any) -> tuple[int, int]:
     return shape
 
 
-def _number_in(names: Iterable[str]) -> int:
-    """Returns the number of the layer in the name of its cache; -1 = there is none."""
-    numbers = (name.rpartition(".")[2] for name in names)
-    return next((int(number) for number in numbers if number.isdecimal()), -1)
+def _cache_name(output: Any, kind: str) -> str:
+    """Returns the name of an input of the model that is a cache, or a table of states, of this
+    kind. Raises _UnsupportedNodeError if it is none."""
+    names = output.get_names() if output.get_node().get_type_name() == "Parameter" else ()
+    for name in names:
+        if name.startswith(f"{kind}."):
+            return str(name)
+    raise _UnsupportedNodeError(output.get_node().get_friendly_name())
 
 
 def _keeps_order(order: Sequence[int], shape: Any) -> bool:

@@ -404,8 +404,6 @@ def why_no_kernels(files: ExportedModel, config: EngineConfig) -> str | None:
         return f"the model runs on {files.device}"
     if files.choices[0].is_batch_invariant:
         return "with --precision exact a text does not depend on other requests of the step"
-    if files.graph.has_states:
-        return "the model has states besides attention, which they do not support"
     if files.weights_size <= EXACT_WEIGHTS_SIZE:
         return "the model is so small that it stays in the caches of the CPU"
     return None

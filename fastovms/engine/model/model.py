@@ -667,8 +667,9 @@ class PagedModel:
         inputs = inputs.in_pages(self._num_pages)
         self._last_runner = runner = self._runner_of(inputs)
         logits = runner.infer(inputs)[:num_rows]
-        if runner is self._large and logits.dtype == np.uint16 and num_rows in self._few_rows:
-            # In bf16, the two likeliest tokens after a prompt are often equal.
+        is_bf16 = runner is self._large and logits.dtype == np.uint16
+        if is_bf16 and num_rows in self._few_rows and rows is None:
+            # In bf16, the two likeliest tokens after a prompt are often equal. A state has them.
             ends = inputs.prompt_ends()
             again = None if ends is None else self._few_row_runner(ends)
             if ends is not None and again is not None:

@@ -479,6 +479,7 @@ def _transform(model: ov.Model) -> None:
 
 def _page(model: ov.Model) -> None:
     _transform(model)
+    _shape_rows(model)
     projection = vocabulary_projection(model)
     if projection is None:
         logger.warning(
@@ -491,6 +492,27 @@ def _page(model: ov.Model) -> None:
     hidden = opset13.gather(projection.input_value(0), indices, opset13.constant(0, dtype=np.int64))
     projection.input(0).replace_source_output(hidden.output(0))
     model.add_parameters([indices])
+    model.validate_nodes_and_infer_types()
+
+
+def _shape_rows(model: ov.Model) -> None:
+    """Gives products of weights rows [tokens, 1, columns] where the export has them transposed, or
+    computes their shape (LFM 2). The kernels and adapters know such rows only."""
+    for node in model.get_ordered_ops():
+        weights = node.input_value(1) if _is_product(node) else None
+        if weights is None or weights.get_partial_shape().is_dynamic:
+            continue
+        attributes, shape = node.get_attributes(), node.get_input_partial_shape(0)
+        if len(weights.get_shape()) != 2 or not attributes["transpose_b"] or len(shape) != 3:
+            continue
+        length = shape[2 if attributes["transpose_a"] else 1]
+        if length != 1 or (not attributes["transpose_a"] and shape[2].is_static):
+            continue
+        rows = opset13.constant(np.array([-1, 1, weights.get_shape()[1]]))
+        source = opset13.reshape(node.input_value(0), rows, False)
+        product = opset13.matmul(source, weights, False, True)
+        product.set_friendly_name(node.get_friendly_name())
+        node.output(0).replace(product.output(0))
     model.validate_nodes_and_infer_types()
 
 

@@ -21,9 +21,9 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from fastovms.engine.kernels.assembler import WeightStore, assemble
+from fastovms.engine.kernels.instructions import Opcode
 from fastovms.engine.kernels.matrices import decompressed
 from fastovms.engine.kernels.operation import Workspace
-from fastovms.engine.kernels.programs import Opcode
 from fastovms.engine.kernels.segments import Segment, Step
 from fastovms.engine.model.compilation import compile_variants
 from fastovms.engine.model.devices import device_memory
@@ -130,7 +130,7 @@ def why_wrong(model: PagedModel, store: WeightStore, *, is_long: bool = True) ->
     own = compile_few_rows(model, store, has_operations=False)
     if own is None:
         return "a layer of each kind cannot be computed"
-    starts = (0, _text_length(model.graph)) if is_long else (0,)
+    starts = (0, _text_length(model)) if is_long else (0,)
     return _why_less_exact(model, own, starts)
 
 
@@ -239,15 +239,17 @@ def _error(expected: Floats, found: Floats) -> float:
     return float(np.sqrt(np.square(expected - found).mean())) / float(expected.std())
 
 
-def _text_length(paged: PagedGraph) -> int:
+def _text_length(model: PagedModel) -> int:
     """Returns the length in tokens of a text that is longer than the windows of the attentions, up
     to `MAX_CONTEXT`, in whole blocks."""
+    paged, block_size = model.graph, model.block_size
     windows = [window for window in attention_windows(paged.model) if window < MAX_CONTEXT]
     longest = MAX_CONTEXT
     if paged.max_exact_len is not None:
         longest = min(longest, paged.max_exact_len.num_tokens)
-    length = min(max([*windows, _TEXT_LENGTH]) + _OWN_LENGTH, longest - _OWN_LENGTH)
-    return max(0, length // _OWN_LENGTH * _OWN_LENGTH)
+    length = max([*windows, _TEXT_LENGTH]) + _OWN_LENGTH
+    longest = (longest - _OWN_LENGTH) // block_size * block_size
+    return max(0, min(-(-length // block_size) * block_size, longest))
 
 
 def _logits_after(model: PagedModel, start: int) -> Iterator[Floats]:

@@ -71,6 +71,8 @@ the likeliest token was that of f32 in 96.3 % of positions, with OpenVINO in 94.
 _BITS: Final = {ov.Type.f16: 16, ov.Type.f32: 32, ov.Type.u8: 8}
 """The bits of a number in a cache, by its type."""
 
+_STATE_BITS: Final = {ov.Type.bf16: 16, ov.Type.f32: 32}
+
 _SCALE_BYTES: Final = 8
 """The bytes of a scale and a zero point in a cache of 8 bits. A block has that many further rows of
 keys and that many further columns of values."""
@@ -275,11 +277,14 @@ def _modules_of_products(
 
 
 def cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
-    """Returns the shape that all caches have; None = they differ, or the kernels do not know how
-    they hold numbers."""
+    """Returns the shape that all caches of keys and values have; None = they differ, or the kernels
+    do not know how they, or the tables of states, hold numbers."""
+    state_bits = {_STATE_BITS.get(one.element_type) for one in inputs if one.is_state} or {32}
+    inputs = [one for one in inputs if not one.is_state]
     types = {str(one.element_type) for one in inputs}
     bits = _BITS.get(inputs[0].element_type)
-    if len(types) != 1 or bits is None:
+    (own_bits, *others) = state_bits
+    if len(types) != 1 or bits is None or own_bits is None or others:
         return None
     extra = _SCALE_BYTES if bits == 8 else 0
     heads, num_rows, head_size = inputs[0].page_shape
@@ -291,7 +296,9 @@ def cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
         ("key_cache", (heads, block_size + extra, head_size)),
         ("value_cache", (heads, block_size, head_size + extra)),
     }
-    return CacheShape(heads, block_size, head_size, bits) if shapes == expected else None
+    if shapes != expected:
+        return None
+    return CacheShape(heads, block_size, head_size, bits, own_bits)
 
 
 class NotMeasured(Exception):

@@ -58,7 +58,7 @@ work."""
 
 _MAX_WAIT: Final = 5.0
 
-_FORMAT: Final = 5
+_FORMAT: Final = 6
 """The version of what is kept and of how it is checked; a new version invalidates kept entries."""
 
 PACKED: Final = "packed"

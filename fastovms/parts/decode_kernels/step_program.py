@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 import openvino as ov
 
+from fastovms.engine.kernels.instructions import SEGMENT, Field, Opcode, StepField
 from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import Workspace
-from fastovms.engine.kernels.programs import SEGMENT, Field, Opcode, StepField
 from fastovms.engine.kernels.whole_steps import WholeStep
 from fastovms.engine.model.model import Feed, Floats, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
@@ -49,7 +49,7 @@ class StepProgramRunner:
         self._past_lens = np.zeros(rows, np.int32)
         self._block_begins = np.zeros(rows + 1, np.int32)
         self._sampled = np.zeros(rows, np.int64)
-        self._fields = np.zeros(StepField.CACHES + 2 * step.num_layers, np.int64)
+        self._fields = np.zeros(StepField.CACHES + len(step.caches), np.int64)
         self._fields[StepField.SEQUENCE_BEGINS] = self._begins.ctypes.data
         self._fields[StepField.PAST_LENS] = self._past_lens.ctypes.data
         self._fields[StepField.BLOCK_BEGINS] = self._block_begins.ctypes.data
@@ -62,11 +62,10 @@ class StepProgramRunner:
         self._partials = np.empty(0, np.float32)
 
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
-        """Sets the caches."""
-        for name, tensor in tensors.items():
-            kind, _, layer = name.partition(".")
-            at = StepField.CACHES + 2 * int(layer) + (kind == "value_cache")
-            self._fields[at] = tensor.data.ctypes.data
+        """Sets the caches and tables of states."""
+        for number, name in enumerate(self._step.caches):
+            if name in tensors:
+                self._fields[StepField.CACHES + number] = tensors[name].data.ctypes.data
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         """Returns logits; see `Model.infer`."""
@@ -84,6 +83,12 @@ class StepProgramRunner:
         self._block_begins[: num_sequences + 1] = inputs.block_indices_begins
         self._sampled[:num_sampled] = inputs.sampled_token_indices
         fields[StepField.BLOCKS] = inputs.block_indices.ctypes.data
+        for field, values in (
+            (StepField.STATE_ROWS, inputs.state_rows),
+            (StepField.STATE_ROW_BEGINS, inputs.state_row_begins),
+            (StepField.STATE_INTERVALS, inputs.state_intervals),
+        ):
+            fields[field] = values.ctypes.data
         fields[StepField.NUM_SEQUENCES] = num_sequences
         fields[StepField.NUM_SAMPLED] = num_sampled
         num_segments = len(inputs.input_ids) * -(-int(inputs.max_context_len) // SEGMENT)

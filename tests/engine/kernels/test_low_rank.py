@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fastovms.engine.kernels.compiler import Kernels
+from fastovms.engine.kernels.instructions import Opcode, StepField
 from fastovms.engine.kernels.low_rank import PackedAdapter, pack_adapter
-from fastovms.engine.kernels.programs import Opcode, StepField
 from tests.engine.kernels.matrix_cases import Floats
 from tests.engine.kernels.test_programs import instruction, run
 

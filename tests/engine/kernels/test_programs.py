@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.experts import choice_size
+from fastovms.engine.kernels.instructions import NUM_FIELDS, Field, Opcode
 from fastovms.engine.kernels.matrices import PackedMatrix, pack, packed_kind
-from fastovms.engine.kernels.programs import NUM_FIELDS, Field, Opcode
 from tests.engine.kernels.conftest import instructions_here
 from tests.engine.kernels.matrix_cases import (
     Floats,

@@ -17,8 +17,8 @@ from openvino import opset13 as ops
 from bench.random_models.weights import QUANTIZATIONS, QuantizedMatrix
 from fastovms.engine.kernels.assembler import WeightStore, assemble, packed_bytes
 from fastovms.engine.kernels.compiler import Kernels
+from fastovms.engine.kernels.instructions import Field, Opcode
 from fastovms.engine.kernels.operation import use_kernels
-from fastovms.engine.kernels.programs import Field, Opcode
 from fastovms.engine.kernels.segments import find_segments
 from tests.engine.kernels.conftest import instructions_here
 

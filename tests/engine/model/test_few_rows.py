@@ -53,6 +53,7 @@ COMPRESSED = {
     "tied, biases, int4": SHAPES["tiny-qwen2"],
     "norms of heads, int4": replace(SHAPES["tiny-qwen3"], weight_format="int4"),
     "window": SHAPES["tiny-mistral"],
+    "short convolutions, int8": replace(SHAPES["tiny-lfm2"], qk_norm=False),
     "experts, int8": SHAPES["tiny-moe"],
     "experts, int4": replace(SHAPES["tiny-moe"], weight_format="int4"),
     "experts, int4-sym": replace(

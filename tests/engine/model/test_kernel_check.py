@@ -18,7 +18,7 @@ from bench.random_models.shapes import SHAPES
 from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.attention import ARGUMENTS
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
-from fastovms.engine.kernels.programs import SEGMENT
+from fastovms.engine.kernels.instructions import SEGMENT
 from fastovms.engine.kernels.segments import normalization_of
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel

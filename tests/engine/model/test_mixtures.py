@@ -17,8 +17,8 @@ from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
+from fastovms.engine.kernels.instructions import Field, Opcode
 from fastovms.engine.kernels.mixtures import find_mixtures
-from fastovms.engine.kernels.programs import Field, Opcode
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.parts.decode_kernels import check, few_rows

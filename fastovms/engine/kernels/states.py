@@ -1,0 +1,122 @@
+"""Computes what continues from a state of a text: one row of a table, see `kv_cache.StateRows`."""
+
+# The types are in numba's signatures.
+
+# mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numba
+import numpy as np
+
+from fastovms.engine.jit import KERNEL_OPTIONS, as_bits, as_float
+from fastovms.engine.kernels.instructions import StepField
+from fastovms.engine.kernels.memory import floats_at, integers_at, shorts_at
+
+_helper: Any = numba.njit(inline="never", **KERNEL_OPTIONS)
+
+COLUMNS: Final = 256
+"""The columns of a convolution that a thread computes at once."""
+
+
+@_helper
+def read_row(step, sequence):
+    """Returns the row of the state with which a sequence begins."""
+    begin = integers_at(step[StepField.STATE_ROW_BEGINS])[sequence]
+    return np.int64(integers_at(step[StepField.STATE_ROWS])[begin])
+
+
+@_helper
+def written_row(step, sequence, row):
+    """Returns the row for the state after a row of the step, which is of this sequence; -1 = that
+    state is not stored."""
+    begins = integers_at(step[StepField.SEQUENCE_BEGINS])
+    past = np.int64(integers_at(step[StepField.PAST_LENS])[sequence])
+    interval = np.int64(integers_at(step[StepField.STATE_INTERVALS])[sequence])
+    length = past + row + 1 - begins[sequence]
+    if length % interval and row + 1 < begins[sequence + 1]:
+        return np.int64(-1)
+    begin = integers_at(step[StepField.STATE_ROW_BEGINS])[sequence]
+    at = begin + 1 + (length - 1) // interval - past // interval
+    return np.int64(integers_at(step[StepField.STATE_ROWS])[at])
+
+
+@_helper
+def load(address, bits, target, count):
+    """Reads numbers of a state: f32, or bf16 with 16 bits."""
+    if bits == 32:
+        x = floats_at(address)
+        for k in range(count):
+            target[k] = x[k]
+    else:
+        halves = shorts_at(address)
+        for k in range(count):
+            target[k] = as_float(np.int32(halves[k]) << np.int32(16))
+
+
+@_helper
+def save(source, address, bits, count):
+    """Writes numbers of a state, rounded to the nearest ones."""
+    if bits == 32:
+        z = floats_at(address)
+        for k in range(count):
+            z[k] = source[k]
+    else:
+        halves = shorts_at(address)
+        for k in range(count):
+            whole = as_bits(source[k])
+            even = (whole >> np.int32(16)) & np.int32(1)
+            halves[k] = np.int16((whole + np.int32(0x7FFF) + even) >> np.int32(16))
+
+
+@_helper
+def convolve(
+    step,
+    table,
+    bits,
+    source,
+    stride,
+    target,
+    target_stride,
+    width,
+    first,
+    end,
+    size,
+    weights,
+    added,
+):
+    """Convolves the columns from `first` to `end` of all rows with their weights, f32 [size,
+    width], and adds f32 [width]. A state has the last `size` numbers of each column, [width, size].
+    Rows are f32, `stride` and `target_stride` numbers apart."""
+    begins = integers_at(step[StepField.SEQUENCE_BEGINS])
+    count = end - first
+    last, state = np.empty(size * count, np.float32), np.empty(size * count, np.float32)
+    number_size = size * (bits // 8)
+    b = floats_at(added + 4 * first)
+    for sequence in range(step[StepField.NUM_SEQUENCES]):
+        at = table + (read_row(step, sequence) * width + first) * number_size
+        load(at, bits, state, size * count)
+        for k in range(size):
+            for c in range(count):
+                last[k * count + c] = state[c * size + k]
+        for row in range(np.int64(begins[sequence]), np.int64(begins[sequence + 1])):
+            x = floats_at(source + 4 * (row * stride + first))
+            z = floats_at(target + 4 * (row * target_stride + first))
+            for n in range((size - 1) * count):
+                last[n] = last[n + count]
+            for c in range(count):
+                last[(size - 1) * count + c] = x[c]
+                z[c] = b[c]
+            for k in range(size):
+                w = floats_at(weights + 4 * (k * width + first))
+                for c in range(count):
+                    z[c] += w[c] * last[k * count + c]
+            written = written_row(step, sequence, row)
+            if written >= 0:
+                for k in range(size):
+                    for c in range(count):
+                        state[c * size + k] = last[k * count + c]
+                at = table + (written * width + first) * number_size
+                save(state, at, bits, size * count)

@@ -1,0 +1,79 @@
+"""Convolutions that continue from states of texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fastovms.engine.kernels.instructions import StepField
+from fastovms.engine.kernels.states import convolve
+
+WIDTH, SIZE, INTERVAL = 40, 3, 4
+PAST_LENS = (0, 5, 7)
+BEGINS = (0, 6, 7, 9)
+ROWS = (9, 0, 1, 2, 3, 4, 5, 6)
+"""Each sequence reads the first of its rows, and writes the others."""
+ROW_BEGINS = (0, 3, 5, 8)
+
+
+@numba.njit
+def run(step: Any, *given: Any) -> None:
+    convolve(step, *given)
+
+
+def rounded(values: NDArray[np.float32], bits: int) -> NDArray[Any]:
+    """Returns numbers as a table holds them: f32, or the upper halves of these."""
+    if bits == 32:
+        return values.copy()
+    whole = values.view(np.uint32)
+    upper: NDArray[np.uint16] = ((whole + 0x7FFF + (whole >> 16 & 1)) >> 16).astype(np.uint16)
+    return upper
+
+
+def read(table: NDArray[Any]) -> NDArray[np.float32]:
+    if table.dtype == np.float32:
+        return table
+    return (table.astype(np.uint32) << 16).view(np.float32)
+
+
+@pytest.mark.parametrize("bits", [32, 16])
+def test_states_are_stored_at_intervals_and_ends(bits: int) -> None:
+    rng = np.random.default_rng(0)
+    table = rounded(rng.normal(size=(10, WIDTH, SIZE)).astype(np.float32), bits)
+    source = rng.normal(size=(BEGINS[-1], WIDTH)).astype(np.float32)
+    weights = rng.normal(size=(SIZE, WIDTH)).astype(np.float32)
+    added = rng.normal(size=WIDTH).astype(np.float32)
+    expected = np.empty_like(source)
+    states = read(table).copy()
+    for n, past in enumerate(PAST_LENS):
+        rows = iter(ROWS[ROW_BEGINS[n] : ROW_BEGINS[n + 1]])
+        text = states[next(rows)].T
+        for row in range(BEGINS[n], BEGINS[n + 1]):
+            text = np.concatenate([text[1:], source[row : row + 1]])
+            expected[row] = (text * weights).sum(0) + added
+            past += 1
+            if past % INTERVAL == 0 or row == BEGINS[n + 1] - 1:
+                states[next(rows)] = read(rounded(text.T.copy(), bits))
+    inputs = {
+        StepField.SEQUENCE_BEGINS: np.array(BEGINS, np.int32),
+        StepField.PAST_LENS: np.array(PAST_LENS, np.int32),
+        StepField.STATE_ROWS: np.array(ROWS, np.int32),
+        StepField.STATE_ROW_BEGINS: np.array(ROW_BEGINS, np.int32),
+        StepField.STATE_INTERVALS: np.full(len(PAST_LENS), INTERVAL, np.int32),
+    }
+    step = np.zeros(StepField.CACHES, np.int64)
+    for field, values in inputs.items():
+        step[field] = values.ctypes.data
+    step[StepField.NUM_SEQUENCES] = len(PAST_LENS)
+    found = np.zeros_like(source)
+    for first, end in ((0, 32), (32, WIDTH)):
+        run(
+            *(step, table.ctypes.data, bits, source.ctypes.data, WIDTH, found.ctypes.data, WIDTH),
+            *(WIDTH, first, end, SIZE, weights.ctypes.data, added.ctypes.data),
+        )
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(read(table), states)

@@ -32,7 +32,8 @@ class Backend(Protocol):
             EngineFailed: the backend cannot compute anything.
         """
 
-    def stats(self) -> BackendStats: ...
+    def stats(self) -> BackendStats:
+        """Returns the current statistics."""
 
     def fail(self, reason: str) -> None:
         """Marks the backend as failed, for example because it hangs. Requests in flight end with

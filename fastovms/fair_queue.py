@@ -59,6 +59,7 @@ class Shares:
             self.used += size
 
     def give_back(self, owner: str, size: int = 1) -> None:
+        """Gives units of an owner back."""
         left = self._held.pop(owner, 0) - size
         if left:
             self._held[owner] = left

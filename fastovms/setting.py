@@ -212,6 +212,7 @@ def picture_size(value: str) -> tuple[int, int]:
 
 
 def show_picture_size(value: object) -> str:
+    """Formats a width and a height in pixels, such as "512x768"."""
     assert isinstance(value, tuple)
     return "x".join(map(str, value))
 

@@ -16,12 +16,12 @@ from fastovms.parts.prefix_cache.directory import (
     HEAD_SIZE,
     UNFINISHED,
     BlockDirectory,
+    CorruptBlock,
     DailyWrites,
-    DamagedBlock,
     NoRoom,
     PrefixNamespace,
     WriteBudget,
-    erase,
+    delete_blocks,
     open_block_directory,
     prefix_keys,
     read_block,
@@ -39,8 +39,8 @@ def test_directory_in_use_is_listed_and_erased_by_model(tmp_path: Path) -> None:
     found = {one.model: one for one in read_contents_by_model(tmp_path)}
     assert {model: one.num_blocks for model, one in found.items()} == {"one": 2, "org_two": 1}
     assert sum(one.num_bytes for one in found.values()) == directory.num_bytes
-    assert erase(tmp_path, "one") == 2
-    assert erase(tmp_path, None) == 1
+    assert delete_blocks(tmp_path, "one") == 2
+    assert delete_blocks(tmp_path, None) == 1
     assert (tmp_path / "0a-one" / "notes.txt").exists()
     directory.close()
 
@@ -114,7 +114,7 @@ def test_a_file_cut_at_any_length_is_damaged(path: Path) -> None:
     whole = path.read_bytes()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
-        with pytest.raises(DamagedBlock):
+        with pytest.raises(CorruptBlock):
             read_block(path, KEY, rows())
 
 
@@ -124,12 +124,12 @@ def test_block_with_a_flipped_bit_is_damaged(path: Path) -> None:
         damaged = bytearray(whole)
         damaged[position] ^= 1 << position % 8
         path.write_bytes(damaged)
-        with pytest.raises(DamagedBlock):
+        with pytest.raises(CorruptBlock):
             read_block(path, KEY, rows())
 
 
 def test_file_of_another_block_is_damaged(path: Path) -> None:
-    with pytest.raises(DamagedBlock, match="not the file of this block"):
+    with pytest.raises(CorruptBlock, match="not the file of this block"):
         read_block(path, KEY[::-1], rows())
 
 

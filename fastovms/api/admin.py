@@ -114,6 +114,7 @@ class WorkRoutes:
         self._sources = sources
 
     async def show(self, request: Request, dialect: Dialect) -> Response:
+        """Lists the running work of all tenants."""
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         query = UrlQuery(request)
@@ -309,6 +310,7 @@ class HealthRoutes:
         return _OK
 
     def version(self, request: Request) -> Response:
+        """Answers with the version of the server."""
         return self._version
 
     def server(self, request: Request) -> Response:
@@ -390,6 +392,7 @@ class ServerStatus:
 
     @classmethod
     def serving(cls, models: ServedModels) -> ServerStatus:
+        """Returns the status of a server whose models are loaded."""
         status = cls()
         status.open(models)
         return status
@@ -481,6 +484,7 @@ class ModelRoutes:
         self._dialect = dialect
 
     def list(self, request: Request) -> Response:
+        """Lists the models that requests may name."""
         known = self._models.named
         if is_anthropics(request):
             return json_response(anthropic_list(known))
@@ -490,6 +494,7 @@ class ModelRoutes:
         return json_response(answer)
 
     def get(self, request: Request) -> Response:
+        """Describes one model; 404 if it is unknown."""
         name, dialect = request.path_params["id"], self._dialect
         model = self._models.get(name)
         if is_anthropics(request):

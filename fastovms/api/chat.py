@@ -105,7 +105,7 @@ class ToolCallDelta(AnswerSchema, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class CallForms:
+class CallFormatter:
     """Formats the tool calls of one request's answers.
 
     Attributes:
@@ -173,7 +173,7 @@ class ChatMessageForm:
     is_named: bool
     drops_cut_call: bool
     may_call: bool
-    calls: CallForms
+    calls: CallFormatter
     new_content_tokens: Callable[[], ContentTokens]
 
     def shows(self, piece: Piece) -> bool:
@@ -240,6 +240,7 @@ class ChatPromptReport:
     text: str | None = None
 
     def members(self, report: TokenReport) -> dict[str, Any]:
+        """Returns the members of an answer about the prompt that the request asks for."""
         members: dict[str, Any] = {}
         if self.logprobs is not None and report.num_prompt_logprobs is not None:
             members["prompt_logprobs"] = prompt_logprobs_body(
@@ -615,7 +616,7 @@ def _form(given: ModelInput[ChatRequest], new_call_id: Callable[[], str]) -> Cha
         is_named=tools.is_named,
         drops_cut_call=tools.is_required,
         may_call=bool(tools.tools),
-        calls=CallForms(tools.target, new_call_id, tools.is_legacy),
+        calls=CallFormatter(tools.target, new_call_id, tools.is_legacy),
         new_content_tokens=(lambda: ContentTokens(TokenAligner(tags)))
         if given.finds_markup
         else partial(ContentTokens, None),

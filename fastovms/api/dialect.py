@@ -92,6 +92,7 @@ class ErrorForm:
     last_frames: Callable[[bytes], bytes]
 
     def body(self, error: ErrorReport) -> bytes:
+        """Returns the JSON of an error."""
         return msgspec.json.encode(self.answer(error))
 
 

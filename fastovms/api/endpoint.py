@@ -71,7 +71,7 @@ def json_response(answer: object, status: int = 200, *, headers: HeaderPairs = (
 Example = Mapping[str, Any]
 
 
-class Nothing:
+class EmptyAnswer:
     """The type of an answer without content."""
 
 
@@ -173,6 +173,7 @@ class UrlQuery:
         return self._values.get(name, ())
 
     def text(self, name: str) -> str | None:
+        """Returns the last value of a parameter; None = absent."""
         return self._values.get(name, [None])[-1]
 
     def flag(self, name: str) -> bool:

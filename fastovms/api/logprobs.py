@@ -57,6 +57,7 @@ class CompletionLogprobs(AnswerSchema):
     text_offset: list[int]
 
     def followed_by(self, other: CompletionLogprobs) -> CompletionLogprobs:
+        """Returns these arrays joined with others after them."""
         return CompletionLogprobs(
             self.tokens + other.tokens,
             self.token_logprobs + other.token_logprobs,
@@ -77,6 +78,7 @@ class TokenNames:
         return f"token_id:{token_id}" if self.as_ids else self.text(token_id)
 
     def text(self, token_id: int) -> str:
+        """Returns the name of a token."""
         data = self.token_bytes(token_id)
         try:
             return data.decode()

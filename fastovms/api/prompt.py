@@ -85,6 +85,7 @@ class Truncation:
     keeps_end: bool
 
     def cut(self, token_ids: Sequence[int]) -> Sequence[int]:
+        """Returns the tokens that are kept."""
         return token_ids[-self.max_tokens :] if self.keeps_end else token_ids[: self.max_tokens]
 
 
@@ -450,7 +451,7 @@ def chat_prompt(
     if chat.max_prompt_tokens is None:
         prompt = make(chat.messages)
     else:
-        prompt = fitting(chat.messages, make, chat.max_prompt_tokens - len(context))
+        prompt = fit_messages(chat.messages, make, chat.max_prompt_tokens - len(context))
         if images:  # number the images of the messages that are kept
             text, kept = renumbered(prompt.text or "", len(images))
             prompt, images = replace(prompt, text=text), [images[index] for index in kept]
@@ -514,7 +515,7 @@ def _without_images(
 _FIRST_SPEAKERS = ("system", "developer")
 
 
-def fitting(
+def fit_messages(
     messages: Sequence[Message],
     make_prompt: Callable[[Sequence[Message]], Prompt],
     max_tokens: int,

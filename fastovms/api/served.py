@@ -102,7 +102,8 @@ class TextTokens(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Raises RequestError for a text with a lone surrogate."""
 
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Returns the text of tokens."""
 
     def token_bytes(self, token_id: int) -> bytes:
         """Returns the bytes of one token's text, including special tokens."""

@@ -139,7 +139,7 @@ def load_on_device(model: ModelConfig, load: Callable[[EngineConfig], T]) -> tup
     return chosen, load(chosen.engine)
 
 
-def as_directories(model: ModelConfig, cache: DiskCache, scratch: Path | None) -> ModelConfig:
+def convert_gguf_files(model: ModelConfig, cache: DiskCache, scratch: Path | None) -> ModelConfig:
     """Returns the configuration with GGUF files replaced by the model directories that are
     converted from them. See `model_directory`."""
     engine = model.engine
@@ -187,9 +187,10 @@ class EarlyCompilation:
         ).start()
 
     def take(self, model: ModelConfig) -> ModelConfig | None:
-        """Waits for the conversion of the model, and returns the model once, as `as_directories`
-        does; `compiled` is then to be called. None = it is another model, or its conversion cannot
-        be stored. Raises ConfigurationError as `begin_loading` and `as_directories` do."""
+        """Waits for the conversion of the model, and returns the model as `convert_gguf_files`
+        does. Call `compiled` afterwards. None = another model, an earlier call took it, or its
+        conversion cannot be stored. Raises ConfigurationError as `begin_loading` and
+        `convert_gguf_files` do."""
         if self._converted is None or model != self.model:
             return None
         converted, self._converted = self._converted, None
@@ -204,7 +205,7 @@ class EarlyCompilation:
             make_binding_tables()
             cache = cache_of(self.model)
             begin_loading(self.model)
-            model = as_directories(self.model, cache, None)
+            model = convert_gguf_files(self.model, cache, None)
         except NotStored:
             converted.set_result(None)
             return

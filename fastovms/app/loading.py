@@ -17,11 +17,11 @@ from fastovms.api.rendering import load_chat
 from fastovms.api.served import AnyServed, ChatModel, ServedModel, ServedModels
 from fastovms.app.compiling import (
     EarlyCompilation,
-    as_directories,
     begin_loading,
     cache_of,
     check_cache_size,
     compile_model,
+    convert_gguf_files,
     identified,
     load_on_device,
     part_of,
@@ -144,7 +144,7 @@ def _load(
             begun = None if ahead is None else ahead.take(model)
             if begun is None:
                 begin_loading(model)
-            model = begun or as_directories(model, cache, Path(scratch))
+            model = begun or convert_gguf_files(model, cache, Path(scratch))
             # Compilation uses one core for most of its time.
             tokenizer = beside.submit(Tokenizer.load, model.path)
             chat = beside.submit(load_chat, model.path, model.chat, cache)

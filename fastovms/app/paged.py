@@ -29,7 +29,7 @@ from fastovms.backends.paged.backend import (
     SharedCores,
     WaitForRequests,
 )
-from fastovms.backends.paged.preparing import prepared
+from fastovms.backends.paged.preparing import run_preparation
 from fastovms.backends.processes import WorkerFailed
 from fastovms.config import EngineConfig
 from fastovms.engine.extensions import BeamSearches, EngineExtensions
@@ -126,7 +126,7 @@ class SamplingKernels(BackendExtension):
                 "first start: compiling the sampling code in a separate process, which takes about "
                 "10 s of a core; requests are already answered, a little more slowly"
             )
-            result = prepared(_COMPILER, *_KERNELS, may_go_on=may_go_on)
+            result = run_preparation(_COMPILER, *_KERNELS, may_go_on=may_go_on)
             if result is None:
                 return
             if isinstance(result, WorkerFailed):

@@ -347,6 +347,7 @@ class Parts:
             await self._running[name].drain(seconds)
 
     async def close(self, waits: ShutdownWaits) -> None:
+        """Ends all parts that were loaded, within the time limit of `waits`."""
         if self._beginning is not None:
             self._beginning.cancel()
         for name in (part.name for part in PARTS if part.name in self._running):
@@ -388,5 +389,6 @@ class LazyDocuments:
         return num_chars
 
     def close(self) -> None:
+        """Ends the reader of documents, if it was loaded."""
         if self._documents is not None:
             self._documents.close()

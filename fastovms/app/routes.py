@@ -26,7 +26,7 @@ from fastovms.api.chat import ChatCompletion, ChatCompletionChunk, ChatCompletio
 from fastovms.api.completions import Completion, CompletionChunk, Completions
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, OPENAI
-from fastovms.api.endpoint import PAGE_QUERY, Nothing, Operation, Route, endpoint
+from fastovms.api.endpoint import PAGE_QUERY, EmptyAnswer, Operation, Route, endpoint
 from fastovms.api.request_schemas import ChatRequest, CompletionRequest
 from fastovms.app.parts import Parts
 from fastovms.errors import ConfigurationError
@@ -141,7 +141,7 @@ def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
     ready = _model_operation(
         "Answers 200 when the model can be asked, 503 when it is not loaded or has failed. The "
         "only version is 1.",
-        Nothing,
+        EmptyAnswer,
     )
     infer = _model_operation("Refuses tensors, which a language model does not take.", body=dict)
     metadata = _model_operation(
@@ -160,12 +160,12 @@ def add_health_routes(router: Router, health: HealthRoutes) -> None:
     """Adds the health routes, which answer at any time."""
     operation = partial(Operation, section="Health and monitoring")
     healthy = operation(
-        "Answers 200, or 503 while models load and after an engine has failed.", Nothing
+        "Answers 200, or 503 while models load and after an engine has failed.", EmptyAnswer
     )
     ready = operation(
-        "Answers as `/health` does, and 503 too once the server is about to shut down.", Nothing
+        "Answers as `/health` does, and 503 too once the server is about to shut down.", EmptyAnswer
     )
-    live = operation("Answers 200 for as long as the process answers at all.", Nothing)
+    live = operation("Answers 200 for as long as the process answers at all.", EmptyAnswer)
     probes = (
         ("GET", "/health", health.health, healthy),
         ("GET", "/ping", health.health, healthy),

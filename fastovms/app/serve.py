@@ -35,7 +35,7 @@ from fastovms.app.paged import TunedCores
 from fastovms.app.parts import FORMS, LIMITS, PAGE, LazyDocuments, Parts, PartSettings
 from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.app.state_opening import open_store
-from fastovms.app.supply import ModelSupply, ReadList, settle_memory
+from fastovms.app.supply import ModelSupply, ReadList, freeze_objects
 from fastovms.config import ApiConfig, HttpConfig
 from fastovms.engine.model.devices import format_size
 from fastovms.errors import ConfigurationError
@@ -66,7 +66,7 @@ from fastovms.server_config import (
     StateConfig,
 )
 from fastovms.service.export import LoadedGraphs, OvmsMetrics, span_tracer
-from fastovms.service.lifecycle import Guard, Lifecycle, LifecycleHooks, cors_policy, gates_for
+from fastovms.service.lifecycle import KeyCheck, Lifecycle, LifecycleHooks, cors_policy, gates_for
 from fastovms.service.log_writer import LineWriter
 from fastovms.service.watch import ChildCollector, LoopWatch, MemoryTrimmer
 from fastovms.state.sqlite.database import IN_MEMORY
@@ -230,7 +230,7 @@ def run(
 
     def load_and_settle() -> ServedModels:
         models = load()
-        settle_memory()
+        freeze_objects()
         return models
 
     async def serve_models() -> None:
@@ -271,7 +271,7 @@ async def _run(
         return found
 
     open_paths = () if page is None else page.paths
-    guard = Guard(status, config.security, os.environ, open_paths, new_budgets)
+    guard = KeyCheck(status, config.security, os.environ, open_paths, new_budgets)
     cors = cors_policy(config.security, needs_key=guard.needs_key)
     dispatcher = Dispatcher(
         router,

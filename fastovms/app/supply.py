@@ -172,7 +172,7 @@ class OneModelLoader:
         def load() -> ServedModels:
             available = partial(self._available, num_loaded, weights_size(config))
             models = self.load_models([config], prefixes=self.prefixes, available=available)
-            settle_memory()
+            freeze_objects()
             return models
 
         return await in_daemon_thread("load", load)
@@ -181,7 +181,7 @@ class OneModelLoader:
         def reclaim() -> None:
             self.wait_until_left()
             gc.unfreeze()  # an unloaded model may be part of reference cycles
-            settle_memory()
+            freeze_objects()
             self.trim()
 
         await in_daemon_thread("reclaim", reclaim)
@@ -198,7 +198,7 @@ class OneModelLoader:
         )
 
 
-def settle_memory() -> None:
+def freeze_objects() -> None:
     """Excludes all present objects from garbage collection, since most of them live as long as the
     process."""
     gc.collect()

@@ -44,6 +44,7 @@ class ThreadSemaphore:
         self._free.get()
 
     def release(self) -> None:
+        """Adds a permit."""
         self._free.put(None)
 
 
@@ -233,6 +234,7 @@ class ComputeTurn:
             self._num_encoders += 1
 
     def remove_encoder(self) -> None:
+        """Ends the turns of an encoder; engines no longer wait for it."""
         with self._changed:
             self._num_encoders -= 1
 
@@ -400,6 +402,8 @@ class RequestsInFlight:
         return True
 
     def deliver(self, step: StepReport) -> None:
+        """Passes the outputs of a step to the callbacks of their requests. Does not raise: an error
+        of a callback ends its own request."""
         self._stats = step.stats
         self._num_received = step.num_received
         if step.seconds is not None:
@@ -424,6 +428,7 @@ class RequestsInFlight:
         self._longest_step = max(self._longest_step, seconds)
 
     def end_all(self, reason: FinishReason, error: str | None) -> None:
+        """Ends all requests in flight for the same reason, and calls their callbacks."""
         for request_id, request in list(self._requests.items()):
             for index in sorted(request.unfinished):
                 # A listener may have ended its own request or others.
@@ -524,11 +529,14 @@ class SteppedEngine(Protocol):
     def admitted(self) -> Sequence[str]:
         """The requests that left the queue for the last step."""
 
-    def add(self, request: GenerationRequest) -> None: ...
+    def add(self, request: GenerationRequest) -> None:
+        """Queues a valid request."""
 
-    def abort(self, request_id: str, index: int | None = None) -> None: ...
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Ends a request, or one of its samples, without an output. Unknown ids are ignored."""
 
-    def step(self) -> list[EngineOutput]: ...
+    def step(self) -> list[EngineOutput]:
+        """Computes one step and returns its outputs."""
 
 
 def run_engine(

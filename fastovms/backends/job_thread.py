@@ -88,6 +88,8 @@ class JobThread(Generic[JobT]):
         self._closing = False
 
     def start(self) -> None:
+        """Takes the running event loop, and takes turns with engines from now on. A subclass also
+        starts its thread."""
         self._link.start()
         self._turn.add_encoder()
 

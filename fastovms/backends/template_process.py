@@ -22,7 +22,7 @@ from fastovms.backends.processes import (
     limit_time,
     max_resident,
 )
-from fastovms.backends.template_renderer import MAX_MEMORY, Answer, RenderTask, too_much
+from fastovms.backends.template_renderer import MAX_MEMORY, Answer, RenderTask, limit_error
 from fastovms.text.budget import Budget, LimitExceeded, Limits, Malformed
 from fastovms.text.sandbox import Sandbox, make_environment
 
@@ -51,7 +51,7 @@ class _Renderer:
             except (LimitExceeded, Malformed) as fault:
                 text, error = str(fault), type(fault)
             except MemoryError:
-                text, error = str(too_much()), LimitExceeded
+                text, error = str(limit_error()), LimitExceeded
             except Exception as fault:  # the code of a template may raise any exception
                 text, error = str(fault)[:_MAX_REASON] or type(fault).__name__, TemplateError
             passes, chars = max(0, self._budget.passes), max(0, self._budget.chars)

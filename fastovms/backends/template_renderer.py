@@ -55,7 +55,7 @@ class TemplateRenderer(ProcessPool):
         BackendUnavailable if no process can be started, or the server is shutting down."""
         limits = Limits(budget.passes, budget.chars, budget.seconds)
         if limits.seconds <= 0:
-            raise too_much()
+            raise limit_error()
         try:
             with self.process() as child:
                 child.connection.send(RenderTask(source, variables, limits))
@@ -65,14 +65,14 @@ class TemplateRenderer(ProcessPool):
                 child.is_last = answer.is_last
         except (EOFError, ConnectionError):  # the process has ended at a limit
             budget.seconds = 0.0
-            raise too_much() from None
+            raise limit_error() from None
         budget.passes, budget.chars, budget.seconds = answer.left
         if answer.error is not None:
             raise answer.error(answer.text)
         return answer.text
 
 
-def too_much() -> LimitExceeded:
+def limit_error() -> LimitExceeded:
     """Returns the error for a template whose process ended at a limit."""
     return LimitExceeded(
         f"takes more than {FULL.seconds:g} seconds, or than {MAX_MEMORY // 2**20} MiB of memory"

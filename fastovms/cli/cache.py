@@ -42,7 +42,7 @@ def cache(parser: CommandParser) -> Run:
 def _run(arguments: argparse.Namespace) -> None:
     """Lists or deletes. Raises ConfigurationError if the directory cannot be read, or its
     files cannot be deleted."""
-    from fastovms.parts.prefix_cache.directory import FOLDER, erase, read_contents_by_model
+    from fastovms.parts.prefix_cache.directory import FOLDER, delete_blocks, read_contents_by_model
     from fastovms.system.disk import state_directory
 
     directory: Path = arguments.directory or state_directory(os.environ) / FOLDER
@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> None:
                     f"{directory} has no prompts of a model {arguments.model}; it has those of: "
                     f"{', '.join(sorted(models)) or 'no model'}"
                 )
-            print(f"{erase(directory, arguments.model)} blocks deleted")
+            print(f"{delete_blocks(directory, arguments.model)} blocks deleted")
     except FileNotFoundError:
         raise ConfigurationError(f"there is no directory {directory}") from None
     except OSError as error:

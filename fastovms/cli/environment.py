@@ -92,7 +92,7 @@ class _Given(NamedTuple):
     value: object
 
 
-class Found(NamedTuple):
+class FoundSettings(NamedTuple):
     """The settings of some values, and a line for each value that has no use."""
 
     settings: Settings
@@ -127,7 +127,7 @@ def all_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> S
     return settings | mapped_flags(arguments) | read_flags(arguments)
 
 
-def _read_modelfile(arguments: argparse.Namespace) -> Found:
+def _read_modelfile(arguments: argparse.Namespace) -> FoundSettings:
     """Returns the settings of a Modelfile of Ollama. Raises ConfigurationError if it is wrong."""
     from fastovms.cli.modelfile import read_modelfile  # few starts read such a file
 
@@ -135,10 +135,10 @@ def _read_modelfile(arguments: argparse.Namespace) -> Found:
     has_model = bool(arguments.models) or any(given is not None for given in of_line)
     found = read_modelfile(arguments.modelfile, has_model=has_model)
     read = _read(_Given(*flag) for flag in found.flags)
-    return Found(read.settings, [*found.unused, *read.unused])
+    return FoundSettings(read.settings, [*found.unused, *read.unused])
 
 
-def read_environment(environ: Mapping[str, str]) -> Found:
+def read_environment(environ: Mapping[str, str]) -> FoundSettings:
     """Returns the settings from the environment. Raises ConfigurationError if a variable is wrong,
     or asks for what this server does not do."""
     found = _read(_given_variables(environ))
@@ -152,10 +152,10 @@ def read_environment(environ: Mapping[str, str]) -> Found:
         for name, reason in IGNORED.items()
         if environ.get(name)
     ]
-    return Found(found.settings | Settings(given), [*found.unused, *unused])
+    return FoundSettings(found.settings | Settings(given), [*found.unused, *unused])
 
 
-def names_of_set(environ: Mapping[str, str]) -> list[str]:
+def set_variables(environ: Mapping[str, str]) -> list[str]:
     """Returns the names of the variables that set something where no flag does. A shell may have
     one of them for another program."""
     known = [
@@ -185,7 +185,7 @@ def _parsed(name: str, parse: Callable[[str], object], value: str) -> object:
         raise ConfigurationError(f"{name} in the environment {error}") from None
 
 
-def read_config_file(path: Path) -> Found:
+def read_config_file(path: Path) -> FoundSettings:
     """Returns the settings of a file of `vllm serve --config`: YAML, one object with a member for
     each flag, its name written with dashes or underscores. Raises ConfigurationError if it cannot
     be read, or a member is wrong."""
@@ -197,7 +197,7 @@ def read_config_file(path: Path) -> Found:
         reason = " ".join(str(error).split())
         raise ConfigurationError(f"{path} cannot be read: {reason}") from None
     if members is None:
-        return Found(Settings(), [])
+        return FoundSettings(Settings(), [])
     if not isinstance(members, dict) or not all(isinstance(name, str) for name in members):
         raise ConfigurationError(f"{path} must be a YAML object whose members are named by flags")
     return _read(
@@ -207,7 +207,7 @@ def read_config_file(path: Path) -> Found:
     )
 
 
-def _read(given: Iterable[_Given]) -> Found:
+def _read(given: Iterable[_Given]) -> FoundSettings:
     """Returns the settings of values, of which later ones go before earlier ones. Raises
     ConfigurationError if one is wrong."""
     settings, unused = Settings(), []
@@ -225,7 +225,7 @@ def _read(given: Iterable[_Given]) -> Found:
             settings |= Settings({SOURCE.names: tuple(arguments.names)})
         for line in unused_flags(arguments):
             unused.append(f"{source} is not used{line.partition(' is not used')[2]}")
-    return Found(settings, unused)
+    return FoundSettings(settings, unused)
 
 
 class _FlagParser(argparse.ArgumentParser):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fastovms import __version__
 from fastovms.app.catalog import ModelFinder, parse_model, source_model, with_names
 from fastovms.cli.command import CommandParser, Run, Stopped
-from fastovms.cli.environment import all_settings, extra_arguments, names_of_set
+from fastovms.cli.environment import all_settings, extra_arguments, set_variables
 from fastovms.cli.flags import COMMON_GROUP, GROUPS, add_flags
 from fastovms.cli.foreign_flags import MODES, add_foreign_flags, normalize_serve, unused_flags
 from fastovms.config import ApiConfig, HttpConfig
@@ -267,7 +267,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
         for line in (*unused_flags(arguments), *arguments.unused):
             logger.warning("%s", line)
         logger.info("fastovms %s is starting", __version__)
-        if variables := names_of_set(os.environ):
+        if variables := set_variables(os.environ):
             logger.info("settings come from variables of the environment: %s", ", ".join(variables))
         models, settings = chosen_models(arguments, given)
         # Imported here because importing OpenVINO takes seconds. The help, errors of flags and the

@@ -92,10 +92,10 @@ def _run(arguments: argparse.Namespace) -> int:
 def _open(
     stack: ExitStack, arguments: argparse.Namespace, place: str, *, must_exist: bool = True
 ) -> OpenState:
-    from fastovms.parts.state_transfer import open_place
+    from fastovms.parts.state_transfer import open_state
 
     file: Path | None = arguments.password_file
-    return stack.enter_context(open_place(place, file, os.environ, must_exist=must_exist))
+    return stack.enter_context(open_state(place, file, os.environ, must_exist=must_exist))
 
 
 def _check(state: OpenState) -> int:

@@ -92,6 +92,7 @@ class BlockManager:
         return self.num_blocks - self._num_touched + len(self._free) + len(self._cached)
 
     def num_blocks_for(self, num_tokens: int) -> int:
+        """Returns the number of blocks that hold this number of tokens."""
         return -(-num_tokens // self.block_size)
 
     def allocate(self) -> int:
@@ -121,6 +122,8 @@ class BlockManager:
             self._ref_counts[block_id] += 1
 
     def is_shared(self, block_id: int) -> bool:
+        """Returns whether several sequences use a block, so that it must be copied before a
+        write."""
         return self._ref_counts[block_id] > 1
 
     def free(self, block_table: array[int]) -> None:

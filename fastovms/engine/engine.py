@@ -22,8 +22,8 @@ from fastovms.engine.model.model import Model, RawLogits, as_float32
 from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.engine.processors import logits_processors
 from fastovms.engine.sampler import (
+    BrokenLogitsGuard,
     Drawn,
-    ModelTrial,
     Sampler,
     SequenceFailure,
     check_rows,
@@ -32,7 +32,7 @@ from fastovms.engine.sampler import (
 )
 from fastovms.engine.scheduler import Batch, Scheduler, ScoredTokens, build_batch, rank_of
 from fastovms.engine.sequence import (
-    Drawing,
+    DrawState,
     Sequence,
     SequenceGrammar,
     SequenceGroup,
@@ -115,7 +115,7 @@ class SequenceFactory:
                     rank=rank,
                     parent=samples[0] if samples else None,
                     group=group,
-                    drawing=Drawing(
+                    drawing=DrawState(
                         sample_seed(seed, index),
                         tuple(map(copy, processors)),
                         new_grammar and new_grammar(),
@@ -193,7 +193,7 @@ class Engine:
         self._clock = clock
         self._pacing = PrefillPacing(self._costs)
         self._sampler = Sampler()
-        self._trial = ModelTrial(model, self.blocks)
+        self._trial = BrokenLogitsGuard(model, self.blocks)
         self._maker = SequenceFactory(
             self.blocks,
             max_model_len=max_model_len,

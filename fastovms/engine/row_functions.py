@@ -42,6 +42,7 @@ class RowFunction(Generic[P, R]):
             self._run = self._in_numpy
 
     def use_kernel(self, kernel: Callable[P, R]) -> None:
+        """Calls this compiled kernel from now on."""
         self._run = kernel
 
     def _load_and_run(self, *args: P.args, **kwargs: P.kwargs) -> R:

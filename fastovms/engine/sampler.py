@@ -112,7 +112,7 @@ class SequenceFailure(NamedTuple):
         return self.num_sequences if isinstance(self.error, BrokenLogits) else 0
 
 
-class ModelTrial:
+class BrokenLogitsGuard:
     """Counts the sequences that ended because of broken logits since the last successful one, and
     tests the model if there are many.
 

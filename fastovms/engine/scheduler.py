@@ -197,6 +197,7 @@ class WaitingQueue:
         own.insert(bisect_left(own, sequence.rank, key=_rank), sequence)
 
     def remove(self, sequence: Sequence) -> None:
+        """Removes a waiting sequence."""
         own = self._sequences[sequence.owner]
         own.remove(sequence)
         if not own:
@@ -412,6 +413,7 @@ class Scheduler:
         self._num_reserved_tokens = min(blocks.block_size, MAX_RESERVED_TOKENS)
 
     def add(self, sequence: Sequence) -> None:
+        """Queues a new sequence."""
         self.waiting.add(sequence)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:

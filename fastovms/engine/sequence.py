@@ -57,7 +57,7 @@ class SequenceGrammar(LogitsProcessor, Protocol):
     def __copy__(self) -> Self: ...
 
 
-class Drawing(NamedTuple):
+class DrawState(NamedTuple):
     """The state of drawing one sample's tokens, in addition to its sampling parameters.
 
     Attributes:
@@ -154,7 +154,7 @@ class Sequence:
         rank: int = 0,
         parent: Sequence | None = None,
         group: SequenceGroup | None = None,
-        drawing: Drawing | None = None,
+        drawing: DrawState | None = None,
     ) -> None:
         """Creates a waiting sample of a request.
 
@@ -164,7 +164,7 @@ class Sequence:
             parent: the sample that computes the prompt for this one, if any.
             drawing: how its tokens are drawn; None = only by `request.params`.
         """
-        drawing = drawing or Drawing()
+        drawing = drawing or DrawState()
         self.seq_id = seq_id
         self.request_id = request.request_id
         self.index = index

@@ -202,10 +202,12 @@ class TokenizerFields:
         return None
 
     def flag(self, name: str, default: bool) -> bool:
+        """Returns a boolean field, or `default` if it is missing."""
         value = self._field(name)
         return value if isinstance(value, bool) else default
 
     def ids_of(self, *kinds: int) -> list[int]:
+        """Returns the ids of the tokens of these kinds."""
         return [i for i, kind in enumerate(self.kinds) if kind in kinds]
 
     def special_ids(self) -> frozenset[int]:

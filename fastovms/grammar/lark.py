@@ -439,12 +439,16 @@ class LarkWriter:
         self._lines: list[str] = []
 
     def source(self, start: str) -> str:
+        """Returns the grammar: all rules and terminals so far, and the rule `start` with this
+        body."""
         return "\n".join([*self._lines, f"start: {start}"])
 
     def rule(self, expression: str) -> str:
+        """Adds a rule with this body, and returns its name."""
         return self._named("rule", expression)
 
     def terminal(self, expression: str) -> str:
+        """Adds a terminal with this body, and returns its name."""
         return self._named("TERMINAL", expression)
 
     def lazy(self, expression: str) -> str:
@@ -491,6 +495,7 @@ class LarkWriter:
         return " ".join(expressions) or '""'
 
     def either(self, choices: Sequence[Sequence[LarkPart]]) -> LarkPart:
+        """Returns a choice between sequences of pieces."""
         if all(part.is_terminal for choice in choices for part in choice):
             joined = [" ".join(part.expression for part in choice) or '""' for choice in choices]
             return LarkPart(f"({' | '.join(joined)})", True)

@@ -243,6 +243,7 @@ class GrammarCache:
         self._lock = Lock()
 
     def get(self, grammar: Grammar) -> CompiledGrammar | None:
+        """Returns the compiled grammar; None = not cached. Counts as a use."""
         with self._lock:
             entry = self._entries.get(grammar)
             if entry is None:
@@ -255,6 +256,7 @@ class GrammarCache:
             return entry
 
     def put(self, grammar: Grammar, compiled: CompiledGrammar) -> None:
+        """Stores a compiled grammar; the least recently used ones are dropped for it."""
         with self._lock:
             self._entries[grammar] = compiled
             self._entries.move_to_end(grammar)

@@ -402,6 +402,7 @@ class CorsPolicy:
             self._credentials = (("Access-Control-Allow-Credentials", "true"),)
 
     def allows(self, origin: str) -> bool:
+        """Returns whether pages of this origin may read answers."""
         return self.any_origin or origin in self._origins
 
     def response_fields(self, request: Request) -> HeaderPairs:

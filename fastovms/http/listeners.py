@@ -154,6 +154,7 @@ class Notifier:
         self._send("RELOADING=1", f"MONOTONIC_USEC={microseconds}")
 
     def stopping(self, status: str = "") -> None:
+        """Reports that the server is shutting down."""
         self._send("STOPPING=1", *self._new_status(status))
 
     def watchdog(self) -> None:

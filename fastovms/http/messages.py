@@ -65,9 +65,12 @@ class Headers:
                 self.by_name[name] = ", ".join(self.get_all(name))
 
     def get(self, name: str, default: str | None = None) -> str | None:
+        """Returns the value of a field, several lines joined by commas; `default` if it is
+        absent."""
         return self.by_name.get(name.lower(), default)
 
     def get_all(self, name: str) -> list[str]:
+        """Returns the values of all lines of a field, in order."""
         name = name.lower()
         return [value for key, value in self._items if key == name]
 
@@ -298,6 +301,7 @@ class Request:
         return not self.client or _is_loopback(address)
 
     def set_path(self, raw_path: str) -> None:
+        """Sets the path, which is percent-encoded as in the request target."""
         self.raw_path = raw_path
         self.path = unquote(raw_path) if "%" in raw_path else raw_path
 

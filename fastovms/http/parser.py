@@ -265,6 +265,7 @@ class BodyBuffer:
         self._size = 0
 
     def append(self, piece: bytes) -> None:
+        """Adds a piece of the body."""
         self._size += len(piece)
         if self._mapping is None:
             self._pieces.append(piece)

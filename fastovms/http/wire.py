@@ -111,6 +111,7 @@ class Outbox:
         self._wires: list[Wire] = []
 
     def add(self, wire: Wire) -> None:
+        """Queues a connection whose answers are written at the end of this pass."""
         if not self._wires:
             self._loop.call_soon(self._flush)
         self._wires.append(wire)
@@ -157,6 +158,7 @@ class Wire:
         self.client = ""
 
     def attach(self, transport: asyncio.BaseTransport) -> None:
+        """Sets the transport once the connection is open."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
         peer = transport.get_extra_info("peername")
@@ -174,6 +176,7 @@ class Wire:
     # Reading
 
     def pause_reading(self) -> None:
+        """Stops reading until `resume_reading`."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -230,6 +233,7 @@ class Wire:
             self.cut(reset=True)
 
     def flush(self) -> None:
+        """Writes the queued answers now."""
         data = self._unsent
         if data and self._transport is not None:
             self._unsent = b""
@@ -238,11 +242,14 @@ class Wire:
     # Back-pressure
 
     def pause(self) -> None:
+        """Records that the write buffer is full; implements `asyncio.Protocol.pause_writing`."""
         self.paused = True
         if self.state is _OPEN:
             self._wait_for_reader(self._config.write_timeout)
 
     def resume(self) -> None:
+        """Records that the write buffer has room again; implements
+        `asyncio.Protocol.resume_writing`."""
         self.paused = False
         if self.state is _OPEN:
             self._deadline.clear()

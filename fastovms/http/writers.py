@@ -326,6 +326,7 @@ class ServerState:
         return max(left, min(_MAX_REFUSED, self.max_connections))
 
     def remove(self, connection: ManagedConnection) -> None:
+        """Unregisters a connection that is closed."""
         self.connections.discard(connection)
         self._refused.pop(connection, None)
         if not self.connections and self._empty is not None and not self._empty.done():
@@ -352,6 +353,7 @@ class ServerState:
         return f"{self._id_prefix}-{next(self._ids):x}"
 
     def report(self, exchange: Exchange) -> None:
+        """Passes a finished request to the observers; their errors are logged."""
         for observer in self.observers:
             try:
                 observer(exchange)

@@ -65,6 +65,7 @@ class Window:
         self._number = 0
 
     def add(self, size: int, now: float) -> None:
+        """Counts `size` units at a Unix time; a negative size takes units back."""
         self._used = max(0, self.used(now) + size)
 
     def used(self, now: float) -> int:
@@ -75,6 +76,7 @@ class Window:
         return self._used
 
     def left(self, now: float) -> int:
+        """Returns the units that are left at a Unix time."""
         return max(0, self.limit - self.used(now))
 
     def seconds_left(self, now: float) -> float:
@@ -139,6 +141,7 @@ class KeyBudgets(Collector):
         self._refusals = {kind.field: 0 for kind in _KINDS}
 
     def find(self, tenant: str) -> KeyBudget | None:
+        """Returns the budget of a tenant; None = its key has no limits."""
         return self._budgets.get(tenant)
 
     def set_limits(self, limits: Mapping[str, KeyLimits]) -> None:

@@ -65,7 +65,8 @@ _NAME: Final = slice(1, 4)
 class RowSource(Protocol):
     """Where rows are copied from."""
 
-    def num_rows(self) -> int: ...
+    def num_rows(self) -> int:
+        """Returns the number of rows of all tables."""
 
     def pages(self) -> Iterator[Page]:
         """Yields the rows, objects before their items."""
@@ -108,6 +109,7 @@ class RowTarget:
         self.num_left = 0
 
     def add(self, form: TableSchema, rows: Sequence[Row]) -> None:
+        """Inserts rows of a table; rows of objects that exist already are skipped."""
         if form is OBJECTS:
             self._add_objects(rows)
             return
@@ -266,7 +268,7 @@ OpenState = SqlDatabase[Any]
 
 
 @contextmanager
-def open_place(
+def open_state(
     place: str, password_file: Path | None, environ: Mapping[str, str], *, must_exist: bool = True
 ) -> Iterator[OpenState]:
     """Opens a state: a directory that no server uses, or the database of a URL, which servers may

@@ -42,7 +42,7 @@ from fastovms.system.threads import ShutdownWaits, in_daemon_thread
 logger = logging.getLogger(__name__)
 
 
-class Guard:
+class KeyCheck:
     """Checks API keys; implements `http.messages.Check`. Health paths and the API description need
     no key. Raises ConfigurationError if the keys cannot be read.
 
@@ -174,10 +174,12 @@ class FileWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begins to check the file on an event loop."""
         if self._interval:
             self._timer = loop.call_later(self._interval, self._check, loop)
 
     def stop(self) -> None:
+        """Ends the checks."""
         if self._timer is not None:
             self._timer.cancel()
 

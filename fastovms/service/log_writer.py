@@ -42,6 +42,7 @@ class LineWriter:
         self._thread: threading.Thread | None = None
 
     def write_line(self, line: str) -> None:
+        """Queues a line; a line feed is added."""
         self.write(f"{line}\n")
 
     def write(self, text: str) -> None:

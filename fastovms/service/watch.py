@@ -227,10 +227,12 @@ class LoopWatch(Collector):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begins to measure an event loop."""
         self._loop = loop
         self._wait(loop)
 
     def stop(self) -> None:
+        """Ends the measurement."""
         self._loop = None
         if self._timer is not None:
             self._timer.cancel()
@@ -289,10 +291,12 @@ class MemoryTrimmer:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begins to trim at intervals."""
         self._loop = loop
         self._wait(loop, FIRST)
 
     def stop(self) -> None:
+        """Ends the trims."""
         self._loop = None
         if self._timer is not None:
             self._timer.cancel()

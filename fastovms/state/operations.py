@@ -86,6 +86,7 @@ class Operations(RunningOperations):
 
     @reads
     def find_response(self, tenant: str, id: str) -> FoundResponse | None:
+        """Returns a stored response; None if there is none. Counts as a use."""
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key, body, progress")
         if row is None:
             return None
@@ -96,6 +97,7 @@ class Operations(RunningOperations):
         )
 
     def delete_response(self, tenant: str, id: str) -> bool:
+        """Deletes a response. Returns False if there is none."""
         key = self._key(tenant, ObjectKind.RESPONSE, id, for_change=True)
         if key is None:
             return False
@@ -130,6 +132,7 @@ class Operations(RunningOperations):
     def add_conversation(
         self, tenant: str, id: str, body: bytes, items: Sequence[StoredItem]
     ) -> None:
+        """Adds a conversation with its items. Raises StateFailed if the id exists already."""
         turns = [(ItemOrigin.INPUT, items)]
         key = self._tables.insert(tenant, ObjectKind.CONVERSATION, id, body, turns)
         if key is None:
@@ -137,6 +140,7 @@ class Operations(RunningOperations):
 
     @reads
     def find_conversation(self, tenant: str, id: str) -> bytes | None:
+        """Returns the JSON of a conversation; None if there is none. Counts as a use."""
         row = self._tables.find(tenant, ObjectKind.CONVERSATION, id, "key, body")
         if row is None:
             return None
@@ -151,6 +155,7 @@ class Operations(RunningOperations):
         return self._tables.page(tenant, ObjectKind.CONVERSATION, page)
 
     def update_conversation(self, tenant: str, id: str, body: bytes) -> bool:
+        """Replaces the JSON of a conversation. Returns False if there is none."""
         key = self._key(tenant, ObjectKind.CONVERSATION, id, for_change=True)
         if key is None:
             return False
@@ -158,10 +163,12 @@ class Operations(RunningOperations):
         return True
 
     def delete_conversation(self, tenant: str, id: str) -> bool:
+        """Deletes a conversation with its items. Returns False if there is none."""
         kind = ObjectKind.CONVERSATION
         return self._key(tenant, kind, id) is not None and self._tables.delete(tenant, kind, id)
 
     def add_items(self, tenant: str, id: str, items: Sequence[StoredItem]) -> bool:
+        """Adds items to a conversation. Returns False if there is no such conversation."""
         key = self._key(tenant, ObjectKind.CONVERSATION, id, for_change=True)
         if key is None:
             return False
@@ -170,6 +177,8 @@ class Operations(RunningOperations):
 
     @reads
     def conversation_context(self, tenant: str, id: str, max_bytes: int) -> EarlierItems | None:
+        """Returns the newest items of a conversation, up to `max_bytes`; None if there is no such
+        conversation."""
         key = self._key(tenant, ObjectKind.CONVERSATION, id)
         return None if key is None else self._tables.items.newest([key], max_bytes)
 
@@ -181,10 +190,12 @@ class Operations(RunningOperations):
 
     @reads
     def find_item(self, tenant: str, id: str, item_id: str) -> bytes | None:
+        """Returns the JSON of an item of a conversation; None if there is none."""
         key = self._key(tenant, ObjectKind.CONVERSATION, id)
         return None if key is None else self._tables.items.find(key, item_id)
 
     def delete_item(self, tenant: str, id: str, item_id: str) -> bool:
+        """Deletes an item of a conversation. Returns False if there is none."""
         key = self._key(tenant, ObjectKind.CONVERSATION, id, for_change=True)
         return key is not None and self._tables.delete_item(key, item_id)
 

@@ -54,7 +54,8 @@ class StateDatabase(Protocol):
         """Does due maintenance, such as evictions. Returns the seconds until the next call. Raises
         StateFailed if the maintenance failed."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Closes the database."""
 
 
 _PREFIX: Final = "fastovms_"
@@ -311,6 +312,7 @@ class StateStore:
         self._watchers = watchers or Watchers()
 
     def stats(self) -> StateStats:
+        """Returns the numbers of the store. Thread-safe."""
         return StateStats(
             *self._database.totals,
             num_failures=sum(worker.num_failures for worker in self._workers),
@@ -360,6 +362,7 @@ class StateStore:
         return self._watchers.watch(self._replica.id)
 
     async def close(self) -> None:
+        """Completes the queued operations, and closes the databases."""
         await self._watchers.close()
         for worker in self._workers:
             await worker.close()

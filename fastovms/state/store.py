@@ -21,6 +21,7 @@ class Watch:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
+        """Notifies the task; `changed` then returns."""
         self._woken.set()
 
     async def changed(self, seconds: float) -> None:
@@ -42,6 +43,7 @@ class Watchers:
 
     @contextmanager
     def watch(self, topic: str) -> Iterator[Watch]:
+        """Watches a topic while the context is open."""
         watch = Watch()
         self._watches[topic].add(watch)
         try:
@@ -52,6 +54,7 @@ class Watchers:
                 del self._watches[topic]
 
     def wake(self, topic: str) -> None:
+        """Wakes the watches of a topic."""
         for watch in self._watches.get(topic, ()):
             watch.wake()
 

@@ -49,9 +49,11 @@ T = TypeVar("T")
 class SqlCursor(Protocol):
     """The rows that a statement returns."""
 
-    def fetchone(self) -> Any: ...
+    def fetchone(self) -> Any:
+        """Returns the next row; None = no more rows."""
 
-    def fetchall(self) -> list[Any]: ...
+    def fetchall(self) -> list[Any]:
+        """Returns the remaining rows."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -114,12 +116,14 @@ class ItemTable:
             self._execute(f"INSERT INTO items ({_COLUMNS}) VALUES {places}", values)
 
     def next_position(self, key: int) -> int:
+        """Returns the position after the last item of an object."""
         [last] = self._execute(
             "SELECT max(position) FROM items WHERE object = ?", (key,)
         ).fetchone()
         return 0 if last is None else int(last) + 1
 
     def of(self, key: int, origin: ItemOrigin) -> list[StoredItem]:
+        """Returns the items of an object with this origin, in order."""
         rows = self._execute(
             "SELECT id, body FROM items WHERE object = ? AND side = ? ORDER BY position",
             (key, origin.value),
@@ -152,6 +156,7 @@ class ItemTable:
         return EarlierItems(items[::-1])
 
     def find(self, key: int, item_id: str) -> bytes | None:
+        """Returns the JSON of the newest item with this id in an object; None if there is none."""
         row = self._execute(
             "SELECT body FROM items WHERE object = ? AND id = ? ORDER BY position DESC LIMIT 1",
             (key, item_id),
@@ -266,6 +271,7 @@ class Totals(NamedTuple):
     num_bytes: int = 0
 
     def plus(self, num_objects: int, num_bytes: int) -> Totals:
+        """Returns the totals with these numbers added."""
         return Totals(self.num_objects + num_objects, self.num_bytes + num_bytes)
 
 
@@ -391,6 +397,7 @@ class Tables:
         return key
 
     def replace_body(self, key: int, body: bytes) -> None:
+        """Replaces the JSON of an object."""
         [length] = self._execute(
             "SELECT length(body) FROM objects WHERE key = ?", (key,)
         ).fetchone()
@@ -399,6 +406,7 @@ class Tables:
         self.grow(key, len(body) - length)
 
     def delete(self, tenant: str, kind: ObjectKind, id: str) -> bool:
+        """Deletes an object with its items. Returns False if there is none."""
         row = self._execute(
             "DELETE FROM objects WHERE tenant = ? AND kind = ? AND id = ? RETURNING size",
             (tenant, kind, id),
@@ -415,6 +423,7 @@ class Tables:
         self.items.add(key, self.items.next_position(key), turns)
 
     def delete_item(self, key: int, item_id: str) -> bool:
+        """Deletes the items with this id from an object. Returns False if there are none."""
         lengths = self.items.delete(key, item_id)
         self.grow(key, -sum(length + OVERHEAD for length in lengths))
         return bool(lengths)
@@ -429,6 +438,7 @@ class Tables:
         return bool(self._used)
 
     def write_uses(self) -> None:
+        """Stores the uses that `note_use` has recorded."""
         keys, self._used = list(self._used), set()
         now = self._clock()
         for some in slices(keys, MAX_VARIABLES - 2):
@@ -441,6 +451,8 @@ class Tables:
     # The least recently used objects, without responses that still run
 
     def oldest_use(self) -> float | None:
+        """Returns the Unix time of the least recent use of an object that does not run; None = no
+        such objects."""
         [oldest] = self._execute("SELECT min(used_at) FROM objects WHERE progress <> 0").fetchone()
         used_at: float | None = oldest
         return used_at
@@ -464,6 +476,7 @@ class Tables:
         return [EvictionCandidate(*row) for row in rows]
 
     def delete_all(self, objects: Sequence[EvictionCandidate]) -> None:
+        """Deletes objects with their items."""
         keys = [old.key for old in objects]
         if keys:
             self._execute(f"DELETE FROM objects WHERE key IN ({marks(keys)})", keys)

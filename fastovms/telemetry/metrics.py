@@ -236,6 +236,7 @@ class GenerationMetrics:
         self.request_prefill_time.observe(compute_time)
 
     def request_finished(self, request: FinishedRequest) -> None:
+        """Records a request that completed."""
         self.e2e_request_latency.observe(request.seconds)
         self.finished.update(request.finish_reasons)
         self.request_prompt_tokens.observe(request.num_prompt_tokens)

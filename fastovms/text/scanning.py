@@ -142,6 +142,7 @@ class Scanner:
         self.is_cut = False
 
     def feed(self, text: str) -> None:
+        """Adds text."""
         self._num_forgotten += self._at
         self._last = self._text[self._at - 1] if self._at else self._last
         self._text = self._text[self._at :] + text
@@ -419,9 +420,11 @@ class PieceCollector:
         self.in_reasoning = True
 
     def reasoning(self, text: str) -> None:
+        """Adds reasoning."""
         self._add(Reasoning, self._reasoning.hold(text))
 
     def end_reasoning(self) -> None:
+        """Ends reasoning; the following text is content."""
         self.in_reasoning = False
 
     def begin(self, name: str, opening: str = "", mark: int | None = None) -> None:

@@ -264,7 +264,7 @@ def find_form(
         return render(messages, form, variables)
 
     finder = _Finder(bounded, tools)
-    finder.find_surroundings(source)
+    finder.find_content_and_roles(source)
     for row in _ROWS:
         finder.find(row)
     return ProbedForm(finder.form, {row.name: finder.outcome(row) for row in _ROWS})
@@ -278,7 +278,7 @@ class _Finder:
         self._tools = tools
         self.form = TemplateForm()
 
-    def find_surroundings(self, source: str) -> None:
+    def find_content_and_roles(self, source: str) -> None:
         """Determines how content and tools are read, and the supported roles and levels of
         effort."""
         parts = {**_U1, "content": [{"type": "text", "text": "mark11mark"}]}

@@ -136,7 +136,7 @@ def place_of(message: Message, index: int) -> str:
     return message.place if isinstance(message, PlacedMessage) else f"messages[{index}]"
 
 
-class Adapted(NamedTuple):
+class AdaptedMessages(NamedTuple):
     """Messages in the form that a template shows.
 
     Attributes:
@@ -152,7 +152,7 @@ def adapt(
     form: TemplateForm,
     tools: Sequence[Message] = (),
     write_call: WriteCall | None = None,
-) -> Adapted:
+) -> AdaptedMessages:
     """Returns copies of messages in OpenAI's format, changed to the form that the template shows.
     Later messages do not change earlier turns. `write_call` returns the text of calls that the
     template cannot show; None = as JSON."""
@@ -218,7 +218,7 @@ class _Turns:
                 _MARKED.format(role=role, text=_text_of_content(turn["content"])), place
             )
 
-    def finish(self, tools: Sequence[Message]) -> Adapted:
+    def finish(self, tools: Sequence[Message]) -> AdaptedMessages:
         form = self._form
         if form.needs_user and not self._has_user:
             self._turns.append({"role": "user", "content": ""})
@@ -229,7 +229,7 @@ class _Turns:
             self._turns[0]["tools"] = json.dumps(functions, ensure_ascii=False)
         if form.content_parts or form.reasoning == PARTS:
             self._turns = [_in_parts(turn, form) for turn in self._turns]
-        return Adapted(self._turns, [_warning(*found) for found in self._places.items()])
+        return AdaptedMessages(self._turns, [_warning(*found) for found in self._places.items()])
 
     def _add_instructions(self, turn: Turn, place: str) -> None:
         """Adds a message of the system or the developer."""

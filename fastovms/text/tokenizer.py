@@ -122,6 +122,7 @@ class TokenTable:
         return TableDetokenizer(self.token_bytes, strip_leading_space=strip)
 
     def decode(self, token_ids: Sequence[int]) -> str:
+        """Returns the text of tokens."""
         detokenizer = self.detokenizer()
         return detokenizer.push(token_ids) + detokenizer.flush()
 

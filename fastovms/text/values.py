@@ -252,7 +252,7 @@ def _copy_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
         emit((yield from scan.read(len(following))))
         return False
     if is_escape and _HALF.fullmatch(following):
-        return (yield from copy_half(scan, emit))
+        return (yield from copy_surrogate(scan, emit))
     if is_escape:
         emit((yield from scan.read(len(following))))
     else:
@@ -261,7 +261,7 @@ def _copy_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
     return True
 
 
-def copy_half(scan: Scanner, emit: Emit) -> Incremental[bool]:
+def copy_surrogate(scan: Scanner, emit: Emit) -> Incremental[bool]:
     r"""Emits a surrogate escape (`\ud83d`) together with the other surrogate, which must come next.
     A lone surrogate becomes U+FFFD, because UTF-8 cannot encode it (RFC 3629, 3) and many JSON
     readers refuse it."""
@@ -359,7 +359,7 @@ def _copy_python_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
             is_half = 0xD800 <= value <= 0xDFFF
             if is_half and length == _CODE_LENGTHS["u"]:
                 # Python knows no pairs of escapes, but models write them, as in JSON.
-                return (yield from copy_half(scan, emit))
+                return (yield from copy_surrogate(scan, emit))
             if value <= 0x10FFFF:
                 yield from scan.read(2 + length)
                 emit(json.dumps("\ufffd" if is_half else chr(value))[1:-1])

@@ -9,7 +9,7 @@ import msgspec
 import orjson
 
 from fastovms.api.dialect import dialect_of
-from fastovms.api.endpoint import Nothing, Operation
+from fastovms.api.endpoint import EmptyAnswer, Operation
 from fastovms.http.messages import Response
 from fastovms.http.routing import Router
 from fastovms.parts.openapi.document import named, openapi_document
@@ -45,7 +45,7 @@ def check_answer(router: Router, method: str, pattern: str, response: Response) 
     if response.status != 200:
         dialect = dialect_of(pattern)
         read(response.body, dialect.error_form.kind)
-    elif operation.answer is Nothing:
+    elif operation.answer is EmptyAnswer:
         assert response.body == b""
     elif response.content_type == "application/x-ndjson":
         for line in response.body.splitlines():

@@ -13,7 +13,7 @@ from fastovms.api.chat_messages import (
     unseal,
     unseal_summary,
 )
-from fastovms.api.prompt import CONTEXT_EXCEEDED, Prompt, fitting
+from fastovms.api.prompt import CONTEXT_EXCEEDED, Prompt, fit_messages
 from fastovms.errors import InvalidField
 from tests.api.chat_models import MESSAGES, prompt_of
 from tests.api.chats import BODY, V1, make
@@ -60,7 +60,7 @@ def fit(messages: list[dict[str, str]], limit: int) -> tuple[str, int]:
             raise InvalidField("far too long", param="messages", code=CONTEXT_EXCEEDED)
         return Prompt(list(text.encode()), text)
 
-    prompt = fitting(messages, make_prompt, limit)
+    prompt = fit_messages(messages, make_prompt, limit)
     return prompt.text or "", num_calls
 
 

@@ -32,7 +32,7 @@ from fastovms.parts.batches.endpoints import (
 )
 from fastovms.parts.batches.files import (
     Files,
-    Kept,
+    StatePart,
     byte_range,
     send_content,
 )
@@ -375,11 +375,11 @@ async def start(tmp_path):
         if keeps:
             config = FilesConfig(**limits)
             store = FileStore(tmp_path / "files", config, time.time, DiskThreads("files"))
-        kept = Kept("files", store, "no reason")
+        kept = StatePart("files", store, "no reason")
         ids = itertools.count()
         files = Files(kept, lambda: f"{next(ids):032x}", time.time)
         endpoints = BatchEndpoints(router, None, 10)
-        none = Kept("batches", None, "no reason")
+        none = StatePart("batches", None, "no reason")
         batches = Batches(kept, none, endpoints, BodyReader(), lambda: "x", time.time)
         add_batch_routes(router, files, batches)
         server = HttpServer(

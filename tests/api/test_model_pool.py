@@ -16,7 +16,7 @@ from fastovms.parts.several_models.model_pool import (
     ModelCollector,
     ModelPlan,
     ModelPool,
-    departure,
+    unload_outcome,
     unloads,
 )
 from fastovms.parts.several_models.residency import Residency
@@ -82,7 +82,7 @@ def test_keep_alive_unloads_for_admins_on_demand(
     request.caller = Caller(tenant="", is_admin=is_admin)
     holder = None if loads_on_demand is None else Holder(loads_on_demand)
     models.holder = holder
-    with departure(keep_alive, request, KnownModel("m"), models) as leaving:
+    with unload_outcome(keep_alive, request, KnownModel("m"), models) as leaving:
         assert holder is None or not holder.dismissed
     assert leaving.is_wanted is (keep_alive == 0)
     assert leaving.happens is (leaving.is_wanted and reason is None)

@@ -9,9 +9,9 @@ import pytest
 from fastovms.cli.environment import (
     VARIABLES,
     extra_arguments,
-    names_of_set,
     read_config_file,
     read_environment,
+    set_variables,
 )
 from fastovms.errors import ConfigurationError
 from fastovms.server_config import (
@@ -39,7 +39,7 @@ def test_only_variables_with_an_effect_are_listed():
         "DTYPE": "auto", "REVISION": " ", "OVMS_MODEL_REPOSITORY_PATH": "/m",
         "VLLM_EXTRA_ARGS": "--port 1",
     }  # fmt: skip
-    assert set(names_of_set(environ)) == {
+    assert set(set_variables(environ)) == {
         "API_KEY", "TASK", "MAX_MODEL_LEN", "OVMS_MODEL_REPOSITORY_PATH", "VLLM_EXTRA_ARGS",
     }  # fmt: skip
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fastovms.backend_stats import EngineCounters
 from fastovms.config import EngineConfig
 from fastovms.engine.model.step_inputs import StepInputs
-from fastovms.engine.sequence import Drawing
+from fastovms.engine.sequence import DrawState
 from fastovms.engine.sequence import Sequence as EngineSequence
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams
@@ -93,7 +93,7 @@ def test_forced_and_looked_up_drafts_join_within_the_grammar(
         GenerationRequest("r", prompt, params),
         0,
         token_limit=1000,
-        drawing=Drawing(grammar=compiler.start(GRAMMAR, len(prompt))),
+        drawing=DrawState(grammar=compiler.start(GRAMMAR, len(prompt))),
     )
     sequence.token_ids.extend(tokens(so_far))
     index = SuffixIndex(1000)

@@ -17,7 +17,7 @@ from fastovms.engine.model.model import RawLogits
 from fastovms.engine.processors import logits_processors
 from fastovms.engine.sampler import Drawn, Sampler, sample_seed, token_logprobs
 from fastovms.engine.scheduler import SampledTokens
-from fastovms.engine.sequence import Drawing, Sequence, SequenceGroup
+from fastovms.engine.sequence import DrawState, Sequence, SequenceGroup
 from fastovms.params import ALL_LOGPROBS, GREEDY_TEMPERATURE, GenerationRequest, SamplingParams
 from tests.engine.bf16 import as_bf16, bf16_bits
 
@@ -146,7 +146,7 @@ def sequence_of(settings: dict[str, Any], seed: int = 0, num_tokens: int = 1) ->
     params = SamplingParams(**settings)
     request = GenerationRequest("r", range(num_tokens), params)
     processors = logits_processors(params, array("q", range(num_tokens)))
-    return Sequence(0, request, 0, token_limit=99, drawing=Drawing(seed, processors))
+    return Sequence(0, request, 0, token_limit=99, drawing=DrawState(seed, processors))
 
 
 def sample(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.engine.sequence import Drawing, Sequence
+from fastovms.engine.sequence import DrawState, Sequence
 from fastovms.params import FinishReason, GenerationRequest, RepetitionDetection, SamplingParams
 
 
@@ -27,7 +27,9 @@ def sequence(
 ) -> Sequence:
     asked = SamplingParams(eos_token_ids=frozenset({0}), stop_token_ids=frozenset({1}), **params)
     request = GenerationRequest("r", [5, 6], asked)
-    return Sequence(0, request, index, token_limit=limit, drawing=Drawing(0, (Grammar(),), grammar))
+    return Sequence(
+        0, request, index, token_limit=limit, drawing=DrawState(0, (Grammar(),), grammar)
+    )
 
 
 @pytest.mark.parametrize(

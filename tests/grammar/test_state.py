@@ -16,7 +16,7 @@ from llguidance import LLMatcher, LLTokenizer
 from fastovms.engine.processors import logits_processors
 from fastovms.engine.sampler import Sampler
 from fastovms.engine.scheduler import SampledTokens
-from fastovms.engine.sequence import Drawing, Sequence
+from fastovms.engine.sequence import DrawState, Sequence
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.grammar.state import (
     FREE_SECONDS,
@@ -126,7 +126,7 @@ def test_request_that_bars_every_token_of_its_grammar_ends(
         GenerationRequest("a", [1], params),
         0,
         token_limit=9,
-        drawing=Drawing(0, logits_processors(params, array("q", [1])), state),
+        drawing=DrawState(0, logits_processors(params, array("q", [1])), state),
     )
     for token_id in tokenizer.tokenize_str(said):
         sequence.append(token_id)

@@ -22,7 +22,7 @@ from fastovms.server_config import SecurityConfig, ServiceConfig
 from fastovms.service import lifecycle
 from fastovms.service.lifecycle import (
     FileWatch,
-    Guard,
+    KeyCheck,
     Lifecycle,
     LifecycleHooks,
     cors_policy,
@@ -42,10 +42,10 @@ def asked(path: str = "/v1/models", key: str | None = None) -> Request:
 
 def guard(
     environ: dict[str, str], phase: ServerPhase = ServerPhase.SERVING, **security: object
-) -> Guard:
+) -> KeyCheck:
     status = ServerStatus.serving(ServedModels([]))
     status.phase = phase
-    return Guard(status, SecurityConfig(**security), environ)  # type: ignore[arg-type]
+    return KeyCheck(status, SecurityConfig(**security), environ)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_description_of_the_api_needs_no_key_while_it_is_served(path: str) -> No
 
 
 def test_page_needs_no_key() -> None:
-    keeper = Guard(ServerStatus(), SecurityConfig(), {"API_KEY": "a"}, ["/", "/ui/1/main.js"])
+    keeper = KeyCheck(ServerStatus(), SecurityConfig(), {"API_KEY": "a"}, ["/", "/ui/1/main.js"])
     assert keeper(asked("/")) is None
     assert keeper(asked("/ui/1/main.js")) is None
     for path in ("/ui/1/other.js", "/v1/models"):
@@ -113,7 +113,7 @@ def test_reload_changes_the_limits_of_keys(tmp_path: Path) -> None:
         return made[-1]
 
     config = SecurityConfig(api_key_file=path)
-    keeper = Guard(ServerStatus.serving(ServedModels([])), config, {}, (), new_budgets)
+    keeper = KeyCheck(ServerStatus.serving(ServedModels([])), config, {}, (), new_budgets)
     request = asked(key="a")
     keeper(request)
     assert (request.caller.budget, made) == (None, [])

@@ -235,7 +235,7 @@ def install_server() -> None:
     supply.plan_models = _plan_models
     supply.check_models = lambda configs: None
     supply._memory_size = lambda *_: 1
-    supply.settle_memory = lambda: None
+    supply.freeze_objects = lambda: None
     supply.gc = SimpleNamespace(unfreeze=lambda: None)  # type: ignore[attr-defined]
     supply.find_trim = lambda: lambda: None
     supply.OneModelLoader._available = lambda *_: 1 << 30  # type: ignore[method-assign]

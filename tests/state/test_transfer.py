@@ -22,7 +22,7 @@ from fastovms.parts.state_transfer import (
     copy_rows,
     corrupt_rows,
     export,
-    open_place,
+    open_state,
     rows_in_file,
     rows_of,
     write_portable,
@@ -151,25 +151,25 @@ def test_rows_without_an_object_are_not_imported(make_database):
 def test_directory_is_opened_only_with_a_state_and_exclusively(tmp_path):
     with (
         pytest.raises(ConfigurationError, match="has no stored state"),
-        open_place(str(tmp_path), None, {}),
+        open_state(str(tmp_path), None, {}),
     ):
         pass
     assert list(tmp_path.iterdir()) == []
-    with open_place(str(tmp_path), None, {}, must_exist=False) as state:
+    with open_state(str(tmp_path), None, {}, must_exist=False) as state:
         add(state, "a")
         with (
             pytest.raises(ConfigurationError, match="another server uses it"),
-            open_place(str(tmp_path), None, {}),
+            open_state(str(tmp_path), None, {}),
         ):
             pass
-    with open_place(str(tmp_path), None, {}) as state:
+    with open_state(str(tmp_path), None, {}) as state:
         assert list(state.faults()) == []
 
 
 def test_database_error_while_a_place_is_open_is_a_state_failure(tmp_path):
     with (
         pytest.raises(StateFailed, match="no luck"),
-        open_place(str(tmp_path), None, {}, must_exist=False),
+        open_state(str(tmp_path), None, {}, must_exist=False),
     ):
         raise sqlite3.OperationalError("no luck")
 

@@ -28,7 +28,7 @@ from bench.endurance.server import MODEL, ServerUnderTest
 from bench.endurance.state_faults.mounts import MountRefused, mounted, unchangeable
 from bench.figures.command import Command
 from bench.figures.figure import Figure
-from fastovms.parts.prefix_cache.directory import DamagedBlock, read_block, write_block
+from fastovms.parts.prefix_cache.directory import CorruptBlock, read_block, write_block
 
 _DAMAGED_SHARE: Final = 0.01
 _NUM_CLIENTS: Final = 6
@@ -148,7 +148,7 @@ def _cut_everywhere(path: Path) -> tuple[int, int]:
             try:
                 read_block(path, key, [row])
                 num_taken += 1
-            except DamagedBlock:
+            except CorruptBlock:
                 continue
     return size, num_taken
 

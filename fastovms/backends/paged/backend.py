@@ -71,6 +71,7 @@ class SharedCores:
 
     @classmethod
     def create(cls) -> Self:
+        """Returns the shared state for the models of a new process."""
         engines = ActiveEngines()
         return cls(engines, ComputeTurn(engines))
 
@@ -542,4 +543,5 @@ class PagedBackend:
             raise BackendUnavailable("the engine has ended")
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Calls a function on the engine's thread after this number of seconds."""
         self._link.call(self._link.loop.call_later, seconds, self.call, function)

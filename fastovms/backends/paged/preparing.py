@@ -32,7 +32,7 @@ core."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
-def prepared(
+def run_preparation(
     module: str,
     *arguments: str,
     may_go_on: WaitForRequests,

@@ -157,6 +157,7 @@ class Assembler:
         self._max_columns = 0
 
     def add(self, step: Step) -> None:
+        """Adds the instructions of a step. Its sources must have been added before."""
         port = (step.id, 0)
         if step.opcode is None:
             self._split(step)
@@ -167,6 +168,7 @@ class Assembler:
             self._apply(step, step.opcode)
 
     def finish(self) -> Program:
+        """Returns the program of all steps that were added."""
         segment = self._segment
         num_borders = len(segment.inputs)
         widths = self._strides[num_borders : num_borders + len(segment.outputs)]

@@ -63,6 +63,8 @@ def mixture_of(node: Node, instructions: str) -> Mixture | None:
 
 
 def find_mixtures(model: ov.Model, instructions: str) -> list[Mixture]:
+    """Returns the mixtures of experts of a model that the kernels support with these
+    instructions."""
     found = (mixture_of(node, instructions) for node in model.get_ordered_ops())
     return [mixture for mixture in found if mixture is not None]
 

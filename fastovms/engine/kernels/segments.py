@@ -285,6 +285,7 @@ class NodeChain:
         return str(self.node.get_type_name())
 
     def descend(self, index: int) -> None:
+        """Moves to the node of an input of the current node."""
         self.nodes.append(self.node.input_value(index).get_node())
 
     def constant(self, index: int) -> float | None:
@@ -293,6 +294,7 @@ class NodeChain:
         return float(found.reshape(-1)[0]) if found is not None and found.size == 1 else None
 
     def has_constant(self, index: int, value: float) -> bool:
+        """Returns whether an input of the current node is this number."""
         return self.constant(index) == value
 
 

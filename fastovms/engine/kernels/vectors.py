@@ -27,6 +27,7 @@ class VectorCode:
         self.builder = builder
 
     def load(self, address: Value, kind: Value, alignment: int) -> Value:
+        """Returns a value of the type `kind` read from an address."""
         loaded = self.builder.load(self.pointer(address, kind))
         loaded.align = alignment
         return loaded
@@ -37,20 +38,24 @@ class VectorCode:
         stored.align = 4
 
     def pointer(self, address: Value, kind: Value) -> Value:
+        """Returns an address as a pointer to values of the type `kind`."""
         return self.builder.inttoptr(address, ir.PointerType(kind))
 
     def splat(self, value: Value, vector: Value) -> Value:
+        """Returns a vector whose lanes all have the same value."""
         builder = self.builder
         one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(I32, 0))
         everywhere = ir.Constant(ir.VectorType(I32, vector.count), [0] * vector.count)
         return builder.shuffle_vector(one, one, everywhere)
 
     def function(self, name: str, returns: Value, arguments: list[Value]) -> Value:
+        """Returns the external function of this name, which is declared if it is not yet."""
         kind = ir.FunctionType(returns, arguments)
         found = self.builder.module.globals.get(name)
         return found or ir.Function(self.builder.module, kind, name)
 
     def variable(self, kind: Value, value: Value) -> Value:
+        """Allocates a variable on the stack with an initial value, and returns its pointer."""
         with self.builder.goto_entry_block():
             variable = self.builder.alloca(kind)
         self.builder.store(value, variable)

@@ -256,6 +256,7 @@ class CacheInput:
 
     @classmethod
     def of(cls, port: Any) -> CacheInput:
+        """Returns the description of an input of a compiled model."""
         shape = tuple(d.get_length() for d in list(port.get_partial_shape())[1:])
         return cls(port.get_any_name(), port.get_element_type(), shape)
 
@@ -269,6 +270,7 @@ class CacheInput:
         return self.num_pages * size
 
     def shape(self, num_blocks: int) -> ov.Shape:
+        """Returns the shape of the tensor for this number of blocks."""
         return ov.Shape([num_blocks * self.num_pages, *self.page_shape])
 
 
@@ -299,7 +301,8 @@ class KvCache(Protocol):
     def copy_block(self, source: int, target: int) -> None:
         """Copies keys, values and state."""
 
-    def copy_state(self, source: int, target: int) -> None: ...
+    def copy_state(self, source: int, target: int) -> None:
+        """Copies a row of all tables of states."""
 
     def block_rows(self, block_id: int) -> BlockRows:
         """Returns the memory of keys, values and state of a block, which is writable; empty if it

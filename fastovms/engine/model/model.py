@@ -300,7 +300,8 @@ class Model(Protocol):
     def available_memory(self) -> int:
         """Returns the free bytes of the device that holds the cache."""
 
-    def allocate_cache(self, num_blocks: int) -> None: ...
+    def allocate_cache(self, num_blocks: int) -> None:
+        """Reserves a cache of this number of blocks. Raises MemoryError if that is not possible."""
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
         """Commits some memory of the cache; see `KvCache.commit_ahead`."""
@@ -308,7 +309,8 @@ class Model(Protocol):
     def forget_files(self) -> None:
         """Releases the memory of the mapped model files. Call it after the first steps."""
 
-    def copy_blocks(self, copies: Iterable[BlockCopy]) -> None: ...
+    def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
+        """Copies blocks of the cache, in order."""
 
     def block_rows(self, block_id: int) -> BlockRows:
         """Returns the memory of a block; see `KvCache.block_rows`."""

@@ -160,6 +160,7 @@ class StepLayout:
         return len(input_ids) - 1
 
     def finish(self, sampled_token_indices: array[int]) -> StepInputs:
+        """Returns the inputs of the step; logits are computed for the tokens at these indices."""
         return StepInputs(
             input_ids=np.frombuffer(self._input_ids, np.int64),
             position_ids=np.frombuffer(self._position_ids, np.int64),

@@ -44,7 +44,7 @@ from fastovms.parts.batches.files import (
     FileList,
     FileObject,
     Files,
-    Kept,
+    StatePart,
     seconds_of,
 )
 from fastovms.parts.batches.input import InputRules
@@ -149,7 +149,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     output_expires_after: Mapping[str, Any] | None = None
 
 
-async def batch_work(kept: Kept[BatchRunner]) -> list[WorkItem]:
+async def batch_work(kept: StatePart[BatchRunner]) -> list[WorkItem]:
     """Returns the running batches of all tenants."""
     if not kept.is_open:
         return []
@@ -180,8 +180,8 @@ class Batches:
 
     def __init__(
         self,
-        files: Kept[FileStore],
-        kept: Kept[BatchRunner],
+        files: StatePart[FileStore],
+        kept: StatePart[BatchRunner],
         endpoints: BatchEndpoints,
         bodies: BodyReader,
         new_id: Callable[[], str],
@@ -222,9 +222,11 @@ class Batches:
         return json_response(batch_object(record))
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
+        """Describes a batch."""
         return json_response(batch_object(self._find(request)))
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
+        """Lists the tenant's batches."""
         page = UrlQuery(request).page()
         records = self._kept.part.list(request.caller.tenant)
         return json_response(list_page(records, page, batch_object))
@@ -315,6 +317,7 @@ class BatchEndpoints:
         self._max_lines = max_lines
 
     def exists(self, url: str) -> bool:
+        """Returns whether batch lines may use this URL."""
         return url in _URLS and isinstance(self._router.match("POST", url), Match)
 
     def all(self) -> list[str]:

@@ -210,7 +210,7 @@ _MAX_LISTED: Final = 10_000
 Part = TypeVar("Part")
 
 
-class Kept(Generic[Part]):
+class StatePart(Generic[Part]):
     """A part of the state of this server, or the reason why it is not available.
 
     Args:
@@ -249,8 +249,8 @@ class Kept(Generic[Part]):
         self._part = part
 
 
-def path_for(files: Kept[FileStore], tenant: str, id: str) -> Path:
-    """Returns the path of a tenant's file. Raises as `Kept.part` does, and NotFound."""
+def path_for(files: StatePart[FileStore], tenant: str, id: str) -> Path:
+    """Returns the path of a tenant's file. Raises as `StatePart.part` does, and NotFound."""
     if files.part.find(tenant, id) is None:
         raise no_such_file(id)
     return files.part.path_of(id)
@@ -261,7 +261,7 @@ class Files:
     to another tenant."""
 
     def __init__(
-        self, kept: Kept[FileStore], new_id: Callable[[], str], unix_time: Callable[[], float]
+        self, kept: StatePart[FileStore], new_id: Callable[[], str], unix_time: Callable[[], float]
     ) -> None:
         self._kept = kept
         self._new_id = new_id
@@ -328,6 +328,7 @@ class Files:
         return json_response(file_object(record))
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
+        """Lists the tenant's files."""
         query = UrlQuery(request)
         page = query.page(usual=_MAX_LISTED, most=_MAX_LISTED)
         purpose = query.text("purpose")
@@ -338,6 +339,7 @@ class Files:
         return json_response(list_page(found, page, file_object))
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
+        """Describes a file."""
         return json_response(file_object(self._find(request)))
 
     async def content(self, request: Request, dialect: Dialect) -> Response | None:
@@ -347,6 +349,7 @@ class Files:
         return await send_content(request, record, store.path_of(record.id), store.threads)
 
     async def delete(self, request: Request, dialect: Dialect) -> Response:
+        """Deletes a file. Raises RequestError if an unfinished batch uses it."""
         record = self._find(request)
         try:
             await self._kept.part.delete(request.caller.tenant, record.id)

@@ -78,6 +78,7 @@ class LineSlots:
             raise
 
     def release(self, size: int, owner: str = "") -> None:
+        """Gives back the slot of a line of `size` bytes."""
         self._lines.give_back(owner)
         self._bytes.give_back(owner, size)
         self._wake()

@@ -379,6 +379,7 @@ class BatchUsage(msgspec.Struct):
     reasoning_tokens: int = 0
 
     def add(self, usage: AnswerUsage | None) -> None:
+        """Adds the usage of one answer; None adds nothing."""
         if usage is None:
             return
         of_input = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
@@ -574,6 +575,7 @@ class ResultLog:
         return self.num_completed + self.num_failed
 
     def is_done(self, number: int) -> bool:
+        """Returns whether the line with this number has a result."""
         return bool(self._done[number >> 3] & 1 << (number & 7))
 
     # Stored results

@@ -606,6 +606,8 @@ class BatchRunner:
         return sorted(found, key=lambda record: record.created_at)
 
     def is_held(self, record: BatchRecord) -> bool:
+        """Returns whether an unfinished batch does not run here, for example because its key was
+        removed."""
         return record.id not in self._runs and not record.has_ended
 
     def _may_run(self, record: BatchRecord) -> bool:
@@ -626,6 +628,7 @@ class BatchRunner:
         return len(self._runs)
 
     def find(self, tenant: str, id: str) -> BatchRecord | None:
+        """Returns a tenant's batch; None if there is none."""
         return self._records.find(tenant, id)
 
     def list(self, tenant: str) -> Sequence[BatchRecord]:

@@ -20,7 +20,7 @@ from fastovms.parts.batches.endpoints import (
     batch_work,
     refuse_line,
 )
-from fastovms.parts.batches.files import Files, Kept, path_for
+from fastovms.parts.batches.files import Files, StatePart, path_for
 from fastovms.parts.batches.input import InputChecker, LineSlots
 from fastovms.parts.batches.runner import FOLDER as BATCH_FOLDER
 from fastovms.parts.batches.runner import BatchParts, BatchRunner, LineCaller
@@ -74,8 +74,8 @@ class BatchService(RunningPart):
                 reason = str(error)
                 logger.warning("files and batches are not available: %s", error)
         is_fault = directory is not None
-        self.files = Kept("files", self._store, reason, is_fault=is_fault)
-        self._kept = Kept[BatchRunner]("batches", None, reason, is_fault=is_fault)
+        self.files = StatePart("files", self._store, reason, is_fault=is_fault)
+        self._kept = StatePart[BatchRunner]("batches", None, reason, is_fault=is_fault)
 
     def start(
         self,

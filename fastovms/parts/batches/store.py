@@ -233,6 +233,7 @@ class FileStore:
         self._next_expiry = min(self._next_expiry, _expiry(record))
 
     def close(self) -> None:
+        """Unlocks the directory."""
         os.close(self._lock)
 
     # Stored files
@@ -247,6 +248,7 @@ class FileStore:
         return self.bytes.used
 
     def find(self, tenant: str, id: str) -> FileRecord | None:
+        """Returns a tenant's file that has not expired; None if there is none."""
         self.drop_expired()
         record = self._records.find(tenant, id)
         return None if record is None or self._has_expired(record) else record
@@ -257,6 +259,7 @@ class FileStore:
         return [one for one in self._records.of(tenant) if not self._has_expired(one)]
 
     def path_of(self, id: str) -> Path:
+        """Returns the path of the content of a file."""
         return self._contents / id
 
     # Uploads
@@ -306,6 +309,7 @@ class FileStore:
         self._pins[id] += 1
 
     def unpin(self, id: str) -> None:
+        """Allows the deletion of a file again."""
         self._pins[id] -= 1
         if not self._pins[id]:
             del self._pins[id]

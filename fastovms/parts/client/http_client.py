@@ -322,6 +322,7 @@ class ClientConnection(asyncio.Protocol):
         return self._is_open and self._ended is None
 
     def close(self) -> None:
+        """Closes the connection; a running request fails."""
         self._is_open = False
         if self._transport is not None:
             self._transport.abort()

@@ -126,7 +126,7 @@ def read_text(read_line: ReadLine, prompt: str) -> str | None:
         return ""
 
 
-class Leave(Exception):
+class LeaveChat(Exception):
     """The user wants to end the chat."""
 
 
@@ -148,7 +148,7 @@ def run_command(dialogue: Dialogue, line: str) -> str:
 
     Raises:
         WrongInput: the command is unknown, or failed.
-        Leave: the chat is to end.
+        LeaveChat: the chat is to end.
     """
     name, _, rest = line[1:].partition(" ")
     command = COMMANDS.get(name)
@@ -215,7 +215,7 @@ def _load(dialogue: Dialogue, rest: str) -> str:
 
 
 def _exit(dialogue: Dialogue, rest: str) -> str:
-    raise Leave
+    raise LeaveChat
 
 
 COMMANDS: Final[Mapping[str, SlashCommand]] = {
@@ -515,7 +515,7 @@ class ChatSession:
                 output = run_command(self._dialogue, text)
             except WrongInput as error:
                 self._complain(str(error))
-            except Leave:
+            except LeaveChat:
                 return
             else:
                 print(visible(output), file=self._output, flush=True)

@@ -25,7 +25,7 @@ import openvino as ov
 from fastovms import __version__
 from fastovms.backend_stats import BackendStats
 from fastovms.backends.paged.backend import BackendExtension, PagedBackend, WaitForRequests
-from fastovms.backends.paged.preparing import prepared
+from fastovms.backends.paged.preparing import run_preparation
 from fastovms.backends.processes import WorkerFailed
 from fastovms.engine.model.devices import available_memory, reason_of
 from fastovms.engine.model.model import (
@@ -474,7 +474,7 @@ def _read_whole_steps(
 
 def _result_of(preparation: Preparation, may_go_on: WaitForRequests) -> Path:
     """Returns the entry of weights that a process has prepared."""
-    result: Prepared | WorkerFailed | None = prepared(
+    result: Prepared | WorkerFailed | None = run_preparation(
         "fastovms.parts.decode_kernels.process", may_go_on=may_go_on, message=preparation
     )
     if result is None:

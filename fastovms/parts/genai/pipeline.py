@@ -247,9 +247,11 @@ class RequiredResources(NamedTuple):
     num_blocks: int = 0
 
     def plus(self, other: RequiredResources) -> RequiredResources:
+        """Returns the sum of two needs."""
         return RequiredResources(*(mine + its for mine, its in zip(self, other, strict=True)))
 
     def fits(self, limits: RequiredResources) -> bool:
+        """Returns whether no need exceeds its limit."""
         return all(mine <= limit for mine, limit in zip(self, limits, strict=True))
 
 
@@ -290,6 +292,7 @@ class Admission:
         return RequiredResources(num_seqs, num_drafts + 1, self._num_blocks(num_tokens))
 
     def room(self, running: Iterable[RequiredResources]) -> PipelineCapacity:
+        """Returns the capacity that the running requests leave."""
         room = PipelineCapacity(self._limits)
         for need in running:
             room.take(need)
@@ -324,7 +327,9 @@ class PipelineCapacity:
         self._taken = RequiredResources(0)
 
     def has(self, need: RequiredResources) -> bool:
+        """Returns whether a request with this need may start."""
         return not self._taken.num_seqs or self._taken.plus(need).fits(self._limits)
 
     def take(self, need: RequiredResources) -> None:
+        """Reserves the resources of a request that starts."""
         self._taken = self._taken.plus(need)

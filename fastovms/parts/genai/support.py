@@ -248,6 +248,7 @@ class DraftSource:
 
     @classmethod
     def of(cls, config: EngineConfig) -> DraftSource:
+        """Returns the source of drafts that the operator's settings choose."""
         return cls(
             prompt_lookup=config.enable_prompt_lookup is True,
             draft_model=config.draft_model is not None,

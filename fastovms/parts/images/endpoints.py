@@ -164,6 +164,8 @@ class Images:
         self._budget = MemoryBudget(media.max_image_memory)
 
     async def generate(self, request: Request, dialect: Dialect) -> Response | None:
+        """Answers `POST /images/generations`. Raises RequestError, BackendError if the request
+        failed."""
         body = await self._context.bodies.read(request, ImageFields)
         asked = read_fields(body)
         model, limits = await self._model(request, asked, dialect, edits=False)
@@ -185,6 +187,7 @@ class Images:
             return error_response(error, dialect)
 
     async def edit(self, request: Request, dialect: Dialect) -> Response | None:
+        """Answers `POST /images/edits`. Raises RequestError, BackendError if the request failed."""
         sink = request.sink
         assert isinstance(sink, UploadSink)
         form = await read_form(sink, dialect)

@@ -97,6 +97,7 @@ class Load(NamedTuple):
 
     @classmethod
     def of(cls, timelines: list[Timeline]) -> Load:
+        """Returns the results of these requests."""
         first = min((timeline.started for timeline in timelines), default=0.0)
         last = max((timeline.last for timeline in timelines), default=first)
         return cls(last - first, timelines)

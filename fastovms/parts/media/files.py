@@ -95,6 +95,7 @@ class Documents:
             )
 
     def close(self) -> None:
+        """Refuses waiting documents, and ends the thread after its current one."""
         self._thread.close()
         self._close_reader()
 

@@ -47,6 +47,7 @@ class MemoryBudget:
             self._used += num_bytes
 
     def give_back(self, num_bytes: int) -> None:
+        """Releases reserved bytes."""
         with self._lock:
             self._used -= num_bytes
 

@@ -31,7 +31,7 @@ from fastovms.parts.ollama.request import (
     named_as_given,
     reader_of,
 )
-from fastovms.parts.several_models.model_pool import UnloadOutcome, departure
+from fastovms.parts.several_models.model_pool import UnloadOutcome, unload_outcome
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.scanning import (
     CallArguments,
@@ -308,7 +308,7 @@ class OllamaGeneration:
         """Answers a request of either endpoint. Afterwards unloads the model if it is loaded on
         demand, and the client asks for it and is allowed to. `is_empty` says whether the request
         only loads or unloads the model."""
-        with departure(body.keep_alive, request, known, self._context.models) as leaving:
+        with unload_outcome(body.keep_alive, request, known, self._context.models) as leaving:
             if not is_empty:
                 return await self._generate(request, dialect, body, known, leaving.warnings)
             if not leaving.is_wanted:

@@ -51,7 +51,7 @@ from fastovms.parts.ollama.request import (
     OllamaOptions,
     option_values,
 )
-from fastovms.parts.several_models.model_pool import departure
+from fastovms.parts.several_models.model_pool import unload_outcome
 from fastovms.request_fields import rows_by_name
 from fastovms.telemetry.tracing import GenerationKind
 
@@ -263,6 +263,7 @@ class OllamaModels:
         self._context = context
 
     def version(self, request: Request) -> Response:
+        """Answers with the version of Ollama's API that is implemented."""
         return json_response(OllamaVersion(OLLAMA_VERSION))
 
     def tags(self, request: Request) -> Response:
@@ -373,7 +374,7 @@ class OllamaEmbed:
             request, OllamaEmbedRequest, context.models, dialect, context.bodies
         )
         option_values(body.options or OllamaOptions())
-        with departure(body.keep_alive, request, known, context.models) as leaving:
+        with unload_outcome(body.keep_alive, request, known, context.models) as leaving:
             began = now()
             model = await self._hold(request, known)
             load_time = now() - began
@@ -397,7 +398,7 @@ class OllamaEmbed:
         )
         option_values(body.options or OllamaOptions())
         vector: Any = []
-        with departure(body.keep_alive, request, known, context.models) as leaving:
+        with unload_outcome(body.keep_alive, request, known, context.models) as leaving:
             model = await self._hold(request, known)
             if body.prompt:
                 options = _options(model, default_limit(model, truncates=True))

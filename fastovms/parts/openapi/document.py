@@ -11,7 +11,7 @@ import msgspec
 from fastovms import __version__
 from fastovms.api.admin import DOCS_PATHS, HEALTH_PATHS
 from fastovms.api.dialect import OPENAI, Dialect, dialect_of
-from fastovms.api.endpoint import Nothing, Operation
+from fastovms.api.endpoint import EmptyAnswer, Operation
 from fastovms.parts.openapi import schemas
 from fastovms.parts.openapi.examples import EXAMPLES, Answer, Requests
 from fastovms.request_fields import Range, Row, rows_of
@@ -322,7 +322,7 @@ def _identifier(method: str, path: str) -> str:
 def _success(operation: Operation, components: _Components) -> Json:
     if operation.answer is None:
         return {}
-    if operation.answer is Nothing:
+    if operation.answer is EmptyAnswer:
         return {"200": {"description": "Yes."}}
     answer: Json = {"schema": components.schema(operation.answer)}
     if (answered := examples(operation)[1]) is not None:

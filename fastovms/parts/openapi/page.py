@@ -40,12 +40,14 @@ class DocsRoutes:
         self._page: Response | None = None
 
     async def document(self, request: Request) -> Response:
+        """Answers with the OpenAPI document."""
         if self._document is None:
             self._document = asyncio.ensure_future(self._make())
         # Shielded, because other requests may wait for the page if this client disconnects.
         return await asyncio.shield(self._document)
 
     def page(self, request: Request) -> Response:
+        """Answers with the page that shows the document."""
         if self._page is None:
             html = files(__package__).joinpath("page.html").read_text()
             self._page = Response(200, html.encode(), "text/html; charset=utf-8", _policy(html))

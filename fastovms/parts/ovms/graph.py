@@ -21,7 +21,7 @@ from fastovms.parts.ovms.options import (
     OvmsOption,
 )
 from fastovms.parts.ovms.plugin_config import parse_plugin_config
-from fastovms.parts.ovms.textproto import Field, Message, SyntaxFault, Word, parse
+from fastovms.parts.ovms.textproto import BareWord, Field, Message, SyntaxFault, parse
 from fastovms.server_config import ENCODER, ENGINE, FILES, IMAGES, ConfigField, Settings
 from fastovms.setting import picture_size
 
@@ -358,11 +358,13 @@ def _read_value(found: Field, kind: Kind, name: str) -> object:
                 return value
             allowed = f"an integer from {low} to {high}"
         case Choice(names, _):
-            if isinstance(value, Word) and value in names:
+            if isinstance(value, BareWord) and value in names:
                 return str(value)
             allowed = f"one of {', '.join(names)}"
         case _ if kind is bool:
-            truth = _BOOLEANS.get(value) if isinstance(value, Word) or type(value) is int else None
+            truth = (
+                _BOOLEANS.get(value) if isinstance(value, BareWord) or type(value) is int else None
+            )
             if truth is not None:
                 return truth
             allowed = "true or false"
@@ -371,7 +373,7 @@ def _read_value(found: Field, kind: Kind, name: str) -> object:
                 return value
             allowed = "a number"
         case _:
-            if isinstance(value, str) and not isinstance(value, Word):
+            if isinstance(value, str) and not isinstance(value, BareWord):
                 return value
             allowed = "a string"
     raise SyntaxFault(found.line, f"{name} must be {allowed}, not {_shown(value)}")
@@ -387,7 +389,7 @@ _BOOLEANS: Final[Mapping[object, bool]] = {
 def _shown(value: object) -> str:
     if isinstance(value, Message):
         return "a message"
-    return str(value) if not isinstance(value, str) or isinstance(value, Word) else repr(value)
+    return str(value) if not isinstance(value, str) or isinstance(value, BareWord) else repr(value)
 
 
 def _resolve_paths(given: dict[ConfigField, Any], graph: Path) -> None:

@@ -35,11 +35,11 @@ _CHARS: Final = dict(zip("abfnrtv\\'\"?", "\a\b\f\n\r\t\v\\'\"?", strict=True))
 _CLOSING: Final = {"{": "}", "<": ">"}
 
 
-class Word(str):
+class BareWord(str):
     """A value that is a bare word: the name of an enum's value, or true or false."""
 
 
-Scalar = str | int | float | Word
+Scalar = str | int | float | BareWord
 
 
 class SyntaxFault(ConfigurationError):
@@ -69,6 +69,7 @@ class Message:
     fields: list[Field] = field(default_factory=list)
 
     def all(self, name: str) -> list[Field]:
+        """Returns all fields of this name."""
         return [field for field in self.fields if field.name == name]
 
 
@@ -158,7 +159,7 @@ class _FieldParser:
             return -number if negative else number
         if self._next.kind == "word":
             word = self._take().text
-            return Word(f"-{word}") if negative else Word(word)
+            return BareWord(f"-{word}") if negative else BareWord(word)
         raise self._fault(f"expected a value, not {self._shown()}")
 
     def _text(self) -> str:

@@ -21,8 +21,8 @@ from fastovms.parts.postgres.schema import (
     PostgresSession,
     SharedTables,
     TimeLimits,
+    check_tables,
     make_tables,
-    need_tables,
     open_session,
 )
 from fastovms.parts.postgres.server_address import ServerAddress
@@ -157,7 +157,7 @@ def open_url(
     link = DatabaseLink(
         address,
         limits=OF_COMMANDS,
-        prepare=need_tables if must_exist else make_tables,
+        prepare=check_tables if must_exist else make_tables,
         warn=lambda reason: None,
     )
     database = PostgresDatabase(link, bounds, time.time)

@@ -213,7 +213,7 @@ def make_tables(session: PostgresSession) -> None:
         raise
 
 
-def need_tables(session: PostgresSession) -> None:
+def check_tables(session: PostgresSession) -> None:
     """Checks that the tables exist. Raises MissingTables if the database has no tables;
     UnsupportedVersion if the tables have another version."""
     if not _has_tables(session):
@@ -260,6 +260,7 @@ class SharedTables(Tables):
         self._topics.add(topic)
 
     def send_notifications(self) -> None:
+        """Sends the notifications of the transaction; call it before the commit."""
         if self._topics:
             self.execute(
                 f"SELECT pg_notify('{CHANNEL}', topic) FROM unnest(CAST(? AS text[])) AS topic",

@@ -63,7 +63,7 @@ def read_contents_by_model(directory: Path) -> list[ModelContents]:
     return sorted(found.values(), key=lambda contents: -contents.used_at)
 
 
-def erase(directory: Path, model: str | None) -> int:
+def delete_blocks(directory: Path, model: str | None) -> int:
     """Deletes the cached blocks of a model, or all. Returns their number. A server that uses them
     computes their tokens again. Raises OSError if blocks cannot be deleted."""
     num_erased = 0
@@ -125,7 +125,7 @@ _MAX_VECTORS: Final = 1024
 """How many arrays Linux reads or writes in one call (IOV_MAX)."""
 
 
-class DamagedBlock(Exception):
+class CorruptBlock(Exception):
     """The content of a block file is invalid. The message is the reason."""
 
 
@@ -171,7 +171,7 @@ def read_block(path: Path, key: bytes, rows: Rows) -> int:
     """Reads the file of a block into `rows`, which are overwritten, and returns its size in bytes.
 
     Raises:
-        DamagedBlock: the file is truncated, corrupt or of another block. The contents of `rows` are
+        CorruptBlock: the file is truncated, corrupt or of another block. The contents of `rows` are
             then invalid.
         OSError: the file cannot be read or is missing.
     """
@@ -181,7 +181,7 @@ def read_block(path: Path, key: bytes, rows: Rows) -> int:
     try:
         size = os.fstat(descriptor).st_size
         if size != HEAD_SIZE + expected:
-            raise DamagedBlock(f"it has {size} bytes, not {HEAD_SIZE + expected}")
+            raise CorruptBlock(f"it has {size} bytes, not {HEAD_SIZE + expected}")
         num_read = os.readv(descriptor, [head])
         for first in range(0, len(rows), _MAX_VECTORS):
             num_read += os.readv(
@@ -190,15 +190,15 @@ def read_block(path: Path, key: bytes, rows: Rows) -> int:
     finally:
         os.close(descriptor)
     if num_read != size:
-        raise DamagedBlock(f"only {num_read} of {size} bytes could be read")
+        raise CorruptBlock(f"only {num_read} of {size} bytes could be read")
     magic, its_key, num_bytes, checksum = _HEAD.unpack(head)
     if magic != _MAGIC or its_key != key or num_bytes != expected:
-        raise DamagedBlock("it is not the file of this block")
+        raise CorruptBlock("it is not the file of this block")
     found = zlib.crc32(_HEAD.pack(magic, its_key, num_bytes, 0))
     for row in rows:
         found = zlib.crc32(row.data, found)
     if found != checksum:
-        raise DamagedBlock("its checksum is wrong")
+        raise CorruptBlock("its checksum is wrong")
     return size
 
 
@@ -293,7 +293,7 @@ class NoRoom(Exception):
     """A block must not be written now. The message is the reason."""
 
 
-class Held(NamedTuple):
+class FolderTotals(NamedTuple):
     """The contents of a directory, or of one of its folders."""
 
     num_blocks: int = 0
@@ -354,7 +354,7 @@ class BlockDirectory:
         self._unix_time = unix_time
         self._blocks: dict[bytes, _Block] = {}
         self._num_bytes = 0
-        self._held: defaultdict[str, Held] = defaultdict(Held)
+        self._held: defaultdict[str, FolderTotals] = defaultdict(FolderTotals)
         self._unkept = 0
         self._guard = threading.Lock()
         private_directory(directory, may_be_link=True)
@@ -380,9 +380,9 @@ class BlockDirectory:
     def num_bytes(self) -> int:
         return self._num_bytes
 
-    def held(self, folder: str) -> Held:
+    def held(self, folder: str) -> FolderTotals:
         """Returns the statistics of one of its folders."""
-        return self._held.get(folder, Held())
+        return self._held.get(folder, FolderTotals())
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._blocks
@@ -397,7 +397,7 @@ class BlockDirectory:
             return 0
         try:
             num_bytes = read_block(block.path, key, rows)
-        except DamagedBlock as error:
+        except CorruptBlock as error:
             logger.warning("prefix cache: block file %s is corrupt: %s", block.path, error)
         except FileNotFoundError:
             logger.info("prefix cache: block file %s no longer exists", block.path)
@@ -475,7 +475,7 @@ class BlockDirectory:
     def _count(self, block: _Block, sign: int) -> None:
         self._num_bytes += sign * block.size
         num_blocks, num_bytes = self._held[block.folder]
-        self._held[block.folder] = Held(num_blocks + sign, num_bytes + sign * block.size)
+        self._held[block.folder] = FolderTotals(num_blocks + sign, num_bytes + sign * block.size)
 
     def _mark_used(self, block: _Block, position: int) -> None:
         used_at = self._unix_time() - position * _LATER

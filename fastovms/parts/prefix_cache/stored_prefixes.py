@@ -26,7 +26,7 @@ from fastovms.errors import description_of
 from fastovms.params import ADAPTER_DIGEST_SIZE, ADAPTER_MARK, GenerationRequest
 from fastovms.parts.prefix_cache.directory import (
     BlockDirectory,
-    Held,
+    FolderTotals,
     NoRoom,
     PrefixNamespace,
     prefix_keys,
@@ -51,6 +51,7 @@ class JobThread:
         return self._closing.is_set()
 
     def do(self, job: Callable[[], None]) -> None:
+        """Queues a job for the thread."""
         self._jobs.put(job)
 
     def pause(self, seconds: float) -> None:
@@ -102,7 +103,7 @@ class ModelBlocks:
         self._read_rows: list[NDArray[np.uint8]] = []
 
     @property
-    def held(self) -> Held:
+    def held(self) -> FolderTotals:
         """The statistics of this model's blocks in the directory."""
         return self.directory.held(self._files.folder)
 
@@ -368,6 +369,7 @@ class PrefixRestorer:
         return True
 
     def is_held(self, request_id: str) -> bool:
+        """Returns whether a request waits for the disk."""
         return any(request_id in held for held in self._places())
 
     def discard(self, request_id: str) -> None:

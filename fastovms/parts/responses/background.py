@@ -412,9 +412,11 @@ class BackgroundRuns:
         task.add_done_callback(end)
 
     def find(self, tenant: str, id: str) -> BackgroundRun | None:
+        """Returns a tenant's run in this process; None if there is none."""
         return self._runs.get(ResponseKey(tenant, id))
 
     def all(self) -> list[BackgroundRun]:
+        """Returns all runs in this process."""
         return list(self._runs.values())
 
     def cancel_all(self, tenants: Collection[str]) -> int:

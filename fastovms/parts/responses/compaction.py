@@ -162,7 +162,7 @@ async def _summary_job(
     """
     asked = replace(preparation, body=_summary_body(preparation, size))
     own = read_fields(asked.body, preparation.dialect, keeps=False)
-    room = await _room(asked, history, new_item_id)
+    room = await _max_prompt_tokens(asked, history, new_item_id)
     tokenizer = preparation.model.tokenizer
 
     def count(text: str) -> int:
@@ -198,7 +198,7 @@ def _summary_body(preparation: ClientRequest[ResponsesRequest], size: int) -> Re
     )
 
 
-async def _room(
+async def _max_prompt_tokens(
     asked: ClientRequest[ResponsesRequest], history: History, new_item_id: NewId
 ) -> int:
     """Returns the maximum number of prompt tokens for the conversation. Raises InvalidField if the

@@ -53,6 +53,7 @@ class StoredResponses:
         self._state = state
 
     async def get(self, request: Request, dialect: Dialect) -> Response | None:
+        """Answers with a response, or streams its events with `stream=true`."""
         state, id = await self._find(request)
         query = Query(request)
         last = query.number("starting_after", 0)
@@ -104,6 +105,7 @@ class StoredResponses:
         raise InvalidField(f"the response cannot be cancelled: it is {response['status']}")
 
     async def list_input(self, request: Request, dialect: Dialect) -> Response:
+        """Lists the input items of a response."""
         state, id = await self._find(request)
         page = Page(*Query(request).page())
         with _cursor("the response has no item", page):
@@ -180,6 +182,7 @@ class ConversationHandlers:
         self._bodies = context.bodies
 
     async def create(self, request: Request, dialect: Dialect) -> Response:
+        """Creates a conversation."""
         store = self._store()
         asked = await self._bodies.read(request, ConversationRequest, default=b"{}")
         metadata = read_metadata(asked.metadata)
@@ -202,6 +205,7 @@ class ConversationHandlers:
         return Response(200, list_body(listed))
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
+        """Describes a conversation."""
         return Response(200, await self._body(request))
 
     async def update(self, request: Request, dialect: Dialect) -> Response:
@@ -219,6 +223,7 @@ class ConversationHandlers:
         return Response(200, _found(updated if is_there else None, request))
 
     async def delete(self, request: Request, dialect: Dialect) -> Response:
+        """Deletes a conversation with its items."""
         id = _id(request)
         is_deleted = await self._store().run(
             Operations.delete_conversation, request.caller.tenant, id
@@ -227,6 +232,7 @@ class ConversationHandlers:
         return json_response(_found(body if is_deleted else None, request))
 
     async def add_items(self, request: Request, dialect: Dialect) -> Response:
+        """Adds items to a conversation, and lists them."""
         store, tenant, id = self._store(), request.caller.tenant, _id(request)
         given = (await self._bodies.read(request, ItemsRequest)).items
         if given is None:
@@ -241,6 +247,7 @@ class ConversationHandlers:
         return Response(200, list_body(page))
 
     async def list_items(self, request: Request, dialect: Dialect) -> Response:
+        """Lists the items of a conversation."""
         page = Page(*Query(request).page())
         with _cursor("the conversation has no item", page):
             items = await self._store().run(
@@ -249,6 +256,7 @@ class ConversationHandlers:
         return Response(200, list_body(_found(items, request)))
 
     async def get_item(self, request: Request, dialect: Dialect) -> Response:
+        """Answers with one item of a conversation."""
         Query(request)
         item_id = request.path_params["item_id"]
         store = self._store()

@@ -96,6 +96,7 @@ class EventLog:
         self._listeners[key] = listener
 
     def forget(self, key: object) -> None:
+        """Ends the calls of a listener; `key` is the one that it was registered with."""
         self._listeners.pop(key, None)
 
     def extend(self, pack: EventPack) -> None:

@@ -95,7 +95,7 @@ async def read_history(
     if unstored is not None:
         past = _earlier_items(_newest(unstored, _max_bytes(model)), fields, model)
     elif has_past:
-        past = await _past(fields, tenant, _store(store, fields), model)
+        past = await _items_before(fields, tenant, _store(store, fields), model)
     size = sum(len(item.body) for item in past) + num_bytes
 
     def build() -> History:
@@ -132,7 +132,7 @@ async def reload_history(
     if stored_input is None and (
         fields.previous_id is not None or fields.conversation_id is not None
     ):
-        past = await _past(fields, tenant, store, model)
+        past = await _items_before(fields, tenant, store, model)
     bodies = [item.body for item in (*past, *given)]
     kept = [bytes(item) for item in stored_input or ()]
     size = sum(map(len, (*bodies, *kept)))
@@ -156,7 +156,7 @@ def _check_count(
         raise context_exceeded(f"the input has {len(given)} items", model, "input")
 
 
-async def _past(
+async def _items_before(
     fields: ResponseFields, tenant: str, store: StateStore, model: ModelInfo
 ) -> Sequence[StoredItem]:
     max_bytes = _max_bytes(model)

@@ -51,6 +51,7 @@ class ResponseStatus:
         return self.name in ("completed", "incomplete")
 
     def members(self) -> dict[str, object]:
+        """Returns the members of the response object that report the status."""
         reason = self.incomplete_reason
         return {
             "status": self.name,
@@ -246,6 +247,7 @@ class ResponseRun:
         self.output.begin()
 
     def push(self, delta: SampleDelta) -> None:
+        """Adds a delta of the model, and makes its events."""
         if self._prewarms:
             self.output.begin()
             if delta.finish_reason is not None:
@@ -265,10 +267,12 @@ class ResponseRun:
                 self.status = ended
 
     def cancel(self) -> None:
+        """Ends the open item and sets the status to cancelled."""
         self.output.end_item("incomplete")
         self.status = ResponseStatus("cancelled", usage=self._usage())
 
     def fail(self, error: Exception) -> None:
+        """Ends the open item and sets the status to failed, with the error."""
         message, param, code = describe(error)
         self.output.end_item("incomplete")
         if self.dialect.responses.has_error_events:

@@ -103,7 +103,7 @@ class _EventStream:
         self.on_writable = None
 
 
-class Unstored:
+class UnstoredResponse:
     """The last response of a connection that is not stored, for the next one to continue.
 
     It takes memory of request bodies: what the client would have to send otherwise.
@@ -130,6 +130,7 @@ class Unstored:
         self._id, self._items, self._size = id, items, size
 
     def clear(self) -> None:
+        """Drops the response and gives its memory back."""
         self._socket.give_back(self._size)
         self._id, self._items, self._size = "", (), 0
 
@@ -146,7 +147,9 @@ class Turn:
         is_cancelled: whether the client has cancelled it.
     """
 
-    def __init__(self, message: bytes | mmap, stream_id: str | None, unstored: Unstored) -> None:
+    def __init__(
+        self, message: bytes | mmap, stream_id: str | None, unstored: UnstoredResponse
+    ) -> None:
         self.message = message
         self.stream_id = stream_id
         self.unstored = unstored
@@ -197,7 +200,7 @@ class _Session:
         self._pending: deque[Turn] = deque()
         self._running: asyncio.Task[None] | None = None
         self._turn: Turn | None = None
-        self._unstored = Unstored(socket)
+        self._unstored = UnstoredResponse(socket)
         self._num_requests = 0
         socket.on_fault = self._on_fault
 

@@ -56,7 +56,7 @@ class UnloadOutcome(NamedTuple):
 
 
 @contextmanager
-def departure(
+def unload_outcome(
     keep_alive: KeepAlive, request: Request, model: KnownModel, models: ServedModels
 ) -> Iterator[UnloadOutcome]:
     """Sets how long a model stays loaded after a request, if models are loaded on demand and the
@@ -115,6 +115,7 @@ class ModelWaiters:
         self._orders: set[asyncio.Future[None]] = set()
 
     def num_waiting(self, name: str) -> int:
+        """Returns the number of requests that wait for a model."""
         return len(self._waiting[name])
 
     @property

@@ -171,12 +171,15 @@ class TuningProcess:
         send(self._process.connection, measurement)
 
     def pause(self) -> None:
+        """Stops the process by a signal until `resume`."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
+        """Continues a stopped process."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
+        """Kills the process."""
         self._process.kill()
 
     def result(self) -> str:
@@ -225,6 +228,7 @@ class IdleTuning:
         return self._thread is not None
 
     def add(self, measurement: Measurement) -> None:
+        """Queues a measurement, which begins once the server is idle."""
         with self._changed:
             self._waiting.append(measurement)
             if self._thread is None:

@@ -66,6 +66,7 @@ class QualityCounter:
         self._divergence += float((shift - of_reference + of_logits).sum())
 
     def quality(self) -> Quality:
+        """Returns the quality over all texts so far."""
         num = self._num
         return Quality(
             num,

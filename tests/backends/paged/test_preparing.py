@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fastovms.backends.paged import preparing
-from fastovms.backends.paged.preparing import prepared
+from fastovms.backends.paged.preparing import run_preparation
 from fastovms.backends.processes import WorkerFailed
 
 Event = tuple[str, object]
@@ -69,7 +69,7 @@ def test_a_process_is_stopped_in_turn_while_engines_work(events: list[Event]) ->
         waits.append(patience)
         return True
 
-    assert prepared("module", "x", may_go_on=may_go_on, message="hello") == "answer"
+    assert run_preparation("module", "x", may_go_on=may_go_on, message="hello") == "answer"
     turn = [("run", 0.1), ("signal", signal.SIGSTOP), ("signal", signal.SIGCONT)]
     assert events == [
         ("start", ("module", "x")),
@@ -84,7 +84,7 @@ def test_a_process_is_stopped_in_turn_while_engines_work(events: list[Event]) ->
 
 
 def test_a_process_ends_with_its_backend(events: list[Event]) -> None:
-    assert prepared("module", may_go_on=lambda *_: False) is None
+    assert run_preparation("module", may_go_on=lambda *_: False) is None
     assert events[-1] == ("end", None)
 
 
@@ -93,7 +93,7 @@ def test_a_process_that_is_left_too_little_is_started_again_with_a_share(
 ) -> None:
     times = iter([0.0, 61.0, *[62.0] * 10])
     monkeypatch.setattr(preparing, "_seconds_of", lambda _: 1.0)
-    result = prepared("module", may_go_on=lambda *_: True, clock=lambda: next(times))
+    result = run_preparation("module", may_go_on=lambda *_: True, clock=lambda: next(times))
     assert result == "answer"
     assert [event for event in events if event[0] in ("start", "policy", "end")] == [
         ("start", ("module",)),
@@ -108,7 +108,7 @@ def test_a_process_that_gets_enough_is_waited_for(
 ) -> None:
     times = iter([0.0, 61.0, 62.0])
     monkeypatch.setattr(preparing, "_seconds_of", lambda _: 4.0)
-    result = prepared("module", may_go_on=lambda *_: True, clock=lambda: next(times))
+    result = run_preparation("module", may_go_on=lambda *_: True, clock=lambda: next(times))
     assert result == "answer"
     assert len([event for event in events if event[0] == "start"]) == 1
 
@@ -121,7 +121,7 @@ def test_a_process_that_gets_enough_is_waited_for(
     ],
 )
 def test_a_process_answers_or_fails(module: str, expected: Any) -> None:
-    assert prepared(module, "you", may_go_on=lambda *_: True, message="hello") == expected
+    assert run_preparation(module, "you", may_go_on=lambda *_: True, message="hello") == expected
 
 
 def test_the_time_of_a_process_is_read() -> None:

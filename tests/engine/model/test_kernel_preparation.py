@@ -78,7 +78,7 @@ def preparations(monkeypatch: pytest.MonkeyPatch) -> list[Preparation]:
         found.append(message)
         return process.prepare(message)
 
-    monkeypatch.setattr(prepare, "prepared", prepared)
+    monkeypatch.setattr(prepare, "run_preparation", prepared)
     monkeypatch.setattr(few_rows, "gains", lambda *_, **__: dict(FASTER))
     return found
 
@@ -266,7 +266,7 @@ def test_kernels_that_cannot_be_used_are_off_with_the_reason(
         process.serve(Connection())  # type: ignore[arg-type]
         return answers[0]
 
-    monkeypatch.setattr(prepare, "prepared", prepared)
+    monkeypatch.setattr(prepare, "run_preparation", prepared)
     served, line = started(model, caplog, cache)
     assert line.startswith(f"decode kernels: not used: {reason}")
     assert not served.few_row_numbers
@@ -303,7 +303,7 @@ def test_a_process_that_dies_is_the_reason(
     model: PagedModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died = WorkerFailed("was ended by SIGKILL")
-    monkeypatch.setattr(prepare, "prepared", lambda *_, **__: died)
+    monkeypatch.setattr(prepare, "run_preparation", lambda *_, **__: died)
     line = started(model, caplog)[1]
     assert line == "decode kernels: not used: the process that prepares them was ended by SIGKILL"
 
@@ -311,7 +311,7 @@ def test_a_process_that_dies_is_the_reason(
 def test_a_model_that_is_dropped_is_not_measured(
     model: PagedModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare, "prepared", lambda *_, **__: None)
+    monkeypatch.setattr(prepare, "run_preparation", lambda *_, **__: None)
     assert started(model, caplog)[1] == ""
 
 

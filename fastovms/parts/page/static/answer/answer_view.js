@@ -99,7 +99,7 @@ class Thoughts {
     this.#draw();
   }
 
-  /** Thoughts that are folded cost nothing. */
+  /** Folded reasoning is not rendered. */
   #draw() {
     if (this.node.open && this.#item) showMarkdown(this.#text, textOf(this.#item));
   }

@@ -136,7 +136,7 @@ export const TEXTS = {
   "context.nearly-full": ["The context is nearly full. Begin a new chat, or edit an earlier message.", "Der Kontext ist fast voll. Beginnen Sie einen neuen Chat, oder bearbeiten Sie eine frühere Nachricht.", "上下文即将用尽。请新建对话，或编辑较早的消息。"],
 
   // Answers
-  "answer.thoughts": ["Thoughts", "Gedanken", "思考过程"],
+  "answer.thoughts": ["Reasoning", "Gedanken", "思考过程"],
   "answer.to-footnote": ["Footnote {number}", "Fußnote {number}", "脚注 {number}"],
   "answer.from-footnote": ["Back from footnote {number}", "Zurück von Fußnote {number}", "从脚注 {number} 返回"],
   "answer.wrap-code": ["Wrap the lines of code", "Codezeilen umbrechen", "代码自动换行"],

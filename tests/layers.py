@@ -47,6 +47,7 @@ NEEDED_PARTS = {
         "speech_out",
         "tuning",
     },
+    "embeddings": {"media"},
     "genai": {"comparison", "drafts", "grammars"},
     "load_test": {"client"},
     "ollama": {"embeddings", "several_models"},

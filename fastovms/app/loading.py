@@ -11,10 +11,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fastovms.api.image_parts import ImageInput
 from fastovms.api.rendering import load_chat
-from fastovms.api.served import AnyServed, ChatModel, ServedModel, ServedModels
+from fastovms.api.served import AnyServed, ChatModel, ServedModel, ServedModels, TextTokens
 from fastovms.app.compiling import (
     EarlyCompilation,
     begin_loading,
@@ -39,7 +40,7 @@ from fastovms.engine.model.compilation import check_exact
 from fastovms.engine.model.devices import available_memory, is_gpu, share_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf, is_converted
-from fastovms.params import Task
+from fastovms.params import ModelInfo, Task
 from fastovms.server_config import MediaConfig, ModelConfig
 from fastovms.system.disk import DiskCache
 from fastovms.system.memory import make_binding_tables
@@ -152,7 +153,7 @@ def _load(
             model, reserve = compiled or compile_model(model, cache)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
             closes.append(chat.result().close)
-        has_vision = any(takes_images(model.path) for model, *_ in loaded)
+        has_vision = any(takes_images(model.path) for model in models)
         loader = _image_loader(media) if has_vision else None
         sizes = [model.engine.cache_size for model in generating]
         shares = share_memory(sizes, available(), available_memory())
@@ -162,6 +163,9 @@ def _load(
         }
         if loader is not None:
             closes.append(loader.close)
+            for model in models:
+                if model.name in others and takes_images(model.path):
+                    others[model.name] = _with_images(model, others[model.name], loader)
         found |= others
         served = ServedModels(
             [found[model.name] for model in models], close=partial(_close_all, closes)
@@ -198,6 +202,20 @@ def _image_loader(config: MediaConfig) -> ImageLoader:
     return ImageLoader(config, decode=decoder.decode, close_decoder=decoder.close)
 
 
+def _with_images(model: ModelConfig, served: Any, loader: ImageLoader) -> AnyServed:
+    """Returns a model of embeddings with the loader of its images."""
+    images = _images_of(model, served.info, served.tokens, loader)
+    embedding: AnyServed = replace(served, images=images)
+    return embedding
+
+
+def _images_of(
+    model: ModelConfig, info: ModelInfo, tokens: TextTokens, loader: ImageLoader
+) -> ImageInput:
+    processor = read_optional(model.path / "preprocessor_config.json")
+    return loader.input_of(info, tokens, processor if isinstance(processor, dict) else {})
+
+
 def _served(
     model: ModelConfig,
     tokenizer: Tokenizer,
@@ -214,8 +232,7 @@ def _served(
     images = None
     if info.takes_images:
         assert loader is not None
-        processor = read_optional(model.path / "preprocessor_config.json")
-        images = loader.input_of(info, tokenizer, processor if isinstance(processor, dict) else {})
+        images = _images_of(model, info, tokenizer, loader)
     tokenizer.detokenizer(keep=chat.tags)  # builds its table now, not at the first request
     return ServedModel(
         backend,

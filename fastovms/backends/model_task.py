@@ -232,6 +232,8 @@ def find_task(model_dir: Path, wanted: str = "auto") -> Task:
         possible = {found}
     elif kind or takes_images(model_dir):
         found = SPEECH_TASKS.get(kind, Task.TEXT_GENERATION)
+        if not kind and _gives_states(model_dir, graph):
+            found = Task.EMBEDDINGS
         possible = {found}
     else:
         names = _value_names(graph)
@@ -250,6 +252,22 @@ def find_task(model_dir: Path, wanted: str = "auto") -> Task:
             f"--task {wanted} is not possible for {model_dir}: its graph is for {found.value}"
         )
     return task
+
+
+_LOGITS_PORT: Final = re.compile(
+    rb'type="Result"[^>]*output_names="(?:[^"]*,)?logits[",].*?<port[^>]*>(.*?)</port>', re.DOTALL
+)
+
+
+def _gives_states(model_dir: Path, graph: Path) -> bool:
+    """Returns whether the output of a vision model has the width of a hidden state. Exports of
+    embedding models name it like logits."""
+    config = read_optional(model_dir / "config.json")
+    if not isinstance(config, dict) or (port := _LOGITS_PORT.search(graph.read_bytes())) is None:
+        return False
+    text = config.get("text_config")
+    width = first_integer([text if isinstance(text, dict) else {}, config], ("hidden_size",))
+    return re.findall(rb"<dim>(-?\d+)</dim>", port[1])[-1:] == [str(width).encode()]
 
 
 def _possible(names: set[str]) -> set[Task]:

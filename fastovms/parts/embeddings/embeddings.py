@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from fastovms.api import offload
 from fastovms.api.body import wrong
+from fastovms.api.chat_messages import read_messages
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import AnswerSchema, Dialect
 from fastovms.api.endpoint import check_id
+from fastovms.api.image_parts import ImageSource, check_tags, image_tag, images_of_request
 from fastovms.api.prompt import check_num_chars, check_token_range, context_exceeded
 from fastovms.api.request_schemas import ModelField, Priority, Truncation
 from fastovms.api.typed_body import read_any_body
@@ -29,6 +31,7 @@ from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request, Response
 from fastovms.params import ModelInfo, Task
 from fastovms.parts.embeddings.encoder import EncodedTexts, EncoderText
+from fastovms.parts.embeddings.picture_backend import MAX_RATIO
 from fastovms.parts.embeddings.served import ServedEncoder
 from fastovms.request_fields import ranges_of
 from fastovms.telemetry.metrics import FinishedRequest
@@ -60,7 +63,8 @@ class EmbeddingRequest(EncodingFields, frozen=True, kw_only=True):
     """The body of `POST /embeddings`."""
 
     input: str | list[str | int | list[int]] | None = None
-    messages: Any = None
+    messages: list[dict[str, Any]] | None = None
+    continue_final_message: bool | None = None
     encoding_format: str | None = None
     dimensions: int | None = None
     add_special_tokens: bool | None = None
@@ -209,7 +213,7 @@ class EncodingCall:
         """Returns a row for each text, as `ThreadedEncoder.encode` makes them. Call it once: it
         counts the request in the metrics. Raises BackendError if the texts cannot be encoded
         now."""
-        num_tokens = sum(len(text.token_ids) for text in texts)
+        num_tokens = sum(text.num_tokens for text in texts)
         self._log_fields["prompt_tokens"] = num_tokens
         self._charge(num_tokens)
         span = None if self._begin_span is None else self._begin_span()
@@ -356,6 +360,7 @@ async def tokenize(
     client: str,
     *,
     encloses: bool = False,
+    num_images: int = 0,
 ) -> list[TokenIds]:
     """Returns the tokens of each text. Raises InvalidField if a text is empty, too long, not a
     text, or has ids outside the vocabulary, or all texts together are too long; Overloaded if too
@@ -365,8 +370,9 @@ async def tokenize(
         names: the texts' fields, for error messages.
         encloses: whether the tokenizer's special tokens are added. Token ids of clients are not
             changed.
+        num_images: how many images have a tag in the text, which is a single one then.
     """
-    check_texts(model, texts, names, limit)
+    check_texts(model, texts, names, limit, num_images)
     found: list[TokenIds] = []
     num_tokens = 0
     for piece in _pieces(texts):
@@ -388,10 +394,22 @@ async def tokenize(
 
 
 def check_texts(
-    model: ServedEncoder, texts: Sequence[InputText], names: Sequence[str], limit: TextLimit
+    model: ServedEncoder,
+    texts: Sequence[InputText],
+    names: Sequence[str],
+    limit: TextLimit,
+    num_images: int = 0,
 ) -> None:
-    """Raises InvalidField for a text that is empty, or too long to fit with any tokenization."""
+    """Raises InvalidField for a text that is empty, or too long to fit with any tokenization, or
+    that has tags of images."""
     for text, name in zip(texts, names, strict=True):
+        if model.images is not None:
+            if isinstance(text, list):
+                raise InvalidField(
+                    f"{name} must be a text for this model, which supports images, not token ids",
+                    param=name,
+                )
+            check_tags(_whole(text), num_images, name, model.images.reserved)
         if isinstance(text, list):
             _check_ids(text, name, model, limit)
         elif limit.truncates:
@@ -577,14 +595,7 @@ async def embed(
     of dimensions is invalid; BackendError if the texts cannot be encoded now. `names` are the
     texts' fields, for error messages."""
     model = call.model
-    width = model.backend.encoder.width
-    dimensions = options.dimensions
-    if dimensions is not None and not 1 <= dimensions <= width:
-        raise InvalidField(
-            f"dimensions must be from 1 to {width}, the dimensions of {model.info.name}, not "
-            f"{dimensions}",
-            param="dimensions",
-        )
+    _check_dimensions(model, options.dimensions)
     found = await tokenize(
         model,
         instructed(texts, options.instruction),
@@ -593,14 +604,104 @@ async def embed(
         call.client,
         encloses=options.adds_special_tokens,
     )
-    encoded = [EncoderText(token_ids) for token_ids in found]
-    rows = await call.encode(encoded)
-    if dimensions is not None:
-        rows = rows[:, :dimensions]
-    normalizes = model.config.normalize if options.normalizes is None else options.normalizes
-    if normalizes:
+    return await _vectors(call, [EncoderText(token_ids) for token_ids in found], options)
+
+
+def _check_dimensions(model: ServedEncoder, dimensions: int | None) -> None:
+    width = model.backend.encoder.width
+    if dimensions is not None and not 1 <= dimensions <= width:
+        raise InvalidField(
+            f"dimensions must be from 1 to {width}, the dimensions of {model.info.name}, not "
+            f"{dimensions}",
+            param="dimensions",
+        )
+
+
+async def _vectors(
+    call: EncodingCall, texts: Sequence[EncoderText], options: EmbeddingOptions
+) -> Embeddings:
+    rows = await call.encode(texts)
+    if options.dimensions is not None:
+        rows = rows[:, : options.dimensions]
+    given, usual = options.normalizes, call.model.config.normalize
+    if usual if given is None else given:
         rows = await offload.run(partial(normalized, rows), rows.size)
-    return Embeddings(rows, sum(map(len, found)))
+    return Embeddings(rows, sum(text.num_tokens for text in texts))
+
+
+class ChatInput(NamedTuple):
+    """A message of a user with its images, to make one vector of.
+
+    Attributes:
+        text: with a tag for each image.
+        instruction: what the vector is to represent; "" = the usual.
+    """
+
+    text: str
+    instruction: str
+    images: Sequence[ImageSource]
+
+
+def read_chat(body: EmbeddingRequest, model: ServedEncoder, dialect: Dialect) -> ChatInput:
+    """Returns the input of a request with messages, in the format of vLLM. Raises InvalidField if
+    the model does not support images, or the messages are not one of the user, after one of the
+    system if there is any."""
+    if model.images is None:
+        raise InvalidField("messages cannot be embedded: send input", param="messages")
+    if body.input is not None:
+        raise InvalidField("messages cannot be sent together with input", param="messages")
+    chat = read_messages(body.messages, dialect, images_of_request(model.images))
+    messages = list(chat.messages)
+    if messages[-1]["role"] == "assistant" and not messages[-1]["content"]:
+        messages.pop()  # vLLM's clients send it for the template
+    instruction = ""
+    if messages and messages[0]["role"] in ("system", "developer"):
+        instruction = messages.pop(0)["content"]
+        check_tags(instruction, 0, "messages[0].content", model.images.reserved)
+    if [message["role"] for message in messages] != ["user"]:
+        raise InvalidField(
+            "messages must be one of the user, after one of the system if there is any",
+            param="messages",
+        )
+    return ChatInput(messages[0]["content"], instruction, chat.images)
+
+
+_AROUND_IMAGE: Final = 2
+"""The tokens before and after an image."""
+
+
+async def embed_chat(call: EncodingCall, chat: ChatInput, options: EmbeddingOptions) -> Embeddings:
+    """Returns the vector of a message. Raises as `embed` does, and as `ImageInput.fetch` does if an
+    image cannot be loaded."""
+    model, num_images = call.model, len(chat.images)
+    assert model.images is not None
+    assert model.sizes is not None
+    _check_dimensions(model, options.dimensions)
+    limit = replace(options.limit, truncates=options.limit.truncates and not num_images)
+    [found] = await tokenize(
+        model, [chat.text], ["messages"], limit, call.client, num_images=num_images
+    )
+    num_tokens = 0
+    if chat.instruction:
+        [words] = await tokenize(
+            model, [chat.instruction], ["messages[0].content"], limit, call.client
+        )
+        num_tokens = len(words)
+    images = await model.images.fetch(chat.images) if num_images else []
+    tags = model.texts.encode([image_tag(index) for index in range(num_images)]) if images else []
+    for source, image, tag in zip(chat.images, images, tags, strict=True):
+        num_image_tokens = model.sizes.num_tokens(image)
+        if not num_image_tokens:
+            raise InvalidField(
+                f"{source.name} is too narrow: its sides may have a ratio of 1 to {MAX_RATIO}",
+                param=source.name,
+            )
+        num_tokens += num_image_tokens + _AROUND_IMAGE - len(tag)
+    text = EncoderText(found, None, images, chat.instruction, num_tokens)
+    if text.num_tokens > model.info.max_model_len:
+        excess = f"the messages have {text.num_tokens} tokens, with those of their images"
+        raise context_exceeded(excess, model.info, "messages")
+    return await _vectors(call, [text], options)
 
 
 def instructed(texts: Sequence[InputText], instruction: str) -> Sequence[InputText]:
@@ -654,7 +755,8 @@ async def answer_embeddings(context: ApiContext, request: Request, dialect: Dial
         context, request, EmbeddingRequest, dialect, (Task.EMBEDDINGS,)
     )
     _check_choices(body)
-    texts = read_input(body, model.config.max_inputs)
+    chat = None if body.messages is None else read_chat(body, model, dialect)
+    texts = read_input(body, model.config.max_inputs) if chat is None else []
     adds = body.add_special_tokens is not False
     limit = read_limit(body, model, model.texts.num_added if adds else 0)
     name = answer_id(body, "embd-", context.new_id())
@@ -676,7 +778,10 @@ async def answer_embeddings(context: ApiContext, request: Request, dialect: Dial
         response_id=name if dialect.has_ids else "",
         form=EncodingFormat(body.dimensions, body.encoding_format),
     )
-    found = await embed(call, texts, names, options)
+    if chat is None:
+        found = await embed(call, texts, names, options)
+    else:
+        found = await embed_chat(call, chat, options)
     is_base64 = body.encoding_format == "base64"
 
     def write() -> bytes:
@@ -714,8 +819,6 @@ def read_input(body: EmbeddingRequest, max_inputs: int) -> Sequence[InputText]:
     texts, or mixes texts and token ids."""
     given = body.input
     if given is None:
-        if body.messages is not None:
-            raise InvalidField("messages cannot be embedded: send input", param="messages")
         raise InvalidField("input is required", param="input")
     if isinstance(given, str):
         return [given]

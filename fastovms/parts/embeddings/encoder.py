@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.params import Task
+from fastovms.params import Image, Task
 
 
 class EncoderText(NamedTuple):
@@ -18,10 +19,20 @@ class EncoderText(NamedTuple):
         token_ids: int64 [T].
         type_ids: the index of the text that each token belongs to, int64 [T]; None = all to the
             first.
+        images: the images whose tags the text has.
+        instruction: what a model that takes images is asked to represent; "" = the usual.
+        num_further_tokens: the number of tokens of the images and of the instruction.
     """
 
     token_ids: NDArray[np.int64]
     type_ids: NDArray[np.int64] | None = None
+    images: Sequence[Image] = ()
+    instruction: str = ""
+    num_further_tokens: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids) + self.num_further_tokens
 
 
 class EncodedTexts(NamedTuple):

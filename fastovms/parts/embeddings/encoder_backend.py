@@ -6,13 +6,14 @@ import logging
 import math
 import threading
 import time
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,7 +173,7 @@ _MAX_WAITING_TOKENS: Final = 2**24
 places beyond these."""
 
 
-class _Job(Job[EncodedTexts]):
+class TextsJob(Job[EncodedTexts]):
     """The texts of one request.
 
     Attributes:
@@ -194,7 +195,7 @@ class _Job(Job[EncodedTexts]):
         self.priority = priority
         self.rows: NDArray[np.float32] = np.empty((len(texts), width), np.float32)
         self.num_left = len(texts)
-        self.num_tokens = sum(len(text.token_ids) for text in texts)
+        self.num_tokens = sum(text.num_tokens for text in texts)
         self.started_at = math.inf
 
     def start(self, now: float) -> None:
@@ -209,7 +210,49 @@ class _Job(Job[EncodedTexts]):
         return EncodedTexts(self.rows, self.started_at - self.queued_at, now - self.started_at)
 
 
-class ThreadedEncoder(JobThread[_Job]):
+class TextsBackend(JobThread[TextsJob]):
+    """Limits the tokens of the requests of a backend that encodes texts."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._waiting_tokens = Shares.of_places(_MAX_WAITING_TOKENS)
+        super().__init__(*arguments, **options)
+
+    @property
+    @abstractmethod
+    def encoder(self) -> EncoderInfo: ...
+
+    async def encode(
+        self, texts: Sequence[EncoderText], client: str, priority: int = 0
+    ) -> EncodedTexts:
+        """Encodes at least one text. If the caller cancels, the remaining texts are not computed.
+
+        Args:
+            texts: none is longer than the model's context, and all ids are of its vocabulary.
+            client: the sender; clients take turns.
+            priority: lower values are served first, across all clients.
+
+        Raises:
+            Overloaded: too many requests or tokens wait already.
+            BackendUnavailable: not started or closed.
+            EngineFailed: the engine has died.
+        """
+        with self._place(client):
+            job = TextsJob(texts, client, priority, self.encoder.width, self._clock())
+            waiting, num_tokens = self._waiting_tokens, job.num_tokens
+            if waiting.used and not waiting.may_take(client, num_tokens):
+                raise Overloaded(f"{waiting.used} tokens are waiting, which is the limit")
+            waiting.hold(client, num_tokens)
+            try:
+                encoded: EncodedTexts = await self._result_of(job)
+            finally:
+                waiting.give_back(client, num_tokens)
+            return encoded
+
+    def _num_left(self) -> int:
+        return sum(job.num_left for job in self._jobs)
+
+
+class ThreadedEncoder(TextsBackend):
     """Makes vectors or scores of texts by an `EncoderModel`.
 
     The thread batches waiting texts and runs the model's segments in slices, between which the
@@ -234,8 +277,7 @@ class ThreadedEncoder(JobThread[_Job]):
         self._encoder = model
         self._max_batch_tokens = max_batch_tokens
         self._costs = SliceCosts(model.num_segments)
-        self._texts: TextQueue[_Job] = TextQueue()
-        self._waiting_tokens = Shares.of_places(_MAX_WAITING_TOKENS)
+        self._texts: TextQueue[TextsJob] = TextQueue()
         self._batch_sizes = Histogram(BATCH_BUCKETS)
         self._encoder_counters = EncoderCounters(batch_sizes=self._batch_sizes)
 
@@ -249,38 +291,8 @@ class ThreadedEncoder(JobThread[_Job]):
         super().start()
         threading.Thread(target=self._run, name=self.name, daemon=True).start()
 
-    async def encode(
-        self, texts: Sequence[EncoderText], client: str, priority: int = 0
-    ) -> EncodedTexts:
-        """Encodes at least one text. If the caller cancels, the remaining texts are not computed.
-
-        Args:
-            texts: none is longer than the model's context, and all ids are of its vocabulary.
-            client: the sender; clients take turns.
-            priority: lower values are served first, across all clients.
-
-        Raises:
-            Overloaded: too many requests or tokens wait already.
-            BackendUnavailable: not started or closed.
-            EngineFailed: the engine has died.
-        """
-        with self._place(client):
-            job = _Job(texts, client, priority, self.encoder.width, self._clock())
-            waiting, num_tokens = self._waiting_tokens, job.num_tokens
-            if waiting.used and not waiting.may_take(client, num_tokens):
-                raise Overloaded(f"{waiting.used} tokens are waiting, which is the limit")
-            waiting.hold(client, num_tokens)
-            try:
-                encoded: EncodedTexts = await self._result_of(job)
-            finally:
-                waiting.give_back(client, num_tokens)
-            return encoded
-
     def stats(self) -> BackendStats:
         return replace(super().stats(), encoder=replace(self._encoder_counters))
-
-    def _num_left(self) -> int:
-        return sum(job.num_left for job in self._jobs)
 
     # Encoder's thread
 
@@ -314,7 +326,7 @@ class ThreadedEncoder(JobThread[_Job]):
             return self._max_batch_tokens
         return self._costs.max_tokens(seconds, self._max_batch_tokens)
 
-    def _compute(self, texts: Sequence[QueuedText[_Job]]) -> None:
+    def _compute(self, texts: Sequence[QueuedText[TextsJob]]) -> None:
         texts = [text for text in texts if not text.job.is_given_up]
         jobs = {text.job for text in texts}
         if not texts:
@@ -348,7 +360,7 @@ class ThreadedEncoder(JobThread[_Job]):
             self._hand_over(texts, batch.rows)
         self._num_running = 0
 
-    def _hand_over(self, texts: Sequence[QueuedText[_Job]], rows: NDArray[np.float32]) -> None:
+    def _hand_over(self, texts: Sequence[QueuedText[TextsJob]], rows: NDArray[np.float32]) -> None:
         for row, (job, index, length) in zip(rows, texts, strict=True):
             job.rows[index] = row
             job.num_left -= 1

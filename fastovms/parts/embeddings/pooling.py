@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from fastovms.backends.model_task import read_optional
+from fastovms.backends.model_task import read_optional, takes_images
 
 
 class Pooling(Enum):
@@ -44,7 +44,7 @@ def find_pooling(model_dir: Path, wanted: str, config: Mapping[str, Any]) -> Poo
             for key, pooling in _MODES.items():
                 if modes.get(key) is True:
                     return pooling
-    return Pooling.LAST if _is_decoder(config) else Pooling.CLS
+    return Pooling.LAST if _is_decoder(config) or takes_images(model_dir) else Pooling.CLS
 
 
 def _is_decoder(config: Mapping[str, Any]) -> bool:

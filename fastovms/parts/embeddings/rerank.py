@@ -700,7 +700,6 @@ _EMBEDDINGS: Final = Operation(
     EmbeddingList,
     "Embeddings",
     body=EmbeddingRequest,
-    required=("input",),
     examples="embeddings",
 )
 _RERANK: Final = Operation(

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from fastovms.api.body import FairThread
+from fastovms.api.image_parts import ImageInput
 from fastovms.api.served import AnyServed, Release, TextTokens, no_hold
 from fastovms.backends.engine_thread import ComputeTurn
 from fastovms.backends.model_files import LENGTH_KEYS, UNLIMITED
 from fastovms.backends.model_task import (
+    VISION_FILES,
     check_required,
     first_integer,
     read_json,
     read_optional,
+    takes_images,
     weights_file,
 )
 from fastovms.config import EncoderConfig
@@ -23,6 +26,11 @@ from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo, Task
 from fastovms.parts.embeddings.encoder_backend import ThreadedEncoder, load_encoder
 from fastovms.parts.embeddings.pair_form import PairForm, find_pair_form
+from fastovms.parts.embeddings.picture_backend import (
+    PictureEncoder,
+    PictureSizes,
+    load_pictures,
+)
 from fastovms.server_config import ModelConfig
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.text_encoder import TextEncoder
@@ -51,7 +59,8 @@ _LONGEST: Final = 10**6
 def read_info(model_dir: Path, *, name: str) -> ModelInfo:
     """Returns the name and the capabilities of an encoder. Raises ConfigurationError if a file is
     missing, broken, or lacks required information."""
-    check_required(model_dir, ENCODER_FILES)
+    has_images = takes_images(model_dir)
+    check_required(model_dir, VISION_FILES if has_images else ENCODER_FILES)
     config_path = model_dir / "config.json"
     config = read_json(config_path)
     text_config = config.get("text_config")
@@ -66,6 +75,7 @@ def read_info(model_dir: Path, *, name: str) -> ModelInfo:
         vocab_size=vocab_size,
         eos_token_ids=frozenset(),
         config=config,
+        takes_images=has_images,
     )
 
 
@@ -111,9 +121,11 @@ class ServedEncoder(AnyServed):
     Attributes:
         tokenizing: tokenizes texts and pairs, a few at a time.
         form: the prompt of a reranker that reads a pair as one text; None = no form is known.
+        images: loads the images of requests; None = the model does not support images.
+        sizes: the sizes of its images.
     """
 
-    backend: ThreadedEncoder
+    backend: ThreadedEncoder | PictureEncoder
     texts: TextEncoder
     config: EncoderConfig
     metrics: GenerationMetrics
@@ -121,6 +133,8 @@ class ServedEncoder(AnyServed):
     aliases: tuple[str, ...] = ()
     hold: Callable[[], Release] = no_hold
     form: PairForm | None = None
+    images: ImageInput | None = None
+    sizes: PictureSizes | None = None
 
     @property
     def task(self) -> Task:
@@ -147,13 +161,24 @@ def load(
             f"{model.name} is an encoder, which serves no adapters: leave out --enable-lora and "
             "--lora-modules"
         )
-    backend, texts = load_encoder(model.path, info, model.engine, model.encoder, turn)
+    backend: ThreadedEncoder | PictureEncoder
+    sizes = None
+    if info.takes_images:
+        texts = TextEncoder.load(model.path)
+        # Its pipeline adds the tokens around a text.
+        texts.before, texts.behind = texts.before[:0], texts.behind[:0]
+        backend = load_pictures(model.path, info, model.engine, model.encoder.pooling, turn)
+        sizes = PictureSizes.of(read_json(model.path / "preprocessor_config.json"))
+    else:
+        backend, texts = load_encoder(model.path, info, model.engine, model.encoder, turn)
     tokenizing: FairThread[Any] = FairThread(
         "texts to encode", per_client=_MAX_PIECES, total=4 * _MAX_PIECES
     )
     closes.append(tokenizing.close)
     metrics = backend.metrics(model.engine.device)
-    served = ServedEncoder(backend, texts, model.encoder, metrics, tokenizing, model.names[1:])
+    served = ServedEncoder(
+        backend, texts, model.encoder, metrics, tokenizing, model.names[1:], sizes=sizes
+    )
     if not served.joins_pairs:
         return served
     form = find_pair_form(model.path, info.config, model.chat.chat_template)

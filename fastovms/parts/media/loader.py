@@ -17,12 +17,12 @@ from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from fastovms.api.image_parts import ImageInput, ImageSource, too_many_images
+from fastovms.api.served import TextTokens
 from fastovms.errors import ConfigurationError, InvalidField, Overloaded, shortage_of
 from fastovms.params import Image, ModelInfo
 from fastovms.parts.media.decode import Admit, Decode, PixelBound, decode_image, is_available
 from fastovms.parts.media.fetch import Fetcher, decode_data_url, too_large
 from fastovms.server_config import MediaConfig
-from fastovms.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -278,7 +278,7 @@ class ImageLoader:
                 tasks.pop().cancel()
 
     def input_of(
-        self, model: ModelInfo, tokenizer: Tokenizer, processor: Mapping[str, Any]
+        self, model: ModelInfo, tokenizer: TextTokens, processor: Mapping[str, Any]
     ) -> ImageInput:
         """Returns the loader of images for one model's requests. `processor` is the model's
         preprocessor_config.json."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from playwright.sync_api import Browser, expect
 
 from fastovms.server_config import DEMO_MODEL
 from tests.encoder_models import encoder_dir
+from tests.image_models import diffusion_dir
 from tests.ui.browser import UiServer, Window, ui_server, window
+from tests.ui.test_page_access import violations
 
 pytestmark = pytest.mark.nightly
 
@@ -26,12 +29,39 @@ def test_live_view_shows_running_requests(browser: Browser, slow_server: UiServe
         expect(running).to_have_text("1")
         speed = numbers.filter(has_text="Tokens/s out").locator("dd")
         expect(speed).to_have_text(re.compile(r"^\d+(\.\d)?$"))
-        expect(numbers.filter(has_text="KV cache").locator("dd")).to_have_text(re.compile("%"))
+        expect(numbers.filter(has_text="KV cache in use")).to_contain_text("%")
+        for part in ("Weights", "KV cache, at most", "Rest of the server"):
+            size = numbers.filter(has_text=re.compile(f"^{part}")).locator("dd")
+            expect(size).to_have_text(re.compile(r"^\d[\d,]* MB$"))
+        listed = opened.page.locator(".work-list li")
+        expect(listed).to_have_text(["/v1/completionsCancel"])
         expect(opened.page.locator(".chart canvas")).to_have_count(7)
         opened.page.locator(".live select").select_option("demo_model")
         expect(running).to_have_text("1")
         work.join()
         expect(running).to_have_text("0")
+        expect(listed).to_have_count(0)
+
+
+def test_live_view_shows_the_steps_of_images_and_cancels_them(browser: Browser) -> None:
+    with (
+        ui_server("--model", f"painter={diffusion_dir()}") as server,
+        window(browser, server) as opened,
+        ThreadPoolExecutor() as threads,
+    ):
+        opened.open()
+        expect(opened.page.get_by_role("link", name="Chat", exact=True)).to_be_hidden()
+        body = {"prompt": "a cat", "size": "1024x1024", "num_inference_steps": 100, "n": 10}
+        work = threads.submit(server.ask, "POST", "/v1/images/generations", body)
+        item = opened.page.locator(".work-list li")
+        expect(item).to_contain_text("/v1/images/generations")
+        expect(item).to_contain_text(re.compile(r"Step [1-9]\d* of 1,000"))
+        expect(item.get_by_role("progressbar")).to_have_attribute("max", "1000")
+        assert violations(opened) == []
+        item.get_by_role("button", name="Cancel /v1/images/generations").click()
+        expect(item).to_have_count(0)
+        with pytest.raises(OSError, match=r"(?i)connection"):
+            work.result()
 
 
 def shown(opened: Window) -> set[str]:
@@ -40,7 +70,10 @@ def shown(opened: Window) -> set[str]:
     return set(names.all_inner_texts())
 
 
-ALWAYS = {"Tokens/s in", "Running", "Waiting", "Errors/min", "Tokens a second", "Sequences"}
+ALWAYS = {
+    *("Tokens/s in", "Running", "Waiting", "Errors/min", "Tokens a second", "Sequences"),
+    *("Weights", "Child processes", "Rest of the server"),
+}
 OF_ENCODING = {"Texts/s", "Texts a batch", "Padding", "Texts embedded and scored"}
 
 
@@ -89,7 +122,7 @@ def test_live_view_polls_only_while_visible(browser: Browser, quick_server: UiSe
                 pass
         opened.page.on("request", lambda one: asked.append(one.url))
         opened.page.wait_for_timeout(2000)
-        assert len(asked) <= 4, "about once a second"
+        assert len(asked) <= 8, "two requests about once a second"
         hide = (
             "(state) => { Object.defineProperty(document, 'hidden', {value: state, "
             "configurable: true}); document.dispatchEvent(new Event('visibilitychange')); }"

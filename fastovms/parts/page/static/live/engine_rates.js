@@ -9,10 +9,15 @@ const SERIES = [
   "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
   "encoder_texts_total", "encoder_padding_tokens_total", "encoder_batch_size_count",
   "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_bucket", "http_requests_total",
+  "weights_bytes", "packed_weights_bytes", "kv_cache_bytes", "child_process_resident_memory_bytes",
 ];
+const RESIDENT = "process_resident_memory_bytes";
+
+/** The parts of the server's memory that are counted by model. */
+const OF_MODELS = ["weights_bytes", "packed_weights_bytes", "kv_cache_bytes"];
 
 /** Where the server tells of them, below its root. */
-export const SCRAPED = `metrics?${SERIES.map((name) => `name[]=${PREFIX}${name}`).join("&")}`;
+export const SCRAPED = `metrics?${[...SERIES.map((name) => PREFIX + name), RESIDENT].map((name) => `name[]=${name}`).join("&")}`;
 
 /**
  * What happened between two scrapes; null where nothing did that it could be told of.
@@ -35,6 +40,11 @@ export const SCRAPED = `metrics?${SERIES.map((name) => `name[]=${PREFIX}${name}`
  * @property {number} texts texts encoded a second.
  * @property {number|null} batch texts computed together, on average.
  * @property {number|null} padding share of the tokens computed for them that only fills batches up.
+ * @property {number} weights bytes of memory, as of the three below.
+ * @property {number} packed
+ * @property {number} kvMemory
+ * @property {number} children of the processes that the server has started, for all models.
+ * @property {number} rest of the server without its weights and KV caches, for all models.
  * @property {number} clientErrors a minute.
  * @property {number} serverErrors a minute.
  */
@@ -82,6 +92,11 @@ export function ratesBetween(before, now, seconds, model) {
     texts: texts / seconds,
     batch: ratio(texts, growth("encoder_batch_size_count")),
     padding: ratio(padding, padding + prompts - ofPrompts),
+    weights: level("weights_bytes"),
+    packed: level("packed_weights_bytes"),
+    kvMemory: level("kv_cache_bytes"),
+    children: total(now, "child_process_resident_memory_bytes", () => true),
+    rest: Math.max(0, (now.get(RESIDENT)?.[0].value ?? 0) - OF_MODELS.reduce((sum, name) => sum + total(now, name, () => true), 0)),
     clientErrors: 60 * errorGrowth(before, now, "4") / seconds,
     serverErrors: 60 * errorGrowth(before, now, "5") / seconds,
   };

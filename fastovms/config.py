@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -322,6 +322,20 @@ class ImageConfig:
     max_num_inference_steps: int = setting(100, integers(1),
         "largest number of steps of one image")
     # fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakingConfig:
+    """The settings of models that speak, which an OVMS graph may have.
+
+    Attributes:
+        voices: files of voices by their names, in addition to those of the model.
+        min_speed, max_speed: of requests; 1 is the model's own speed.
+    """
+
+    voices: Mapping[str, Path] = field(default_factory=dict)
+    min_speed: float = 0.25
+    max_speed: float = 4.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from fastovms.config import (
     HttpConfig,
     ImageConfig,
     ModelLimits,
+    SpeakingConfig,
 )
 from fastovms.setting import (
     DIR,
@@ -422,6 +423,7 @@ class ModelConfig:
     chat: ChatConfig = field(default_factory=ChatConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     images: ImageConfig = field(default_factory=ImageConfig)
+    speaking: SpeakingConfig = field(default_factory=SpeakingConfig)
     limits: ModelLimits = field(default_factory=ModelLimits)
     generation_config: Path | None = None
     override_generation_config: Mapping[str, object] = field(default_factory=dict)
@@ -525,6 +527,7 @@ MODEL_SECTIONS: Final = (
     ChatConfig,
     EncoderConfig,
     ImageConfig,
+    SpeakingConfig,
     ModelLimits,
 )
 """The sections that each model has for itself."""
@@ -546,5 +549,6 @@ RESIDENCY: Final = Fields(ResidencyConfig)
 SECURITY: Final = Fields(SecurityConfig)
 SERVICE: Final = Fields(ServiceConfig)
 SOURCE: Final = Fields(ModelSource)
+SPEAKING: Final = Fields(SpeakingConfig)
 STATE: Final = Fields(StateConfig)
 UPLOADS: Final = Fields(FilesConfig)

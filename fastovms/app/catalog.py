@@ -12,7 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from fastovms.config import ChatConfig, EncoderConfig, EngineConfig, ImageConfig, ModelLimits
+from fastovms.config import (
+    ChatConfig,
+    EncoderConfig,
+    EngineConfig,
+    ImageConfig,
+    ModelLimits,
+    SpeakingConfig,
+)
 from fastovms.errors import ConfigurationError
 from fastovms.parts.ovms import GRAPH_FILE
 from fastovms.server_config import ModelConfig, ModelFiles, ModelSource, RepositoryConfig, Settings
@@ -145,6 +152,7 @@ class ModelFinder:
             settings.section(ChatConfig),
             settings.section(EncoderConfig),
             settings.section(ImageConfig),
+            settings.section(SpeakingConfig),
             settings.section(ModelLimits),
             _generation_config(files.generation_config),
             files.override_generation_config,

@@ -23,7 +23,7 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
 from fastovms.api.served import ServedModels
 from fastovms.backend_stats import BackendStats
-from fastovms.config import ApiConfig, HttpConfig
+from fastovms.config import ApiConfig, HttpConfig, SpeakingConfig
 from fastovms.errors import EngineFailed, InvalidField, Overloaded
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
@@ -105,10 +105,12 @@ class Site:
 async def start() -> AsyncIterator:
     servers = []
 
-    async def begin(voices: dict[str, str] = KOKORO) -> Site:
+    async def begin(voices: dict[str, str] = KOKORO, **config: float) -> Site:
         languages = ("en-us", "en-gb", "hi") if voices is KOKORO else ()
         backend = FakeSpeaker(languages)
-        model = ServedSpeaker(backend, GenerationMetrics("tts", backend.stats), voices)
+        model = ServedSpeaker(
+            backend, GenerationMetrics("tts", backend.stats), voices, SpeakingConfig(**config)
+        )
         context = ApiContext(
             ServedModels([model]),
             ApiConfig(),
@@ -316,6 +318,15 @@ async def test_fields_that_are_refused(
         error = answer.json()["error"]
         assert error["param"] == param
         assert message in error["message"]
+    assert site.backend.spoken == []
+
+
+async def test_speeds_that_the_operator_does_not_allow_are_refused(start) -> None:
+    site = await start(min_speed=0.5, max_speed=2.0)
+    answer = await site.post(model="tts", input="Hello.", speed=2.5)
+    assert answer.status_code == 400
+    message = answer.json()["error"]["message"]
+    assert message == "speed must be a number from 0.5 to 2, not 2.5"
     assert site.backend.spoken == []
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from fastovms.backends.engine_thread import ActiveEngines, ComputeTurn
 from fastovms.backends.model_task import find_task
-from fastovms.config import EngineConfig
+from fastovms.config import EngineConfig, SpeakingConfig
 from fastovms.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -36,8 +36,11 @@ from tests.speech_models import kokoro_dir, speecht5_dir
 HELLO = SpeakText("hello world", "default")
 
 
-def serve(directory: Path, **config: object) -> ServedSpeaker:
-    model = ModelConfig(directory, ("spoken",), engine=EngineConfig(**config))
+def serve(
+    directory: Path, voices: dict[str, Path] | None = None, **config: object
+) -> ServedSpeaker:
+    speaking = SpeakingConfig(voices or {})
+    model = ModelConfig(directory, ("spoken",), engine=EngineConfig(**config), speaking=speaking)
     info = read_info(directory, name="spoken")
     return load(model, info, ComputeTurn(ActiveEngines()), [])
 
@@ -111,6 +114,22 @@ async def test_text_that_the_pipeline_cannot_speak_is_refused(kokoro: ServedSpea
         assert fault.value.param == "input"
     assert await ask(kokoro.backend, asked)
     assert kokoro.backend._peer is first
+
+
+async def test_voices_of_the_operator_are_those_of_their_files(tmp_path: Path) -> None:
+    path = tmp_path / "anna.bin"
+    np.full(512, -0.5, "<f4").tofile(path)
+    given = {"anna": path, "low": path}
+    served = await asyncio.to_thread(serve, speecht5_dir(), given)
+    served.backend.start()
+    try:
+        assert list(served.voices) == ["default", "anna", "low"]
+        asked = [HELLO._replace(voice=voice) for voice in served.voices]
+        default, anna, low = await ask(served.backend, *asked)
+        assert (anna[: len(low)] == low[: len(anna)]).all()
+        assert len(default) != len(anna) or (default != anna).any()
+    finally:
+        await served.backend.close()
 
 
 async def test_clients_take_turns_with_their_sentences(backend: SpeakingBackend) -> None:

@@ -10,7 +10,7 @@ from fastovms.errors import ConfigurationError
 from fastovms.params import Task
 from fastovms.parts.ovms.graph import CALCULATORS, GRAPHS, read_graph
 from fastovms.parts.ovms.plugin_config import parse_plugin_config, read_plugin_config
-from fastovms.server_config import CHAT, ENCODER, ENGINE, FILES, IMAGES, LIMITS
+from fastovms.server_config import CHAT, ENCODER, ENGINE, FILES, IMAGES, LIMITS, SPEAKING
 
 
 @pytest.mark.parametrize("name", CALCULATORS)
@@ -96,6 +96,58 @@ def test_graph_of_images_sets_sizes_and_limits(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("64x32", "64"))
     with pytest.raises(ConfigurationError, match="default_resolution must be WIDTHxHEIGHT"):
         read_graph(path)
+
+
+_SPEAKER = """
+    models_path: "./", plugin_config: '{ "NUM_STREAMS": "1" }', target_device: "CPU",
+    voices: [
+      { name: "anna", path: "anna.bin" },
+      { name: "low", path: "%s/low.bin" }
+    ]
+"""
+"""Options of OVMS's exporter, with a path that it makes absolute."""
+
+
+@pytest.fixture
+def speaker(tmp_path: Path) -> Path:
+    path = tmp_path / "graph.pbtxt"
+    for name in ("anna", "low"):
+        (tmp_path / f"{name}.bin").touch()
+    path.write_text(GRAPHS[Task.SPEECH_OUT].filled(_SPEAKER % tmp_path))
+    return path
+
+
+def test_graph_of_a_speaker_sets_voices_and_speeds(speaker: Path) -> None:
+    node = read_graph(speaker)
+    paths = node.settings.given[SPEAKING.voices]
+    assert {name: path.resolve() for name, path in paths.items()} == {
+        name: speaker.parent / f"{name}.bin" for name in ("anna", "low")
+    }
+    assert SPEAKING.min_speed not in node.settings.given
+    speaker.write_text(GRAPHS[Task.SPEECH_OUT].filled('models_path: "./" speed_min: 0.5'))
+    given = read_graph(speaker).settings.given
+    assert given[SPEAKING.min_speed] == 0.5
+    assert SPEAKING.voices not in given
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ('voices: { name: "x" }', "voices.path is required"),
+        ('voices: { name: "x" path: "anna.bin" x: 1 }', "voices.x is not an option"),
+        ("voices: 1", "voices must be a message in braces"),
+        ('voices: { name: "x" path: "x.bin" }', "voices: there is no file of x at"),
+        ("speed_min: 5", "speed_min must be above 0 and at most speed_max, not 5 of 4.0"),
+        ("speed_min: 0", "speed_min must be above 0"),
+        ("speed_max: nan", "speed_max must be a number"),
+    ],
+)
+def test_graph_of_a_speaker_with_a_wrong_option_is_refused(
+    speaker: Path, options: str, message: str
+) -> None:
+    speaker.write_text(GRAPHS[Task.SPEECH_OUT].filled(f'models_path: "./" {options}'))
+    with pytest.raises(ConfigurationError, match=message):
+        read_graph(speaker)
 
 
 # OVMS's graph files, as its documentation and its exporter write them.

@@ -19,10 +19,19 @@ from fastovms.parts.ovms.options import (
     Integer,
     Kind,
     OvmsOption,
+    Repeated,
 )
 from fastovms.parts.ovms.plugin_config import parse_plugin_config
 from fastovms.parts.ovms.textproto import BareWord, Field, Message, SyntaxFault, parse
-from fastovms.server_config import ENCODER, ENGINE, FILES, IMAGES, ConfigField, Settings
+from fastovms.server_config import (
+    ENCODER,
+    ENGINE,
+    FILES,
+    IMAGES,
+    SPEAKING,
+    ConfigField,
+    Settings,
+)
 from fastovms.setting import picture_size
 
 
@@ -118,7 +127,16 @@ CALCULATORS: Final[Mapping[str, Calculator]] = {
         {ENCODER.task: Task.IMAGES.value},
     ),
     "T2sCalculator": Calculator(
-        _messages("T2sCalculatorOptions"), _MODEL, {ENCODER.task: Task.SPEECH_OUT.value}
+        _messages("T2sCalculatorOptions"),
+        {
+            **_MODEL,
+            "voices": OvmsOption(
+                Repeated(Group({"name": str, "path": str}, ("name", "path"))), SPEAKING.voices
+            ),
+            "speed_min": OvmsOption(float, SPEAKING.min_speed),
+            "speed_max": OvmsOption(float, SPEAKING.max_speed),
+        },
+        {ENCODER.task: Task.SPEECH_OUT.value},
     ),
 }
 
@@ -165,14 +183,14 @@ node: {
 """
 
 _ENCODING: Final = """\
-input_stream: "REQUEST_PAYLOAD:input"
-output_stream: "RESPONSE_PAYLOAD:output"
+input_stream: "%(tag)sREQUEST_PAYLOAD:input"
+output_stream: "%(tag)sRESPONSE_PAYLOAD:output"
 node: {
   name: "%(node)s"
   calculator: "%(calculator)s"
   input_side_packet: "%(resources)s"
-  input_stream: "REQUEST_PAYLOAD:input"
-  output_stream: "RESPONSE_PAYLOAD:output"
+  input_stream: "%(tag)sREQUEST_PAYLOAD:input"
+  output_stream: "%(tag)sRESPONSE_PAYLOAD:output"
   node_options: {
     [type.googleapis.com / mediapipe.%(calculator)sOptions]: {
       %%s
@@ -200,8 +218,8 @@ node: {
 """
 
 
-def _encoding(node: str, calculator: str, resources: str) -> GraphText:
-    names = {"node": node, "calculator": calculator, "resources": resources}
+def _encoding(node: str, calculator: str, resources: str, tag: str = "") -> GraphText:
+    names = {"node": node, "calculator": calculator, "resources": resources, "tag": tag}
     return GraphText(calculator, _ENCODING % names)
 
 
@@ -216,8 +234,12 @@ GRAPHS: Final[Mapping[Task, GraphText]] = {
         "RerankExecutor", "RerankCalculatorOV", "RERANK_NODE_RESOURCES:rerank_servable"
     ),
     Task.IMAGES: GraphText("ImageGenCalculator", _IMAGES),
-    Task.SPEECH: _encoding("S2tExecutor", "S2tCalculator", "STT_NODE_RESOURCES:s2t_servable"),
-    Task.SPEECH_OUT: _encoding("T2sExecutor", "T2sCalculator", "TTS_NODE_RESOURCES:t2s_servable"),
+    Task.SPEECH: _encoding(
+        "S2tExecutor", "S2tCalculator", "STT_NODE_RESOURCES:s2t_servable", "HTTP_"
+    ),
+    Task.SPEECH_OUT: _encoding(
+        "T2sExecutor", "T2sCalculator", "TTS_NODE_RESOURCES:t2s_servable", "HTTP_"
+    ),
 }
 
 
@@ -314,11 +336,19 @@ def _read_node(calculator: Calculator, options: Field) -> tuple[dict[ConfigField
             unused.append(f"{name} is not used: {option.unused}")
         elif name in IMAGE_SIZES:
             used[option.field] = _size(options, name, str(value))
+        elif isinstance(value, list):
+            used[option.field] = {voice["name"]: voice["path"] for voice in value}
         else:
             used[option.field] = str(value).lower() if option.field == ENCODER.pooling else value
     drafting = [name for name in given if name.startswith("draft_")]
     if drafting and "draft_models_path" not in given:
         raise SyntaxFault(options.line, f"{drafting[0]} needs draft_models_path")
+    speeds = [used.get(bound, bound.default) for bound in (SPEAKING.min_speed, SPEAKING.max_speed)]
+    if not 0 < speeds[0] <= speeds[1]:
+        raise SyntaxFault(
+            options.line,
+            f"speed_min must be above 0 and at most speed_max, not {speeds[0]} of {speeds[1]}",
+        )
     return used, unused
 
 
@@ -332,12 +362,15 @@ def _size(options: Field, name: str, text: str) -> tuple[int, int]:
 def _read_group(group: Field, kind: Group, prefix: str) -> dict[str, object]:
     if not isinstance(group.value, Message):
         raise SyntaxFault(group.line, f"{group.name} must be a message in braces")
-    values: dict[str, object] = {}
+    values: dict[str, Any] = {}
     for found in group.value.fields:
         name = f"{prefix}{found.name}"
         inner = kind.options.get(found.name)
         if inner is None:
             raise SyntaxFault(found.line, f"{name} is not an option")
+        if isinstance(inner, Repeated):
+            values.setdefault(found.name, []).append(_read_value(found, inner.group, name))
+            continue
         if found.name in values:
             raise SyntaxFault(found.line, f"{name} is given twice")
         values[found.name] = _read_value(found, inner, name)
@@ -405,6 +438,12 @@ def _resolve_paths(given: dict[ConfigField, Any], graph: Path) -> None:
             kind = "file" if of_file else "directory or GGUF file of a model"
             raise ConfigurationError(f"{graph}: {name}: there is no {kind} at {path}")
         given[key] = path
+    voices = {name: graph.parent / path for name, path in given.get(SPEAKING.voices, {}).items()}
+    for name, path in voices.items():
+        if not path.is_file():
+            raise ConfigurationError(f"{graph}: voices: there is no file of {name} at {path}")
+    if voices:
+        given[SPEAKING.voices] = voices
 
 
 _PATHS: Final = {

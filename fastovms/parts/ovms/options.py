@@ -51,7 +51,13 @@ class Group(NamedTuple):
     required: tuple[str, ...] = ()
 
 
-Kind = type[str] | type[bool] | type[float] | type[Path] | Integer | Choice | Group
+class Repeated(NamedTuple):
+    """Any number of messages of a graph."""
+
+    group: Group
+
+
+Kind = type[str] | type[bool] | type[float] | type[Path] | Integer | Choice | Group | Repeated
 """How values are read."""
 
 

@@ -38,9 +38,6 @@ from fastovms.parts.speech_out.served import MAX_INPUT, ServedSpeaker
 from fastovms.parts.speech_out.worker import SpeakText
 from fastovms.telemetry.metrics import FinishedRequest
 
-_SPEEDS: Final = (0.25, 4.0)
-"""The lowest and the highest speed, as in OpenAI's API."""
-
 _PIECE: Final = 64 * 1024
 """Bytes of audio that are sent at once: a client that reads slowly gets the next ones later."""
 
@@ -165,10 +162,6 @@ def _read(body: SpeechFields, dialect: Dialect) -> _Asked:
     how = body.stream_format
     if how is not None:
         one_of(how, ("audio", "sse"), "stream_format")
-    low, high = _SPEEDS
-    speed = 1.0 if body.speed is None else body.speed
-    if not low <= speed <= high:
-        raise wrong("speed", f"a number from {low:g} to {high:g}", speed)
     voice = body.voice.id if isinstance(body.voice, VoiceId) else body.voice
     return _Asked(
         sentences(text),
@@ -176,7 +169,7 @@ def _read(body: SpeechFields, dialect: Dialect) -> _Asked:
         format,
         voice or "",
         (body.language or "").lower(),
-        speed,
+        1.0 if body.speed is None else body.speed,
         has_events=how == "sse",
         is_whole=how is None and format == "wav",
     )
@@ -206,6 +199,9 @@ def _spoken(
         if asked.speed != 1:
             raise InvalidField(f"speed must be 1: the model {name} has one", param="speed")
         return [SpeakText(text, voice) for text in asked.texts]
+    low, high = model.config.min_speed, model.config.max_speed
+    if not low <= asked.speed <= high:
+        raise wrong("speed", f"a number from {low:g} to {high:g}", asked.speed)
     language = asked.language or model.voices[voice]
     if language not in languages:
         if asked.language:

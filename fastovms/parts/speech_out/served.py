@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from fastovms.backends.model_task import (
     speech_type,
     weights_file,
 )
+from fastovms.config import SpeakingConfig
 from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo, Task
 from fastovms.parts.speech_out.backend import SpeakingBackend, load_speaker
@@ -68,6 +69,7 @@ class ServedSpeaker(AnyServed):
     backend: SpeakingBackend
     metrics: GenerationMetrics
     voices: Mapping[str, str]
+    config: SpeakingConfig = field(default_factory=SpeakingConfig)
     aliases: tuple[str, ...] = ()
     hold: Callable[[], Release] = no_hold
 
@@ -106,14 +108,17 @@ def read_info(model_dir: Path, *, name: str) -> ModelInfo:
     )
 
 
-def find_voices(model_dir: Path, *, is_kokoro: bool) -> dict[str, Path]:
-    """Returns the files in the folder `voices` of a model, by the names of the voices, the default
-    one first. Raises ConfigurationError if a Kokoro model has none."""
+def find_voices(
+    model_dir: Path, further: Mapping[str, Path], *, is_kokoro: bool
+) -> dict[str, Path]:
+    """Returns the files in the folder `voices` of a model and `further` ones, by the names of the
+    voices, the default one first. Raises ConfigurationError if a Kokoro model has none."""
     folder = model_dir / "voices"
-    paths = sorted(folder.glob("*.bin"), key=lambda path: (path.stem != _BEST, path.stem))
+    paths = {path.stem: path for path in folder.glob("*.bin")} | dict(further)
     if is_kokoro and not paths:
         raise ConfigurationError(f"{folder} has no voices: files such as {_BEST}.bin")
-    return {path.stem: path for path in paths}
+    names = sorted(paths, key=lambda name: (name != _BEST, name))
+    return {name: paths[name] for name in names}
 
 
 def load(
@@ -124,9 +129,15 @@ def load(
     if not encodes("mp3"):
         logger.warning("answers will be wav or pcm only: install fastovms with the extra speech")
     is_kokoro = speech_type(model.path) == _KOKORO
-    files = find_voices(model.path, is_kokoro=is_kokoro)
+    files = find_voices(model.path, model.speaking.voices, is_kokoro=is_kokoro)
     names = files if is_kokoro else dict.fromkeys((BUILT_IN, *files))
     voices = {name: language_of(name) if is_kokoro else "" for name in names}
     languages = dict.fromkeys(filter(None, voices.values()))
     backend = load_speaker(model.path, info, model.engine, turn, files, languages)
-    return ServedSpeaker(backend, backend.metrics(model.engine.device), voices, model.names[1:])
+    return ServedSpeaker(
+        backend,
+        backend.metrics(model.engine.device),
+        voices,
+        model.speaking,
+        model.names[1:],
+    )

@@ -36,8 +36,8 @@ SECTIONS: Final[Sequence[Section]] = (
         "(architectures.md#gguf-files), or export the original model with "
         "[optimum-cli](models.md#export-a-model).",
         {
-            "join them (llama-gguf-split --merge)": "Run "
-            "`llama-gguf-split --merge FIRST-PART.gguf MODEL.gguf` and serve the result.",
+            "parts of a model, of which": "Download the missing parts into the same directory.",
+            "split.": "The parts are of different models, or were renamed: download them again.",
             "several GGUF files": "Name the file: `fastovms serve DIR/FILE.gguf`.",
             "is not a valid GGUF file": "The download was cut short or is corrupt: compare its "
             "size with the hub's and download it again.",

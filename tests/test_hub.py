@@ -15,11 +15,17 @@ from tests.fake_hub import COMMIT, FakeHub, files_of, model_files_of, running
 TINY = {"openvino_model.xml": b"<net/>", "openvino_model.bin": b"x" * 100, "more/notes.txt": b"hi"}
 
 GGUF = {"q4.gguf": b"4444", "more/q8.gguf": b"88888888", "README.md": b"x"}
+PARTS = {f"f16/m-0000{n}-of-00003.gguf": str(n).encode() for n in (1, 2, 3)}
 
 
 @pytest.fixture
 def hub() -> Iterator[FakeHub]:
-    models = {"org/tiny": TINY, "org/torch": {"model.safetensors": b"x"}, "org/gguf": GGUF}
+    models = {
+        "org/tiny": TINY,
+        "org/torch": {"model.safetensors": b"x"},
+        "org/gguf": GGUF,
+        "org/parts": PARTS,
+    }
     with running(FakeHub(models)) as hub:
         yield hub
 
@@ -153,9 +159,19 @@ def test_pull_of_a_file_downloads_that_file_only(hub, repository):
     assert repository.pull("org/gguf/more/q8.gguf").read_bytes() == b"88888888"
     assert hub.downloads == ["q4.gguf", "more/q8.gguf"]
     assert set(model_files_of(repository.root)) == {"org/gguf/q4.gguf", "org/gguf/more/q8.gguf"}
-    assert "only q4.gguf, more/q8.gguf" in refused(repository, "org/gguf/q5.gguf")
+    assert "are: q4.gguf, more/q8.gguf" in refused(repository, "org/gguf/q5.gguf")
     (repository.root / "org" / "gguf").rename(repository.root / "moved")
     assert "name one of q4.gguf, more/q8.gguf behind it" in refused(repository, "org/gguf")
+
+
+def test_pull_of_a_part_downloads_all_parts(hub, repository):
+    path = repository.pull("org/parts/f16/m-00002-of-00003.gguf")
+    assert model_files_of(repository.root / "org/parts") == PARTS
+    assert path.read_bytes() == b"2"
+    assert repository.pull("org/parts/f16/m-00001-of-00003.gguf").read_bytes() == b"1"
+    assert sorted(hub.downloads) == sorted(PARTS)
+    missing = refused(repository, "org/gguf/q4-00001-of-00002.gguf")
+    assert "no file q4-00001-of-00002.gguf; its GGUF files are: q4.gguf" in missing
 
 
 def test_private_model_needs_a_token(hub, repository, monkeypatch):

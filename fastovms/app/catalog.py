@@ -21,6 +21,7 @@ from fastovms.config import (
     SpeakingConfig,
 )
 from fastovms.errors import ConfigurationError
+from fastovms.gguf.parts import model_name
 from fastovms.parts.ovms import GRAPH_FILE
 from fastovms.server_config import ModelConfig, ModelFiles, ModelSource, RepositoryConfig, Settings
 from fastovms.system.disk import NOWHERE, user_directory
@@ -216,7 +217,7 @@ def _path(location: str) -> Path:
 
 def _name_of(path: Path) -> str:
     path = path.resolve()
-    return path.stem if path.suffix == ".gguf" else path.name
+    return model_name(path.name)
 
 
 def _generation_config(whence: Path) -> Path | None:

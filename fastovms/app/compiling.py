@@ -39,7 +39,7 @@ from fastovms.engine.model.devices import (
     read_devices,
 )
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.model_directory import NotStored, find_gguf, model_directory
+from fastovms.gguf.model_directory import NotStored, find_gguf, gguf_size, model_directory
 from fastovms.params import ModelInfo, Task
 from fastovms.server_config import ModelConfig
 from fastovms.system.disk import DiskCache, cache_root
@@ -262,9 +262,10 @@ def weights_size(model: ModelConfig) -> int:
 
 def _file_sizes(path: Path) -> int:
     gguf = find_gguf(path)
+    if gguf is not None:
+        return gguf_size(gguf)
     pattern = f"*/{_WEIGHTS}" if makes_images(path) else _WEIGHTS
-    files = path.glob(pattern) if gguf is None else [gguf]
-    return sum(file.stat().st_size for file in files)
+    return sum(file.stat().st_size for file in path.glob(pattern))
 
 
 def _runs_on_cpu(model: ModelConfig) -> bool:

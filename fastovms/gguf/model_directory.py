@@ -14,6 +14,7 @@ from typing import Final
 import openvino as ov
 
 from fastovms.errors import ConfigurationError
+from fastovms.gguf.parts import part_files, part_names
 from fastovms.system.disk import DiskCache, file_identity, key_of
 
 logger = logging.getLogger(__name__)
@@ -41,17 +42,22 @@ _FORMAT: Final = 3
 
 def find_gguf(path: Path) -> Path | None:
     """Returns the GGUF file for `path`: the file itself, or the only one in a directory without an
-    OpenVINO model; None = neither. Raises ConfigurationError if the directory has several GGUF
-    files."""
+    OpenVINO model; None = neither. Of a model in parts it is the first one. Raises
+    ConfigurationError if the directory has several models, or a part is missing."""
     if path.is_file():
-        return path if path.suffix == ".gguf" or _has_magic(path) else None
+        return part_files(path)[0] if path.suffix == ".gguf" or _has_magic(path) else None
     if (path / "openvino_model.xml").exists():
         return None
     files = sorted(path.glob("*.gguf"))
-    if len(files) > 1:
-        names = ", ".join(file.name for file in files)
-        raise ConfigurationError(f"{path} has several GGUF files: name one of {names}")
-    return files[0] if files else None
+    models = dict.fromkeys(part_names(file.name)[0] for file in files)
+    if len(models) > 1:
+        raise ConfigurationError(f"{path} has several GGUF files: name one of {', '.join(models)}")
+    return part_files(files[0])[0] if files else None
+
+
+def gguf_size(path: Path) -> int:
+    """Returns the size of a model's GGUF file, or of all its parts, in bytes."""
+    return sum(file.stat().st_size for file in part_files(path))
 
 
 def _has_magic(path: Path) -> bool:
@@ -125,13 +131,13 @@ def _cached(file: Path, cache: DiskCache, faults: list[OSError]) -> Path | None:
 
 
 def _key(file: Path) -> str:
-    return key_of(_FORMAT, ov.get_version(), file_identity([file]))
+    return key_of(_FORMAT, ov.get_version(), file_identity(part_files(file)))
 
 
 def _convert(path: Path, target: Path) -> None:
     """Converts in a separate process, so that the memory of the weights is released. Raises OSError
     if the disk of `target` has no room for the model, or fails."""
-    size = path.stat().st_size
+    size = gguf_size(path)
     needed, free = _GROWTH * size + _SMALL_FILES, shutil.disk_usage(target).free
     if free < needed:
         reason = f"{free / 1e9:.2g} GB are free on its disk, but the model takes {needed / 1e9:.2g}"
@@ -143,7 +149,7 @@ def _convert(path: Path, target: Path) -> None:
         size / _BYTES_PER_SECOND + 1,
     )
     child = subprocess.run(
-        [sys.executable, "-m", _CONVERTER, str(path.resolve()), str(target)],
+        [sys.executable, "-m", _CONVERTER, str(path.absolute()), str(target)],
         capture_output=True,
         text=True,
         errors="replace",

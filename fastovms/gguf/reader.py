@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.errors import ConfigurationError
+from fastovms.gguf.parts import PART_ENDING, part_files
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -239,14 +240,16 @@ _ALIGNMENT: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """The position and type of a tensor in the file.
+    """The position and type of a tensor.
 
     Attributes:
+        path: the file that has its data.
         shape: outermost dimension first, as in numpy; the file has the reverse order.
         type: the storage format.
         offset: where it begins, in bytes from the beginning of the file.
     """
 
+    path: Path
     name: str
     shape: tuple[int, ...]
     type: TensorType
@@ -259,9 +262,8 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """A file whose head has been read and checked to contain all its tensors."""
+    """A model whose file, or files, have heads that were read, and contain all their tensors."""
 
-    path: Path
     metadata: Metadata
     tensors: Mapping[str, TensorInfo]
 
@@ -269,17 +271,54 @@ class GgufFile:
         """Returns the bytes of a tensor as rows over all dimensions but the last. The bytes are
         memory-mapped."""
         info = self.tensors[name]
-        data = np.memmap(self.path, np.uint8, "r", info.offset, (info.num_bytes,))
+        data = np.memmap(info.path, np.uint8, "r", info.offset, (info.num_bytes,))
         return data.reshape(math.prod(info.shape[:-1]), -1)
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Reads all but the tensors' data. Raises ConfigurationError if the file is not a GGUF file, is
-    broken, or has incomplete tensors or an unknown type. The format:
+    """Reads all but the tensors' data of a model in one file or in parts, of which any may be
+    named. Raises ConfigurationError if a file is not a GGUF file, is broken, is missing, belongs to
+    other parts, or has incomplete tensors or an unknown type. The format:
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
+    files = part_files(path)
+    heads = [_read_head(file) for file in files]
+    tensors: dict[str, TensorInfo] = {}
+    for number, (file, head) in enumerate(zip(files, heads, strict=True)):
+        _check_part(file, head.metadata, number, len(files))
+        for name, info in head.tensors.items():
+            if name in tensors:
+                raise ConfigurationError(
+                    f"{file} cannot be served: {tensors[name].path.name} has the tensor {name}, too"
+                )
+            tensors[name] = info
+    metadata = heads[0].metadata
+    expected = metadata.get("split.tensors.count", len(tensors))
+    if expected != len(tensors):
+        raise ConfigurationError(
+            f"{files[0]} cannot be served: split.tensors.count is {expected}, but all parts "
+            f"have {len(tensors)} tensors"
+        )
+    return GgufFile(metadata, tensors)
+
+
+def _check_part(path: Path, metadata: Metadata, number: int, count: int) -> None:
+    """Raises ConfigurationError if a file is another part than its name says."""
+    of, part = metadata.get("split.count", 1), metadata.get("split.no", 0)
+    if (of, part) == (count, number) or (count == 1 and of == 0):
+        return
+    reason = f"split.count is {of} and split.no is {part}, but "
+    reason += (
+        f"its name says that it is part {number + 1} of {count}"
+        if count > 1
+        else f"its name does not end as those of parts do, such as {PART_ENDING}"
+    )
+    raise ConfigurationError(f"{path} cannot be served: {reason}")
+
+
+def _read_head(path: Path) -> GgufFile:
     try:
         with path.open("rb") as file:
-            return _HeadReader(file, path.stat().st_size).read(path)
+            return _HeadReader(path, file).read()
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
     except _Broken as error:
@@ -294,12 +333,13 @@ class _HeadReader:
     """Reads a head within the limits of the file's size and `_MAX_HEAD_BYTES`, even if the file is
     malicious."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path = path
         self._file = file
-        self._size = size
+        self._size = path.stat().st_size
         self._num_read = 0
 
-    def read(self, path: Path) -> GgufFile:
+    def read(self) -> GgufFile:
         if self._take(4) != _MAGIC:
             raise _Broken("the file does not begin with GGUF")
         version = self._unpack("I")
@@ -326,8 +366,8 @@ class _HeadReader:
                 )
             if info.name in tensors:
                 raise _Broken(f"two tensors have the name {info.name}")
-            tensors[info.name] = TensorInfo(info.name, info.shape, info.type, start + info.offset)
-        return GgufFile(path, metadata, tensors)
+            tensors[info.name] = replace(info, offset=start + info.offset)
+        return GgufFile(metadata, tensors)
 
     def _tensor(self) -> TensorInfo:
         """Reads the description of the next tensor. Its offset is relative to the beginning of all
@@ -349,7 +389,7 @@ class _HeadReader:
             raise _Broken(f"the tensor {name} has the shape {list(shape)}, which has no elements")
         if shape[-1] % tensor_type.block_size:
             raise _Broken(f"{name} has rows that are not a multiple of {tensor_type.block_size}")
-        return TensorInfo(name, shape, tensor_type, offset)
+        return TensorInfo(self._path, name, shape, tensor_type, offset)
 
     def _take(self, size: int) -> bytes:
         self._num_read += size
@@ -594,11 +634,6 @@ def _check_kind(metadata: Metadata) -> None:
     kind = metadata.get("general.type", "model")
     if kind != "model":
         raise ConfigurationError(f"general.type must be model, not {kind}")
-    parts = metadata.get("split.count", 0)
-    if isinstance(parts, int) and parts > 1:
-        raise ConfigurationError(
-            f"the file is one of {parts} parts: join them (llama-gguf-split --merge)"
-        )
 
 
 def _rope(

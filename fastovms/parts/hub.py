@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fastovms.errors import ConfigurationError
+from fastovms.gguf.parts import part_names
 from fastovms.system.disk import read_file
 
 logger = logging.getLogger(__name__)
@@ -123,18 +124,22 @@ class Repository:
             return path
         repository = repository_of(model_id)
         file = model_id[len(repository) + 1 :]
+        files = part_names(file) if file else []
         folder = self.root / repository
         partial = folder.with_name(f"{folder.name}.partial")
         logger.info("downloading %s to %s", model_id, folder)
-        pulled = self._download(model_id, revision, partial, file)
+        pulled = self._download(model_id, revision, partial, files)
         try:
             shutil.rmtree(partial / ".cache", ignore_errors=True)  # huggingface_hub's notes
             forget_pulled(path)
             if path.is_dir():
                 shutil.rmtree(path)
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(partial / file, path)
-            note_pulled(path, pulled)
+            # The named part comes last: if it is there, all are.
+            for name in sorted(files, key=file.__eq__) or [""]:
+                place = self.root / repository / name
+                os.replace(partial / name, place)
+                note_pulled(place, pulled)
             if file:
                 shutil.rmtree(partial)
         except OSError as error:
@@ -142,10 +147,10 @@ class Repository:
         return path
 
     def _download(
-        self, model_id: str, revision: str | None, folder: Path, file: str
+        self, model_id: str, revision: str | None, folder: Path, files: list[str]
     ) -> PulledRevision:
-        """Downloads the files of a model and returns the revision. `file` is the only file to
-        download; "" = all."""
+        """Downloads the files of a model and returns the revision. `files` are all that are
+        downloaded; none = all of the repository."""
         # Imported here because the import is slow, and not needed for a local model.
         from huggingface_hub import HfApi, snapshot_download
         from huggingface_hub.errors import (
@@ -162,14 +167,14 @@ class Repository:
         try:
             repository = repository_of(model_id)
             info = api.model_info(repository, revision=revision, timeout=_TIMEOUT)
-            _check_files(model_id, [sibling.rfilename for sibling in info.siblings or ()], file)
+            _check_files(model_id, [sibling.rfilename for sibling in info.siblings or ()], files)
             folder.mkdir(parents=True, exist_ok=True)
             # With the commit, an interrupted download is not taken for a complete one.
             snapshot_download(
                 repository,
                 revision=info.sha,
                 local_dir=folder,
-                allow_patterns=[file] if file else None,
+                allow_patterns=files or None,
                 endpoint=self._endpoint,
             )
             return PulledRevision(revision or MAIN, info.sha or "")
@@ -213,16 +218,17 @@ def _check_revision(model_id: str, path: Path, revision: str) -> None:
         raise _failure(model_id, reason)
 
 
-def _check_files(model_id: str, files: list[str], file: str) -> None:
-    """Raises ConfigurationError where the files of a model hold nothing that could be served."""
+def _check_files(model_id: str, files: list[str], wanted: list[str]) -> None:
+    """Raises ConfigurationError if the files of a model do not have all that are wanted, or, if
+    none are named, nothing that could be served."""
     ggufs = [name for name in files if name.endswith(".gguf")]
-    if file:
-        if file not in files:
-            raise _failure(
-                model_id,
-                f"the model has no such file; its GGUF files are: {', '.join(ggufs) or 'none'}",
-            )
-    elif not any(map(_IR.fullmatch, files)):
+    missing = next((name for name in wanted if name not in files), None)
+    if missing is not None:
+        named = ", ".join(ggufs) or "none"
+        raise _failure(model_id, f"the model has no file {missing}; its GGUF files are: {named}")
+    if wanted:
+        return
+    if not any(map(_IR.fullmatch, files)):
         reason = (
             "it is not in OpenVINO's format: export it with optimum-cli, or download a model of "
             "the organization OpenVINO"

@@ -19,6 +19,7 @@ from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import (
     NotStored,
     find_gguf,
+    gguf_size,
     is_converted,
     model_directory,
 )
@@ -223,9 +224,25 @@ def test_gguf_without_its_suffix_is_known_by_its_first_bytes(tmp_path: Path) -> 
 
 
 def test_several_files_in_a_directory_are_named(tmp_path: Path) -> None:
-    for name in ("b.gguf", "a.gguf"):
+    for name in ("b.gguf", "a-00001-of-00002.gguf", "a-00002-of-00002.gguf"):
         (tmp_path / name).touch()
-    with pytest.raises(ConfigurationError, match=r"several GGUF files: name one of a.gguf, b.gguf"):
+    message = r"several GGUF files: name one of a-00001-of-00002.gguf, b.gguf$"
+    with pytest.raises(ConfigurationError, match=message):
+        find_gguf(tmp_path)
+
+
+def test_model_in_parts_is_one_model_whichever_part_is_named(tmp_path: Path) -> None:
+    write_model(tmp_path / "m.gguf", TinyModel(), tensors_per_part=10)
+    parts = sorted(tmp_path.glob("m-*.gguf"))
+    cache = DiskCache(tmp_path / "cache")
+    directories = {model_directory(path, cache, None) for path in (*parts, tmp_path)}
+    assert len(directories) == 1
+    assert read_model_info(directories.pop()).vocab_size == len(TOKENS)
+    assert gguf_size(parts[1]) == sum(part.stat().st_size for part in parts)
+    parts[2].touch()
+    assert not is_converted(parts[0], cache)
+    parts[0].unlink()
+    with pytest.raises(ConfigurationError, match=f"does not have {parts[0].name}$"):
         find_gguf(tmp_path)
 
 

@@ -171,6 +171,62 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, kind: Type) -> None:
             read_gguf(tmp_path / "m.gguf")
 
 
+def test_any_part_stands_for_all(tmp_path: Path) -> None:
+    write_model(tmp_path / "whole.gguf", TinyModel())
+    write_model(tmp_path / "m.gguf", TinyModel(), tensors_per_part=10)
+    whole, parts = read_gguf(tmp_path / "whole.gguf"), sorted(tmp_path.glob("m-*-of-*.gguf"))
+    assert len(parts) == 3
+    for part in parts:
+        file = read_gguf(part)
+        assert whole.metadata.items() <= file.metadata.items()
+        assert file.tensors.keys() == whole.tensors.keys()
+        for name in whole.tensors:
+            assert np.array_equal(file.read_rows(name), whole.read_rows(name))
+
+
+def part(count: object, number: object, *names: str, total: int = 2) -> bytes:
+    """Returns a file that says so of itself, with tensors of one number."""
+    keys = {"split.count": count, "split.no": number, "split.tensors.count": total}
+    entries = [entry(key, value) for key, value in keys.items()]
+    tensors = b"".join(tensor(name, (1,), 0, 32 * i) for i, name in enumerate(names))
+    return head(entries, len(names)) + tensors + bytes(96)
+
+
+FIRST, SECOND = part(2, 0, "a"), part(2, 1, "b")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"m-00002-of-00002.gguf": SECOND}, "parts of a model, of which .* m-00001-of-00002.gguf$"),
+        ({"m-00001-of-00009.gguf": FIRST}, "does not have m-00002-.*, m-00004-of-00009.gguf and 5"),
+        ({"m-00001-of-00002.gguf": FIRST, "m-00002-of-00002.gguf": b"GGUF"},
+         "m-00002-of-00002.gguf is not a valid GGUF file: the file ends too early"),
+        ({"m-00001-of-00002.gguf": SECOND, "m-00002-of-00002.gguf": FIRST},
+         "m-00001-.* split.no is 1, but its name says that it is part 1 of 2"),
+        ({"m-00001-of-00002.gguf": part(3, 0, "a"), "m-00002-of-00002.gguf": SECOND},
+         "m-00001-.* split.count is 3 and split.no is 0, but its name says that it is part 1 of 2"),
+        ({"m-00001-of-00002.gguf": FIRST, "m-00002-of-00002.gguf": part(2, "1", "b")},
+         "m-00002-.* split.count is 2 and split.no is 1, but its name says"),
+        ({"m-00001-of-00002.gguf": FIRST, "m-00002-of-00002.gguf": head([])},
+         "m-00002-.* split.count is 1 and split.no is 0, but its name says"),
+        ({"m-00001-of-00002.gguf": part(2, 0, "a", total=3), "m-00002-of-00002.gguf": SECOND},
+         "m-00001-.* split.tensors.count is 3, but all parts have 2 tensors"),
+        ({"m-00001-of-00002.gguf": FIRST, "m-00002-of-00002.gguf": part(2, 1, "a")},
+         "m-00002-.* m-00001-of-00002.gguf has the tensor a, too"),
+        ({"m.gguf": FIRST}, "split.count is 2 and split.no is 0, but its name does not end as"),
+        ({"m-00003-of-00002.gguf": FIRST}, "split.count is 2 and .* its name does not end as"),
+    ],
+)  # fmt: skip
+def test_parts_that_do_not_fit_are_refused(
+    tmp_path: Path, files: dict[str, bytes], message: str
+) -> None:
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(ConfigurationError, match=message):
+        read_gguf(tmp_path / min(files))
+
+
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
@@ -324,7 +380,6 @@ def test_unsupported_metadata_is_refused_by_name(
         ({}, "general.architecture is missing"),
         ({"general.architecture": 5}, "general.architecture is missing"),
         ({"general.architecture": "llama", "general.type": "adapter"}, "type must be model"),
-        ({"general.architecture": "llama", "split.count": 3}, "one of 3 parts"),
     ],
 )
 def test_file_that_is_no_whole_model_is_refused(metadata: dict[str, Any], message: str) -> None:

@@ -77,8 +77,9 @@ class TinyModel:
         return self.architecture == "gemma3"
 
 
-def write_model(path: Path, model: TinyModel) -> None:
-    writer = gguf.GGUFWriter(path, model.architecture)
+def write_model(path: Path, model: TinyModel, *, tensors_per_part: int = 0) -> None:
+    """Writes a file, or parts of several tensors each, whose names follow from the path's."""
+    writer = gguf.GGUFWriter(path, model.architecture, split_max_tensors=tensors_per_part)
     sizes = {
         "block_count": LAYERS,
         "context_length": 512,

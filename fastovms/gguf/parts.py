@@ -1,0 +1,48 @@
+"""Finds the files of GGUF models in parts, by the names that llama.cpp gives them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from fastovms.errors import ConfigurationError
+
+PART_ENDING: Final = "-00001-of-00003.gguf"
+"""An example for messages."""
+
+_PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
+_NUM_NAMED: Final = 3
+
+
+def part_names(name: str) -> list[str]:
+    """Returns the names of all parts of a model, of which `name` is one, in order; `name` alone if
+    it is not the name of a part."""
+    found = _PART.fullmatch(name)
+    if found is None or not 0 < int(found[2]) <= int(found[3]):
+        return [name]
+    return [f"{found[1]}-{n:05}-of-{found[3]}.gguf" for n in range(1, int(found[3]) + 1)]
+
+
+def model_name(name: str) -> str:
+    """Returns the name of a file without its ending and the number of its part, if it is a GGUF
+    file."""
+    found = _PART.fullmatch(name)
+    return found[1] if found else name.removesuffix(".gguf")
+
+
+def part_files(path: Path) -> list[Path]:
+    """Returns the files of the model of which a file is a part, in order. Raises ConfigurationError
+    if one is missing."""
+    names = part_names(path.name)
+    if len(names) == 1:
+        return [path]
+    files = [path.with_name(name) for name in names]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        more = f" and {len(missing) - _NUM_NAMED} more" if len(missing) > _NUM_NAMED else ""
+        raise ConfigurationError(
+            f"{path} is one of {len(files)} parts of a model, of which {path.parent} does not have "
+            f"{', '.join(missing[:_NUM_NAMED])}{more}"
+        )
+    return files

@@ -54,19 +54,40 @@ class NumpyDecoder:
             y = self._norm(y, t[f"{block}.post_attention_norm.weight"])
         x = x + y
         y = self._norm(x, t[f"{block}.ffn_norm.weight"])
-        up = self._linear(y, f"{block}.ffn_up")
-        if f"{block}.ffn_gate.weight" in t:
-            gate = self._linear(y, f"{block}.ffn_gate")
+        is_mixture = f"{block}.ffn_gate_inp.weight" in t
+        y = self._mixture(block, y) if is_mixture else self._mlp(block, y)
+        if f"{block}.post_ffw_norm.weight" in t:
+            y = self._norm(y, t[f"{block}.post_ffw_norm.weight"])
+        return x + y
+
+    def _mlp(self, block: str, x: Array) -> Array:
+        up = self._linear(x, f"{block}.ffn_up")
+        if f"{block}.ffn_gate.weight" in self.tensors:
+            gate = self._linear(x, f"{block}.ffn_gate")
         else:
             gate, up = np.split(up, 2, axis=1)
         if self.arch.startswith("gemma"):
             gate = gate * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
         else:
             gate = gate / (1 + np.exp(-gate))
-        y = self._linear(gate * up, f"{block}.ffn_down")
-        if f"{block}.post_ffw_norm.weight" in t:
-            y = self._norm(y, t[f"{block}.post_ffw_norm.weight"])
-        return x + y
+        return self._linear(gate * up, f"{block}.ffn_down")
+
+    def _mixture(self, block: str, x: Array) -> Array:
+        """The likeliest experts of each token, one after another."""
+        gates, ups, downs = (
+            self.tensors[f"{block}.ffn_{name}_exps.weight"] for name in ("gate", "up", "down")
+        )
+        scores = self._linear(x, f"{block}.ffn_gate_inp")
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+        y = np.zeros_like(x)
+        for row, share in enumerate(shares):
+            chosen = np.argsort(-share)[: self.get("expert_used_count")]
+            for expert in chosen:
+                gate = gates[expert] @ x[row]
+                inner = gate / (1 + np.exp(-gate)) * (ups[expert] @ x[row])
+                y[row] += share[expert] / share[chosen].sum() * (downs[expert] @ inner)
+        return y
 
     def _attention(self, layer: int, x: Array) -> Array:
         block, n = f"blk.{layer}", len(x)

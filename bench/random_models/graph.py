@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 from bench.random_models.convolutions import short_convolution
-from bench.random_models.mixtures import mixture
 from bench.random_models.nodes import dimension, index, parameter, real
 from bench.random_models.shapes import Shape
 from bench.random_models.weights import Node, QuantizedMatrix, WeightFormat
+from fastovms.gguf.experts import Experts, mixture
 
 BIAS_CHANNEL = 0
 """A channel that every embedding sets and no layer writes to. Through it the head, which has no
@@ -167,7 +167,8 @@ class LlamaGraph:
         ]
         scores = self._matrix(num_experts, size, ROUTER_STD * size**-0.5)
         router = self._format.node(scores, f"{name}.gate.weight")
-        return mixture(hidden, router, experts, shape.num_experts_per_tok)
+        weights = Experts(router, *experts)
+        return mixture(hidden, weights, shape.num_experts_per_tok, is_normalized=True)
 
     def _convolution(self, hidden: Node, layer: int, name: str) -> Node:
         size, num_tokens = self._shape.hidden_size, self._shape.conv_tokens

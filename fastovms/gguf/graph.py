@@ -13,9 +13,11 @@ from openvino import opset13
 from openvino.op import util
 
 from fastovms.errors import ConfigurationError
+from fastovms.gguf.experts import Experts, mixture
 from fastovms.gguf.reader import (
     BF16,
     F16,
+    ExpertSettings,
     GgufFile,
     Hyperparameters,
     NumberGroups,
@@ -41,7 +43,8 @@ _INTEGERS: Final = {
 
 
 class Weights:
-    """The tensors of a file as nodes of a graph. Records which ones have been used.
+    """The tensors of a file as nodes of a graph. Records which ones have been used. In a trial,
+    matrices are checked, but not read: their nodes are parameters.
 
     OpenVINO's CPU plugin computes with compressed weights if a graph has them as
     `(Convert(integers) - zero_points) * scales`. Scales and zero points are f32: the plugin
@@ -49,8 +52,9 @@ class Weights:
     scales.
     """
 
-    def __init__(self, file: GgufFile) -> None:
+    def __init__(self, file: GgufFile, *, is_trial: bool = False) -> None:
         self._file = file
+        self._is_trial = is_trial
         self._used: set[str] = set()
         self._nodes: dict[str, Node] = {}
 
@@ -61,11 +65,16 @@ class Weights:
         """Returns the names of tensors that were not used."""
         return sorted(self._file.tensors.keys() - self._used)
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Returns the shape of a matrix. Raises ConfigurationError if the matrix does not exist."""
+    def shape(self, name: str, num_axes: int = 2) -> tuple[int, ...]:
+        """Returns the shape of a matrix, or, with 3 axes, of several. Raises ConfigurationError if
+        there is no such tensor."""
         info = self._file.tensors.get(name)
-        if info is None or len(info.shape) != 2:
-            raise ConfigurationError(f"the tensor {name} is missing or is not a matrix")
+        if info is None:
+            raise ConfigurationError(f"the tensor {name} is missing")
+        if len(info.shape) != num_axes:
+            raise ConfigurationError(
+                f"the tensor {name} must have {num_axes} dimensions, not {len(info.shape)}"
+            )
         return info.shape
 
     def floats(self, name: str, *shape: int) -> NDArray[np.float32]:
@@ -83,16 +92,18 @@ class Weights:
             values = rows.view(np.float16 if info.type is F16 else np.float32)
         return values.astype(np.float32).reshape(shape)
 
-    def matrix(
-        self, name: str, num_rows: int, num_columns: int, order: NDArray[np.int64] | None = None
-    ) -> Node:
-        """Returns a node with the f32 values of a matrix, [rows, columns]. Repeated calls return
-        the same node. Raises ConfigurationError if the tensor is missing or has another shape."""
+    def matrix(self, name: str, *shape: int, order: NDArray[np.int64] | None = None) -> Node:
+        """Returns a node with the f32 values of a matrix, [rows, columns], or of those of all
+        experts, [experts, rows, columns]. Repeated calls return the same node. Raises
+        ConfigurationError if the tensor is missing or has another shape."""
         if name not in self._nodes:
-            info = self._info(name, (num_rows, num_columns))
-            rows = self._file.read_rows(name)
-            rows = rows if order is None else rows[order]
-            self._nodes[name] = _matrix(rows, info.shape, info.type, name)
+            info = self._info(name, shape)
+            if self._is_trial:
+                self._nodes[name] = opset13.parameter(shape, np.float32)
+            else:
+                rows = self._file.read_rows(name)
+                rows = rows if order is None else rows[order]
+                self._nodes[name] = _matrix(rows, info.shape, info.type, name)
         return self._nodes[name]
 
     def _info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
@@ -137,8 +148,8 @@ def _compressed(
             zero_points.append(groups.zero_points.reshape(-1))
     element_type = _INTEGERS[kind.bits, str(groups.integers.dtype)]
     size = groups.integers.shape[-1]
-    one_each = (shape[0], shape[1] // size, 1)
-    values = _constant(np.concatenate(integers), (*one_each[:2], size), element_type, name)
+    one_each = (*shape[:-1], shape[-1] // size, 1)
+    values = _constant(np.concatenate(integers), (*one_each[:-1], size), element_type, name)
     node = opset13.convert(values, "f32")
     if zero_points:
         node = opset13.subtract(node, constant(np.concatenate(zero_points).reshape(one_each)))
@@ -380,16 +391,17 @@ _BY_HEADS: Final = [0, 2, 1, 3]
 
 def build_decoder(file: GgufFile, parameters: Hyperparameters) -> ov.Model:
     """Returns the OpenVINO graph of the decoder. Raises ConfigurationError if tensors are missing,
-    have wrong shapes, or are unknown to this architecture."""
-    weights = Weights(file)
-    model = _DecoderBuilder(weights, parameters).build()
+    have wrong shapes, or are unknown to this architecture, before any matrix is read."""
+    weights = Weights(file, is_trial=True)
+    _DecoderBuilder(weights, parameters).build()
     unused = [name for name in weights.unused() if not name.endswith(_NEEDLESS)]
     if unused:
         more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         raise ConfigurationError(
             f"architecture {parameters.name} is not supported with the tensor {unused[0]}{more}"
         )
-    return model
+    logits, sinks, inputs = _DecoderBuilder(Weights(file), parameters).build()
+    return ov.Model([logits], sinks, inputs, "decoder")
 
 
 class _Projected(NamedTuple):
@@ -410,7 +422,8 @@ class _DecoderBuilder:
         self._beams = self._inputs["beam_idx"]
         self._batch = _dimension(self._inputs["input_ids"], 0)
 
-    def build(self) -> ov.Model:
+    def build(self) -> tuple[Node, list[Node], list[Node]]:
+        """Returns the logits, the nodes that keep states, and the inputs."""
         p, inputs = self._p, self._inputs
         embeddings = self._embeddings()
         masks = build_masks(inputs["input_ids"], inputs["attention_mask"], p.window)
@@ -429,7 +442,7 @@ class _DecoderBuilder:
         result = opset13.result(logits)
         result.output(0).set_names({"logits"})
         result.set_friendly_name("logits")
-        return ov.Model([result], self._sinks, list(inputs.values()), "decoder")
+        return result, self._sinks, list(inputs.values())
 
     # Parts
 
@@ -455,7 +468,12 @@ class _DecoderBuilder:
         if self._architecture.norms_outputs:
             output = self._norm(output, f"{prefix}.post_attention_norm", size)
         hidden = opset13.add(hidden, output)
-        output = self._mlp(prefix, self._norm(hidden, f"{prefix}.ffn_norm", size))
+        normed = self._norm(hidden, f"{prefix}.ffn_norm", size)
+        output = (
+            self._mlp(prefix, normed)
+            if self._p.experts is None
+            else (self._mixture(prefix, normed, self._p.experts))
+        )
         if self._architecture.norms_outputs:
             output = self._norm(output, f"{prefix}.post_ffw_norm", size)
         return opset13.add(hidden, output)
@@ -524,6 +542,19 @@ class _DecoderBuilder:
         product = opset13.multiply(gate, up)
         return self._linear(product, f"{prefix}.ffn_down", size, inner)
 
+    def _mixture(self, prefix: str, hidden: Node, settings: ExpertSettings) -> Node:
+        size, num_experts = self._p.hidden_size, settings.num_experts
+        inner = self._weights.shape(f"{prefix}.ffn_down_exps.weight", 3)[-1]
+        widening, matrix = (num_experts, inner, size), self._weights.matrix
+        weights = Experts(
+            matrix(f"{prefix}.ffn_gate_inp.weight", num_experts, size),
+            matrix(f"{prefix}.ffn_gate_exps.weight", *widening),
+            matrix(f"{prefix}.ffn_up_exps.weight", *widening),
+            matrix(f"{prefix}.ffn_down_exps.weight", num_experts, size, inner),
+        )
+        is_normalized = self._architecture.normalizes_shares
+        return mixture(hidden, weights, settings.num_chosen, is_normalized=is_normalized)
+
     # Operations
 
     def _linear(
@@ -534,7 +565,7 @@ class _DecoderBuilder:
         num_columns: int,
         order: NDArray[np.int64] | None = None,
     ) -> Node:
-        matrix = self._weights.matrix(f"{name}.weight", num_rows, num_columns, order)
+        matrix = self._weights.matrix(f"{name}.weight", num_rows, num_columns, order=order)
         return self._biased(_times(hidden, matrix), name, num_rows, order)
 
     def _biased(

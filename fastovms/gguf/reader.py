@@ -178,6 +178,15 @@ def _iq4_nl(blocks: Bytes) -> NumberGroups:
     return NumberGroups(_UNEVEN[_nibbles(blocks[:, 2:], 16)][:, None], _halves(blocks[:, :2]))
 
 
+_MXFP4: Final = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+"""Twice the numbers that the 16 codes of MXFP4 stand for."""
+
+
+def _mxfp4(blocks: Bytes) -> NumberGroups:
+    scales = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
+    return NumberGroups(_MXFP4[_nibbles(blocks[:, 1:], 16)][:, None], scales)
+
+
 def _iq4_xs(blocks: Bytes) -> NumberGroups:
     low = _bits(blocks[:, 4:8], 4, 1)
     high = _bits(blocks[:, 2:4], 2, 1)
@@ -205,13 +214,14 @@ TENSOR_TYPES: Final[Mapping[int, TensorType]] = {
     14: TensorType("Q6_K", 256, 210, 8, _q6_k),
     20: TensorType("IQ4_NL", 32, 18, 8, _iq4_nl),
     23: TensorType("IQ4_XS", 256, 136, 8, _iq4_xs),
+    39: TensorType("MXFP4", 32, 17, 8, _mxfp4),
 }
 """The types that are read, by their numbers in a file."""
 
 TYPE_NAMES: Final[Mapping[int, str]] = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
-    35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
+    35: "TQ2_0", 40: "NVFP4",
 }  # fmt: skip
 """The names of types that are not supported, for error messages."""
 
@@ -438,6 +448,8 @@ class Architecture:
         window_period: in each group of this many layers, all but the last use the sliding window; 1
             = all layers do, if the file sets a window; None = windows are not supported.
         gives_windows_their_own_rotation: layers with a window use another, unscaled rotation base.
+        has_experts: layers choose among MLPs.
+        normalizes_shares: the factors of the chosen experts are made to add up to 1.
         scales_by_hidden_size: depths, in layers, at which scores are divided by the square root of
             hidden size per head, not of the size of a head.
     """
@@ -450,6 +462,8 @@ class Architecture:
     scales_embeddings: bool = False
     window_period: int | None = None
     gives_windows_their_own_rotation: bool = False
+    has_experts: bool = False
+    normalizes_shares: bool = False
     scales_by_hidden_size: frozenset[int] = frozenset()
 
 
@@ -458,6 +472,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "llama": Architecture(interleaves_rotations=True, window_period=1),
     "qwen2": Architecture(),
     "qwen3": Architecture(norms_heads=True),
+    "qwen3moe": Architecture(norms_heads=True, has_experts=True, normalizes_shares=True),
     "phi3": Architecture(fuses_projections=True, window_period=1),
     "gemma": Architecture(activation="Gelu", scales_embeddings=True),
     "gemma3": Architecture(
@@ -495,6 +510,7 @@ _NEUTRAL: Final[Mapping[str, frozenset[Value | None]]] = {
     "attention.causal": frozenset({True}),
     "expert_count": frozenset({0}),
     "expert_used_count": frozenset({0}),
+    "expert_gating_func": frozenset({1}),  # softmax
     "pooling_type": frozenset({0}),
 }
 """Settings that must say nothing out of the ordinary, and their ordinary values."""
@@ -502,13 +518,22 @@ _NEUTRAL: Final[Mapping[str, frozenset[Value | None]]] = {
 _MAX_LAYERS: Final = 512
 """As in llama.cpp (`LLAMA_MAX_LAYERS`)."""
 
+_MAX_EXPERTS: Final = 512
+"""As in llama.cpp (`LLAMA_MAX_EXPERTS`)."""
+
 _MAX_WIDTH: Final = 2**20
 """The maximum number of dimensions of all heads together."""
 
 _MAX_COUNT: Final = 2**31 - 1
 
 _IGNORED: Final = frozenset(
-    {"vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "feed_forward_length"}
+    {
+        "vocab_size",
+        "tensor_data_layout",
+        "rope.scaling.finetuned",
+        "feed_forward_length",
+        "expert_feed_forward_length",
+    }
 )
 """Settings that change nothing, or that say what the tensors' shapes say."""
 
@@ -541,6 +566,19 @@ class RopeSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertSettings:
+    """The MLPs of a layer, of which each token takes some.
+
+    Attributes:
+        num_experts: the number of MLPs.
+        num_chosen: the number that each token takes.
+    """
+
+    num_experts: int
+    num_chosen: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hyperparameters:
     """The sizes of a decoder.
 
@@ -555,6 +593,7 @@ class Hyperparameters:
         window_rope_base: the base of the frequencies in layers with a window.
         score_scale: the factor of attention scores.
         final_soft_cap: the soft cap of the logits; 0 = none.
+        experts: None = each layer has one MLP.
     """
 
     name: str
@@ -572,6 +611,7 @@ class Hyperparameters:
     window_rope_base: float | None
     score_scale: float
     final_soft_cap: float
+    experts: ExpertSettings | None
 
 
 def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
@@ -625,6 +665,7 @@ def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
         ),
         score_scale=per_head**-0.5,
         final_soft_cap=settings.number("final_logit_softcapping", 0.0),
+        experts=_experts(settings) if architecture.has_experts else None,
     )
     settings.check_rest()
     return parameters
@@ -634,6 +675,11 @@ def _check_kind(metadata: Metadata) -> None:
     kind = metadata.get("general.type", "model")
     if kind != "model":
         raise ConfigurationError(f"general.type must be model, not {kind}")
+
+
+def _experts(settings: _Settings) -> ExpertSettings:
+    num_experts = settings.count("expert_count", most=_MAX_EXPERTS)
+    return ExpertSettings(num_experts, settings.count("expert_used_count", most=num_experts))
 
 
 def _rope(

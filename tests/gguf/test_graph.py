@@ -76,6 +76,8 @@ VARIANTS = {
     "mistral": TinyModel(settings={"attention.sliding_window": 9}),
     "qwen2": TinyModel("qwen2", biases=ATTENTION, types=(Type.Q8_0, Type.Q4_0)),
     "qwen3": TinyModel("qwen3", types=(Type.Q4_K, Type.Q6_K), is_tied=True),
+    "qwen3moe": TinyModel("qwen3moe", types=(Type.Q4_K, Type.Q6_K, Type.MXFP4)),
+    "qwen3moe of other types": TinyModel("qwen3moe", types=(Type.Q4_0, Type.IQ4_NL, Type.Q8_0)),
     "gemma": TinyModel("gemma", is_tied=True),
     "gemma3": TinyModel(
         "gemma3",
@@ -135,7 +137,9 @@ class Session:
         return values - np.log(np.exp(values).sum(axis=1, keepdims=True))
 
 
-@pytest.mark.nightly(but=("gemma3", "qwen3", "llama 3.1", "phi3, longrope", "llama of all"))
+@pytest.mark.nightly(
+    but=("gemma3", "qwen3", "llama 3.1", "phi3, longrope", "llama of all", "qwen3moe")
+)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_log_probabilities_agree_with_a_numpy_decoder(name: str, tmp_path: Path) -> None:
     write_model(tmp_path / "m.gguf", VARIANTS[name])
@@ -183,6 +187,14 @@ def test_weights_stay_quantized(tmp_path: Path) -> None:
         (
             TinyModel(settings={"attention.head_count": 2}),
             r"blk.0.attn_q.weight must have the shape \[32, 256\], not \[64, 256\]",
+        ),
+        (
+            TinyModel("qwen3moe", settings={"expert_count": 8}),
+            r"blk.0.ffn_gate_inp.weight must have the shape \[8, 256\], not \[6, 256\]",
+        ),
+        (
+            TinyModel("qwen3", extra={"blk.0.ffn_gate_exps.weight": np.ones((2, 3, 4))}),
+            "architecture qwen3 is not supported with the tensor blk.0.ffn_gate_exps.weight$",
         ),
         (
             TinyModel("phi3", extra={"rope_factors_long.weight": np.ones(8)}),

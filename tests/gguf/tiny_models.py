@@ -13,9 +13,11 @@ from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
 HIDDEN, INNER, HEAD_SIZE, HEADS, KV_HEADS, LAYERS = 256, 256, 16, 4, 2, 3
+EXPERTS, CHOSEN = 6, 2
 FIRST_SCALE = {
     Type.Q4_0: 0, Type.Q4_1: 0, Type.Q5_0: 0, Type.Q5_1: 0, Type.Q8_0: 0, Type.Q2_K: 80,
     Type.Q3_K: 108, Type.Q4_K: 0, Type.Q5_K: 0, Type.Q6_K: 208, Type.IQ4_NL: 0, Type.IQ4_XS: 0,
+    Type.MXFP4: 0,
 }  # fmt: skip
 """Where a block has its f16 scale."""
 WITH_MINIMUM = {Type.Q4_1, Type.Q5_1, Type.Q2_K, Type.Q4_K, Type.Q5_K}
@@ -70,7 +72,11 @@ class TinyModel:
 
     @property
     def norms_heads(self) -> bool:
-        return self.architecture in ("qwen3", "gemma3")
+        return self.architecture in ("qwen3", "qwen3moe", "gemma3")
+
+    @property
+    def has_experts(self) -> bool:
+        return self.architecture == "qwen3moe"
 
     @property
     def norms_outputs(self) -> bool:
@@ -93,6 +99,9 @@ def write_model(path: Path, model: TinyModel, *, tensors_per_part: int = 0) -> N
         "rope.dimension_count": HEAD_SIZE,
         "rope.freq_base": 10000.0,
     }
+    if model.has_experts:
+        sizes |= {"expert_count": EXPERTS, "expert_used_count": CHOSEN}
+        sizes |= {"expert_feed_forward_length": INNER}
     for name, value in {**sizes, **model.settings}.items():
         add_value(writer, f"{model.architecture}.{name}", value)
     for name, value in model.tokenizer.items():
@@ -122,13 +131,14 @@ def _add_tensors(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     rng = np.random.default_rng(model.seed)
     num_matrices = 0
 
-    def matrix(name: str, rows: int, columns: int, std: float) -> None:
+    def matrix(name: str, rows: int, columns: int, std: float, num: int = 0) -> None:
+        """Adds a matrix, or `num` in one tensor."""
         nonlocal num_matrices
         kind = fitting(model.types[num_matrices % len(model.types)], columns)
         num_matrices += 1
-        writer.add_tensor(
-            f"{name}.weight", random_rows(rng, rows, columns, kind, std), raw_dtype=kind
-        )
+        values = random_rows(rng, rows * (num or 1), columns, kind, std)
+        values = values.reshape(num, rows, -1) if num else values
+        writer.add_tensor(f"{name}.weight", values, raw_dtype=kind)
         if name.rpartition(".")[2] in model.biases:
             vector(f"{name}.bias", rows, 0, 0.3)
 
@@ -149,10 +159,18 @@ def _add_tensors(writer: gguf.GGUFWriter, model: TinyModel) -> None:
             matrix(f"{block}.attn_q", width, HIDDEN, 0.15)
             matrix(f"{block}.attn_k", kv_width, HIDDEN, 0.15)
             matrix(f"{block}.attn_v", kv_width, HIDDEN, 0.15)
-            matrix(f"{block}.ffn_gate", INNER, HIDDEN, 0.08)
-            matrix(f"{block}.ffn_up", INNER, HIDDEN, 0.08)
         matrix(f"{block}.attn_output", HIDDEN, width, 0.1)
-        matrix(f"{block}.ffn_down", HIDDEN, INNER, 0.1)
+        if model.has_experts:
+            router = rng.normal(0, 0.1, (EXPERTS, HIDDEN)).astype(np.float32)
+            writer.add_tensor(f"{block}.ffn_gate_inp.weight", router)
+            matrix(f"{block}.ffn_gate_exps", INNER, HIDDEN, 0.08, EXPERTS)
+            matrix(f"{block}.ffn_up_exps", INNER, HIDDEN, 0.08, EXPERTS)
+            matrix(f"{block}.ffn_down_exps", HIDDEN, INNER, 0.1, EXPERTS)
+        else:
+            if not model.is_fused:
+                matrix(f"{block}.ffn_gate", INNER, HIDDEN, 0.08)
+                matrix(f"{block}.ffn_up", INNER, HIDDEN, 0.08)
+            matrix(f"{block}.ffn_down", HIDDEN, INNER, 0.1)
         if model.norms_heads:
             vector(f"{block}.attn_q_norm.weight", HEAD_SIZE, 1.5)
             vector(f"{block}.attn_k_norm.weight", HEAD_SIZE, 1.5)
@@ -183,6 +201,9 @@ def random_rows(
         return gguf.quantize(rng.normal(0, std, (rows, columns)).astype(np.float32), kind)
     size, num_bytes = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (rows, columns // size, num_bytes)).astype(np.uint8)
+    if kind is Type.MXFP4:  # the scales are powers of two
+        blocks[..., 0] = 127 + np.round(np.log2(std / 5)) + rng.integers(0, 2, blocks.shape[:2])
+        return blocks.reshape(rows, -1)
     scale = np.full((rows, columns // size, 1), std / 50)
     for factor in (1.0, None):
         if factor is None:

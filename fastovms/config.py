@@ -225,8 +225,8 @@ class EngineConfig:
         "measure, while the server is idle, which precisions and which --max-num-batched-tokens "
         "are the fastest on this machine, and use the result at the next start")
     decode_kernels: str = setting("auto", Kind("WHEN", choice("auto", "off")),
-        "use this server's own compute kernels for steps of up to 32 tokens: auto = if a test "
-        "finds them correct and faster than OpenVINO's, off = never")
+        "use this server's own compute kernels: auto = for the steps in which a test finds them "
+        "correct and faster than OpenVINO's, off = never")
     max_num_queued_requests: int = setting(1024, Kind("N", count(1)),
         "number of sequences of one key, or of one address without keys, that may wait in the "
         "queue; further requests get 429. Other clients together get as many places again",

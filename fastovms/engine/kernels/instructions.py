@@ -31,13 +31,13 @@ class Opcode(IntEnum):
     GELU_ERF = 9
     COPY = 10
     ATTEND = 11
-    """Attends with queries A over the paged cache, to which it adds keys B and values C first. `P0`
-    is the index of the layer's cache of keys in the step, which that of values follows. `P1` and
-    `P2` are the number and the size of heads of keys. `P3` is the bits of the f32 scale, `P4` the
-    window (0 = none), `P5` the tokens of a block, and `P6` the bits of a number in the cache. A
-    cache of 8 bits is OpenVINO's: each head of a block of keys begins with an f32 scale and an f32
-    zero point for each column, each row of values with one of each for itself; a number is scale *
-    (integer - zero point)."""
+    """Attends with queries A over the segments of texts in the paged cache. `P0` is the index of
+    the layer's cache of keys in the step, which that of values follows. `P1` and `P2` are the
+    number and the size of heads of keys. `P3` is the bits of the f32 scale, `P4` the window (0 =
+    none), `P5` the tokens of a block, and `P6` the bits of a number in the cache. A cache of 8 bits
+    is OpenVINO's: each head of a block of keys begins with an f32 scale and an f32 zero point for
+    each column, each row of values with one of each for itself; a number is scale * (integer - zero
+    point)."""
     GATHER = 12
     """Takes the rows of A whose logits are needed. Later instructions compute only these rows."""
     LOW_RANK_DOWN = 13
@@ -62,6 +62,10 @@ class Opcode(IntEnum):
     `states.convolve`. `P0` is the index of the layer's table of states in the step, `P1` the number
     of tokens, `P2` the address of the weights, `P3` that of a row to add, and `P4` the bits of a
     number of a state: 32, or 16 of bf16."""
+    CACHE = 19
+    """Adds keys B and values C to the cache, before `ATTEND` with the same parameters."""
+    ADD_SEGMENTS = 20
+    """Adds the results of the segments of the previous `ATTEND`, which has the same parameters."""
 
 
 class Field(IntEnum):
@@ -129,11 +133,10 @@ class StepField(IntEnum):
     """This and the next two fields are for models with states."""
     STATE_ROW_BEGINS = 16
     STATE_INTERVALS = 17
-    CACHES = 18
+    SEGMENT = 18
+    """The tokens of a text that a thread attends to at once. Segments begin at multiples of it."""
+    CACHES = 19
 
-
-SEGMENT: Final = 256
-"""The tokens of a text that a thread attends to at once. Segments begin at multiples of it."""
 
 TILE: Final = 8
 """The maximum number of rows of a sequence that attend together."""

@@ -23,6 +23,7 @@ requested twice or more, because CPUs drop requests: with one, 8 rows took 1.5 t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -56,10 +57,18 @@ MIDDLE: Final = {4: 8, 6: 32, 8: 128}
 _FULL_TILE: Final = MAX_TILE + 1
 """Stands for a tile of `MAX_TILE` rows that is not the only one."""
 
+_WIDE_TILE: Final = 8
+"""The rows of a tile of steps of many rows."""
+
 _AHEAD: Final = 2048
 """The distance in bytes between weights and the weights requested ahead, with one tile."""
 
 _CACHE_LINE: Final = 64
+
+_ROWS_TOGETHER: Final = 32
+_BYTES_TOGETHER: Final = 128 * 1024
+"""Rows of activations that are multiplied with all blocks of a part before the next ones, so that
+they stay in the second cache: that many rows, or as many as have that many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +161,7 @@ def emit_block(
     """Emits the product of a block with a tile of activations.
 
     Args:
-        num_rows: the number of rows in the tile, or `_FULL_TILE`.
+        num_rows: the number of rows in the tile, `_FULL_TILE` or `_WIDE_TILE`.
     """
     _Emitter(builder, kind, num_rows).emit(arguments)
 
@@ -161,8 +170,8 @@ class _Emitter(VectorCode):
     def __init__(self, builder: ir.IRBuilder, kind: ProductKind, num_rows: int) -> None:
         super().__init__(builder)
         self.kind = kind
-        self.num_rows = min(num_rows, MAX_TILE)
-        self._is_one_of_several = num_rows == _FULL_TILE
+        self.num_rows = MAX_TILE if num_rows == _FULL_TILE else num_rows
+        self._is_one_of_several = num_rows > MAX_TILE
         lanes = kind.num_lanes
         self._i8 = ir.VectorType(I8, 4 * lanes)
         self._half_i8 = ir.VectorType(I8, 2 * lanes)
@@ -236,19 +245,12 @@ class _Emitter(VectorCode):
     def _emit_unit(self, at: Value, activations: list[Value], sums: list[Value]) -> None:
         """Adds the products of a unit's columns to `sums`."""
         self._prefetch(at)
-        parts = self._weights(at)
-        if self.kind.activation_bits == 16:
+        add = self._add_pairs if self.kind.activation_bits == 16 else self._dot_fours
+        # Each part is used by all rows before the next one is made: registers hold few parts.
+        for number, part in enumerate(self._weights(at)):
             for row, summed in zip(activations, sums, strict=True):
-                total = self.builder.load(summed)
-                for number, part in enumerate(parts):
-                    total = self._add_pairs(total, part, self._four_bytes(row, number))
+                total = add(self.builder.load(summed), part, self._four_bytes(row, number))
                 self.builder.store(total, summed)
-            return
-        for row, summed in zip(activations, sums, strict=True):
-            total = self.builder.load(summed)
-            for number, part in enumerate(parts):
-                total = self._dot_fours(total, part, self._four_bytes(row, number))
-            self.builder.store(total, summed)
 
     def _prefetch(self, at: Value) -> None:
         """Requests weights that follow, for the first or the second cache. Beyond their end that
@@ -265,35 +267,45 @@ class _Emitter(VectorCode):
             read, near, data = (ir.Constant(I32, value) for value in (0, nearness, 1))
             self.builder.call(function, [place, read, near, data])
 
-    def _weights(self, at: Value) -> list[Value]:
+    def _weights(self, at: Value) -> Iterator[Value]:
         """Loads a unit's weights, as vectors of two columns of 16 bits, or of four of 8 bits."""
         builder, kind = self.builder, self.kind
         lanes = kind.num_lanes
         if kind.weight_bits == 8:
             if kind.activation_bits == 8:
-                places = [builder.add(at, i64(4 * lanes * number)) for number in range(4)]
-                return [self.load(place, self._i8, 1) for place in places]
-            places = [builder.add(at, i64(2 * lanes * number)) for number in range(8)]
-            halves = [self.load(place, self._half_i8, 1) for place in places]
-            return [builder.sext(half, self._i16) for half in halves]
+                for number in range(4):
+                    yield self.load(builder.add(at, i64(4 * lanes * number)), self._i8, 1)
+                return
+            for number in range(8):
+                half = self.load(builder.add(at, i64(2 * lanes * number)), self._half_i8, 1)
+                yield builder.sext(half, self._i16)
+            return
         places = [builder.add(at, i64(4 * lanes * i)) for i in range(kind.unit_size // 4)]
-        packed = [self.load(place, self._i16, 1) for place in places]
-        if kind.activation_bits == 16:
-            if kind.weight_bits == 4:
-                return [self._bits(one, shift, 0xF) for one in packed for shift in (0, 4, 8, 12)]
-            parts = [self._bits(one, shift, 0x3F) for one in packed for shift in (0, 6)]
-            for one, shift in ((packed[0], 8), (packed[1], 10)):
-                high = self._bits(packed[2], shift, 0x30)
-                parts.append(builder.or_(self._bits(one, 12, 0xF), high))
-            return parts
         if kind.weight_bits == 4:
-            parts = [self._bits(one, shift, 0x0F0F) for one in packed for shift in (0, 4)]
-        else:
-            parts = [self._bits(one, 0, 0x3F3F) for one in packed]
-            masks = ((6, 0x0303), (4, 0x0C0C), (2, 0x3030))
-            low, middle, high = (self._bits(one, *m) for one, m in zip(packed, masks, strict=True))
-            parts.append(builder.or_(builder.or_(low, middle), high))
-        return [builder.bitcast(part, self._i8) for part in parts]
+            shifts, mask = ((0, 4, 8, 12), 0xF) if kind.activation_bits == 16 else ((0, 4), 0x0F0F)
+            for place in places:
+                packed = self.load(place, self._i16, 1)
+                for shift in shifts:
+                    yield self._as_factors(self._bits(packed, shift, mask))
+            return
+        vectors = [self.load(place, self._i16, 1) for place in places]
+        if kind.activation_bits == 16:
+            for vector in vectors:
+                for shift in (0, 6):
+                    yield self._bits(vector, shift, 0x3F)
+            for vector, shift in ((vectors[0], 8), (vectors[1], 10)):
+                high = self._bits(vectors[2], shift, 0x30)
+                yield builder.or_(self._bits(vector, 12, 0xF), high)
+            return
+        for vector in vectors:
+            yield self._as_factors(self._bits(vector, 0, 0x3F3F))
+        masks = ((6, 0x0303), (4, 0x0C0C), (2, 0x3030))
+        low, middle, high = (self._bits(one, *m) for one, m in zip(vectors, masks, strict=True))
+        yield self._as_factors(builder.or_(builder.or_(low, middle), high))
+
+    def _as_factors(self, vector: Value) -> Value:
+        """Returns a vector of 16-bit integers as those that are multiplied with activations."""
+        return vector if self.kind.activation_bits == 16 else self.builder.bitcast(vector, self._i8)
 
     def _bits(self, vector: Value, shift: int, mask: int) -> Value:
         """Returns some bits of integers of 16 bits, after a shift to the right."""
@@ -310,7 +322,16 @@ class _Emitter(VectorCode):
             name, kinds = "llvm.x86.avx512.vpdpwssd.512", [self._i32, self._i16, self._i16]
             return builder.call(self.function(name, self._i32, kinds), [total, weights, pairs])
         multiply = self.function("llvm.x86.avx2.pmadd.wd", self._i32, [self._i16, self._i16])
-        return builder.add(total, builder.call(multiply, [weights, pairs]))
+        products = builder.call(multiply, [weights, pairs])
+        if self.num_rows == 1:
+            return builder.add(total, products)
+        # Without a fence, LLVM adds the products of a unit first, for which there are too few
+        # registers. There are fences for floats alone; they are no instructions.
+        fence = self.function(
+            f"llvm.arithmetic.fence.v{self.kind.num_lanes}f32", self._f32, [self._f32]
+        )
+        summed = builder.bitcast(builder.add(total, products), self._f32)
+        return builder.bitcast(builder.call(fence, [summed]), self._i32)
 
     def _dot_fours(self, total: Value, weights: Value, activations: Value) -> Value:
         """Returns `total` with products of fours of 8-bit integers added, the weights unsigned."""
@@ -331,7 +352,7 @@ _FORMS: Final = tuple(
     (weight_bits, has_zero_points, num_rows)
     for weight_bits in MIDDLE
     for has_zero_points in (False, True)
-    for num_rows in range(1, _FULL_TILE + 1)
+    for num_rows in (*range(1, MAX_TILE + 1), _FULL_TILE, _WIDE_TILE)
 )
 
 
@@ -412,33 +433,41 @@ def _multiply_blocks(
     # With 8 bits, 8 rows take hardly longer than 5: rows of two full tiles overlap.
     overlaps = size == 1 and 4 < num_rows < 8
     num_sharing = 4 if num_rows >= 16 else 2
-    for block in range(first, end):
-        for row in range(0, num_rows, 4):
-            tile, share = min(num_rows - row, 4), row // 4
-            ahead, apart = _AHEAD, _CACHE_LINE
-            if num_rows >= 8 or overlaps:
-                ahead = block_size + _CACHE_LINE * share if share < num_sharing else 0
-                apart = _CACHE_LINE * num_sharing
-                if overlaps:
-                    row, tile = min(row, num_rows - 4), 4
-                if tile == 4:
-                    tile = _FULL_TILE
-            _block(
-                instructions,
-                weight_bits,
-                has_zero_points,
-                tile,
-                weights + block * block_size,
-                activations + row * row_size,
-                sums + 4 * row * num_groups,
-                scales + 4 * row * num_groups,
-                results + 4 * (block * lanes + row * stride),
-                num_groups,
-                num_units,
-                ahead,
-                apart,
-                stride,
-            )
+    num_together = max(_ROWS_TOGETHER, _BYTES_TOGETHER // row_size // 8 * 8)
+    for start in range(0, num_rows, num_together):
+        row_end = min(start + num_together, num_rows)
+        for block in range(first, end):
+            row = start
+            while row < row_end:
+                tile, share = min(row_end - row, 4), (row - start) // 4
+                at, following, form = row, row + tile, tile
+                ahead, apart = _AHEAD, _CACHE_LINE
+                if num_rows >= 8 or overlaps:
+                    ahead = block_size + _CACHE_LINE * share if share < num_sharing else 0
+                    apart = _CACHE_LINE * num_sharing
+                    if overlaps:
+                        at, tile = min(row, num_rows - 4), 4
+                    if tile == 4:
+                        form = _FULL_TILE
+                    if num_rows > _ROWS_TOGETHER and row_end - row >= 8:
+                        following, form = row + 8, _WIDE_TILE
+                _block(
+                    instructions,
+                    weight_bits,
+                    has_zero_points,
+                    form,
+                    weights + block * block_size,
+                    activations + at * row_size,
+                    sums + 4 * at * num_groups,
+                    scales + 4 * at * num_groups,
+                    results + 4 * (block * lanes + at * stride),
+                    num_groups,
+                    num_units,
+                    ahead,
+                    apart,
+                    stride,
+                )
+                row = following
 
 
 # There is a function for each instruction set; it is compiled only if the CPU has the instructions.

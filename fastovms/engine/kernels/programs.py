@@ -23,7 +23,7 @@ from fastovms.engine.kernels.agreement import pause as _pause
 from fastovms.engine.kernels.agreement import sched_yield as _sched_yield
 from fastovms.engine.kernels.agreement import store as _store
 from fastovms.engine.kernels.experts import begins_of, choose, combine, rows_of
-from fastovms.engine.kernels.instructions import SEGMENT, TILE, Field, Opcode, StepField
+from fastovms.engine.kernels.instructions import TILE, Field, Opcode, StepField
 from fastovms.engine.kernels.memory import (
     bytes_at,
     floats_at,
@@ -33,6 +33,10 @@ from fastovms.engine.kernels.memory import (
     shorts_at,
 )
 from fastovms.engine.kernels.states import COLUMNS, convolve
+
+_ROWS_OF_CHUNK: Final = 8
+"""The rows that a thread computes at once, of operations on one row each. Steps of no more rows
+compute these operations by one thread, because others would come too late."""
 
 PRODUCT_ARGUMENTS: Final = 13
 """The number of arguments of `products.multiply_...`"""
@@ -275,14 +279,19 @@ def _integer_of(x):
 
 
 @_helper
-def _store_key8(source, address, row, size):
-    """Writes a row of a head's 8-bit block of keys, and adapts the scales of the rows before it to
-    the numbers of this one."""
-    x, scales, zeros = floats_at(source), floats_at(address), floats_at(address + 4 * size)
+def _store_keys8(source, stride, address, row, count, size):
+    """Writes `count` rows, `stride` bytes apart, of a head's 8-bit block of keys, and adapts the
+    scales of the rows before them to their numbers."""
+    scales, zeros = floats_at(address), floats_at(address + 4 * size)
     data = address + 8 * size
     low, high = np.empty(size, np.float32), np.empty(size, np.float32)
+    x = floats_at(source)
     for k in range(size):
         low[k] = high[k] = x[k]
+    for number in range(1, count):
+        x = floats_at(source + number * stride)
+        for k in range(size):
+            low[k], high[k] = min(low[k], x[k]), max(high[k], x[k])
     for before in range(row):
         q = bytes_at(data + before * size)
         for k in range(size):
@@ -296,10 +305,12 @@ def _store_key8(source, address, row, size):
         for k in range(size):
             value = (np.float32(np.uint8(q[k])) - zeros[k]) * scales[k]
             q[k] = _integer_of(value / high[k] + low[k])
-    q = bytes_at(data + row * size)
+    for number in range(count):
+        x, q = floats_at(source + number * stride), bytes_at(data + (row + number) * size)
+        for k in range(size):
+            q[k] = _integer_of(x[k] / high[k] + low[k])
     for k in range(size):
         scales[k], zeros[k] = high[k], low[k]
-        q[k] = _integer_of(x[k] / high[k] + low[k])
 
 
 @_helper
@@ -317,12 +328,14 @@ def _store_value8(source, address, row, size):
 
 
 @_helper
-def _store_key(source, address, row, size, bits):
-    """Writes the key of a token of a block, of one head."""
+def _store_keys(source, stride, address, row, count, size, bits):
+    """Writes the keys of `count` tokens of a block, `stride` bytes apart, of one head."""
     if bits == 8:
-        _store_key8(source, address, row, size)
+        _store_keys8(source, stride, address, row, count, size)
     else:
-        _store_plain(source, address + row * size * (bits // 8), size, bits)
+        for number in range(count):
+            target = address + (row + number) * size * (bits // 8)
+            _store_plain(source + number * stride, target, size, bits)
 
 
 @_helper
@@ -334,15 +347,6 @@ def _store_value(source, address, row, size, bits):
 
 
 @_helper
-def _sequence_of(step, row):
-    begins = integers_at(step[StepField.SEQUENCE_BEGINS])
-    for sequence in range(step[StepField.NUM_SEQUENCES]):
-        if row < begins[sequence + 1]:
-            return sequence
-    return step[StepField.NUM_SEQUENCES] - 1
-
-
-@_helper
 def head_bytes(block_size, size, bits):
     """Returns the bytes of a block's head of keys, and of one of values."""
     if bits == 8:
@@ -351,35 +355,36 @@ def head_bytes(block_size, size, bits):
 
 
 @_helper
-def _head_at(step, sequence, position, heads, head, block_size):
-    """Returns the index of a token's block and head among the heads of all blocks, and the token's
-    place in the block."""
-    blocks, begins = integers_at(step[StepField.BLOCKS]), integers_at(step[StepField.BLOCK_BEGINS])
-    block = np.int64(blocks[begins[sequence] + position // block_size])
-    return block * heads + head, position % block_size
-
-
-@_helper
-def _cache_tokens(program, buffers, num_rows, step, i):
-    """Adds the keys and values of a step to the cache."""
+def _cache_chunk(program, buffers, step, i, head):
+    """Adds the keys and values of a head to the cache."""
     cache, heads, size = program[i, Field.P0], program[i, Field.P1], program[i, Field.P2]
     block_size, bits = program[i, Field.P5], program[i, Field.P6]
     key_bytes, value_bytes = head_bytes(block_size, size, bits)
-    begins, past_lens = (
+    begins, past_lens, blocks, block_begins = (
         integers_at(step[StepField.SEQUENCE_BEGINS]),
         integers_at(step[StepField.PAST_LENS]),
+        integers_at(step[StepField.BLOCKS]),
+        integers_at(step[StepField.BLOCK_BEGINS]),
     )
-    keys, values = program[i, Field.B], program[i, Field.C]
-    for row in range(num_rows):
-        sequence = _sequence_of(step, row)
-        position = past_lens[sequence] + row - begins[sequence]
-        key = buffers[keys, 0] + 4 * (program[i, Field.B_START] + row * buffers[keys, 1])
-        value = buffers[values, 0] + 4 * (program[i, Field.C_START] + row * buffers[values, 1])
-        for head in range(heads):
-            at, place = _head_at(step, sequence, position, heads, head, block_size)
-            _store_key(key + 4 * head * size, step[cache] + at * key_bytes, place, size, bits)
-            at_value = step[cache + 1] + at * value_bytes
-            _store_value(value + 4 * head * size, at_value, place, size, bits)
+    b, c = program[i, Field.B], program[i, Field.C]
+    stride, value_stride = 4 * buffers[b, 1], 4 * buffers[c, 1]
+    keys = buffers[b, 0] + 4 * (program[i, Field.B_START] + head * size)
+    values = buffers[c, 0] + 4 * (program[i, Field.C_START] + head * size)
+    for sequence in range(step[StepField.NUM_SEQUENCES]):
+        row, end = np.int64(begins[sequence]), np.int64(begins[sequence + 1])
+        while row < end:
+            position = past_lens[sequence] + row - begins[sequence]
+            place = position % block_size
+            count = min(end - row, block_size - place)
+            block = np.int64(blocks[block_begins[sequence] + position // block_size])
+            at = block * heads + head
+            key = step[cache] + at * key_bytes
+            _store_keys(keys + row * stride, stride, key, place, count, size, bits)
+            for number in range(count):
+                value = values + (row + number) * value_stride
+                target = step[cache + 1] + at * value_bytes
+                _store_value(value, target, place + number, size, bits)
+            row += count
 
 
 @_helper
@@ -398,14 +403,14 @@ def _segment_at(step, window, number):
         integers_at(step[StepField.SEQUENCE_BEGINS]),
         integers_at(step[StepField.PAST_LENS]),
     )
-    earlier = np.int64(0)
+    earlier, length = np.int64(0), step[StepField.SEGMENT]
     for sequence in range(step[StepField.NUM_SEQUENCES]):
         row, end = np.int64(begins[sequence]), np.int64(begins[sequence + 1])
         while row < end:
             rows = min(end - row, np.int64(TILE))
             last = past_lens[sequence] + row - begins[sequence] + 1
-            first = max(last - window, np.int64(0)) // SEGMENT if window > 0 else np.int64(0)
-            num = (last + rows - 2) // SEGMENT - first + 1
+            first = max(last - window, np.int64(0)) // length if window > 0 else np.int64(0)
+            num = (last + rows - 2) // length - first + 1
             if number < num:
                 return sequence, row, rows, first + number, num, earlier + number * rows, last
             number -= num
@@ -421,8 +426,8 @@ def _attend_chunk(program, buffers, step, i, chunk):
     window, block_size, bits = program[i, Field.P4], program[i, Field.P5], program[i, Field.P6]
     head, group = chunk % heads, program[i, Field.HEADS] // heads
     sequence, row, rows, segment, _, earlier, last = _segment_at(step, window, chunk // heads)
-    first = segment * SEGMENT
-    end = min(first + SEGMENT, last + rows - 1)
+    first = segment * step[StepField.SEGMENT]
+    end = min(first + step[StepField.SEGMENT], last + rows - 1)
     if window > 0:
         first = max(first, last - window)
     a = program[i, Field.A]
@@ -477,8 +482,8 @@ def _add_partials(partials, distance, num, width, at_largest, at_total, target):
 
 
 @_helper
-def _add_segments(program, buffers, step, i):
-    """Adds what all rows attend to in each segment."""
+def _add_segments(program, buffers, step, i, head):
+    """Adds what the queries that share a head of keys attend to in each segment."""
     heads, size, window = program[i, Field.P1], program[i, Field.P2], program[i, Field.P4]
     group, out = program[i, Field.HEADS] // heads, program[i, Field.OUT]
     number = np.int64(0)
@@ -488,22 +493,19 @@ def _add_segments(program, buffers, step, i):
             return
         queries = rows * group
         distance = 4 * heads * queries * (size + 2)
-        for head in range(heads):
-            own = step[StepField.PARTIALS] + 4 * (earlier * heads + head * rows) * group * (
-                size + 2
+        own = step[StepField.PARTIALS] + 4 * (earlier * heads + head * rows) * group * (size + 2)
+        for n in range(queries):
+            at = own + 4 * queries * size + 4 * n
+            target = (row + n // group) * buffers[out, 1] + (head * group + n % group) * size
+            _add_partials(
+                own + 4 * n * size,
+                distance,
+                num,
+                size,
+                at,
+                at + 4 * queries,
+                buffers[out, 0] + 4 * target,
             )
-            for n in range(queries):
-                at = own + 4 * queries * size + 4 * n
-                target = (row + n // group) * buffers[out, 1] + (head * group + n % group) * size
-                _add_partials(
-                    own + 4 * n * size,
-                    distance,
-                    num,
-                    size,
-                    at,
-                    at + 4 * queries,
-                    buffers[out, 0] + 4 * target,
-                )
         number += num
 
 
@@ -576,7 +578,13 @@ def _num_chunks(program, num_rows, step, i):
         beyond = np.int64(1) << 40
         num_segments = beyond - _segment_at(step, program[i, Field.P4], beyond)[3]
         return num_segments * program[i, Field.P1]
-    return num_rows * step[StepField.NUM_PARTS]
+    if opcode == Opcode.CACHE or opcode == Opcode.ADD_SEGMENTS:
+        return program[i, Field.P1]
+    if opcode == Opcode.LOW_RANK_DOWN or opcode == Opcode.LOW_RANK_UP:
+        return num_rows * step[StepField.NUM_PARTS]
+    if opcode == Opcode.QUANTIZE and program[i, Field.P2] > 0:
+        return np.int64(1)
+    return (num_rows + _ROWS_OF_CHUNK - 1) // _ROWS_OF_CHUNK
 
 
 @_helper
@@ -590,8 +598,19 @@ def _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk)
         _attend_chunk(program, buffers, step, i, chunk)
     elif opcode == Opcode.CONVOLVE:
         _convolve_chunk(program, buffers, step, i, chunk)
-    else:
+    elif opcode == Opcode.CACHE:
+        _cache_chunk(program, buffers, step, i, chunk)
+    elif opcode == Opcode.ADD_SEGMENTS:
+        _add_segments(program, buffers, step, i, chunk)
+    elif opcode == Opcode.LOW_RANK_DOWN or opcode == Opcode.LOW_RANK_UP:
         _adapt_chunk(program, buffers, step, i, chunk)
+    else:
+        first = chunk * _ROWS_OF_CHUNK
+        end = min(first + _ROWS_OF_CHUNK, num_rows)
+        if opcode == Opcode.QUANTIZE:
+            _quantize(program, buffers, first, end, scratch, i)
+        else:
+            _apply_to_rows(program, buffers, first, end, i)
 
 
 @_helper
@@ -637,14 +656,16 @@ def _compute_with_others(program, buffers, num_rows, scratch, product, step, i, 
 
 
 @_helper
-def _quantize(program, buffers, num_rows, scratch, i):
+def _quantize(program, buffers, first, end, scratch, i):
+    """Quantizes the rows from `first` to `end`, or all of them if they are those of experts."""
     integers, sums, scales = scratch[0], scratch[1], scratch[2]
     a, width, columns = program[i, Field.A], program[i, Field.WIDTH], program[i, Field.P0]
     heads, num_experts = program[i, Field.HEADS], program[i, Field.P2]
-    choice, count = buffers[program[i, Field.C], 0], num_rows * heads
+    choice, first, end = buffers[program[i, Field.C], 0], first * heads, end * heads
     if num_experts > 0:
-        count = np.int64(integers_at(begins_of(choice, num_experts))[num_experts])
-    for n in range(count):
+        first = np.int64(0)
+        end = np.int64(integers_at(begins_of(choice, num_experts))[num_experts])
+    for n in range(first, end):
         row = n // heads
         if num_experts > 0:
             row = np.int64(integers_at(rows_of(choice, num_experts))[n])
@@ -688,10 +709,10 @@ def _combine(program, buffers, num_rows, i):
 
 
 @_helper
-def _apply_to_rows(program, buffers, num_rows, i):
+def _apply_to_rows(program, buffers, first, end, i):
     opcode, width = program[i, Field.OPCODE], program[i, Field.WIDTH]
     a, b, out = program[i, Field.A], program[i, Field.B], program[i, Field.OUT]
-    for row in range(num_rows):
+    for row in range(first, end):
         source = buffers[a, 0] + 4 * (program[i, Field.A_START] + row * buffers[a, 1])
         other = buffers[b, 0] + 4 * (program[i, Field.B_START] + row * buffers[b, 1])
         target = buffers[out, 0] + 4 * (program[i, Field.OUT_START] + row * buffers[out, 1])
@@ -720,31 +741,27 @@ def _gather(program, buffers, step, i):
 def _lead(program, buffers, num_rows, scratch, product, step, agreement):
     for i in range(program.shape[0]):
         opcode = program[i, Field.OPCODE]
-        if opcode == Opcode.QUANTIZE:
-            _quantize(program, buffers, num_rows, scratch, i)
-        elif opcode == Opcode.CHOOSE:
+        if opcode == Opcode.CHOOSE:
             _choose(program, buffers, num_rows, i)
         elif opcode == Opcode.COMBINE:
             _combine(program, buffers, num_rows, i)
-        elif opcode in (
-            Opcode.PRODUCT,
-            Opcode.EXPERTS,
-            Opcode.CONVOLVE,
-            Opcode.LOW_RANK_DOWN,
-            Opcode.LOW_RANK_UP,
-        ):
-            _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement)
-        elif opcode == Opcode.ATTEND:
-            _cache_tokens(program, buffers, num_rows, step, i)
-            _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement)
-            _add_segments(program, buffers, step, i)
         elif opcode == Opcode.GATHER:
             _gather(program, buffers, step, i)
             num_rows = step[StepField.NUM_SAMPLED]
             if num_rows == 0:
                 break
+        elif num_rows > _ROWS_OF_CHUNK or opcode in (
+            Opcode.PRODUCT,
+            Opcode.EXPERTS,
+            Opcode.ATTEND,
+            Opcode.CONVOLVE,
+            Opcode.LOW_RANK_DOWN,
+            Opcode.LOW_RANK_UP,
+        ):
+            _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement)
         else:
-            _apply_to_rows(program, buffers, num_rows, i)
+            for chunk in range(_num_chunks(program, num_rows, step, i)):
+                _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk)
     _store(agreement + 64, _ENDED << 32)
 
 

@@ -24,7 +24,7 @@ from fastovms.engine.kernels.assembler import (
     WeightStore,
 )
 from fastovms.engine.kernels.experts import choice_size
-from fastovms.engine.kernels.instructions import NUM_FIELDS, Field, Opcode, StepField
+from fastovms.engine.kernels.instructions import Field, Opcode, StepField
 from fastovms.engine.kernels.mixtures import Mixture, find_mixtures
 from fastovms.engine.kernels.segments import (
     GELU,
@@ -617,13 +617,7 @@ class _StepAssembler(Assembler):
         if not is_known or scale is None or window is None:
             raise _UnsupportedNodeError(node.get_friendly_name())
         target = self._new_place(1, queries.width)
-        row = [0] * NUM_FIELDS
-        row[Field.OPCODE] = Opcode.ATTEND
-        row[Field.A], row[Field.A_START] = queries.buffer, queries.start
-        row[Field.B], row[Field.B_START] = keys.buffer, keys.start
-        row[Field.C], row[Field.C_START] = others.buffer, others.start
-        row[Field.OUT], row[Field.WIDTH] = target.buffer, queries.width
-        row[Field.P0 : Field.P0 + 7] = [
+        parameters = [
             self._cache_index(*cached),
             cache.heads,
             cache.head_size,
@@ -631,9 +625,13 @@ class _StepAssembler(Assembler):
             int(window),
             cache.block_size,
             cache.bits,
+            0,
+            queries.width // cache.head_size,
         ]
-        row[Field.HEADS] = queries.width // cache.head_size
-        self._rows.append(list(map(int, row)))
+        self._emit(Opcode.CACHE, keys, keys, keys, width, *parameters)
+        self._rows[-1][Field.C : Field.C_START + 1] = others.buffer, others.start
+        for opcode in (Opcode.ATTEND, Opcode.ADD_SEGMENTS):
+            self._emit(opcode, queries, queries, target, queries.width, *parameters)
         self._places[node.get_instance_id(), 0] = target
 
     def _add_convolution(self, node: Node) -> None:

@@ -46,7 +46,10 @@ from fastovms.parts.decode_kernels.few_rows import (
     expert_products,
 )
 
-_SIZES: Final = (1, 2, 3, 5, MAX_ROWS)
+_MAX_ROWS: Final = MAX_ROWS + 8
+"""The most tokens of a compared step. More than `MAX_ROWS` are multiplied in wide tiles."""
+
+_SIZES: Final = (1, 2, 3, 5, MAX_ROWS, _MAX_ROWS)
 """The numbers of tokens of the steps that are compared with f32."""
 
 _TEXT_LENGTH: Final = 256
@@ -258,16 +261,17 @@ def _logits_after(model: PagedModel, start: int) -> Iterator[Floats]:
     tokens are one sequence's, the others of one sequence each. The model's cache is replaced."""
     rng = np.random.default_rng(0)
     text = rng.integers(*_TOKEN_IDS, start).tolist()
-    texts = [array("q", [*text, *rng.integers(*_TOKEN_IDS, _OWN_LENGTH)]) for _ in range(MAX_ROWS)]
+    texts = [array("q", [*text, *rng.integers(*_TOKEN_IDS, _OWN_LENGTH)]) for _ in range(_MAX_ROWS)]
     num_shared = start // model.block_size
-    model.allocate_cache(num_shared + MAX_ROWS)
-    tables = [array("i", [*range(num_shared), num_shared + own]) for own in range(MAX_ROWS)]
+    model.allocate_cache(num_shared + _MAX_ROWS)
+    tables = [array("i", [*range(num_shared), num_shared + own]) for own in range(_MAX_ROWS)]
     if start:
         layout = StepLayout(model.block_size)
         layout.add(texts[0], 0, start, tables[0])
         model.infer(layout.finish(array("q")))
     for size in _SIZES:
-        lengths = (size - size // 2, *[1] * (size // 2))
+        longest = min(size - size // 2, _OWN_LENGTH // 2)
+        lengths = (longest, *[1] * (size - longest))
         for step in (0, 1):
             layout = StepLayout(model.block_size)
             for length, token_ids, table in zip(lengths, texts, tables, strict=False):
@@ -293,9 +297,9 @@ def differs(
 def _logits_of_texts(model: PagedModel) -> Iterator[Floats]:
     """Yields the logits of steps of all sizes at the beginning of texts. The model's cache is
     replaced."""
-    model.allocate_cache(MAX_ROWS)
+    model.allocate_cache(_MAX_ROWS)
     sizes = [(8, context) for context in range(4)]
-    sizes += [(number, 4) for number in (*range(1, 8), MAX_ROWS)]
+    sizes += [(number, 4) for number in (*range(1, 8), _MAX_ROWS)]
     for seed, (number, context) in enumerate(sizes):
         rng = np.random.default_rng(seed)
         texts = [array("q", rng.integers(*_TOKEN_IDS, context + 1)) for _ in range(number)]

@@ -25,7 +25,7 @@ from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_ker
 from fastovms.engine.kernels.segments import Segment, Step, find_segments
 from fastovms.engine.kernels.whole_steps import CacheShape, Module, assemble_step
 from fastovms.engine.model.fusion import fuse_projections
-from fastovms.engine.model.kv_cache import CacheInput, cache_layout
+from fastovms.engine.model.kv_cache import CacheInput, cache_layout, is_state_table
 from fastovms.engine.model.model import (
     AdaptedRunnerFactory,
     PagedGraph,
@@ -38,7 +38,11 @@ from fastovms.engine.model.model import (
 from fastovms.engine.model.paging import fix_shapes
 from fastovms.engine.model.step_inputs import HIDDEN_STATES, SAMPLED_TOKEN_INDICES
 from fastovms.parts.adapters.graph import find_modules
-from fastovms.parts.decode_kernels.step_program import AdaptedStepRunner, StepProgramRunner
+from fastovms.parts.decode_kernels.step_program import (
+    MAX_TOKENS,
+    AdaptedStepRunner,
+    StepProgramRunner,
+)
 from fastovms.parts.tuning.measurement import (
     CONTEXT,
     MIN_GAIN,
@@ -52,8 +56,12 @@ MAX_ROWS: Final = 32
 """The maximum number of tokens of a step. With SmolLM2-135M in Q4_1 and one thread of a Zen 4, a
 step of 16, 24 and 32 tokens took 0.62, 0.71 and 0.8 of OpenVINO's time."""
 
-_MEASURED: Final = (1, 2, 4, 8, 16, 32)
-"""The numbers of tokens that are measured. Those between are taken to be like the next larger."""
+_ROWS_TOGETHER: Final = 128
+"""The maximum number of tokens that a program of whole steps computes at once."""
+
+_MEASURED: Final = (1, 2, 4, 8, MAX_ROWS // 2, MAX_ROWS, 128)
+"""The numbers of tokens that are measured. Those between are taken to be like the next larger, and
+more like the last."""
 
 _EXACT_INSTRUCTIONS: Final = {
     "avx512_vnni": "avx512_vnni16",
@@ -233,12 +241,14 @@ def whole_steps(
     )
 
     def make(before: ov.CompiledModel) -> Runner:
-        workspace = Workspace(store.kernels, MAX_ROWS)
+        workspace = Workspace(store.kernels, _ROWS_TOGETHER)
         workspace.reserve([step.program])
         return StepProgramRunner(step, before, workspace)
 
-    numbers = range(1, MAX_ROWS + 1)
-    makers: dict[int, RunnerFactory] = dict.fromkeys(numbers, partial(make, several))
+    # A state cannot continue in the middle of a sequence's tokens.
+    most = _ROWS_TOGETHER if any(map(is_state_table, step.caches)) else MAX_TOKENS
+    make_several = partial(make, several)
+    makers: dict[int, RunnerFactory] = dict.fromkeys(range(1, most + 1), make_several)
     makers[1] = partial(make, single)
     adapted = None
     if has_adapters:
@@ -252,7 +262,7 @@ def whole_steps(
         workspace.reserve([adapted.program])
         return AdaptedStepRunner(adapted, several, workspace, adapters)
 
-    return WholeSteps(makers, dict.fromkeys(numbers, make_adapted))
+    return WholeSteps(makers, dict.fromkeys(range(1, MAX_ROWS + 1), make_adapted))
 
 
 def _modules_of_products(
@@ -311,6 +321,7 @@ def gains(
     clock: Callable[[], float],
     *,
     before_each: Callable[[], None],
+    max_tokens: int,
     max_seconds: float,
     max_rounds: int,
 ) -> dict[int, float]:
@@ -319,6 +330,7 @@ def gains(
 
     Args:
         before_each: is called before each round.
+        max_tokens: the maximum number of tokens of our steps.
 
     Returns:
         Only the numbers that are clearly faster. Raises NotMeasured if the time was too short for a
@@ -326,10 +338,13 @@ def gains(
     """
     found: dict[int, float] = {}
     for num_tokens in _MEASURED:
-        if num_tokens > 2 * max(found, default=_MEASURED[2]):
+        previous = _MEASURED[max(_MEASURED.index(num_tokens) - 1, 0)]
+        if num_tokens > max_tokens or max(found, default=_MEASURED[2]) < previous:
             break  # the gain falls with the number of tokens
         before_each()
         case = MeasuredStep(num_tokens, CONTEXT, 1)
+        if num_tokens > MAX_ROWS:  # a part of a prompt
+            case = MeasuredStep(1, CONTEXT, num_tokens)
 
         def end_round() -> float:
             before_each()
@@ -357,6 +372,7 @@ def gains(
 def served_numbers(gains: Mapping[int, float]) -> frozenset[int]:
     """Returns the numbers of tokens of the steps that are to be computed by the variants."""
     next_measured = {
-        number: next(one for one in _MEASURED if number <= one) for number in range(1, MAX_ROWS + 1)
+        number: next((one for one in _MEASURED if number <= one), _MEASURED[-1])
+        for number in range(1, MAX_TOKENS + 1)
     }
     return frozenset(number for number, one in next_measured.items() if one in gains)

@@ -317,6 +317,7 @@ class DecodeKernels(BackendExtension):
                 ours,
                 self._clock,
                 before_each=wait,
+                max_tokens=max(makers),
                 max_seconds=_MAX_SECONDS,
                 max_rounds=_NUM_ROUNDS,
             )
@@ -330,7 +331,7 @@ class DecodeKernels(BackendExtension):
 
         chosen: dict[int, list[RunnerFactory]] = {}
         for way, makers in _ways(variants).items():
-            for number in served_numbers(gains.get(way, {})):
+            for number in served_numbers(gains.get(way, {})) & makers.keys():
                 chosen.setdefault(number, []).append(makers[number])
         if not chosen:
             return

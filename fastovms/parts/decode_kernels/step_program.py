@@ -8,12 +8,24 @@ from typing import Final
 import numpy as np
 import openvino as ov
 
-from fastovms.engine.kernels.instructions import SEGMENT, Field, Opcode, StepField
+from fastovms.engine.kernels.instructions import Field, Opcode, StepField
 from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import Workspace
 from fastovms.engine.kernels.whole_steps import WholeStep
 from fastovms.engine.model.model import Feed, Floats, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
+
+MAX_TOKENS: Final = 2048
+"""The maximum number of tokens of a step."""
+
+SEGMENT: Final = 256
+"""The tokens of a text that a thread attends to at once in a step of few tokens."""
+
+_MAX_ROWS_IN_SEGMENTS: Final = 32
+"""The maximum number of tokens of such a step. With more, tiles of rows are enough for all threads,
+and the results of segments would need much memory."""
+
+_WHOLE_TEXT: Final = 1 << 40
 
 _PARTIALS: Final = 1 << 16
 """Numbers by which the room for parts of the attention grows."""
@@ -37,18 +49,15 @@ class StepProgramRunner:
         self._feed = Feed(self._request, before.inputs)
         self._num_inputs = len(before.outputs)
         self._buffers = workspace.buffers_of(step.program)
-        rows = workspace.max_rows
-        self._logits = np.empty((rows, step.vocab_size), np.float32)
-        self._buffers[step.logits, 0] = self._logits.ctypes.data
+        self._logits = np.empty((0, step.vocab_size), np.float32)
         self._states: Floats | None = None
         if step.states is not None:
-            self._states = np.empty((rows, step.program.strides[step.states]), np.float32)
-            self._buffers[step.states, 0] = self._states.ctypes.data
+            self._states = np.empty((0, step.program.strides[step.states]), np.float32)
         self._num_tokens = 0
-        self._begins = np.zeros(rows + 1, np.int32)
-        self._past_lens = np.zeros(rows, np.int32)
-        self._block_begins = np.zeros(rows + 1, np.int32)
-        self._sampled = np.zeros(rows, np.int64)
+        self._begins = np.zeros(MAX_TOKENS + 1, np.int32)
+        self._past_lens = np.zeros(MAX_TOKENS, np.int32)
+        self._block_begins = np.zeros(MAX_TOKENS + 1, np.int32)
+        self._sampled = np.zeros(MAX_TOKENS, np.int64)
         self._fields = np.zeros(StepField.CACHES + len(step.caches), np.int64)
         self._fields[StepField.SEQUENCE_BEGINS] = self._begins.ctypes.data
         self._fields[StepField.PAST_LENS] = self._past_lens.ctypes.data
@@ -69,14 +78,70 @@ class StepProgramRunner:
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         """Returns logits; see `Model.infer`."""
-        request, workspace, fields = self._request, self._workspace, self._fields
-        kernels = workspace.kernels
+        request, max_rows = self._request, self._workspace.max_rows
         self._feed.set(inputs)
         request.start_async()
         request.wait()
-        for index in range(self._num_inputs):
-            rows = request.get_output_tensor(index).data
-            self._buffers[index, 0] = kernels.address_of(rows.reshape(len(rows), -1))
+        num_tokens, num_sampled = len(inputs.input_ids), len(inputs.sampled_token_indices)
+        self._make_room(num_tokens, num_sampled, int(inputs.max_context_len))
+        address_of = self._workspace.kernels.address_of
+        rows = [request.get_output_tensor(index).data for index in range(self._num_inputs)]
+        for index, tensor in enumerate(rows):
+            self._buffers[index, 0] = address_of(tensor.reshape(num_tokens, -1))
+        self._workspace.prepare_thread()
+        if num_tokens <= max_rows:
+            self._run(inputs)
+        else:
+            for start in range(0, num_tokens, max_rows):
+                self._run_part(inputs, start, min(start + max_rows, num_tokens))
+        self._num_tokens = num_tokens
+        return self._logits[:num_sampled]
+
+    def _make_room(self, num_tokens: int, num_sampled: int, max_context_len: int) -> None:
+        """Allocates memory for the results of a step, if there is too little."""
+        step, fields = self._step, self._fields
+        if num_sampled > len(self._logits):
+            room = max(num_sampled, 2 * len(self._logits))
+            self._logits = np.empty((room, step.vocab_size), np.float32)
+        self._buffers[step.logits, 0] = self._logits.ctypes.data
+        if step.states is not None:
+            assert self._states is not None
+            if num_tokens > len(self._states):
+                self._states = np.empty((num_tokens, self._states.shape[1]), np.float32)
+            self._buffers[step.states, 0] = self._states.ctypes.data
+        num_rows, segment = num_tokens, SEGMENT
+        if num_tokens > _MAX_ROWS_IN_SEGMENTS:
+            num_rows, segment = min(num_tokens, self._workspace.max_rows), _WHOLE_TEXT
+        fields[StepField.SEGMENT] = segment
+        size = num_rows * -(-max_context_len // segment) * self._partial_size
+        if size > len(self._partials):
+            self._partials = np.empty(-(-size // _PARTIALS) * _PARTIALS, np.float32)
+            fields[StepField.PARTIALS] = self._partials.ctypes.data
+
+    def _run_part(self, inputs: StepInputs, start: int, end: int) -> None:
+        """Computes the tokens from `start` to `end`. Those before them are computed."""
+        begins = inputs.subsequence_begins
+        is_inside = (start <= inputs.sampled_token_indices) & (inputs.sampled_token_indices < end)
+        sampled = inputs.sampled_token_indices[is_inside]
+        skipped = np.maximum(start - begins[:-1], 0).astype(np.int32)
+        part = inputs._replace(
+            input_ids=inputs.input_ids[start:end],
+            past_lens=inputs.past_lens + skipped,
+            subsequence_begins=np.clip(begins - start, 0, end - start),
+            sampled_token_indices=sampled - start,
+        )
+        self._run(part)
+        buffers, strides = self._buffers, self._step.program.strides
+        buffers[self._step.logits, 0] += 4 * self._step.vocab_size * len(sampled)
+        moved = list(range(self._num_inputs))
+        if self._step.states is not None:
+            moved.append(self._step.states)
+        for index in moved:
+            buffers[index, 0] += 4 * strides[index] * (end - start)
+
+    def _run(self, inputs: StepInputs) -> None:
+        workspace, fields = self._workspace, self._fields
+        kernels = workspace.kernels
         num_sequences, num_sampled = len(inputs.past_lens), len(inputs.sampled_token_indices)
         self._begins[: num_sequences + 1] = inputs.subsequence_begins
         self._past_lens[:num_sequences] = inputs.past_lens
@@ -91,12 +156,6 @@ class StepProgramRunner:
             fields[field] = values.ctypes.data
         fields[StepField.NUM_SEQUENCES] = num_sequences
         fields[StepField.NUM_SAMPLED] = num_sampled
-        num_segments = len(inputs.input_ids) * -(-int(inputs.max_context_len) // SEGMENT)
-        if num_segments * self._partial_size > len(self._partials):
-            size = num_segments * self._partial_size
-            self._partials = np.empty(-(-size // _PARTIALS) * _PARTIALS, np.float32)
-            fields[StepField.PARTIALS] = self._partials.ctypes.data
-        workspace.prepare_thread()
         kernels.run(
             self._instructions,
             self._buffers,
@@ -106,8 +165,6 @@ class StepProgramRunner:
             fields,
             kernels.num_threads,
         )
-        self._num_tokens = len(inputs.input_ids)
-        return self._logits[:num_sampled]
 
     @property
     def hidden_states(self) -> Floats | None:

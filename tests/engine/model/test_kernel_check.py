@@ -18,7 +18,6 @@ from bench.random_models.shapes import SHAPES
 from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.attention import ARGUMENTS
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
-from fastovms.engine.kernels.instructions import SEGMENT
 from fastovms.engine.kernels.segments import normalization_of
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
@@ -26,7 +25,7 @@ from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.parts.decode_kernels import check as kernel_check
 from fastovms.parts.decode_kernels import few_rows
 from fastovms.parts.decode_kernels.few_rows import FewRowVariants, compile_few_rows
-from fastovms.parts.decode_kernels.step_program import StepProgramRunner
+from fastovms.parts.decode_kernels.step_program import SEGMENT, StepProgramRunner
 
 WINDOW = 300
 SHAPE = replace(SHAPES["tiny-mistral"], num_hidden_layers=4, sliding_window=WINDOW)

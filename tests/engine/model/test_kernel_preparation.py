@@ -504,8 +504,6 @@ def test_model_without_kernels_has_a_reason(
     exact = ExportedModel(directory, exact=True)
     exact.weights_size = files.weights_size
     assert "--precision exact" in str(why_no_kernels(exact, config))
-    files.graph = replace(files.graph, has_states=True)
-    assert "states" in str(why_no_kernels(files, config))
     files.device = "GPU.0"
     assert why_no_kernels(files, config) == "the model runs on GPU.0"
 

@@ -338,7 +338,7 @@ def _log_fields(message: str, param: str | None, code: str | None) -> LogFields:
 
 @dataclass(frozen=True, slots=True)
 class ResponsesStyle:
-    """The differences between the dialects of the Responses API.
+    """The differences between the dialects of the Responses API. The defaults are OpenAI's.
 
     Attributes:
         id_separator: the separator between an id's prefix and the rest.
@@ -355,23 +355,23 @@ class ResponsesStyle:
         echoes_response_format: whether `response_format` is repeated as `text.format`.
     """
 
-    id_separator: str
-    names_events: bool
-    has_error_events: bool
-    length_reason: str
-    summarizes_reasoning: bool
-    efforts: tuple[str, ...]
-    skips_unknown_types: bool
-    takes_empty_input: bool
-    outputs_need_call_ids: bool
-    takes_stream_options: bool
-    takes_logprobs_field: bool
-    echoes_response_format: bool
+    id_separator: str = "_"
+    names_events: bool = True
+    has_error_events: bool = True
+    length_reason: str = "max_output_tokens"
+    summarizes_reasoning: bool = False
+    efforts: tuple[str, ...] = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+    skips_unknown_types: bool = True
+    takes_empty_input: bool = True
+    outputs_need_call_ids: bool = True
+    takes_stream_options: bool = True
+    takes_logprobs_field: bool = True
+    echoes_response_format: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The protocol details of one family of clients.
+    """The protocol details of one family of clients. The defaults are OpenAI's.
 
     Attributes:
         name: the dialect's name in logs and tests.
@@ -418,91 +418,43 @@ class Dialect:
         owned_by: the member of model cards; `describes_models` adds vLLM's fields to them.
     """
 
-    name: str
-    prefixes: tuple[str, ...]
-    error_form: ErrorForm
-    malformed_body_status: int
-    body_level_fields: frozenset[str]
-    model_required: bool
-    unknown_model: str
-    refuses_null: tuple[str, ...]
-    default_max_tokens: int | None
-    clamps_max_tokens: bool
-    max_stop_strings: int | None
-    stop_in_streams: bool
-    strict_stream_options: bool
-    best_of_is_beam_search: bool
-    has_ids: bool
-    has_meta: bool
-    stream_object: str
-    handshake: bool
-    takes_text_for_messages: bool
-    takes_image_url_strings: bool
-    completes_vision_models: bool
-    flat_tools: bool
-    checks_results: bool
-    checks_tool_choice: bool
-    parses_special_tokens: bool
-    continues_roles: bool
-    reasoning_members: tuple[str, ...]
-    lists_no_calls: bool
-    has_null_content: bool
-    ends_named_call_with_stop: bool
-    responses: ResponsesStyle
-    text_length: Measure
-    owned_by: str
-    describes_models: bool
+    name: str = "openai"
+    prefixes: tuple[str, ...] = ("/v1",)
+    error_form: ErrorForm = OPENAI_ERRORS
+    malformed_body_status: int = 400
+    body_level_fields: frozenset[str] = frozenset()
+    model_required: bool = False
+    unknown_model: str = "The model `{}` does not exist."
+    refuses_null: tuple[str, ...] = ()
+    default_max_tokens: int | None = 16
+    clamps_max_tokens: bool = True
+    max_stop_strings: int | None = None
+    stop_in_streams: bool = False
+    strict_stream_options: bool = False
+    best_of_is_beam_search: bool = False
+    has_ids: bool = True
+    has_meta: bool = False
+    stream_object: str = "text_completion"
+    handshake: bool = False
+    takes_text_for_messages: bool = True
+    takes_image_url_strings: bool = True
+    completes_vision_models: bool = True
+    flat_tools: bool = False
+    checks_results: bool = True
+    checks_tool_choice: bool = True
+    parses_special_tokens: bool = True
+    continues_roles: bool = True
+    reasoning_members: tuple[str, ...] = ("reasoning_content", "reasoning")
+    lists_no_calls: bool = False
+    has_null_content: bool = True
+    ends_named_call_with_stop: bool = True
+    responses: ResponsesStyle = ResponsesStyle()
+    text_length: Measure = len
+    owned_by: str = "fastovms"
+    describes_models: bool = True
 
 
-OPENAI: Final = Dialect(
-    name="openai",
-    prefixes=("/v1",),
-    error_form=OPENAI_ERRORS,
-    malformed_body_status=400,
-    body_level_fields=frozenset(),
-    model_required=False,
-    unknown_model="The model `{}` does not exist.",
-    refuses_null=(),
-    default_max_tokens=16,
-    clamps_max_tokens=True,
-    max_stop_strings=None,
-    stop_in_streams=False,
-    strict_stream_options=False,
-    best_of_is_beam_search=False,
-    has_ids=True,
-    has_meta=False,
-    stream_object="text_completion",
-    handshake=False,
-    takes_text_for_messages=True,
-    takes_image_url_strings=True,
-    completes_vision_models=True,
-    flat_tools=False,
-    checks_results=True,
-    checks_tool_choice=True,
-    parses_special_tokens=True,
-    continues_roles=True,
-    reasoning_members=("reasoning_content", "reasoning"),
-    lists_no_calls=False,
-    has_null_content=True,
-    ends_named_call_with_stop=True,
-    responses=ResponsesStyle(
-        id_separator="_",
-        names_events=True,
-        has_error_events=True,
-        length_reason="max_output_tokens",
-        summarizes_reasoning=False,
-        efforts=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
-        skips_unknown_types=True,
-        takes_empty_input=True,
-        outputs_need_call_ids=True,
-        takes_stream_options=True,
-        takes_logprobs_field=True,
-        echoes_response_format=True,
-    ),
-    text_length=len,
-    owned_by="fastovms",
-    describes_models=True,
-)
+OPENAI: Final = Dialect()
 
 OVMS: Final = Dialect(
     name="ovms",
@@ -511,7 +463,6 @@ OVMS: Final = Dialect(
     malformed_body_status=412,
     body_level_fields=frozenset({"model", "stream"}),
     model_required=True,
-    unknown_model="The model `{}` does not exist.",
     refuses_null=("stream", "max_tokens"),
     default_max_tokens=None,
     clamps_max_tokens=False,
@@ -520,7 +471,6 @@ OVMS: Final = Dialect(
     strict_stream_options=True,
     best_of_is_beam_search=True,
     has_ids=False,
-    has_meta=False,
     stream_object="text_completion.chunk",
     handshake=True,
     takes_text_for_messages=False,

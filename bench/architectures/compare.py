@@ -111,7 +111,8 @@ def compare(model_dir: Path) -> Result:
 async def _run(model_dir: Path, references: Sequence[Reference], way: Way) -> tuple[str, str]:
     """The backend's name, and what came of it."""
     cache = DiskCache(model_dir / "cache")
-    backend = compile_backend(model_dir, read_model_info(model_dir), way.config, cache)(MEMORY)
+    reserve = compile_backend(model_dir, read_model_info(model_dir), way.config, cache)
+    backend = reserve(MEMORY, None, None)
     is_paged = isinstance(backend, PagedBackend)
     limit = backend.model.max_model_len
     references = [_cut(one, limit) for one in references if len(one.prompt) < limit]

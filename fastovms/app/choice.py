@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import openvino as ov
 
 from fastovms.app.paged import TunedCores, compile_paged
 from fastovms.backend import GenerationBackend
-from fastovms.backends.model_files import (
-    check_graph,
-    fit_length,
-    log_gaps,
-)
+from fastovms.backends.model_files import check_graph, fit_length, log_gaps
 from fastovms.backends.model_task import graph_file
 from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import is_npu
@@ -30,22 +27,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Reserve(Protocol):
-    """Reserves the KV cache of a compiled model. Raises ConfigurationError if nothing fits.
-
-    Args:
-        available: the bytes of free memory that the model may count as its own, which is known when
-            all models are in memory.
-        prefixes: the disk cache of prompts for the paged backend; None = no disk cache.
-        cores: the cores shared with the other models; None = not shared.
-    """
-
-    def __call__(
-        self,
-        available: int,
-        prefixes: PrefixDirectory | None = None,
-        cores: TunedCores | None = None,
-    ) -> GenerationBackend: ...
+Reserve = Callable[[int, "PrefixDirectory | None", TunedCores | None], GenerationBackend]
+"""Reserves the KV cache of a compiled model. Takes the bytes of free memory that the model may
+count as its own, which is known when all models are in memory; the disk cache of prompts for the
+paged backend, None = no disk cache; and the cores shared with the other models, None = not shared.
+Raises ConfigurationError if nothing fits."""
 
 
 def compile_backend(
@@ -80,9 +66,7 @@ def compile_backend(
         raise _refusal(paged, error) from error
 
     def reserve_instead(
-        available: int,
-        prefixes: PrefixDirectory | None = None,
-        cores: TunedCores | None = None,
+        available: int, prefixes: PrefixDirectory | None, cores: TunedCores | None
     ) -> GenerationBackend:
         try:
             return reserve(available, prefixes, cores)
@@ -148,11 +132,7 @@ def _genai(
     compiler = load_grammar_compiler(model_dir, model)
     grammars = guard_pipeline(None if compiler is None else trial_starter(compiler))
 
-    def reserve(
-        available: int,
-        prefixes: PrefixDirectory | None = None,
-        cores: TunedCores | None = None,
-    ) -> GenerationBackend:
+    def reserve(available: int, *_: object) -> GenerationBackend:
         return GenaiBackend.load(model_dir, model, config, grammars, available=available)
 
     return reserve

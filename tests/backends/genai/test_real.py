@@ -47,7 +47,7 @@ NUM_QUESTION_TOKENS = 18
 def load(model_dir: Path, **config: object) -> GenerationBackend:
     engine = EngineConfig(**{"cache_size": 1, **config})  # type: ignore[arg-type]
     cache = DiskCache(cache_root(None, os.environ))  # knows what was compared before
-    return compile_backend(model_dir, read_model_info(model_dir), engine, cache)(2**30)
+    return compile_backend(model_dir, read_model_info(model_dir), engine, cache)(2**30, None, None)
 
 
 async def running(backend: GenerationBackend) -> AsyncIterator[GenerationBackend]:
@@ -275,13 +275,13 @@ async def test_too_small_cache_is_a_configuration_error() -> None:
     config = EngineConfig(cache_size=1e-6)
     reserve = compile_backend(TINY_VLM, read_model_info(TINY_VLM), config)
     with pytest.raises(ConfigurationError, match="raise --cache-size"):
-        reserve(2**30)
+        reserve(2**30, None, None)
 
 
 @pytest.mark.nightly
 async def test_a_small_cache_shortens_the_context(caplog: pytest.LogCaptureFixture) -> None:
     config = EngineConfig(cache_size=0.0001)
-    backend = compile_backend(TINY_VLM, read_model_info(TINY_VLM), config)(2**30)
+    backend = compile_backend(TINY_VLM, read_model_info(TINY_VLM), config)(2**30, None, None)
     assert isinstance(backend, GenaiBackend)
     assert 64 <= backend.model.max_model_len < 2048
     stats = backend.stats()  # before the first step

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -283,10 +282,7 @@ def check_supported(params: SamplingParams, assistance: DraftSource, max_num_seq
     if params.grammar is not None:
         check_grammar(params.grammar)
         if params.beam_search is not None:
-            raise InvalidField(
-                f"{params.grammar.param} with beam search {NOT_SUPPORTED}",
-                param=params.grammar.param,
-            )
+            raise InvalidField.about(params.grammar.param, f"with beam search {NOT_SUPPORTED}")
     if params.beam_search is None:
         return
     if assistance:
@@ -311,9 +307,7 @@ def check_grammar(grammar: Grammar) -> None:
         # The trial of a schema finds its unsupported parts, too.
         structural_tag(grammar, write_json=lambda *_: {"type": "json_schema"})
     except UnsupportedGrammarPart as error:
-        raise InvalidField(
-            f"{grammar.param} {NOT_SUPPORTED}: it needs {error}", param=grammar.param
-        ) from error
+        raise InvalidField.about(grammar.param, f"{NOT_SUPPORTED}: it needs {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError):
         logger.debug("genai: the grammar of %s is malformed", grammar.param)
 
@@ -322,167 +316,73 @@ def check_salt(cache_salt: str | None, *, enable_prefix_caching: bool) -> None:
     """Raises InvalidField for a `cache_salt` if the prefix cache is on, because the pipeline cannot
     separate cached prompts by salt."""
     if cache_salt is not None and enable_prefix_caching:
-        raise InvalidField(
-            f"cache_salt {NOT_SUPPORTED}, with its prefix cache on", param="cache_salt"
-        )
+        raise InvalidField.about("cache_salt", f"{NOT_SUPPORTED}, with its prefix cache on")
 
 
 NOT_SUPPORTED: Final = "is not supported by the genai backend, which runs this model"
 
 
-class FieldSupport(Enum):
-    """The handling of a field. CONFIG: `generation_config` passes it to the pipeline. ENGINE:
-    `PipelineEngine` or its callers implement it. REFUSED: a request that sets it gets an error.
-    IGNORED: it has no effect, and answers are still correct."""
-
-    CONFIG = "config"
-    ENGINE = "engine"
-    REFUSED = "refused"
-    IGNORED = "ignored"
-
-
 class Limit(NamedTuple):
-    """The refused values of a field.
+    """Values of a field that the pipeline does not support, or would silently ignore.
 
     Attributes:
+        param: the client's name of the field.
+        is_wanted: returns whether a request has such a value.
         words: the end of the error after the field's name, such as " above 1".
-        is_wanted: returns whether a request has a refused value.
     """
 
-    words: str
+    param: str
     is_wanted: Callable[[SamplingParams], bool]
+    words: str = ""
 
 
-class FieldDecision(NamedTuple):
-    """The treatment of a field.
-
-    Attributes:
-        why: why the field is ignored, or how it is handled if that is not obvious.
-        limits: the refused values.
-        param: the client's name of the field, if different.
-    """
-
-    handling: FieldSupport
-    why: str = ""
-    limits: tuple[Limit, ...] = ()
-    param: str | None = None
-
-
-def _refused(
-    is_wanted: Callable[[SamplingParams], bool], param: str | None = None
-) -> FieldDecision:
-    return FieldDecision(FieldSupport.REFUSED, limits=(Limit("", is_wanted),), param=param)
-
-
-def _not_with_beams(is_set: Callable[[SamplingParams], bool]) -> FieldDecision:
-    def is_wanted(params: SamplingParams) -> bool:
-        return params.beam_search is not None and is_set(params)
-
-    return FieldDecision(FieldSupport.CONFIG, limits=(Limit(" with beam search", is_wanted),))
-
-
-_CONFIG: Final = FieldDecision(FieldSupport.CONFIG)
-_ASSISTED: Final = FieldDecision(
-    FieldSupport.CONFIG, "only where the pipeline is loaded with assistance; it changes no text"
-)
-
-
-def _row_decisions() -> dict[str, FieldDecision]:
-    """Returns the decisions in the rows of the sampling parameters."""
-    rows = {name: row for name, row in rows_of(SamplingFields).items() if row.field.is_param}
-    defaults = SamplingParams()
-    return {
-        name: _refused(partial(_differs, name=name, default=getattr(defaults, name)))
-        if row.field.genai is GenaiUse.REFUSED
-        else _CONFIG
-        for name, row in rows.items()
-    }
+_BEAMS: Final = " with beam search"
 
 
 def _differs(params: SamplingParams, name: str, default: object) -> bool:
     return bool(getattr(params, name) != default)
 
 
-SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
-    **_row_decisions(),
-    "logprobs": FieldDecision(
-        FieldSupport.CONFIG,
-        limits=(Limit(" above 1", lambda p: p.logprobs not in (None, 0, 1)),),
+_LIMITS: Final = (
+    *(
+        Limit(name, partial(_differs, name=name, default=getattr(SamplingParams(), name)))
+        for name, row in rows_of(SamplingFields).items()
+        if row.field.is_param and row.field.genai is GenaiUse.REFUSED
     ),
-    "logprob_token_ids": _refused(lambda p: bool(p.logprob_token_ids)),
-    "prompt_logprobs": _refused(lambda p: p.prompt_logprobs is not None),
-    "logit_bias": _refused(lambda p: bool(p.logit_bias)),
-    "allowed_token_ids": _refused(lambda p: p.allowed_token_ids is not None),
-    "bad_words_token_ids": _refused(lambda p: bool(p.bad_words_token_ids), "bad_words"),
-    "ignore_eos": FieldDecision(
-        FieldSupport.CONFIG,
-        limits=(
-            Limit(
-                # The pipeline's beam search uses the request's stop tokens instead of the end
-                # tokens.
-                " with beam search and no stop_token_ids",
-                lambda p: p.beam_search is not None and p.ignore_eos and not p.stop_token_ids,
-            ),
-        ),
+    Limit("logprobs", lambda p: p.logprobs not in (None, 0, 1), " above 1"),
+    Limit("logprob_token_ids", lambda p: bool(p.logprob_token_ids)),
+    Limit("prompt_logprobs", lambda p: p.prompt_logprobs is not None),
+    Limit("logit_bias", lambda p: bool(p.logit_bias)),
+    Limit("allowed_token_ids", lambda p: p.allowed_token_ids is not None),
+    Limit("bad_words", lambda p: bool(p.bad_words_token_ids)),
+    Limit(
+        # The pipeline's beam search uses the request's stop tokens instead of the end tokens.
+        "ignore_eos",
+        lambda p: p.beam_search is not None and p.ignore_eos and not p.stop_token_ids,
+        f"{_BEAMS} and no stop_token_ids",
     ),
-    "frequency_penalty": _not_with_beams(lambda p: p.frequency_penalty != 0),
-    "presence_penalty": _not_with_beams(lambda p: p.presence_penalty != 0),
-    "repetition_penalty": _not_with_beams(lambda p: p.repetition_penalty != 1),
-    "max_tokens": FieldDecision(FieldSupport.ENGINE, "with what the context leaves"),
-    "seed": FieldDecision(FieldSupport.ENGINE, "each sample gets a seed of its own"),
-    "n": FieldDecision(FieldSupport.ENGINE, "each sample is a request of the pipeline's"),
-    "eos_token_ids": _CONFIG,
-    "stop_token_ids": _CONFIG,
-    "min_tokens": _CONFIG,
-    "grammar": FieldDecision(
-        FieldSupport.CONFIG, "`check_supported` refuses what has no form there"
+    Limit(
+        "frequency_penalty",
+        lambda p: p.beam_search is not None and p.frequency_penalty != 0,
+        _BEAMS,
     ),
-    "beam_search": FieldDecision(
-        FieldSupport.CONFIG, "`check_supported` refuses too wide a search"
+    Limit(
+        "presence_penalty", lambda p: p.beam_search is not None and p.presence_penalty != 0, _BEAMS
     ),
-    "num_assistant_tokens": _ASSISTED,
-    "max_ngram_size": _ASSISTED,
-    "assistant_confidence_threshold": _ASSISTED,
-    "stop_strings": _CONFIG,
-    "reasoning_budget": _refused(lambda p: p.reasoning_budget is not None, "thinking_token_budget"),
-    "repetition_detection": _refused(lambda p: p.repetition_detection is not None),
-}
-"""Every field of `SamplingParams`; a test fails if one is missing."""
-
-REQUEST_FIELDS: Final[Mapping[str, FieldDecision]] = {
-    "request_id": FieldDecision(FieldSupport.ENGINE, "the pipeline knows requests by numbers"),
-    "prompt_token_ids": FieldDecision(FieldSupport.ENGINE),
-    "params": FieldDecision(FieldSupport.ENGINE, "see `SAMPLING_FIELDS`"),
-    "priority": FieldDecision(
-        FieldSupport.ENGINE, "requests wait in the engine, not in the pipeline"
+    Limit(
+        "repetition_penalty",
+        lambda p: p.beam_search is not None and p.repetition_penalty != 1,
+        _BEAMS,
     ),
-    "cache_salt": FieldDecision(
-        FieldSupport.REFUSED,
-        "with the prefix cache on, by `check_salt`; without it nothing is shared",
-    ),
-    "tenant": FieldDecision(
-        FieldSupport.IGNORED,
-        "nothing outlives the process, and drafts are guessed from no other text",
-    ),
-    "owner": FieldDecision(FieldSupport.IGNORED, "the pipeline does not preempt by owner"),
-    "prompt": FieldDecision(FieldSupport.ENGINE),
-    "ends_text": FieldDecision(
-        FieldSupport.IGNORED,
-        "functions cannot be sent to the process; the stop strings end the texts of a search",
-    ),
-    "generated_token_ids": FieldDecision(
-        FieldSupport.REFUSED, "when the request is submitted; the pipeline takes prompts only"
-    ),
-    "adapter": FieldDecision(
-        FieldSupport.REFUSED, "when the server starts: no adapter is loaded for this backend"
-    ),
-}
-"""Every field of `GenerationRequest`."""
+    Limit("thinking_token_budget", lambda p: p.reasoning_budget is not None),
+    Limit("repetition_detection", lambda p: p.repetition_detection is not None),
+)
+"""`generation_config` passes other values to the pipeline, and `PipelineEngine` handles
+`max_tokens`, `seed` and `n`. A test fails if a field is in none of these places."""
 
 
 def check_fields(params: SamplingParams) -> None:
     """Raises FieldFault for a value of a single field that the pipeline does not support."""
-    for name, decision in SAMPLING_FIELDS.items():
-        for limit in decision.limits:
-            if limit.is_wanted(params):
-                raise FieldFault(decision.param or name, f"{limit.words} {NOT_SUPPORTED}")
+    for limit in _LIMITS:
+        if limit.is_wanted(params):
+            raise FieldFault(limit.param, f"{limit.words} {NOT_SUPPORTED}")

@@ -38,7 +38,6 @@ from fastovms.grammar_tree import (
 from fastovms.params import (
     ALL_LOGPROBS,
     BeamSearch,
-    GenerationRequest,
     Grammar,
     GrammarKind,
     ReasoningBudget,
@@ -49,10 +48,7 @@ from fastovms.params import (
 from fastovms.parts.genai.generation_config import generation_config, structured_output
 from fastovms.parts.genai.support import (
     MAX_REPEATS,
-    REQUEST_FIELDS,
-    SAMPLING_FIELDS,
     DraftSource,
-    FieldSupport,
     UnsupportedGrammarPart,
     check_fields,
     check_grammar,
@@ -442,34 +438,33 @@ def config_members(assistance: DraftSource, **given: object) -> dict[str, object
     return {name: str(value) for name, value in members.items() if not callable(value)}
 
 
-@pytest.mark.parametrize(
-    ("kind", "decisions"),
-    [(SamplingParams, SAMPLING_FIELDS), (GenerationRequest, REQUEST_FIELDS)],
-)
-def test_no_field_is_forgotten(kind: type, decisions: dict[str, object]) -> None:
-    assert set(decisions) == {field.name for field in fields(kind)}
+ENGINE: Final = {"max_tokens", "seed", "n"}
+"""The fields that the engine handles itself."""
 
-
-@pytest.mark.parametrize(
-    "name", [name for name, d in SAMPLING_FIELDS.items() if d.handling is FieldSupport.CONFIG]
-)
-def test_forwarded_field_changes_the_generation_config(name: str) -> None:
-    assistance = DRAFT if name == "assistant_confidence_threshold" else LOOKUP
-    assert config_members(assistance, **{name: VALUES[name]}) != config_members(assistance)
-
-
-@pytest.mark.parametrize(
-    "name", [name for name, d in SAMPLING_FIELDS.items() if d.handling is FieldSupport.REFUSED]
-)
-def test_refused_field_is_named_by_the_genai_backend(name: str) -> None:
-    with pytest.raises(FieldFault, match=SAMPLING_FIELDS[name].param or name):
-        check_fields(SamplingParams(**{name: VALUES[name]}))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("decisions", [SAMPLING_FIELDS, REQUEST_FIELDS])
-def test_ignored_fields_have_a_reason(decisions: dict[str, object]) -> None:
-    assert all(d.why for d in decisions.values() if d.handling is FieldSupport.IGNORED)
+OTHER_NAMES: Final = {
+    "bad_words_token_ids": "bad_words",
+    "reasoning_budget": "thinking_token_budget",
+}
+"""The client's names of fields, where they differ."""
 
 
 def test_each_field_has_a_value_here() -> None:
-    assert set(VALUES) == set(SAMPLING_FIELDS)
+    assert set(VALUES) == {field.name for field in fields(SamplingParams)}
+
+
+def refused_field(**given: object) -> str | None:
+    """The field because of which the pipeline refuses these; None = it takes them."""
+    try:
+        check_fields(SamplingParams(**given))  # type: ignore[arg-type]
+    except FieldFault as fault:
+        return fault.field
+    return None
+
+
+@pytest.mark.parametrize("name", sorted(VALUES.keys() - ENGINE))
+def test_each_field_is_forwarded_or_refused_by_its_name(name: str) -> None:
+    given = {name: VALUES[name]}
+    assistance = DRAFT if name == "assistant_confidence_threshold" else LOOKUP
+    changes_config = config_members(assistance, **given) != config_members(assistance)
+    refused = None if changes_config else OTHER_NAMES.get(name, name)
+    assert refused_field(**given) == refused

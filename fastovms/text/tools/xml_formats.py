@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, Until, in_order, one_of, optional
 from fastovms.text.headed_messages import HeadedMessages, Header, MessageKind
@@ -32,14 +33,24 @@ from fastovms.text.tools.xml_calls import (
     xml_calls,
 )
 
+
+def _attribute_form(function: str, parameter: str, **options: Any) -> XmlForm:
+    """Returns the form of elements that have their names in an attribute, `<invoke name="add">`."""
+    return XmlForm(
+        function=(f'<{function} name="', '">'),
+        function_end=f"</{function}>",
+        parameter=(f'<{parameter} name="', '">'),
+        parameter_end=f"</{parameter}>",
+        **options,
+    )
+
+
 # <｜DSML｜function_calls> <｜DSML｜invoke name="add"> <｜DSML｜parameter name="a"
 # string="false">1</｜DSML｜parameter> </｜DSML｜invoke> </｜DSML｜function_calls>
 DEEPSEEK_V32_TOKEN = "｜DSML｜"
-DEEPSEEK_V32_FORM = XmlForm(
-    function=(f'<{DEEPSEEK_V32_TOKEN}invoke name="', '">'),
-    function_end=f"</{DEEPSEEK_V32_TOKEN}invoke>",
-    parameter=(f'<{DEEPSEEK_V32_TOKEN}parameter name="', '">'),
-    parameter_end=f"</{DEEPSEEK_V32_TOKEN}parameter>",
+DEEPSEEK_V32_FORM = _attribute_form(
+    f"{DEEPSEEK_V32_TOKEN}invoke",
+    f"{DEEPSEEK_V32_TOKEN}parameter",
     trims_lines=False,
     gap="\n",
     kinds=(' string="true"', ' string="false"'),
@@ -155,14 +166,7 @@ HUNYUAN_V3 = ToolFormat(
 
 
 TOKENS = ("<function", "<param")
-MINICPM5_FORM = XmlForm(
-    function=('<function name="', '">'),
-    function_end="</function>",
-    parameter=('<param name="', '">'),
-    parameter_end="</param>",
-    has_cdata=True,
-    tokens=TOKENS,
-)
+MINICPM5_FORM = _attribute_form("function", "param", has_cdata=True, tokens=TOKENS)
 
 
 def read_minicpm5(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
@@ -188,14 +192,7 @@ MINICPM5 = ToolFormat(
 
 # <minimax:tool_call> <invoke name="add"> <parameter name="a">1</parameter> </invoke>
 # </minimax:tool_call>
-MINIMAX_M2_FORM = XmlForm(
-    function=('<invoke name="', '">'),
-    function_end="</invoke>",
-    parameter=('<parameter name="', '">'),
-    parameter_end="</parameter>",
-    trims_lines=False,
-    gap="\n",
-)
+MINIMAX_M2_FORM = _attribute_form("invoke", "parameter", trims_lines=False, gap="\n")
 
 MINIMAX_M2 = tagged_xml(
     "minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>", MINIMAX_M2_FORM, is_list=True
@@ -260,14 +257,7 @@ ONYX_START, ONYX_MESSAGE = "<|start|>", "<|message|>"
 ONYX_END_MESSAGE, ONYX_END_TURN = "<|eom|>", "<|eot|>"
 ONYX_BEGIN = "<atem:function_calls>"
 ONYX_END = "</atem:function_calls>"
-ONYX_FORM = XmlForm(
-    function=('<atem:invoke name="', '">'),
-    function_end="</atem:invoke>",
-    parameter=('<atem:parameter name="', '">'),
-    parameter_end="</atem:parameter>",
-    trims_lines=False,
-    gap="\n",
-)
+ONYX_FORM = _attribute_form("atem:invoke", "atem:parameter", trims_lines=False, gap="\n")
 _ENDS = (ONYX_END_MESSAGE, ONYX_END_TURN)
 _KINDS = {"user": MessageKind.CONTENT, "self": MessageKind.REASONING}
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
@@ -351,14 +341,7 @@ QWEN3CODER = tagged_xml(
 
 
 # <seed:tool_call> <function=add> <parameter=a>1</parameter> </function> </seed:tool_call>
-SEED_OSS_FORM = XmlForm(
-    function=("<function=", ">"),
-    function_end="</function>",
-    parameter=("<parameter=", ">"),
-    parameter_end="</parameter>",
-    trims_lines=False,
-    gap="\n",
-)
+SEED_OSS_FORM = replace(QWEN3CODER_FORM, line="", trims_lines=False, mends_ends=False)
 
 SEED_OSS = tagged_xml("seed_oss", "<seed:tool_call>", "</seed:tool_call>", SEED_OSS_FORM)
 
@@ -373,13 +356,7 @@ STEP3_BEGIN, STEP3_END, STEP3_SEPARATOR = (
     "<｜tool_sep｜>",
 )
 _KIND = "function"
-STEP3_FORM = XmlForm(
-    function=('<steptml:invoke name="', '">'),
-    function_end="</steptml:invoke>",
-    parameter=('<steptml:parameter name="', '">'),
-    parameter_end="</steptml:parameter>",
-    trims_lines=False,
-)
+STEP3_FORM = _attribute_form("steptml:invoke", "steptml:parameter", trims_lines=False)
 
 
 def read_step3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:

@@ -532,6 +532,26 @@ MODEL_SECTIONS: Final = (
 )
 """The sections that each model has for itself."""
 
+SECTIONS: Final = (
+    RepositoryConfig,
+    ApiConfig,
+    HttpConfig,
+    SecurityConfig,
+    ResidencyConfig,
+    ModelFiles,
+    EngineConfig,
+    ChatConfig,
+    EncoderConfig,
+    MediaConfig,
+    ImageConfig,
+    ServiceConfig,
+    StateConfig,
+    FilesConfig,
+    BatchConfig,
+    PrefixCacheConfig,
+)
+"""The sections with flags, in the order of the help."""
+
 # The sections' fields, for the tables of what sets them.
 API: Final = Fields(ApiConfig)
 BATCHES: Final = Fields(BatchConfig)

@@ -9,12 +9,12 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -63,6 +63,7 @@ from fastovms.server_config import (
     ResidencyConfig,
     SecurityConfig,
     ServiceConfig,
+    Settings,
     StateConfig,
 )
 from fastovms.service.export import LoadedGraphs, OvmsMetrics, span_tracer
@@ -110,6 +111,15 @@ class ServerConfig:
     batches: BatchConfig = field(default_factory=BatchConfig)
     model_list: Path | None = None
     read_models: ReadList | None = None
+
+    @classmethod
+    def of(cls, models: Sequence[ModelSource], settings: Settings, **more: Any) -> ServerConfig:
+        """Returns the configuration of models and settings; `more` are the other attributes."""
+        makers = {each.name: each.default_factory for each in fields(cls)}
+        sections = {
+            name: settings.section(maker) for name, maker in makers.items() if maker is not MISSING
+        }
+        return cls(tuple(models), **sections, **more)
 
 
 def serve(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
+from fastovms.cli.flag import BOOLEANS
 from fastovms.cli.flags import FLAGS, add_flags, read_flags
 from fastovms.cli.foreign_flags import (
     ALIASES,
@@ -72,11 +73,6 @@ IGNORED: Final[Mapping[str, str]] = {
     "VLLM_STARTUP_TIMEOUT": "/health answers when the model is loaded",
 }
 """Variables of Runpod's worker that have no effect here, with the reason."""
-
-_WORDS: Final[Mapping[str, bool]] = {
-    **dict.fromkeys(("true", "1", "yes", "on"), True),
-    **dict.fromkeys(("false", "0", "no", "off"), False),
-}
 
 
 class _Given(NamedTuple):
@@ -254,7 +250,7 @@ class _FlagParser(argparse.ArgumentParser):
     def _line(self, flag: str, value: object) -> list[str]:
         """Returns the flag and its value as a command line has them."""
         if flag in SWITCHES or ALIASES.get(flag) in SWITCHES or f"--no-{flag[2:]}" in SWITCHES:
-            is_on = value if isinstance(value, bool) else _WORDS.get(str(value).lower())
+            is_on = value if isinstance(value, bool) else BOOLEANS.get(str(value).lower())
             if is_on is None:
                 raise ConfigurationError(f"must be true or false, not {value!r}")
             return [f"{flag}={str(is_on).lower()}"]

@@ -15,13 +15,13 @@ from fastovms.setting import FLAGS, SettingFlag, json_object
 
 def boolean(value: str) -> bool:
     """Reads a boolean as Runpod's worker reads its environment."""
-    parsed = _BOOLEANS.get(value.lower())
+    parsed = BOOLEANS.get(value.lower())
     if parsed is None:
         raise argparse.ArgumentTypeError(f"must be true or false, not {value!r}")
     return parsed
 
 
-_BOOLEANS: Final = {
+BOOLEANS: Final = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
     **dict.fromkeys(("false", "0", "no", "off"), False),
 }

@@ -7,28 +7,8 @@ from collections.abc import Collection
 from typing import Final
 
 from fastovms.cli.flag import groups_of, settings_of
-from fastovms.config import (
-    ApiConfig,
-    ChatConfig,
-    EncoderConfig,
-    EngineConfig,
-    HttpConfig,
-    ImageConfig,
-)
-from fastovms.server_config import (
-    HTTP,
-    BatchConfig,
-    FilesConfig,
-    MediaConfig,
-    ModelFiles,
-    PrefixCacheConfig,
-    RepositoryConfig,
-    ResidencyConfig,
-    SecurityConfig,
-    ServiceConfig,
-    Settings,
-    StateConfig,
-)
+from fastovms.config import HttpConfig
+from fastovms.server_config import HTTP, SECTIONS, Settings
 
 HUB_GROUP: Final = "models of a hub"
 ENGINE_GROUP: Final = "batching and memory"
@@ -55,27 +35,9 @@ _TITLES: Final = (
     BATCH_GROUP,
     PREFIX_CACHE_GROUP,
 )
-_SECTIONS: Final = (
-    RepositoryConfig,
-    ApiConfig,
-    HttpConfig,
-    SecurityConfig,
-    ResidencyConfig,
-    ModelFiles,
-    EngineConfig,
-    ChatConfig,
-    EncoderConfig,
-    MediaConfig,
-    ImageConfig,
-    ServiceConfig,
-    StateConfig,
-    FilesConfig,
-    BatchConfig,
-    PrefixCacheConfig,
-)
 
 
-GROUPS: Final = groups_of(_TITLES, _SECTIONS)
+GROUPS: Final = groups_of(_TITLES, SECTIONS)
 FLAGS: Final = tuple(flag for flags in GROUPS.values() for flag in flags)
 
 

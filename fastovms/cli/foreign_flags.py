@@ -26,34 +26,19 @@ _PREFIX: Final = "unused "
 
 def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
     """Adds flags of other servers without showing them in the help."""
+    hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     for flag in FOREIGN_FLAGS:
-        dest, default = _PREFIX + flag.name, argparse.SUPPRESS
+        options: dict[str, Any] = {"type": flag.parse}
         if flag.parse is None:
-            parser.add_argument(
-                flag.name,
-                dest=dest,
-                default=default,
-                help=argparse.SUPPRESS,
-                action=argparse.BooleanOptionalAction,
-            )
-        else:
+            options = {"action": argparse.BooleanOptionalAction}
+        elif flag.parse is on_off:
             # The value is optional: a following word that is not an allowed value is an error.
-            options: dict[str, Any] = {"nargs": "?", "const": "on"} if flag.parse is on_off else {}
-            parser.add_argument(
-                flag.name,
-                dest=dest,
-                default=default,
-                help=argparse.SUPPRESS,
-                type=flag.parse,
-                **options,
-            )
-
+            options |= {"nargs": "?", "const": "on"}
+        parser.add_argument(flag.name, dest=_PREFIX + flag.name, **hidden, **options)
     for name in REFUSED_FLAGS:
         action = _RefusedSwitch if name in REFUSED_SWITCHES else _Refusal
         options = {} if name in REFUSED_SWITCHES else {"nargs": "*"}
-        parser.add_argument(
-            name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, action=action, **options
-        )
+        parser.add_argument(name, action=action, **hidden, **options)
     parser.set_defaults(unused=())  # filled with messages about settings that have no effect
     parser.add_argument(
         "--config", dest="config_file", type=path, default=None, help=argparse.SUPPRESS

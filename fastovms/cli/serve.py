@@ -17,22 +17,16 @@ from fastovms.cli.command import CommandParser, Run, Stopped
 from fastovms.cli.environment import all_settings, extra_arguments, set_variables
 from fastovms.cli.flags import COMMON_GROUP, GROUPS, add_flags
 from fastovms.cli.foreign_flags import MODES, add_foreign_flags, normalize_serve, unused_flags
-from fastovms.config import ApiConfig, HttpConfig
+from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.server_config import (
     MODEL_SECTIONS,
     SOURCE,
-    BatchConfig,
-    FilesConfig,
-    MediaConfig,
     ModelSource,
-    PrefixCacheConfig,
     RepositoryConfig,
     ResidencyConfig,
-    SecurityConfig,
     ServiceConfig,
     Settings,
-    StateConfig,
 )
 from fastovms.service.log_writer import LineWriter
 from fastovms.setting import path, text
@@ -240,22 +234,7 @@ def server_config(
     imported."""
     from fastovms.app.serve import ServerConfig
 
-    return ServerConfig(
-        tuple(models),
-        repository=settings.section(RepositoryConfig),
-        http=settings.section(HttpConfig),
-        api=settings.section(ApiConfig),
-        security=settings.section(SecurityConfig),
-        service=settings.section(ServiceConfig),
-        state=settings.section(StateConfig),
-        media=settings.section(MediaConfig),
-        prefix_cache=settings.section(PrefixCacheConfig),
-        residency=settings.section(ResidencyConfig),
-        files=settings.section(FilesConfig),
-        batches=settings.section(BatchConfig),
-        model_list=model_list,
-        read_models=read_models,
-    )
+    return ServerConfig.of(models, settings, model_list=model_list, read_models=read_models)
 
 
 def _serve(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -57,7 +57,7 @@ class SampleTimings(NamedTuple):
         return self.num_tokens / running if running > 0 else None
 
 
-_PREFIX: Final = "fastovms_"
+PREFIX: Final = "fastovms_"
 _FIRST_TOKEN_BUCKETS: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
@@ -268,27 +268,23 @@ class GenerationCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         models = self._models()
         stats = {model.model_name: model.stats() for model in models}
-        yield _model_info(models)
+        labels = {model.model_name: model.labels for model in models}
+        yield _info("model_info", "1, with what describes the model", labels)
         cached = {m.model_name: stats[m.model_name] for m in models if m.has_kv_cache}
-        yield _cache_info(cached)
-        yield _kernel_info(stats)
+        labels = {name: _cache_labels(values) for name, values in cached.items()}
+        yield _info("cache_config_info", "1, with the size of the KV cache", labels)
+        labels = {name: _kernel_labels(values) for name, values in stats.items()}
+        yield _info("decode_kernels_info", "1, with whether the decode kernels are in use", labels)
         yield from _families(BackendStats, stats)
         usage = {model_name: values.kv_cache_usage for model_name, values in cached.items()}
-        yield _family(_KV_CACHE_USAGE, usage)
+        yield family(_KV_CACHE_USAGE, usage)
         yield _finished(models)
         yield from _families(GenerationMetrics, {m.model_name: m for m in models})
 
 
-def _model_info(models: Sequence[GenerationMetrics]) -> Metric:
-    info = GaugeMetricFamily(f"{_PREFIX}model_info", "1, with what describes the model")
-    for model in models:
-        info.add_sample(info.name, {"model_name": model.model_name, **model.labels}, 1.0)
-    return info
-
-
 def _finished(models: Sequence[GenerationMetrics]) -> Metric:
     finished = CounterMetricFamily(
-        f"{_PREFIX}request_success",
+        f"{PREFIX}request_success",
         "Samples that ran to their end",
         labels=["model_name", "finished_reason"],
     )
@@ -298,43 +294,38 @@ def _finished(models: Sequence[GenerationMetrics]) -> Metric:
     return finished
 
 
-def _cache_info(stats: Mapping[str, BackendStats]) -> Metric:
-    """Returns the metrics for prefix-aware balancers. `num_gpu_blocks` is vLLM's name for the
-    number of blocks, which dashboards and llm-d's router expect."""
-    info = GaugeMetricFamily(f"{_PREFIX}cache_config_info", "1, with the size of the KV cache")
-    for model_name, values in stats.items():
-        labels = {
-            "model_name": model_name,
-            "block_size": str(values.block_size),
-            "num_blocks": str(values.num_blocks),
-            "num_gpu_blocks": str(values.num_blocks),
-        }
-        info.add_sample(info.name, labels, 1.0)
+def _info(name: str, text: str, labels: Mapping[str, Mapping[str, str]]) -> Metric:
+    """Returns a family that is 1 for each model, with labels that describe the model."""
+    info = GaugeMetricFamily(f"{PREFIX}{name}", text)
+    for model_name, of_model in labels.items():
+        info.add_sample(info.name, {"model_name": model_name, **of_model}, 1.0)
     return info
 
 
-def _kernel_info(stats: Mapping[str, BackendStats]) -> Metric:
+def _cache_labels(stats: BackendStats) -> Mapping[str, str]:
+    """Returns the labels for prefix-aware balancers. `num_gpu_blocks` is vLLM's name for the number
+    of blocks, which dashboards and llm-d's router expect."""
+    num_blocks = str(stats.num_blocks)
+    block_size = str(stats.block_size)
+    return {"block_size": block_size, "num_blocks": num_blocks, "num_gpu_blocks": num_blocks}
+
+
+def _kernel_labels(stats: BackendStats) -> Mapping[str, str]:
     """Returns whether kernels of our own compute steps of few tokens."""
-    info = GaugeMetricFamily(
-        f"{_PREFIX}decode_kernels_info", "1, with whether the decode kernels are in use"
-    )
-    for model_name, values in stats.items():
-        state, _, reason = values.decode_kernels.partition(": ")
-        labels = {"model_name": model_name, "state": state, "reason": reason}
-        info.add_sample(info.name, labels, 1.0)
-    return info
+    state, _, reason = stats.decode_kernels.partition(": ")
+    return {"state": state, "reason": reason}
 
 
 def _families(statistics: type, of_models: Mapping[str, object]) -> Iterable[Metric]:
     """Yields the families of all series of `statistics`, with a sample per model."""
     for path, series in series_of(statistics):
         read = attrgetter(path)
-        yield _family(series, {name: read(values) for name, values in of_models.items()})
+        yield family(series, {name: read(values) for name, values in of_models.items()})
 
 
-def _family(series: Series, of_models: Mapping[str, Any]) -> Metric:
+def family(series: Series, of_models: Mapping[str, Any]) -> Metric:
     """Returns a family with a sample for each model. A missing histogram is exported as empty."""
-    name = _PREFIX + series.name
+    name = PREFIX + series.name
     if series.kind == "histogram":
         histograms = HistogramMetricFamily(name, series.text, labels=["model_name"])
         for model_name, histogram in of_models.items():

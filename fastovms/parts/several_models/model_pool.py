@@ -13,11 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from fastovms.api.body import show
 from fastovms.api.served import AnyServed, KnownModel, ModelState, Release, ServedModels
+from fastovms.backend_stats import Gauge, Series
 from fastovms.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -30,6 +31,7 @@ from fastovms.fair_queue import Shares
 from fastovms.http.messages import Request
 from fastovms.parts.several_models.residency import Move, MoveKind, Residency
 from fastovms.server_config import ModelConfig
+from fastovms.telemetry.metrics import PREFIX, family
 
 logger = logging.getLogger(__name__)
 
@@ -532,9 +534,7 @@ class ModelPool:
     def _adopt(self, plan: ModelPlan, *, is_loaded: bool) -> None:
         name = plan.known.name
         known = self._known.setdefault(name, plan.known)
-        known.aliases, known.size = plan.known.aliases, plan.size
-        known.file_size, known.lora_modules = plan.file_size, plan.config.engine.lora_modules
-        self._configs[name] = plan.config
+        self._describe(known, plan)
         policy = plan.config.residency
         self._residency.add(name, plan.size, policy, is_loaded=is_loaded, now=self._clock())
         if known.served is not None:
@@ -545,10 +545,13 @@ class ModelPool:
     def _change(self, plan: ModelPlan) -> None:
         """Changes the configuration of a model for its next load."""
         known = self._known[plan.known.name]
+        self._describe(known, plan)
+        self._residency.change(known.name, plan.size, plan.config.residency)
+
+    def _describe(self, known: KnownModel, plan: ModelPlan) -> None:
         known.aliases, known.size = plan.config.names[1:], plan.size
         known.file_size, known.lora_modules = plan.file_size, plan.config.engine.lora_modules
         self._configs[known.name] = plan.config
-        self._residency.change(known.name, plan.size, plan.config.residency)
 
     def _notify(self) -> None:
         """Publishes the models and their states, and notifies those that wait for an unload."""
@@ -596,7 +599,15 @@ def _not_loaded(known: KnownModel, seconds: float) -> BackendUnavailable:
     )
 
 
-_PREFIX: Final = "fastovms_"
+_NUM_WAITING: Final = Gauge(
+    "num_requests_waiting_for_model", "Requests that wait for their model to be loaded"
+)
+_WEIGHTS: Final = Gauge(
+    "weights_bytes", "Bytes of the weights of a model that is loaded, as its files have them"
+)
+_NUM_LOADS: Final = Series("counter", "model_loads", "Loads of a model that was asked for")
+_NUM_FAILURES: Final = Series("counter", "model_load_failures", "Loads that failed")
+_NUM_UNLOADS: Final = Series("counter", "model_unloads", "Models unloaded")
 
 
 class ModelCollector(Collector):
@@ -608,7 +619,7 @@ class ModelCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         states = GaugeMetricFamily(
-            f"{_PREFIX}model_state",
+            f"{PREFIX}model_state",
             "1 for the state in which a model is, 0 for the others",
             labels=["model_name", "state"],
         )
@@ -616,30 +627,13 @@ class ModelCollector(Collector):
             for state in ModelState:
                 states.add_metric([model.name, state.value], float(model.state is state))
         yield states
-        pool = self._pool
-        waiting = GaugeMetricFamily(
-            f"{_PREFIX}num_requests_waiting_for_model",
-            "Requests that wait for their model to be loaded",
-            labels=["model_name"],
-        )
-        numbers = pool.num_waiting()
-        for model in self._models.known:
-            waiting.add_metric([model.name], numbers.get(model.name, 0))
-        yield waiting
-        weights = GaugeMetricFamily(
-            f"{_PREFIX}weights_bytes",
-            "Bytes of the weights of a model that is loaded, as its files have them",
-            labels=["model_name"],
-        )
-        for model in self._models.known:
-            weights.add_metric([model.name], model.file_size if model.served is not None else 0)
-        yield weights
-        yield self._count("model_loads", "Loads of a model that was asked for", pool.num_loads)
-        yield self._count("model_load_failures", "Loads that failed", pool.num_failures)
-        yield self._count("model_unloads", "Models unloaded", pool.num_unloads)
-
-    def _count(self, name: str, text: str, numbers: Mapping[str, int]) -> Metric:
-        family = CounterMetricFamily(f"{_PREFIX}{name}", text, labels=["model_name"])
-        for model in self._models.known:
-            family.add_metric([model.name], numbers.get(model.name, 0))
-        return family
+        pool, known = self._pool, self._models.known
+        loaded = {model.name: model.file_size for model in known if model.served is not None}
+        for series, numbers in (
+            (_NUM_WAITING, pool.num_waiting()),
+            (_WEIGHTS, loaded),
+            (_NUM_LOADS, pool.num_loads),
+            (_NUM_FAILURES, pool.num_failures),
+            (_NUM_UNLOADS, pool.num_unloads),
+        ):
+            yield family(series, {model.name: numbers.get(model.name, 0) for model in known})

@@ -48,6 +48,11 @@ class MalformedBody(RequestError):
 class InvalidField(RequestError):
     """A field has a wrong type or a value outside its range."""
 
+    @classmethod
+    def about(cls, name: str, words: str) -> InvalidField:
+        """Returns the error whose message is the field's name followed by `words`."""
+        return InvalidField(f"{name} {words}", param=name)
+
 
 class SchemaRefused(InvalidField):
     """A schema or another grammar that cannot be enforced.

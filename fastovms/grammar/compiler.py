@@ -59,14 +59,6 @@ def _json_schema(source: str) -> str:
     return str(LLMatcher.grammar_from_json_schema(source, overrides=_JSON_OPTIONS))
 
 
-def _json_object(source: str) -> str:
-    return _json_schema('{"type": "object"}')
-
-
-def _regex(source: str) -> str:
-    return str(LLMatcher.grammar_from_regex(source))
-
-
 def _choice(source: str) -> str:
     texts: list[str] = json.loads(source)
     if not texts:
@@ -77,8 +69,8 @@ def _choice(source: str) -> str:
 
 WRITERS: Final[Mapping[GrammarKind, Callable[[str], str]]] = {
     GrammarKind.JSON_SCHEMA: _json_schema,
-    GrammarKind.JSON_OBJECT: _json_object,
-    GrammarKind.REGEX: _regex,
+    GrammarKind.JSON_OBJECT: lambda _: _json_schema('{"type": "object"}'),
+    GrammarKind.REGEX: lambda source: str(LLMatcher.grammar_from_regex(source)),
     GrammarKind.CHOICE: _choice,
     GrammarKind.CALLS: str,  # the source is a finished grammar
 }
@@ -244,7 +236,7 @@ class _RuleWriter:
                 return self._add("until", self._until(tag))
             case tree.TriggeredTag(tag, rest, once):
                 call = f"{self._until(tag)} {self._expression(rest)}"
-                without = self._without(tag)
+                without = self._text_without([tag])
                 return self._add("text", f"{call} | {without}" if once else f"({call})* {without}")
             case tree.FirstTag(cases, must_come):
                 return self._add("text", self._first_tag(cases, must_come=must_come))
@@ -276,9 +268,6 @@ class _RuleWriter:
 
     def _until(self, tag: str) -> str:
         return self._first_tag(((tag, tree.EMPTY),), must_come=True)
-
-    def _without(self, tag: str) -> str:
-        return self._text_without([tag])
 
     def _first_tag(self, cases: Sequence[tuple[str, Node]], *, must_come: bool) -> str:
         tags = [tag for tag, _ in cases]
@@ -446,7 +435,9 @@ class GrammarCompiler:
         self._to_llguidance: Mapping[GrammarKind, Callable[[str], str]] = {
             **WRITERS,
             GrammarKind.GRAMMAR: self._grammar,
-            GrammarKind.STRUCTURAL_TAG: self._structural_tag,
+            GrammarKind.STRUCTURAL_TAG: lambda source: structural_tag(
+                source, self._inner_tokens, self._compile_part
+            ),
         }
         # The special tokens that a text may contain: not the end tokens, which end it.
         self._inner_tokens = {
@@ -592,9 +583,6 @@ class GrammarCompiler:
         if unmatchable is not None:
             raise ValueError(f"no text matches the rule {unmatchable}")
         return str(LLMatcher.grammar_from_lark(with_token_ids(lark, self.special_tokens)))
-
-    def _structural_tag(self, source: str) -> str:
-        return structural_tag(source, self._inner_tokens, self._compile_part)
 
     def _rules(self, tree: Node) -> str:
         lark = tree_rules(tree, self.special_tokens, self.eos_token_ids)

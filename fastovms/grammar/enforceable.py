@@ -13,7 +13,15 @@ from functools import cached_property
 from operator import is_
 from typing import Any, Final, NamedTuple
 
-from fastovms.grammar.finite_schema import LISTS, MAPS, ONE, Schema, check_numbers, parts_of
+from fastovms.grammar.finite_schema import (
+    LISTS,
+    MAPS,
+    ONE,
+    Schema,
+    check_numbers,
+    is_number,
+    parts_of,
+)
 from fastovms.grammar.patterns import FORMATS, usable_patterns
 from fastovms.json_types import json_type, resolve
 
@@ -470,30 +478,27 @@ def _are_schemas(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_schema, value))
 
 
-def _are_strings(value: object) -> bool:
+def are_strings(value: object) -> bool:
+    """Returns whether a value is a list of strings."""
     return isinstance(value, list) and len(_strings(value)) == len(value)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _FORMS: Final[Sequence[tuple[Sequence[str], str, Callable[[Any], bool], Sequence[str]]]] = (
     ((), "a string", lambda value: isinstance(value, str), ("$ref",)),
     ((), "a list", lambda value: isinstance(value, list), ("enum",)),
     ((), "a list of schemas", _are_schemas, ("allOf", "anyOf", "oneOf")),
-    (("object",), "a list of strings", _are_strings, ("required",)),
+    (("object",), "a list of strings", are_strings, ("required",)),
     (("object",), "an object", lambda value: isinstance(value, Mapping),
      ("properties", "patternProperties")),
     (("object",), "a schema", _is_schema, ("additionalProperties",)),
-    (("object",), "a number", _is_number, ("minProperties", "maxProperties")),
+    (("object",), "a number", is_number, ("minProperties", "maxProperties")),
     (("array",), "a schema or a list of schemas",
      lambda value: _is_schema(value) or _are_schemas(value), ("items",)),
     (("array",), "a list of schemas", _are_schemas, ("prefixItems",)),
-    (("array",), "a number", _is_number, ("minItems", "maxItems")),
+    (("array",), "a number", is_number, ("minItems", "maxItems")),
     (("string",), "a string", lambda value: isinstance(value, str), ("pattern", "format")),
-    (("string",), "a number", _is_number, ("minLength", "maxLength")),
-    (("number", "integer"), "a number", _is_number, ("minimum", "maximum", "multipleOf")),
+    (("string",), "a number", is_number, ("minLength", "maxLength")),
+    (("number", "integer"), "a number", is_number, ("minimum", "maximum", "multipleOf")),
     (("number", "integer"), "a number",  # or a flag, in JSON Schema's draft 4
      lambda value: isinstance(value, int | float), ("exclusiveMinimum", "exclusiveMaximum")),
 )  # fmt: skip

@@ -125,7 +125,7 @@ def _check_values(part: Schema) -> None:
             pending += [(keyword, item) for item in value.values()]
         elif isinstance(value, list):
             pending += [(keyword, item) for item in value]
-        elif _is_number(value) and not abs(value) <= _MAX_EXACT:
+        elif is_number(value) and not abs(value) <= _MAX_EXACT:
             raise ValueError(
                 f"numbers of {keyword} must be from {-_MAX_EXACT} to {_MAX_EXACT}, not {value}"
             )
@@ -133,10 +133,11 @@ def _check_values(part: Schema) -> None:
 
 def _number(schema: Schema, key: str) -> float | None:
     value = schema.get(key)
-    return value if _is_number(value) else None
+    return value if is_number(value) else None
 
 
-def _is_number(value: object) -> TypeGuard[float]:
+def is_number(value: object) -> TypeGuard[float]:
+    """Returns whether a JSON value is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -13,6 +13,7 @@ from fastovms.grammar.enforceable import EnforceableSchema, enforceable
 from fastovms.grammar.finite_schema import (
     Schema,
     integer_of,
+    is_number,
     parts_of,
     rewritten,
     with_integer_counts,
@@ -85,7 +86,7 @@ def merged(first: Schema, second: Schema, both: Both) -> dict[str, Any] | None:
             result[key] = both(mine, value)
         elif key in _APART and mine != value:
             apart[key] = value
-        elif key in _BOUNDS and _is_number(mine) and _is_number(value):
+        elif key in _BOUNDS and is_number(mine) and is_number(value):
             result[key] = _BOUNDS[key](mine, value)
     _merge_choices(result, second)
     if [] in (result.get("type"), result.get("enum")):
@@ -170,10 +171,6 @@ def _choices(schema: Schema) -> list[Any] | None:
         return [schema["const"]]
     found = schema.get("enum")
     return found if isinstance(found, list) else None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _OTHERS: Final = ("additionalProperties", "patternProperties", "unevaluatedProperties")

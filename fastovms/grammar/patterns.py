@@ -49,19 +49,9 @@ _UUID: Final = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _PERCENT: Final = "%[0-9a-fA-F]{2}"
 _UNRESERVED: Final = r"a-zA-Z0-9\-._~!$&'()*+,;="
 _SEGMENT: Final = rf"(?:[{_UNRESERVED}:@]|{_PERCENT})"
-_ADDRESS: Final = "|".join(
-    [
-        rf"(?:{_H16}:){{7}}{_H16}",
-        rf"(?:{_H16}:){{1,7}}:",
-        rf"(?:{_H16}:){{1,6}}:{_H16}",
-        *(rf"(?:{_H16}:){{1,{7 - most}}}(?::{_H16}){{1,{most}}}" for most in (2, 3, 4, 5)),
-        rf"{_H16}:(?::{_H16}){{1,6}}",
-        rf":(?::{_H16}){{1,7}}",
-        "::",
-        rf"v[0-9a-fA-F]+\.[{_UNRESERVED}:]+",
-    ]
+_HOST: Final = (
+    rf"(?:\[(?:{_IPV6}|v[0-9a-fA-F]+\.[{_UNRESERVED}:]+)\]|(?:[{_UNRESERVED}]|{_PERCENT})*)"
 )
-_HOST: Final = rf"(?:\[(?:{_ADDRESS})\]|(?:[{_UNRESERVED}]|{_PERCENT})*)"
 _AUTHORITY: Final = rf"(?:(?:[{_UNRESERVED}:]|{_PERCENT})*@)?{_HOST}(?::[0-9]*)?"
 _ROOTLESS: Final = rf"{_SEGMENT}+(?:/{_SEGMENT}*)*"
 _QUERY: Final = rf"(?:[{_UNRESERVED}:@/?]|{_PERCENT})*"

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from fastovms.grammar.enforceable import are_strings
 from fastovms.grammar.lark import FreeText, LarkPart, LarkWriter, quoted
 from fastovms.params import GrammarKind
 
@@ -373,7 +374,7 @@ class _TagWriter:
     def _rest_of_tag(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         own = value.get("end")
         own_ends = [own] if isinstance(own, str) else own
-        if not isinstance(own_ends, list) or not own_ends or not all(map(_is_text, own_ends)):
+        if not own_ends or not are_strings(own_ends):
             raise ValueError(f"{path}.end must be a string or a list of strings")
         content = value.get("content")
         if _is_free(content) and "" in own_ends:
@@ -445,10 +446,6 @@ def _begin_of(value: object) -> str:
             return text
         case _:
             return ""
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|.)", re.DOTALL)

@@ -460,7 +460,7 @@ class _SchemaRuleBuilder:
         if isinstance(value, float):
             text = format(Decimal(repr(value)), "f")
             return quoted(text.rstrip("0").removesuffix(".") if "." in text else text)
-        return quoted(_spelled(value) if isinstance(value, str) else json.dumps(value))
+        return quoted(json.dumps(value, ensure_ascii=False))
 
     def _number(self, schema: Schema, kind: str) -> str:
         if "multipleOf" in schema:
@@ -548,7 +548,7 @@ class _SchemaRuleBuilder:
                 if name in required:
                     raise
                 continue
-            member = f"{quoted(_spelled(name))} {self._colon} {value}"
+            member = f"{quoted(json.dumps(name, ensure_ascii=False))} {self._colon} {value}"
             items.append((self._new_rule(member), name in required))
         least, most = schema.get("minProperties", 0), schema.get("maxProperties")
         if least or most is not None:
@@ -607,11 +607,6 @@ class _SchemaRuleBuilder:
         except _Nothing:
             return ""
         return self._new_rule(f'"\\"" {name} {self._colon} {value}')
-
-
-def _spelled(text: str) -> str:
-    """Returns a text as a JSON string."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _kind_of(value: object, kinds: Sequence[str]) -> str:

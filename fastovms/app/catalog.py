@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -98,20 +98,18 @@ def _reading_files() -> Iterator[None]:
         raise ConfigurationError(f"cannot read the model's directory: {error}") from None
 
 
+@dataclass(frozen=True, slots=True)
 class ModelFinder:
-    """Finds models in directories and in the repository, and downloads missing ones."""
+    """Finds models in directories and in the repository, and downloads missing ones.
 
-    def __init__(
-        self, root: Path, config: RepositoryConfig, *, endpoint: str | None = None
-    ) -> None:
-        """
-        Args:
-            root: the directory of downloaded models.
-            endpoint: the hub's address; None = the default of huggingface_hub.
-        """
-        self._root = root
-        self._config = config
-        self._endpoint = endpoint
+    Attributes:
+        root: the directory of downloaded models.
+        endpoint: the hub's address; None = the default of huggingface_hub.
+    """
+
+    root: Path
+    config: RepositoryConfig
+    endpoint: str | None = None
 
     @classmethod
     def of(cls, config: RepositoryConfig, environ: Mapping[str, str]) -> ModelFinder:
@@ -184,9 +182,9 @@ class ModelFinder:
             return _path(location)
         from fastovms.parts.hub import Repository
 
-        config = self._config
+        config = self.config
         try:
-            return Repository(self._root, endpoint=self._endpoint).pull(
+            return Repository(self.root, endpoint=self.endpoint).pull(
                 location, revision=config.revision, overwrite=config.overwrite
             )
         except ConfigurationError as error:
@@ -200,14 +198,14 @@ class ModelFinder:
         path = _path(location)
         if path.exists() or not is_model_id(location):
             return False
-        stored = self._root / location
+        stored = self.root / location
         is_missing_file = location.count("/") > 1 and path.parent.is_dir() and not stored.exists()
         return not is_missing_file or path.parent.resolve() == stored.parent.resolve()
 
     def _is_missing(self, location: str) -> bool:
         if not self._is_of_hub(location):
             return False
-        return self._config.overwrite or not (self._root / location).exists()
+        return self.config.overwrite or not (self.root / location).exists()
 
 
 def _path(location: str) -> Path:

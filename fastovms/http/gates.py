@@ -370,7 +370,7 @@ _PREFLIGHT_MAX_AGE = "600"  # seconds; browsers cap it between 600 and 86400
 
 
 class CorsPolicy:
-    """Implements `routing.CrossOrigin`.
+    """The permissions of browsers of other origins.
 
     The settings are those of OpenVINO Model Server: lists separated by commas, "*" for anything.
 

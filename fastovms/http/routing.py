@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
+from fastovms.http.gates import CorsPolicy
 from fastovms.http.messages import Check, ErrorRenderer, Handler, HeaderPairs, Request, Response
 
 
@@ -155,15 +156,6 @@ def _allow(methods: Iterable[str]) -> str:
     return ", ".join(sorted({*methods, "OPTIONS"}))
 
 
-class CrossOrigin(Protocol):
-    """The permissions of browsers of other origins; `gates.CorsPolicy` implements it."""
-
-    def preflight_fields(self, request: Request) -> HeaderPairs | None:
-        """Returns the additional fields of the answer to a preflight; None = not a preflight."""
-
-    def response_fields(self, request: Request) -> HeaderPairs: ...
-
-
 class PathReader(Protocol):
     """Normalizes the spelling of paths."""
 
@@ -202,7 +194,7 @@ class Dispatcher:
         gates: Sequence[Check] = (),
         authenticate: Check | None = None,
         checks: Sequence[Check] = (),
-        cross_origin: CrossOrigin | None = None,
+        cross_origin: CorsPolicy | None = None,
         root_path: str = "",
         paths: PathReader | None = None,
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
@@ -168,41 +169,33 @@ async def batch_work(kept: StatePart[BatchRunner]) -> list[WorkItem]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
 class Batches:
     """The handlers of `/batches`. Each raises NotFound for a batch that is not stored here, or
     belongs to another tenant.
 
-    Args:
+    Attributes:
         files: the store of input files.
         kept: the runner, or the reason why there is none.
         new_id: makes ids of 32 random hexadecimal digits.
     """
 
-    def __init__(
-        self,
-        files: StatePart[FileStore],
-        kept: StatePart[BatchRunner],
-        endpoints: BatchEndpoints,
-        bodies: BodyReader,
-        new_id: Callable[[], str],
-        unix_time: Callable[[], float],
-    ) -> None:
-        self._files = files
-        self._kept = kept
-        self._endpoints = endpoints
-        self._bodies = bodies
-        self._new_id = new_id
-        self._unix_time = unix_time
+    files: StatePart[FileStore]
+    kept: StatePart[BatchRunner]
+    endpoints: BatchEndpoints
+    bodies: BodyReader
+    new_id: Callable[[], str]
+    unix_time: Callable[[], float]
 
     async def create(self, request: Request, dialect: Dialect) -> Response:
         """Creates a batch and starts it."""
-        body = await self._bodies.read(request, BatchRequest)
-        runner = self._kept.part
+        body = await self.bodies.read(request, BatchRequest)
+        runner = self.kept.part
         runner.check_room(request.sender)
         seconds = _window(body.completion_window)
-        now = int(self._unix_time())
+        now = int(self.unix_time())
         record = BatchRecord(
-            id=f"batch_{self._new_id()}",
+            id=f"batch_{self.new_id()}",
             tenant=request.caller.tenant,
             owner=request.sender,
             endpoint=self._endpoint(body.endpoint),
@@ -210,8 +203,8 @@ class Batches:
             completion_window=body.completion_window or "",
             created_at=now,
             expires_at=now + seconds,
-            output_id=f"file-{self._new_id()}",
-            error_id=f"file-{self._new_id()}",
+            output_id=f"file-{self.new_id()}",
+            error_id=f"file-{self.new_id()}",
             metadata=None if body.metadata is None else read_metadata(body.metadata),
             output_age=seconds_of(body.output_expires_after, "output_expires_after") or BATCH_AGE,
         )
@@ -228,7 +221,7 @@ class Batches:
     async def list(self, request: Request, dialect: Dialect) -> Response:
         """Lists the tenant's batches."""
         page = UrlQuery(request).page()
-        records = self._kept.part.list(request.caller.tenant)
+        records = self.kept.part.list(request.caller.tenant)
         return json_response(list_page(records, page, batch_object))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
@@ -237,24 +230,24 @@ class Batches:
         record = self._find(request)
         if record.has_ended and record.cancelled_at is None:
             raise RequestError(f"the batch cannot be cancelled: it is {record.status}")
-        return json_response(batch_object(await _cancel(self._kept.part, record)))
+        return json_response(batch_object(await _cancel(self.kept.part, record)))
 
     def _find(self, request: Request) -> BatchRecord:
         id = request.path_params["id"]
-        record = self._kept.part.find(request.caller.tenant, id)
+        record = self.kept.part.find(request.caller.tenant, id)
         if record is None:
             raise NotFound(f"No batch found with id {show(id)}.", param="id")
         return record
 
     def _endpoint(self, given: str | None) -> str:
-        if given is None or not self._endpoints.exists(given):
-            raise wrong("endpoint", f"one of {', '.join(self._endpoints.all())}", given)
+        if given is None or not self.endpoints.exists(given):
+            raise wrong("endpoint", f"one of {', '.join(self.endpoints.all())}", given)
         return given
 
     def _input(self, tenant: str, id: str | None) -> str:
         if id is None:
-            raise InvalidField("input_file_id is required", param="input_file_id")
-        file = self._files.part.find(tenant, id)
+            raise InvalidField.about("input_file_id", "is required")
+        file = self.files.part.find(tenant, id)
         if file is None:
             raise InvalidField(f"input_file_id: there is no file {show(id)}", param="input_file_id")
         if file.purpose != _PURPOSE:

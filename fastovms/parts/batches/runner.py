@@ -64,10 +64,11 @@ _MAX_DELAY: Final = 60.0
 _JSON: Final = Headers([("content-type", "application/json")])
 
 
+@dataclass(frozen=True, slots=True)
 class LineCaller:
     """Calls the server's handlers for batch lines.
 
-    Args:
+    Attributes:
         router: finds the handlers by path.
         new_id: makes ids of requests.
         refuse: makes the error response for a request, in the format of its path.
@@ -76,34 +77,26 @@ class LineCaller:
         find_budget: returns the limits of a tenant's API key.
     """
 
-    def __init__(
-        self,
-        router: Router,
-        new_id: Callable[[], str],
-        refuse: Callable[[RequestError, Request], Response],
-        has_failed: Callable[[], bool] = lambda: False,
-        find_budget: Callable[[str], Budget | None] = lambda tenant: None,
-    ) -> None:
-        self._find_budget = find_budget
-        self._router = router
-        self._new_id = new_id
-        self._refuse = refuse
-        self._has_failed = has_failed
+    router: Router
+    new_id: Callable[[], str]
+    refuse: Callable[[RequestError, Request], Response]
+    has_failed: Callable[[], bool] = lambda: False
+    find_budget: Callable[[str], Budget | None] = lambda tenant: None
 
     async def ask(self, line: BatchLine, tenant: str) -> LineAnswer | RetryLater:
         """Returns the answer to a line, or the seconds until a retry if the server is overloaded or
         its model is not available."""
         request = self._request(line, tenant)
         response = await self._answer(request, line)
-        is_lost = response.status == 500 and self._has_failed()
+        is_lost = response.status == 500 and self.has_failed()
         if response.status in _LATER or is_lost:
             return RetryLater(_delay(response))
         return LineAnswer(response.status, request.id, bytes(response.body) or b"null")
 
     def _request(self, line: BatchLine, tenant: str) -> Request:
-        id = self._new_id()
+        id = self.new_id()
         request = Request("POST", line.url, "", _JSON, line.body, client=_SENDER, id=id)
-        budget = self._find_budget(tenant)
+        budget = self.find_budget(tenant)
         request.caller = Caller(tenant=tenant, priority=LOWEST_PRIORITY, budget=budget)
         request.received_at = asyncio.get_running_loop().time()
         return request
@@ -111,10 +104,10 @@ class LineCaller:
     async def _answer(self, request: Request, line: BatchLine) -> Response:
         if line.forbidden is not None:
             message = f"{line.forbidden} must not be true in a batch"
-            return self._refuse(InvalidField(message, param=line.forbidden), request)
-        found = self._router.match("POST", request.raw_path)
+            return self.refuse(InvalidField(message, param=line.forbidden), request)
+        found = self.router.match("POST", request.raw_path)
         if not isinstance(found, Match):
-            return self._refuse(NotFound(f"no such path: {request.path}", param="url"), request)
+            return self.refuse(NotFound(f"no such path: {request.path}", param="url"), request)
         handler, request.route, request.path_params = found
         outcome = handler(request)
         response = await outcome if inspect.isawaitable(outcome) else outcome

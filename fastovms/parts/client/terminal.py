@@ -15,9 +15,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, TextIO
 
+import msgspec
 import orjson
 import uvloop
 
@@ -291,6 +293,15 @@ values."""
 Message = dict[str, Any]
 
 
+class _KeptChat(msgspec.Struct):
+    """A saved `Dialogue`."""
+
+    system: str | None
+    tools: list[Any]
+    options: dict[str, Any]
+    messages: list[Message]
+
+
 class Dialogue:
     """The messages of a chat, and the options of its requests.
 
@@ -338,34 +349,21 @@ class Dialogue:
 
     def to_json(self) -> str:
         """Returns the dialogue, except the model, as JSON for `restore`."""
-        kept = {
-            "system": self.system,
-            "tools": self.tools,
-            "options": self.options,
-            "messages": self.messages,
-        }
+        kept = {name: getattr(self, name) for name in _KeptChat.__struct_fields__}
         return json.dumps(kept, indent=2, ensure_ascii=False)
 
     def restore(self, text: str) -> None:
         """Replaces the dialogue by one saved with `to_json`. Raises WrongInput if the text is
         invalid."""
         try:
-            # orjson refuses values that requests cannot have, such as lone surrogates.
-            kept = orjson.loads(text)
-            system, tools = kept["system"], kept["tools"]
-            options, messages = kept["options"], kept["messages"]
-        except (ValueError, LookupError, TypeError):
+            # msgspec refuses texts that requests cannot have, such as lone surrogates.
+            kept = msgspec.json.decode(text, type=_KeptChat)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             raise WrongInput("the file is not a saved chat") from None
-        is_whole = (
-            isinstance(system, str | None)
-            and isinstance(tools, list)
-            and isinstance(options, dict)
-            and isinstance(messages, list)
-            and all(isinstance(message, dict) and "role" in message for message in messages)
-        )
-        if not is_whole:
+        if not all("role" in message for message in kept.messages):
             raise WrongInput("the file is not a saved chat")
-        self.system, self.tools, self.options, self.messages = system, tools, options, messages
+        self.system, self.tools = kept.system, kept.tools
+        self.options, self.messages = kept.options, kept.messages
 
 
 _DIM: Final = "\x1b[2m"
@@ -474,34 +472,24 @@ class AnswerPrinter:
 _PROMPT: Final = ">>> "
 
 
+@dataclass(frozen=True, slots=True)
 class ChatSession:
     """A chat with a server.
 
-    Args:
+    Attributes:
         runner: its event loop runs while the server answers.
         output: the stream for answers and command output.
         errors: the stream for errors, one line each.
         is_terminal, in_colour: see `AnswerPrinter`.
     """
 
-    def __init__(
-        self,
-        client: HttpClient,
-        dialogue: Dialogue,
-        runner: asyncio.Runner,
-        output: TextIO,
-        errors: TextIO,
-        *,
-        is_terminal: bool,
-        in_colour: bool,
-    ) -> None:
-        self._client = client
-        self._dialogue = dialogue
-        self._runner = runner
-        self._output = output
-        self._errors = errors
-        self._is_terminal = is_terminal
-        self._in_colour = in_colour
+    client: HttpClient
+    dialogue: Dialogue
+    runner: asyncio.Runner
+    output: TextIO
+    errors: TextIO
+    is_terminal: bool
+    in_colour: bool
 
     def run_chat(self, read_line: ReadLine) -> None:
         """Runs the chat until the user ends it. Errors are shown, and the chat continues."""
@@ -512,14 +500,14 @@ class ChatSession:
                 self._turn({"role": "user", "content": text}, read_line)
                 continue
             try:
-                output = run_command(self._dialogue, text)
+                output = run_command(self.dialogue, text)
             except WrongInput as error:
                 self._complain(str(error))
             except LeaveChat:
                 return
             else:
-                print(visible(output), file=self._output, flush=True)
-        print(file=self._output)  # the shell's prompt goes to a line of its own
+                print(visible(output), file=self.output, flush=True)
+        print(file=self.output)  # the shell's prompt goes to a line of its own
 
     def answer(self, text: str) -> bool:
         """Sends one message and prints the answer. Returns whether that succeeded."""
@@ -533,21 +521,19 @@ class ChatSession:
                 name = visible(call["function"]["name"])
                 result = read_text(read_line, f"result of {name}> ")
                 content = {"role": "tool", "tool_call_id": call["id"], "content": result or ""}
-                self._dialogue.messages.append(content)
+                self.dialogue.messages.append(content)
             answer = self._ask(None)
 
     def _ask(self, message: Message | None) -> Message | None:
         """Sends a message, and prints and keeps the answer, even if it was interrupted. None = the
         request failed, and the message is dropped."""
-        messages = self._dialogue.messages
+        messages = self.dialogue.messages
         before = len(messages)
         if message is not None:
             messages.append(message)
-        printer = AnswerPrinter(
-            self._output, is_terminal=self._is_terminal, in_colour=self._in_colour
-        )
+        printer = AnswerPrinter(self.output, is_terminal=self.is_terminal, in_colour=self.in_colour)
         try:
-            was_stopped = self._runner.run(self._stream(printer))
+            was_stopped = self.runner.run(self._stream(printer))
         except KeyboardInterrupt:  # raised before the runner's own handler was installed
             was_stopped = True
         except RequestFailed as error:
@@ -575,17 +561,17 @@ class ChatSession:
         return task.cancelled()
 
     async def _post(self, printer: AnswerPrinter) -> None:
-        path = f"{self._client.target.path}/chat/completions"
+        path = f"{self.client.target.path}/chat/completions"
         try:
-            body = orjson.dumps(self._dialogue.body())
+            body = orjson.dumps(self.dialogue.body())
         except TypeError as error:
             # The body has a value that JSON does not have, such as a lone surrogate.
             raise RequestFailed("cannot be sent", str(error)) from None
-        async with self._client.connection() as connection:
+        async with self.client.connection() as connection:
             await connection.exchange("POST", path, body, printer.on_event)
 
     def _complain(self, text: str) -> None:
-        print(f"fastovms: {visible(text)}", file=self._errors, flush=True)
+        print(f"fastovms: {visible(text)}", file=self.errors, flush=True)
 
 
 _FAILED = 1

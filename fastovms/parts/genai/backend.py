@@ -261,7 +261,7 @@ class GenaiBackend:
     def check(self, params: SamplingParams) -> None:
         check_supported(params, self._assistance, self._config.max_num_seqs)
         if params.logprobs is not None and is_npu(self._config.device.upper()):
-            raise InvalidField("logprobs are not supported on an NPU", param="logprobs")
+            raise InvalidField.about("logprobs", "are not supported on an NPU")
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         if self._failure is not None:

@@ -28,7 +28,7 @@ from fastovms.engine.model.devices import (
     share_of_cpu,
 )
 from fastovms.errors import ConfigurationError, InvalidField
-from fastovms.params import MAX_DRAFT_TOKENS, GenerationRequest, Image
+from fastovms.params import MAX_DRAFT_TOKENS, GenerationRequest
 from fastovms.parts.genai.one_request import OneRequestPipeline, load_one_request_pipeline
 from fastovms.parts.genai.support import (
     DraftSource,
@@ -59,7 +59,9 @@ class PromptReader:
         text = request.prompt.text
         if self._start_text:
             text = text.removeprefix(self._start_text)
-        return text, [_tensor(image) for image in request.prompt.images]
+        return text, [
+            ov.Tensor(np.ascontiguousarray(image[np.newaxis])) for image in request.prompt.images
+        ]
 
     def _text_of(self, request: GenerationRequest) -> str:
         token_ids = list(request.prompt_token_ids)
@@ -67,10 +69,10 @@ class PromptReader:
             text = self._decode(token_ids[len(self._start) :])
             if self._encode(text) == token_ids:
                 return text
-        raise InvalidField(
-            "prompt must be a text for this model: it supports images, and these token ids "
+        raise InvalidField.about(
+            "prompt",
+            "must be a text for this model: it supports images, and these token ids "
             "do not correspond to a text",
-            param="prompt",
         )
 
     def _encode(self, text: str) -> list[int]:
@@ -79,10 +81,6 @@ class PromptReader:
 
     def _decode(self, token_ids: list[int]) -> str:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
-
-
-def _tensor(image: Image) -> ov.Tensor:
-    return ov.Tensor(np.ascontiguousarray(image[np.newaxis]))
 
 
 _PRECISION: Final = "INFERENCE_PRECISION_HINT"

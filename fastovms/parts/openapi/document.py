@@ -282,7 +282,7 @@ def _operation(
 ) -> Json:
     dialect = dialect_of(path)
     described: Json = {
-        "operationId": _identifier(method, path),
+        "operationId": "_".join([method.lower(), *re.findall(r"\w+", path)]),
         "summary": operation.summary,
         "responses": {
             **_success(operation, components),
@@ -313,10 +313,6 @@ def _operation(
             "content": {operation.body_type: content},
         }
     return described
-
-
-def _identifier(method: str, path: str) -> str:
-    return "_".join([method.lower(), *re.findall(r"\w+", path)])
 
 
 def _success(operation: Operation, components: _Components) -> Json:

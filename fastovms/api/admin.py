@@ -246,7 +246,8 @@ class StartWait:
         if not places.take(client):
             raise Overloaded(f"{places.used} requests wait for the model, which is the limit")
         try:
-            if _may_be_streamed(request.path) and await self._streams(request):
+            path = request.path
+            if path.endswith(_STREAMED) and path.startswith("/v") and await self._streams(request):
                 request.open_early()
             async with asyncio.timeout(self._timeout):
                 await self._status.has_loaded.wait()
@@ -262,11 +263,6 @@ class StartWait:
             return (await self._bodies.read(request, _Outline)).stream is True
         except RequestError:  # the handler reports the error
             return False
-
-
-def _may_be_streamed(path: str) -> bool:
-    """Returns whether the path is one of those whose answers may be event streams."""
-    return path.endswith(_STREAMED) and path.startswith("/v")
 
 
 _OK: Final = Response(200)
@@ -584,12 +580,12 @@ _OUTPUT_SHARE: Final = 4
 def client_cards(model: KnownModel) -> list[dict[str, object]]:
     """Returns the model's entries, one per name, in the list that Codex and Ollama's clients
     read."""
-    return [{**_ollama_members(model, name), **_codex_members(model, name)} for name in model.names]
-
-
-def _ollama_members(model: KnownModel, name: str) -> dict[str, object]:
     modified_at = datetime.fromtimestamp(model.created, UTC).isoformat(timespec="seconds")
-    return {"name": name, "model": name, "modified_at": modified_at, "size": model.file_size}
+    of_ollama = {"modified_at": modified_at, "size": model.file_size}
+    return [
+        {"name": name, "model": name, **of_ollama, **_codex_members(model, name)}
+        for name in model.names
+    ]
 
 
 def _codex_members(model: KnownModel, name: str) -> dict[str, object]:
@@ -647,8 +643,6 @@ def anthropic_card(model: KnownModel) -> dict[str, object]:
 
 _VERSION: Final = "1"
 """The only version: models are not versioned here."""
-
-_READY: Final = Response(200)
 
 
 class ReloadOutcome(NamedTuple):
@@ -742,7 +736,7 @@ class ServableRoutes:
         if failure is not None:
             return error_response(BackendUnavailable(f"the engine has failed: {failure}"), OVMS)
         if self._is_ready(model):
-            return _READY
+            return _OK
         return error_response(BackendUnavailable(f"the model is {model.state.value}"), OVMS)
 
     def infer(self, request: Request) -> Response:

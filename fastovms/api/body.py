@@ -479,7 +479,30 @@ def show(value: object) -> str:
 
 def wrong(name: str, words: str, value: object) -> InvalidField:
     """Returns the error about the value of a field. `words` say what the field must be."""
-    return InvalidField(f"{name} must be {words}, not {show(value)}", param=name)
+    return InvalidField.about(name, f"must be {words}, not {show(value)}")
+
+
+_KINDS: Final[Mapping[type[Any], str]] = {
+    str: "a string",
+    dict: "an object",
+    list: "a list",
+    bool: "true or false",
+}
+
+Kind = TypeVar("Kind")
+
+
+def typed(value: object, kind: type[Kind], name: str) -> Kind:
+    """Returns the value of a field, after checking its type. Raises InvalidField if it is of
+    another type."""
+    if not isinstance(value, kind):
+        raise wrong(name, _KINDS[kind], value)
+    return value
+
+
+def optional(value: object, kind: type[Kind], name: str) -> Kind | None:
+    """Like `typed`, but the value may be None."""
+    return None if value is None else typed(value, kind, name)
 
 
 def one_of(value: object, allowed: Collection[str], name: str) -> str:

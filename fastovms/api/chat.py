@@ -536,7 +536,7 @@ class ChatReader(RequestReader[ChatRequest]):
             return token_budget(self.asked, body.max_completion_tokens, may_reach_limit=True)
         requested = None if body.max_tokens is UNSET else body.max_tokens
         if requested == 0:
-            raise InvalidField("max_tokens must be at least 1, not 0", param="max_tokens")
+            raise InvalidField.about("max_tokens", "must be at least 1, not 0")
         return token_budget(self.asked, requested)
 
     def read(self, budget: TokenBudget) -> Chat:
@@ -571,7 +571,7 @@ def _tools(body: ChatRequest, dialect: Dialect) -> ToolUse:
         return read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, dialect)
     name = "functions" if body.functions is not None else "function_call"
     if body.tools is not None or body.tool_choice is not None:
-        raise InvalidField(f"{name} cannot be used with tools or tool_choice", param=name)
+        raise InvalidField.about(name, "cannot be used with tools or tool_choice")
     return read_functions(*given, dialect)
 
 
@@ -588,9 +588,7 @@ def _top_logprobs(body: ChatRequest) -> int | None:
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:
-        raise InvalidField(
-            "top_logprobs is only allowed when logprobs is true", param="top_logprobs"
-        )
+        raise InvalidField.about("top_logprobs", "is only allowed when logprobs is true")
     return None
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from fastovms.api.body import scan, show, wrong
+from fastovms.api.body import optional, scan, show, typed, wrong
 from fastovms.api.client_request import RequestDocument
 from fastovms.api.dialect import Dialect
 from fastovms.api.image_parts import (
@@ -79,9 +79,9 @@ def read_messages(
         images: collects the images of the messages; None = the model does not support images.
     """
     if given is None:
-        raise InvalidField("messages is required", param="messages")
+        raise InvalidField.about("messages", "is required")
     if not given:
-        raise InvalidField("messages must not be empty", param="messages")
+        raise InvalidField.about("messages", "must not be empty")
     if isinstance(given, str):
         if not dialect.takes_text_for_messages:
             raise wrong("messages", "an array", given)
@@ -106,7 +106,7 @@ def check_results(messages: Sequence[Message], member: str) -> None:
     if fault is not None:
         index, words = fault
         name = f"{place_of(messages[index], index)}.{member}"
-        raise InvalidField(f"{name} {show(messages[index]['tool_call_id'])} {words}", param=name)
+        raise InvalidField.about(name, f"{show(messages[index]['tool_call_id'])} {words}")
 
 
 def given_documents(given: str | Sequence[Mapping[str, Any]] | None) -> Iterator[RequestDocument]:
@@ -165,11 +165,8 @@ class ContentReader:
         return join_parts(parts)
 
     def _part(self, part: object, name: str) -> ContentPart:
-        if not isinstance(part, dict):
-            raise wrong(name, "an object", part)
-        kind = part.get("type")
-        if not isinstance(kind, str):
-            raise wrong(f"{name}.type", "a string", kind)
+        part = typed(part, dict, name)
+        kind = typed(part.get("type"), str, f"{name}.type")
         if kind in IMAGE_PARTS and self._images is not None:
             tag = self._images.add(read_image_part(part, name, self._dialect))
             return ContentPart(tag, is_image=True)
@@ -180,9 +177,7 @@ class ContentReader:
             return ContentPart(self.unseen.note(kind, name, title))
         if member is None:
             raise unknown_part(kind, name, takes_images=self._images is not None)
-        text = part.get(member)
-        if not isinstance(text, str):
-            raise wrong(f"{name}.{member}", "a string", text)
+        text = typed(part.get(member), str, f"{name}.{member}")
         return ContentPart(text)
 
 
@@ -219,9 +214,8 @@ def _message(message: Mapping[str, Any], name: str, read_content: ContentReader)
     if not isinstance(role, str) or not role:
         raise wrong(f"{name}.role", "a string", role)
     if len(role) > _MAX_ROLE:
-        raise InvalidField(
-            f"{name}.role must have at most {_MAX_ROLE} characters, not {len(role)}",
-            param=f"{name}.role",
+        raise InvalidField.about(
+            f"{name}.role", f"must have at most {_MAX_ROLE} characters, not {len(role)}"
         )
     read: Message = {
         "role": "tool" if role == "function" else role,
@@ -258,14 +252,12 @@ def _calls(message: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
             return []
         return [{"type": "function", "function": _function(legacy, f"{name}.function_call")}]
     name = f"{name}.tool_calls"
-    if not isinstance(given, list):
-        raise wrong(name, "a list", given)
+    given = typed(given, list, name)
     return [_call(call, f"{name}[{index}]") for index, call in enumerate(given)]
 
 
 def _call(call: object, name: str) -> dict[str, Any]:
-    if not isinstance(call, dict):
-        raise wrong(name, "an object", call)
+    call = typed(call, dict, name)
     kind = call.get("type")
     if kind not in (None, "function", "custom"):
         raise wrong(f"{name}.type", '"function" or "custom"', kind)
@@ -279,16 +271,14 @@ def _call(call: object, name: str) -> dict[str, Any]:
 
 def _custom(custom: object, name: str) -> dict[str, Any]:
     """Converts a call of a custom tool to a call of the function that represents it."""
-    if not isinstance(custom, dict):
-        raise wrong(name, "an object", custom)
+    custom = typed(custom, dict, name)
     called = _called(custom, name)
     text = _string(custom, "input", name) or ""
     return {"name": called, "arguments": input_arguments(text)}
 
 
 def _function(function: object, name: str) -> dict[str, Any]:
-    if not isinstance(function, dict):
-        raise wrong(name, "an object", function)
+    function = typed(function, dict, name)
     called = _called(function, name)
     arguments = function.get("arguments")
     if not isinstance(arguments, str | dict):
@@ -305,10 +295,7 @@ def _called(function: Mapping[str, Any], name: str) -> str:
 
 
 def _string(value: Mapping[str, Any], key: str, name: str) -> str | None:
-    found = value.get(key)
-    if found is not None and not isinstance(found, str):
-        raise wrong(f"{name}.{key}", "a string", found)
-    return found
+    return optional(value.get(key), str, f"{name}.{key}")
 
 
 _SUMMARY: Final = "fastovms-summary-1."

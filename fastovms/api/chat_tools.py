@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from fastovms.api.body import one_of, show, wrong
+from fastovms.api.body import one_of, optional, show, typed, wrong
 from fastovms.api.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.params import Grammar, GrammarKind
@@ -92,10 +92,7 @@ def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = N
     its schema; JSON Schema cannot express grammars. Raises InvalidField if the tool is
     malformed."""
     target = ToolTarget(read_name(custom, place), namespace, "custom")
-    description = custom.get("description")
-    if description is not None and not isinstance(description, str):
-        name = f"{place}.description"
-        raise wrong(name, "a string", description)
+    description = optional(custom.get("description"), str, f"{place}.description")
     name = f"{place}.format"
     words, enforced, warning = _format(custom.get("format"), name)
     pattern = None if enforced is None else enforced.source
@@ -117,9 +114,7 @@ def read_name(named: Mapping[str, Any], place: str) -> str:
     if not isinstance(name, str) or not name:
         raise wrong(place, "a string that is not empty", name)
     if len(name) > MAX_NAME:
-        raise InvalidField(
-            f"{place} must be at most {MAX_NAME} characters, not {len(name)}", param=place
-        )
+        raise InvalidField.about(place, f"must be at most {MAX_NAME} characters, not {len(name)}")
     return name
 
 
@@ -133,8 +128,7 @@ def members_of(
     if members is None and flat:
         return {key: value for key, value in tool.items() if key != "type"}, place
     place = f"{place}.{kind}"
-    if not isinstance(members, dict):
-        raise wrong(place, "an object", members)
+    members = typed(members, dict, place)
     return members, place
 
 
@@ -149,8 +143,7 @@ def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
     and a warning about what is not supported."""
     if form is None:
         return _ANY_TEXT, None, ""
-    if not isinstance(form, dict):
-        raise wrong(place, "an object", form)
+    form = typed(form, dict, place)
     if _one_of(form, "type", _FORMATS, place) == "text":
         return _ANY_TEXT, None, ""
     # Chats nest the members in an object; responses have them next to the type.
@@ -165,12 +158,12 @@ def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
         try:
             return words, Grammar(GrammarKind.REGEX, _without_anchors(definition), place), ""
         except ValueError as error:
-            raise InvalidField(f"{place} cannot be used: {error}", param=place) from None
+            raise InvalidField.about(place, f"cannot be used: {error}") from None
     words = f"The input must follow this Lark grammar:\n{definition}"
     try:
         expression = regex_of_lark(definition)
     except ValueError as error:
-        raise InvalidField(f"{place} cannot be used: {error}", param=place) from None
+        raise InvalidField.about(place, f"cannot be used: {error}") from None
     if expression is None:
         warning = (
             f"{place} is shown to the model but not enforced: no regular expression matches it"
@@ -291,8 +284,7 @@ def _allowed(choice: Mapping[str, Any], reader: ToolReader) -> ToolChoice:
     names: list[str] = []
     for position, tool in enumerate(listed):
         place = f"{name}[{position}]"
-        if not isinstance(tool, dict):
-            raise wrong(place, "an object", tool)
+        tool = typed(tool, dict, place)
         kind = tool.get("type")
         if reader.skips_others and kind not in _KINDS and not reader.of_kind(kind):
             continue
@@ -320,9 +312,8 @@ def _found(choice: Mapping[str, Any], place: str, reader: ToolReader) -> Sequenc
     given, inner = members_of(
         choice, "custom" if is_custom else "function", place, flat=reader.flat
     )
-    name, namespace = read_name(given, inner), given.get("namespace")
-    if namespace is not None and not isinstance(namespace, str):
-        raise wrong(f"{inner}.namespace", "a string", namespace)
+    name = read_name(given, inner)
+    namespace = optional(given.get("namespace"), str, f"{inner}.namespace")
     _check_any(reader)
     found = reader.offered.get(flat_name(name, namespace))
     if found is None and namespace is None:
@@ -335,13 +326,13 @@ def _found(choice: Mapping[str, Any], place: str, reader: ToolReader) -> Sequenc
     if found is not None and found.target.kind == ("custom" if is_custom else "function"):
         return [found.tool.name]
     if reader.checks:
-        raise InvalidField(f"{place} names {show(name)}, which is not among the tools", param=place)
+        raise InvalidField.about(place, f"names {show(name)}, which is not among the tools")
     return []
 
 
 def _check_any(reader: ToolReader) -> None:
     if not reader.offered and reader.checks:
-        raise InvalidField("tool_choice is only allowed with tools", param="tool_choice")
+        raise InvalidField.about("tool_choice", "is only allowed with tools")
 
 
 MAX_TOOLS: Final = 1024
@@ -421,7 +412,7 @@ def read_tools(
     *,
     flat: bool = False,
     skips_others: bool = False,
-    read_other: ReadOther | None = None,
+    read_other: ReadOther = lambda tool, place: (),
 ) -> ToolUse:
     """Reads the tools of a request. Tools that must not be called are hidden from the model. Raises
     InvalidField if a tool or the choice is malformed, or they contradict each other.
@@ -430,7 +421,7 @@ def read_tools(
         flat: whether members of tools and choices may be given next to the type, in every dialect,
             and whether there are namespaces.
         skips_others: whether tools of other types are passed over; otherwise they are refused.
-        read_other: reads a tool of another type; None = no other types are supported.
+        read_other: reads a tool of another type.
     """
     check_number_of_tools(given, "tools")
     reader = ToolReader(
@@ -457,15 +448,15 @@ def read_functions(
     if isinstance(choice, str) and choice not in ("none", "auto"):
         raise wrong(name, "none, auto or an object", choice)
     if isinstance(choice, Mapping) and not reader.offered and dialect.checks_tool_choice:
-        raise InvalidField(f"{name} is only allowed with functions", param=name)
+        raise InvalidField.about(name, "is only allowed with functions")
     chosen = ToolChoice([] if choice == "none" else list(reader.offered))
     if isinstance(choice, Mapping):
         called = read_name(choice, name)
         if called in reader.offered:
             chosen = ToolChoice([called], is_required=True, is_named=True)
         elif dialect.checks_tool_choice:
-            raise InvalidField(
-                f"{name} names {show(called)}, which is not among the functions", param=name
+            raise InvalidField.about(
+                name, f"names {show(called)}, which is not among the functions"
             )
     return reader.use(chosen, is_parallel=False, is_legacy=True)
 
@@ -473,9 +464,7 @@ def read_functions(
 def check_number_of_tools(given: Sequence[object] | None, name: str) -> None:
     """Raises InvalidField if a request has too many tools. `name` is the path of the list."""
     if given is not None and len(given) > MAX_TOOLS:
-        raise InvalidField(
-            f"{name} must have at most {MAX_TOOLS} entries, not {len(given)}", param=name
-        )
+        raise InvalidField.about(name, f"must have at most {MAX_TOOLS} entries, not {len(given)}")
 
 
 ReadOther = Callable[[Mapping[str, Any], str], Sequence[OfferedTool]]
@@ -483,46 +472,41 @@ ReadOther = Callable[[Mapping[str, Any], str], Sequence[OfferedTool]]
 it; empty = the type is not supported."""
 
 
+@dataclass(slots=True)
 class ToolReader:
     """Reads tools, one after the other.
 
     Attributes:
         flat: whether members of tools and choices may be given next to the type.
+        has_namespaces: whether tools may be in namespaces.
         skips_others: whether tools of other types are passed over.
         checks: whether a choice must name an offered tool.
-        read_other: reads a tool of another type; None = no other types are supported.
+        read_other: reads a tool of another type.
         offered: the tools, by the names of their functions.
+        skipped: names of the ignored tools, for a warning.
+        descriptions: the descriptions of namespaces, by name.
     """
 
-    def __init__(
-        self,
-        flat: bool = False,
-        has_namespaces: bool = False,
-        skips_others: bool = False,
-        checks: bool = False,
-        read_other: ReadOther | None = None,
-    ) -> None:
-        self.flat = flat
-        self.read_other = read_other
-        self.skips_others = skips_others
-        self.checks = checks
-        self.offered: dict[str, OfferedTool] = {}
-        self._has_namespaces = has_namespaces
-        self._skipped: list[str] = []
-        self._descriptions: dict[str, str] = {}
+    flat: bool = False
+    has_namespaces: bool = False
+    skips_others: bool = False
+    checks: bool = False
+    read_other: ReadOther = lambda tool, place: ()
+    offered: dict[str, OfferedTool] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    descriptions: dict[str, str] = field(default_factory=dict)
 
     def read(self, tool: object, place: str, namespace: str | None = None) -> None:
         """Reads a tool of any type. Raises InvalidField."""
-        if not isinstance(tool, dict):
-            raise wrong(place, "an object", tool)
+        tool = typed(tool, dict, place)
         kind = tool.get("type")
         if kind in ("function", "custom"):
             members, inner = members_of(tool, kind, place, flat=self.flat)
             read = read_function if kind == "function" else read_custom
             self.add(read(members, inner, namespace), inner)
-        elif kind == "namespace" and self._has_namespaces and namespace is None:
+        elif kind == "namespace" and self.has_namespaces and namespace is None:
             self._read_namespace(tool, place)
-        elif namespace is None and (others := self._others(tool, place)):
+        elif namespace is None and (others := self.read_other(tool, place)):
             for offered in others:
                 self.add(offered, place)
         elif self.skips_others and isinstance(kind, str):
@@ -538,7 +522,7 @@ class ToolReader:
 
     def skip(self, kind: str, place: str) -> None:
         """Records that a tool of an unsupported type is ignored."""
-        self._skipped.append(f"{place} of type {kind[:MAX_NAME]}")
+        self.skipped.append(f"{place} of type {kind[:MAX_NAME]}")
 
     def add(self, tool: OfferedTool, place: str) -> None:
         """Adds a tool; of two of the same name, the later one counts. Raises InvalidField if the
@@ -567,14 +551,11 @@ class ToolReader:
             is_parallel=is_parallel and not choice.is_named,
             strict=frozenset(tool.tool.name for tool in chosen if tool.is_strict),
             is_legacy=is_legacy,
-            skipped=self._skipped,
+            skipped=self.skipped,
             warnings=[tool.warning for tool in chosen if tool.warning],
             input_grammars=[tool.input_grammar for tool in chosen if tool.input_grammar],
             places={tool.tool.name: tool.place for tool in chosen},
         )
-
-    def _others(self, tool: Mapping[str, Any], place: str) -> Sequence[OfferedTool]:
-        return () if self.read_other is None else self.read_other(tool, place)
 
     def _read_namespace(self, tool: Mapping[str, Any], place: str) -> None:
         """Reads `{"name", "description", "tools"}`: its tools are read like top-level functions.
@@ -591,7 +572,7 @@ class ToolReader:
         assert isinstance(tools, list)
         check_number_of_tools(tools, f"{place}.tools")
         if description:
-            self._descriptions[name] = str(description)
+            self.descriptions[name] = str(description)
         for position, inner_tool in enumerate(tools):
             self.read(inner_tool, f"{place}.tools[{position}]", name)
 
@@ -601,9 +582,7 @@ class ToolReader:
         described: set[str | None] = {None}
         for tool in tools:
             namespace = tool.target.namespace
-            description = (
-                None if namespace in described else self._descriptions.get(namespace or "")
-            )
+            description = None if namespace in described else self.descriptions.get(namespace or "")
             described.add(namespace)
             if description:
                 own = tool.function.get("description")

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from fastovms.api.body import one_of, wrong
+from fastovms.api.body import one_of, typed, wrong
 from fastovms.api.chat_tools import OfferedTool, ToolTarget, read_function
 from fastovms.errors import InvalidField
 from fastovms.grammar.finite_schema import Schema
@@ -73,8 +73,7 @@ def _check(value: Any, schema: Schema, place: str) -> None:
     members may be present. Raises InvalidField if the value does not follow the schema."""
     if "anyOf" in schema:
         options = {option["properties"]["type"]["enum"][0]: option for option in schema["anyOf"]}
-        if not isinstance(value, dict):
-            raise wrong(place, "an object", value)
+        value = typed(value, dict, place)
         schema = options[one_of(value.get("type"), options, f"{place}.type")]
     if json_type(value) != schema["type"]:
         raise wrong(place, _WORDS[schema["type"]], value)

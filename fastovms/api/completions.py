@@ -362,9 +362,7 @@ class CompletionReader(RequestReader[CompletionRequest]):
         _check_suffix(body, self.asked.model.tokenizer)
         requested = None if body.max_tokens is UNSET else body.max_tokens
         if requested == 0 and not body.echo:
-            raise InvalidField(
-                "max_tokens must be at least 1, not 0, unless echo is true", param="max_tokens"
-            )
+            raise InvalidField.about("max_tokens", "must be at least 1, not 0, unless echo is true")
         return token_budget(self.asked, requested, self.asked.dialect.default_max_tokens)
 
     def read(self, budget: TokenBudget) -> CompletionPrompts:
@@ -388,12 +386,12 @@ def _check_suffix(body: CompletionRequest, tokenizer: Tokenizer) -> None:
     if not body.suffix:
         return
     if body.echo:
-        raise InvalidField("suffix cannot be used when echo is true", param="suffix")
+        raise InvalidField.about("suffix", "cannot be used when echo is true")
     if tokenizer.fim_tokens is None:
-        raise InvalidField(
-            "suffix is not supported: the vocabulary of this model has no tokens for "
+        raise InvalidField.about(
+            "suffix",
+            "is not supported: the vocabulary of this model has no tokens for "
             "filling in the middle",
-            param="suffix",
         )
 
 

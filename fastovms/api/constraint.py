@@ -71,9 +71,8 @@ def check_length(grammar: Grammar, config: ApiConfig) -> None:
     """Raises InvalidField for a source that is too long to compile."""
     length = len(grammar.source) + num_characters(grammar.tree)
     if length > config.max_grammar_length:
-        raise InvalidField(
-            f"{grammar.param} must be at most {config.max_grammar_length} characters, not {length}",
-            param=grammar.param,
+        raise InvalidField.about(
+            grammar.param, f"must be at most {config.max_grammar_length} characters, not {length}"
         )
 
 
@@ -167,14 +166,12 @@ def constraint(
     asked = constraint_of(request, warnings)
     if tools.is_required:
         if tool_format is None:
-            raise InvalidField(
-                "tool_choice must be auto or none: the tool call format of this model is not known",
-                param="tool_choice",
+            raise InvalidField.about(
+                "tool_choice",
+                "must be auto or none: the tool call format of this model is not known",
             )
         if asked is not None and not asked.param.startswith(request.names.response_format):
-            raise InvalidField(
-                f"{asked.param} cannot be used when tool_choice requires a call", param=asked.param
-            )
+            raise InvalidField.about(asked.param, "cannot be used when tool_choice requires a call")
     wanted = None if tools.is_required else asked
     if tool_format is None or not tools.tools:
         if wanted is None:

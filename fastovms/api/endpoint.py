@@ -315,8 +315,8 @@ def read_metadata(given: Mapping[str, Any] | None) -> dict[str, str]:
     """Reads `metadata`. Raises InvalidField if `metadata` exceeds OpenAI's limits."""
     metadata = dict(given or {})
     if len(metadata) > _MAX_KEYS:
-        raise InvalidField(
-            f"metadata must have at most {_MAX_KEYS} keys, not {len(metadata)}", param="metadata"
+        raise InvalidField.about(
+            "metadata", f"must have at most {_MAX_KEYS} keys, not {len(metadata)}"
         )
     for key, value in metadata.items():
         name = f"metadata.{key[:_MAX_KEY]}"
@@ -338,8 +338,8 @@ def check_id(text: str, name: str) -> str:
     """Returns the id after checking it. Raises InvalidField if the id has characters that are not
     safe in paths, headers or logs."""
     if not is_id(text, MAX_ID):
-        raise InvalidField(
-            f"{name} must have 1 to {MAX_ID} visible ASCII characters, not {show(text)}", param=name
+        raise InvalidField.about(
+            name, f"must have 1 to {MAX_ID} visible ASCII characters, not {show(text)}"
         )
     return text
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 
 from fastovms.api import offload
-from fastovms.api.body import one_of, show, wrong
+from fastovms.api.body import one_of, optional, show, typed, wrong
 from fastovms.api.client_request import ClientRequest
 from fastovms.api.dialect import Dialect
 from fastovms.api.endpoint import check_id
@@ -67,7 +67,7 @@ def check_ranges(body: GenerationFields, dialect: Dialect) -> None:
     """Raises InvalidField for a null that the dialect does not allow, or a number out of range."""
     for name in dialect.refuses_null:
         if getattr(body, name, UNSET) is None:
-            raise InvalidField(f"{name} must not be null", param=name)
+            raise InvalidField.about(name, "must not be null")
     for name, allowed in ranges_of(type(body), dialect.name).items():
         value = getattr(body, name)
         if value is not None and value is not UNSET and value not in allowed:
@@ -82,7 +82,7 @@ def check_numbers(body: GenerationFields, dialect: Dialect) -> None:
         value = getattr(body, name)
         if value is not None and value not in neutral:
             only = "".join(f", only {number}" for number in neutral)
-            raise InvalidField(f"{name} is not supported by this server version{only}", param=name)
+            raise InvalidField.about(name, f"is not supported by this server version{only}")
 
 
 def is_streamed(body: GenerationFields) -> bool:
@@ -97,24 +97,19 @@ def stream_options(body: GenerationFields, dialect: Dialect) -> StreamOptions:
     if options is None:
         return StreamOptions()
     if not is_streamed(body):
-        raise InvalidField(
-            "stream_options is only allowed when stream is true", param="stream_options"
-        )
+        raise InvalidField.about("stream_options", "is only allowed when stream is true")
     known: tuple[str, ...] = ("include_usage",)
     if dialect.strict_stream_options:
         for name in options:
             if name not in known:
-                raise InvalidField(
-                    f"stream_options has no field {show(name)}, only include_usage",
-                    param="stream_options",
+                raise InvalidField.about(
+                    "stream_options", f"has no field {show(name)}, only include_usage"
                 )
     else:
         known = StreamOptions.__struct_fields__
     chosen = {name: options[name] for name in known if options.get(name) is not None}
     for name, value in chosen.items():
-        if not isinstance(value, bool):
-            field = f"stream_options.{name}"
-            raise wrong(field, "true or false", value)
+        value = typed(value, bool, f"stream_options.{name}")
     return StreamOptions(**chosen)
 
 
@@ -127,24 +122,20 @@ def stopping(
     strings: list[str] = [] if given is None else [given] if isinstance(given, str) else given
     limit = dialect.max_stop_strings or config.max_stop_strings
     if len(strings) > limit:
-        raise InvalidField(
-            f"{field} must have at most {limit} strings, not {len(strings)}", param=field
-        )
+        raise InvalidField.about(field, f"must have at most {limit} strings, not {len(strings)}")
     for position, string in enumerate(strings):
         name = field if isinstance(given, str) else f"{field}[{position}]"
         if not string:
-            raise InvalidField(f"{name} must not be an empty string", param=name)
+            raise InvalidField.about(name, "must not be an empty string")
         if len(string) > config.max_stop_length:
-            raise InvalidField(
-                f"{name} must be at most {config.max_stop_length} characters, not {len(string)}",
-                param=name,
+            raise InvalidField.about(
+                name, f"must be at most {config.max_stop_length} characters, not {len(string)}"
             )
     include = body.include_stop_str_in_output
     kept_by_streams = dialect.stop_in_streams and is_streamed(body)
     if include is False and kept_by_streams:
-        raise InvalidField(
-            "include_stop_str_in_output must not be false when stream is true",
-            param="include_stop_str_in_output",
+        raise InvalidField.about(
+            "include_stop_str_in_output", "must not be false when stream is true"
         )
     kept = kept_by_streams if include is None else include
     return Stopping(tuple(strings), kept, body.min_tokens or 0, body.stop_in_reasoning or False)
@@ -157,7 +148,7 @@ def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
     if value is None or 0 <= value <= limit or (limit == ALL_LOGPROBS and value >= limit):
         return value
     allowed = "-1 or at least 0" if limit == ALL_LOGPROBS else f"at least 0 and at most {limit}"
-    raise InvalidField(f"{name} must be {allowed}, not {value}", param=name)
+    raise InvalidField.about(name, f"must be {allowed}, not {value}")
 
 
 def queueing(body: GenerationFields, caller: Caller, owner: str) -> Queueing:
@@ -172,10 +163,10 @@ def queueing(body: GenerationFields, caller: Caller, owner: str) -> Queueing:
     if salt is not None and (
         not 0 < len(salt) <= _MAX_CACHE_SALT or any(char in "@/\\\0" for char in salt)
     ):
-        raise InvalidField(
-            f"cache_salt must have 1 to {_MAX_CACHE_SALT} characters, none of them @, /, \\ or "
+        raise InvalidField.about(
+            "cache_salt",
+            f"must have 1 to {_MAX_CACHE_SALT} characters, none of them @, /, \\ or "
             f"NUL, not {show(salt)}",
-            param="cache_salt",
         )
     priority = (body.priority or 0) if caller.priority is None else caller.priority
     return Queueing(priority=priority, cache_salt=salt, tenant=caller.tenant, owner=owner)
@@ -225,9 +216,9 @@ def candidates(
             if best_of >= limits.best_of_limit:
                 raise wrong("best_of", f"less than {limits.best_of_limit}", best_of)
         if body.stream is True and (dialect.best_of_is_beam_search or (best_of > 1 and not beams)):
-            raise InvalidField("best_of cannot be used when stream is true", param="best_of")
+            raise InvalidField.about("best_of", "cannot be used when stream is true")
         if n > best_of:
-            raise InvalidField(f"n must be at most best_of ({best_of}), not {n}", param="n")
+            raise InvalidField.about("n", f"must be at most best_of ({best_of}), not {n}")
     early_stopping = _early_stopping(body)
     if not beams:
         return Candidates(n, best_of or n)
@@ -253,14 +244,11 @@ def _beam_search(
     num_groups = body.num_beam_groups or 1
     diversity_penalty = body.diversity_penalty or 0.0
     if num_beams % num_groups:
-        raise InvalidField(
-            f"num_beam_groups must divide the number of beams ({num_beams}), not {num_groups}",
-            param="num_beam_groups",
+        raise InvalidField.about(
+            "num_beam_groups", f"must divide the number of beams ({num_beams}), not {num_groups}"
         )
     if diversity_penalty and num_groups == 1:
-        raise InvalidField(
-            "diversity_penalty needs num_beam_groups of at least 2", param="diversity_penalty"
-        )
+        raise InvalidField.about("diversity_penalty", "needs num_beam_groups of at least 2")
     if num_beams == 1:
         return None
     length_penalty = body.length_penalty
@@ -283,9 +271,8 @@ def check_num_choices(chosen: Candidates, config: ApiConfig, num_prompts: int = 
         return
     name = "n" if chosen.num_samples == chosen.n else "best_of"
     prompts = f" with {num_prompts} prompts" if num_prompts > 1 else ""
-    raise InvalidField(
-        f"{name} must be at most {most // num_prompts}{prompts}, not {chosen.num_samples}",
-        param=name,
+    raise InvalidField.about(
+        name, f"must be at most {most // num_prompts}{prompts}, not {chosen.num_samples}"
     )
 
 
@@ -316,7 +303,7 @@ def repetition_detection(body: GenerationFields, chosen: Candidates) -> Repetiti
     if count < 2:
         raise wrong(f"{name}.min_count", "at least 2", count)
     if chosen.beam_search is not None:
-        raise InvalidField(f"{name} cannot be used with beam search", param=name)
+        raise InvalidField.about(name, "cannot be used with beam search")
     return RepetitionDetection(longest, max(1, shortest), count)
 
 
@@ -348,9 +335,7 @@ def prompt_caching(options: Mapping[str, Any] | None, retention: str | None) -> 
     for member, allowed in (("mode", _CACHE_MODES), ("ttl", _CACHE_TTLS)):
         if options.get(member) is not None:
             echoed[member] = one_of(options[member], allowed, f"prompt_cache_options.{member}")
-    prewarms = options.get("prewarm")
-    if prewarms is not None and not isinstance(prewarms, bool):
-        raise wrong("prompt_cache_options.prewarm", "true or false", prewarms)
+    prewarms = optional(options.get("prewarm"), bool, "prompt_cache_options.prewarm")
     return PromptCaching(echoed, prewarms is True)
 
 
@@ -379,9 +364,7 @@ def token_rules(body: GenerationFields, model: ModelInfo, config: ApiConfig) -> 
     allowed = body.allowed_token_ids
     if allowed is not None:
         if not allowed:
-            raise InvalidField(
-                "allowed_token_ids must have at least one token id", param="allowed_token_ids"
-            )
+            raise InvalidField.about("allowed_token_ids", "must have at least one token id")
         check_token_range(allowed, "allowed_token_ids", model)
     stop_token_ids = body.stop_token_ids or []
     check_token_range(stop_token_ids, "stop_token_ids", model)
@@ -420,9 +403,8 @@ async def encode_bad_words(rules: TokenRules, tokenizer: Tokenizer) -> tuple[tup
 
 def _logit_bias(bias: dict[str, float], model: ModelInfo) -> Iterable[tuple[int, float]]:
     if len(bias) > MAX_NUM_BIASES:
-        raise InvalidField(
-            f"logit_bias must have at most {MAX_NUM_BIASES} entries, not {len(bias)}",
-            param="logit_bias",
+        raise InvalidField.about(
+            "logit_bias", f"must have at most {MAX_NUM_BIASES} entries, not {len(bias)}"
         )
     for key, value in bias.items():
         name = f"logit_bias.{key[:20]}"
@@ -433,28 +415,24 @@ def _logit_bias(bias: dict[str, float], model: ModelInfo) -> Iterable[tuple[int,
                 param=name,
             )
         if not -MAX_BIAS <= value <= MAX_BIAS:
-            raise InvalidField(
-                f"{name} must be at least {-MAX_BIAS:g} and at most {MAX_BIAS:g}, not "
-                f"{show(value)}",
-                param=name,
+            raise InvalidField.about(
+                name, f"must be at least {-MAX_BIAS:g} and at most {MAX_BIAS:g}, not {show(value)}"
             )
         yield int(key), value
 
 
 def _check_words(words: Sequence[str], config: ApiConfig) -> None:
     if len(words) > config.max_stop_strings:
-        raise InvalidField(
-            f"bad_words must have at most {config.max_stop_strings} strings, not {len(words)}",
-            param="bad_words",
+        raise InvalidField.about(
+            "bad_words", f"must have at most {config.max_stop_strings} strings, not {len(words)}"
         )
     for position, word in enumerate(words):
         name = f"bad_words[{position}]"
         if not word:
-            raise InvalidField(f"{name} must not be an empty string", param=name)
+            raise InvalidField.about(name, "must not be an empty string")
         if len(word) > config.max_stop_length:
-            raise InvalidField(
-                f"{name} must be at most {config.max_stop_length} characters, not {len(word)}",
-                param=name,
+            raise InvalidField.about(
+                name, f"must be at most {config.max_stop_length} characters, not {len(word)}"
             )
 
 
@@ -513,7 +491,7 @@ def fit_max_tokens(
     max_tokens, model = budget.max_tokens, request.model.info
     room = model.max_model_len - num_prompt_tokens
     if num_prompt_tokens == 0:
-        raise InvalidField(f"{name} must have at least one token", param=name)
+        raise InvalidField.about(name, "must have at least one token")
     if room < 0:
         raise context_exceeded(f"the prompt has {num_prompt_tokens} tokens", model, name)
     if room == 0 and max_tokens != 0:
@@ -547,10 +525,9 @@ def truncation(
     if kept is None:
         return None
     if kept > model.max_model_len:
-        raise InvalidField(
-            f"truncate_prompt_tokens must be at most the context length of {model.max_model_len} "
-            f"tokens, not {kept}",
-            param="truncate_prompt_tokens",
+        raise InvalidField.about(
+            "truncate_prompt_tokens",
+            f"must be at most the context length of {model.max_model_len} tokens, not {kept}",
         )
     if kept == -1:
         kept = max(1, _longest_prompt(model, max_tokens, clamps))
@@ -573,9 +550,8 @@ def num_drafts(body: GenerationFields) -> int | None:
     number = body.num_assistant_tokens
     if body.assistant_confidence_threshold is not None:
         if number:
-            raise InvalidField(
-                "assistant_confidence_threshold cannot be used with num_assistant_tokens",
-                param="assistant_confidence_threshold",
+            raise InvalidField.about(
+                "assistant_confidence_threshold", "cannot be used with num_assistant_tokens"
             )
         return None  # with 0, the threshold decides the number, as in OpenVINO
     return None if number is None else min(number, MAX_DRAFT_TOKENS)
@@ -629,11 +605,9 @@ def token_report(
     prompt_logprobs = num_logprobs(body.prompt_logprobs, "prompt_logprobs", config)
     if is_streamed(body):
         if logprobs == ALL_LOGPROBS:
-            raise InvalidField(f"{name} must not be -1 when stream is true", param=name)
+            raise InvalidField.about(name, "must not be -1 when stream is true")
         if prompt_logprobs:
-            raise InvalidField(
-                "prompt_logprobs cannot be used when stream is true", param="prompt_logprobs"
-            )
+            raise InvalidField.about("prompt_logprobs", "cannot be used when stream is true")
         prompt_logprobs = None
     names = TokenNames(
         request.model.tokenizer.token_bytes, as_ids=body.return_tokens_as_token_ids is True
@@ -654,12 +628,12 @@ def _check_listed(
     """Raises InvalidField for tokens whose log probabilities cannot be listed."""
     param = "logprob_token_ids"
     if not 0 < len(token_ids) <= MAX_LISTED:
-        raise InvalidField(
-            f"{param} must have 1 to {MAX_LISTED} entries, not {len(token_ids)}", param=param
+        raise InvalidField.about(
+            param, f"must have 1 to {MAX_LISTED} entries, not {len(token_ids)}"
         )
     check_token_range(token_ids, param, model)
     if logprobs is None:
-        raise InvalidField(f"{param} needs {name}", param=param)
+        raise InvalidField.about(param, f"needs {name}")
 
 
 def num_values(num_top: int | None, model: ModelInfo) -> int:

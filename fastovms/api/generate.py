@@ -51,10 +51,10 @@ def submit_all(
             if num_others or not num_queued:
                 raise
             name = "prompt" if request.params.n == 1 else "n"
-            raise InvalidField(
-                f"{name} asks for more samples than the queue holds: only {num_queued} samples "
+            raise InvalidField.about(
+                name,
+                f"asks for more samples than the queue holds: only {num_queued} samples "
                 "of all prompts together can be queued",
-                param=name,
             ) from None
         num_queued += request.params.n
 

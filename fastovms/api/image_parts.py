@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from fastovms.api.body import show, wrong
+from fastovms.api.body import show, typed, wrong
 from fastovms.api.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.params import Image
@@ -126,8 +126,8 @@ class RequestImages:
 
 def too_many_images(source: ImageSource, max_images: int) -> InvalidField:
     """Returns the error of the first image beyond the limit."""
-    return InvalidField(
-        f"{source.name} is one image too many: a request may have {max_images}", param=source.name
+    return InvalidField.about(
+        source.name, f"is one image too many: a request may have {max_images}"
     )
 
 
@@ -210,10 +210,9 @@ class UnreadableParts:
 def unknown_part(kind: str, name: str, *, takes_images: bool) -> InvalidField:
     """Returns the error about a part of a type that the model does not take."""
     takes = f"only text and parts of type {' or '.join(IMAGE_PARTS)}"
-    return InvalidField(
-        f"{name} is of type {show(kind)}, but this model takes "
-        f"{takes if takes_images else 'only text'}",
-        param=name,
+    return InvalidField.about(
+        name,
+        f"is of type {show(kind)}, but this model takes {takes if takes_images else 'only text'}",
     )
 
 
@@ -229,9 +228,7 @@ def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> Ima
     member = f"{name}.image_url"
     found = part.get("image_url")
     if part.get("type") == "input_image" and found is None and part.get("file_id") is not None:
-        raise InvalidField(
-            f"{name}.file_id is not supported: include the data itself", param=f"{name}.file_id"
-        )
+        raise InvalidField.about(f"{name}.file_id", "is not supported: include the data itself")
     url, url_name, detail = found, member, part.get("detail")
     detail_name = f"{name}.detail"
     takes_string = part.get("type") == "input_image" or dialect.takes_image_url_strings
@@ -242,10 +239,9 @@ def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> Ima
     elif not takes_string or not isinstance(found, str):
         words = "an object or a string" if takes_string else "an object"
         raise wrong(member, words, found)
-    if not isinstance(url, str):
-        raise wrong(url_name, "a string", url)
+    url = typed(url, str, url_name)
     if not url:
-        raise InvalidField(f"{url_name} must not be empty", param=url_name)
+        raise InvalidField.about(url_name, "must not be empty")
     if detail is not None and detail not in _DETAILS:
         raise wrong(detail_name, f"one of {', '.join(_DETAILS)}", detail)
     return ImageSource(url, url_name, detail or "auto")

@@ -401,9 +401,8 @@ def _check_total_logprobs(
 
 def _check_min_tokens(min_tokens: int, most: int, name_of_most: str) -> None:
     if min_tokens > most:
-        raise InvalidField(
-            f"min_tokens must be at most {name_of_most} ({most}), not {min_tokens}",
-            param="min_tokens",
+        raise InvalidField.about(
+            "min_tokens", f"must be at most {name_of_most} ({most}), not {min_tokens}"
         )
 
 

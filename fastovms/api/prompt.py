@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from fastovms.api.body import show, wrong
+from fastovms.api.body import show, typed, wrong
 from fastovms.api.chat_messages import Message
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.client_request import ClientRequest
@@ -100,7 +100,7 @@ def split_prompts(
     InvalidField if the prompts are missing, empty, too many, of mixed forms, too long for the
     context without truncation, or have ids outside the vocabulary."""
     if prompt is None:
-        raise InvalidField("prompt is required", param="prompt")
+        raise InvalidField.about("prompt", "is required")
     if isinstance(prompt, str):
         check_text(prompt, "prompt", model)
         return [prompt]
@@ -110,13 +110,12 @@ def split_prompts(
         _check_token_ids(token_ids, "prompt", model, truncation)
         return [token_ids]
     if not forms:
-        raise InvalidField("prompt must not be an empty list", param="prompt")
+        raise InvalidField.about("prompt", "must not be an empty list")
     if len(forms) > 1:
         raise InvalidField(f"{_FORMS}, not a mixture", param="prompt")
     if len(prompt) > config.max_prompts:
-        raise InvalidField(
-            f"prompt must have at most {config.max_prompts} entries, not {len(prompt)}",
-            param="prompt",
+        raise InvalidField.about(
+            "prompt", f"must have at most {config.max_prompts} entries, not {len(prompt)}"
         )
     prompts: list[str | list[int]] = prompt  # type: ignore[assignment]
     for position, entry in enumerate(prompts):
@@ -211,7 +210,7 @@ def check_num_chars(num_chars: int, name: str, model: ModelInfo) -> None:
     """Raises InvalidField if a text of this many characters is empty, or longer than the context
     with any tokenization."""
     if not num_chars:
-        raise InvalidField(f"{name} must not be an empty string", param=name)
+        raise InvalidField.about(name, "must not be an empty string")
     if num_chars > model.max_model_len * _MAX_CHARS_PER_TOKEN:
         raise context_exceeded(f"the prompt has {num_chars} characters", model, name)
 
@@ -220,7 +219,7 @@ def _check_token_ids(
     token_ids: list[int], name: str, model: ModelInfo, truncation: Truncation | None
 ) -> None:
     if not token_ids:
-        raise InvalidField(f"{name} must not be an empty list", param=name)
+        raise InvalidField.about(name, "must not be an empty list")
     if truncation is None and len(token_ids) > model.max_model_len:
         raise context_exceeded(f"the prompt has {len(token_ids)} tokens", model, name)
     check_token_range(token_ids, name, model)
@@ -236,8 +235,8 @@ def check_token_range(token_ids: Sequence[int], name: str, model: ModelInfo) -> 
         if not 0 <= token_id < model.vocab_size
     )
     name = f"{name}[{position}]"
-    raise InvalidField(
-        f"{name} must be a token id from 0 to {model.vocab_size - 1}, not {show(wrong)}", param=name
+    raise InvalidField.about(
+        name, f"must be a token id from 0 to {model.vocab_size - 1}, not {show(wrong)}"
     )
 
 
@@ -280,9 +279,8 @@ def template_options(model: ServedModel, given: TemplateFields) -> TemplateOptio
     reasoning_effort = given.reasoning_effort
     config = model.chat.config
     if source is not None and not config.trust_request_chat_template:
-        raise InvalidField(
-            "chat_template is not allowed: this server does not trust templates from requests",
-            param="chat_template",
+        raise InvalidField.about(
+            "chat_template", "is not allowed: this server does not trust templates from requests"
         )
     if reasoning_effort is not None and reasoning_effort not in _EFFORTS:
         raise wrong("reasoning_effort", f"one of {', '.join(_EFFORTS)}", reasoning_effort)
@@ -295,15 +293,12 @@ def template_options(model: ServedModel, given: TemplateFields) -> TemplateOptio
     variables = {**config.default_chat_template_kwargs, **chosen, **(given.kwargs or {})}
     name = "add_generation_prompt"
     if name in variables:
-        if not isinstance(variables[name], bool):
-            field_name = f"chat_template_kwargs.{name}"
-            raise wrong(field_name, "true or false", variables[name])
+        typed(variables[name], bool, f"chat_template_kwargs.{name}")
         add_generation_prompt = variables.pop(name)
     continues = given.continue_final_message is True
     if continues and add_generation_prompt:
-        raise InvalidField(
-            "continue_final_message and add_generation_prompt cannot both be true",
-            param="continue_final_message",
+        raise InvalidField.about(
+            "continue_final_message", "and add_generation_prompt cannot both be true"
         )
     return TemplateOptions(
         add_generation_prompt=not continues
@@ -334,8 +329,8 @@ def render_prompt(
     """
     template = model.chat.template
     if template is None:
-        raise InvalidField(
-            f"{name} cannot be used: model {model.info.name} {model.chat.missing}", param=name
+        raise InvalidField.about(
+            name, f"cannot be used: model {model.info.name} {model.chat.missing}"
         )
     if len(messages) > model.info.max_model_len:
         raise context_exceeded(f"the chat has {len(messages)} messages", model.info, name)
@@ -506,9 +501,7 @@ def _without_images(
     with _tags_named(request.body):
         check_tags(text, num_images, request.names.prompt, images.reserved, needs_all=needs_all)
     if num_images and cut is not None:
-        raise InvalidField(
-            "truncate_prompt_tokens cannot be used with images", param="truncate_prompt_tokens"
-        )
+        raise InvalidField.about("truncate_prompt_tokens", "cannot be used with images")
     return without_tags(text, num_images)
 
 

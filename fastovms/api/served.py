@@ -463,7 +463,7 @@ class ServedModels:
         only model answers to any."""
         if name is None:
             if dialect.model_required:
-                raise InvalidField("model is required and must be a string", param="model")
+                raise InvalidField.about("model", "is required and must be a string")
             if not self._known:
                 raise ModelNotFound(
                     "no model is served at the moment", param="model", code="model_not_found"

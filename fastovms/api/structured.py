@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from fastovms.api.body import wrong
+from fastovms.api.body import typed, wrong
 from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.constraint import check_length
 from fastovms.api.request_schemas import GenerationFields
@@ -51,16 +51,14 @@ def _parsed(text: str, name: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidField(f"{name} is not valid JSON: {error}", param=name) from None
+        raise InvalidField.about(name, f"is not valid JSON: {error}") from None
 
 
 def _structural_tag(structure: object, name: str) -> Mapping[str, Any]:
     """Converts one structure of the older form to a tag of the new form."""
     given = _object(structure, name)
     for member in ("begin", "end"):
-        if not isinstance(given.get(member), str):
-            place = f"{name}.{member}"
-            raise wrong(place, "a string", given.get(member))
+        typed(given.get(member), str, f"{name}.{member}")
     content = {"type": "json_schema", "json_schema": given.get("schema")}
     return {"begin": given["begin"], "content": content, "end": given["end"]}
 
@@ -145,7 +143,7 @@ def _json(value: object, name: str) -> str:
             # Not orjson, which has no integers beyond 64 bits.
             return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         except RecursionError:
-            raise InvalidField(f"{name} is nested too deeply", param=name) from None
+            raise InvalidField.about(name, "is nested too deeply") from None
     raise wrong(name, "an object or a string", value)
 
 
@@ -154,30 +152,25 @@ def _tag(value: object, name: str) -> str:
 
 
 def _text(value: object, name: str) -> str:
-    if not isinstance(value, str):
-        raise wrong(name, "a string", value)
-    if not value:
-        raise InvalidField(f"{name} must not be an empty string", param=name)
-    return value
+    if not (text := typed(value, str, name)):
+        raise InvalidField.about(name, "must not be an empty string")
+    return text
 
 
 def _choice(value: object, name: str) -> str:
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise wrong(name, "a list of strings", value)
     if not value:
-        raise InvalidField(f"{name} must have at least one string to choose", param=name)
+        raise InvalidField.about(name, "must have at least one string to choose")
     if not any(value):
-        raise InvalidField(
-            f"{name}[0] must not be an empty string if it is the only choice",
-            param=f"{name}[0]",
+        raise InvalidField.about(
+            f"{name}[0]", "must not be an empty string if it is the only choice"
         )
     return orjson.dumps(value).decode()
 
 
 def _flag(value: object, name: str) -> str | None:
-    if not isinstance(value, bool):
-        raise wrong(name, "true or false", value)
-    return "" if value else None
+    return "" if typed(value, bool, name) else None
 
 
 _CONSTRAINTS: Final[Mapping[str, tuple[GrammarKind, Reader]]] = {
@@ -228,7 +221,7 @@ def _structured_outputs(value: Mapping[str, Any] | None) -> Iterator[Grammar]:
     if value.get("whitespace_pattern") is not None:
         raise _unsupported(f"{field}.whitespace_pattern")
     if all(value.get(constraint) is None for constraint in _CONSTRAINTS):
-        raise InvalidField(f"{field} must have one of {', '.join(_CONSTRAINTS)}", param=field)
+        raise InvalidField.about(field, f"must have one of {', '.join(_CONSTRAINTS)}")
     closing = _CLOSINGS.get(value.get("disable_additional_properties"))
     for constraint in _CONSTRAINTS:
         for grammar in _read(constraint, value.get(constraint), f"{field}.{constraint}"):
@@ -280,22 +273,18 @@ def _format_json_object(value: Mapping[str, Any], field: str) -> Grammar:
     if schema is None:
         return Grammar(GrammarKind.JSON_OBJECT, "", field)
     name = f"{field}.schema"
-    if not isinstance(schema, dict):
-        raise wrong(name, "an object", schema)
+    schema = typed(schema, dict, name)
     return Grammar(GrammarKind.JSON_SCHEMA, _json(schema, name), name)
 
 
 def _format_json_schema(value: Mapping[str, Any], name: str) -> Grammar:
-    schema = value.get("json_schema")
-    if not isinstance(schema, dict):
-        raise wrong(name, "an object", schema)
+    schema = typed(value.get("json_schema"), dict, name)
     for member, kind, words in (("name", str, "a string"), ("strict", bool, "true or false")):
         found = schema.get(member)
         if found is not None and not isinstance(found, kind):
             raise wrong(f"{name}.{member}", words, found)
     name = f"{name}.schema"
-    if not isinstance(schema.get("schema"), dict):
-        raise wrong(name, "an object", schema.get("schema"))
+    typed(schema.get("schema"), dict, name)
     grammar = Grammar(GrammarKind.JSON_SCHEMA, _json(schema["schema"], name), name)
     return _changed(grammar, strict_schema) if schema.get("strict") else grammar
 
@@ -334,4 +323,4 @@ _FORMATS: Final[Mapping[str, Callable[[Mapping[str, Any], str], Grammar]]] = {
 
 
 def _unsupported(name: str) -> InvalidField:
-    return InvalidField(f"{name} is not supported by this server version", param=name)
+    return InvalidField.about(name, "is not supported by this server version")

@@ -45,10 +45,9 @@ def check_detokenizer(model: AnyServed, param: str) -> None:
     """Raises InvalidField for a model that has no detokenizer. Models that generate text always
     have one."""
     if not tokens_of(model).has_detokenizer:
-        raise InvalidField(
-            f"{param} is not available: the model {model.info.name} was exported without a "
-            "detokenizer",
-            param=param,
+        raise InvalidField.about(
+            param,
+            f"is not available: the model {model.info.name} was exported without a detokenizer",
         )
 
 
@@ -57,9 +56,7 @@ def check_length(text: str, name: str, model: ModelInfo) -> None:
     hold the GIL and stall all streams."""
     limit = max(_MIN_LIMIT, model.max_model_len * _CHARS_PER_TOKEN)
     if len(text) > limit:
-        raise InvalidField(
-            f"{name} must be at most {limit} characters, not {len(text)}", param=name
-        )
+        raise InvalidField.about(name, f"must be at most {limit} characters, not {len(text)}")
 
 
 MAX_TEXTS: Final = 1024
@@ -117,14 +114,12 @@ class OvmsTokenization:
 def _texts(body: OvmsTokenizeRequest, model: AnyServed) -> list[str]:
     given = body.text
     if given is None:
-        raise InvalidField("text is required", param="text")
+        raise InvalidField.about("text", "is required")
     texts = [given] if isinstance(given, str) else given
     if not texts:
-        raise InvalidField("text must not be an empty list", param="text")
+        raise InvalidField.about("text", "must not be an empty list")
     if len(texts) > MAX_TEXTS:
-        raise InvalidField(
-            f"text must have at most {MAX_TEXTS} entries, not {len(texts)}", param="text"
-        )
+        raise InvalidField.about("text", f"must have at most {MAX_TEXTS} entries, not {len(texts)}")
     check_length("".join(texts), "text", model.info)
     return texts
 
@@ -137,27 +132,27 @@ def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
     """Checks the fields for truncation and padding. None = no padding."""
     length = body.max_length
     if length is not None and length < 1:
-        raise InvalidField(f"max_length must be at least 1, not {length}", param="max_length")
+        raise InvalidField.about("max_length", f"must be at least 1, not {length}")
     side = body.padding_side
     if side not in (None, "left", "right"):
         raise wrong("padding_side", '"left" or "right"', side)
     if body.pad_to_max_length is not True:
         return None
     if length is not None and length * len(texts) > MAX_PADDED:
-        raise InvalidField(
-            f"max_length must be at most {MAX_PADDED // len(texts)} when pad_to_max_length is "
+        raise InvalidField.about(
+            "max_length",
+            f"must be at most {MAX_PADDED // len(texts)} when pad_to_max_length is "
             f"true, not {length}",
-            param="max_length",
         )
 
     def pad(token_lists: list[list[int]], pad_token_id: int) -> list[list[int]]:
         width = max(map(len, token_lists)) if length is None else length
         if width * len(token_lists) > MAX_PADDED:
-            raise InvalidField(
-                f"text must have at most {MAX_PADDED} tokens with its padding, not "
+            raise InvalidField.about(
+                "text",
+                f"must have at most {MAX_PADDED} tokens with its padding, not "
                 f"{width * len(token_lists)}: lower max_length, up to which pad_to_max_length "
                 "pads",
-                param="text",
             )
         filler = [pad_token_id]
         if side == "right":
@@ -219,7 +214,7 @@ class Tokenization:
             check_detokenizer(model, "return_token_strs")
         if (body.prompt is None) == (body.messages is None):
             reason = "is required" if body.prompt is None else "cannot be used with messages"
-            raise InvalidField(f"prompt {reason}", param="prompt")
+            raise InvalidField.about("prompt", f"{reason}")
 
         def answer() -> bytes:
             text, name, special = _text(body, model, dialect)
@@ -248,7 +243,7 @@ class Tokenization:
         tokenizer = tokens_of(model)
         token_ids = body.tokens
         if token_ids is None:
-            raise InvalidField("tokens is required", param="tokens")
+            raise InvalidField.about("tokens", "is required")
         check_token_range(token_ids, "tokens", model.info)
 
         def answer() -> bytes:
@@ -264,9 +259,8 @@ def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[st
     if body.prompt is not None:
         return body.prompt, "prompt", body.add_special_tokens is not False
     if not isinstance(model, ServedModel):
-        raise InvalidField(
-            f"messages cannot be used: the model {model.info.name} is not a chat model",
-            param="messages",
+        raise InvalidField.about(
+            "messages", f"cannot be used: the model {model.info.name} is not a chat model"
         )
     fields = TemplateFields(
         body.add_generation_prompt,

@@ -133,7 +133,7 @@ class FormReader:
             raise RequestError("the form ends before its last boundary")
         required = self._files[0]
         if required not in self._seen:
-            raise InvalidField(f"{required} is required: a part with a file name", param=required)
+            raise InvalidField.about(required, "is required: a part with a file name")
         if self.path is not None and self._file is not None:
             os.fsync(self._file)
         self._close()
@@ -204,9 +204,7 @@ class FormReader:
         if not self._is_file:
             self._text += data[start:end]
             if len(self._text) > self._max_value:
-                raise InvalidField(
-                    f"{self._name} must have at most {self._max_value} bytes", param=self._name
-                )
+                raise InvalidField.about(self._name, f"must have at most {self._max_value} bytes")
             return
         self.size += end - start
         if self.size > self.max_size:

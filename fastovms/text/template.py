@@ -139,9 +139,8 @@ class ChatTemplate:
             NeedsProcess: the rendering must run again where the budget names another process.
         """
         if continue_final_message and add_generation_prompt:
-            raise InvalidField(
-                "continue_final_message and add_generation_prompt cannot both be true",
-                param="continue_final_message",
+            raise InvalidField.about(
+                "continue_final_message", "and add_generation_prompt cannot both be true"
             )
         prepared = self._with_tools if tools else self._plain
         form = (self._tool_form if tools else self._plain_form).form
@@ -189,9 +188,8 @@ class ChatTemplate:
     ) -> dict[str, Any]:
         for name in kwargs:
             if name in _RESERVED or name in self._tokens:
-                raise InvalidField(
-                    f"chat_template_kwargs.{name} is not allowed: the server sets it",
-                    param=f"chat_template_kwargs.{name}",
+                raise InvalidField.about(
+                    f"chat_template_kwargs.{name}", "is not allowed: the server sets it"
                 )
         return {
             **kwargs,
@@ -282,7 +280,7 @@ class UnusableTemplate(RequestError):
     def named(self, *, is_foreign: bool) -> InvalidField:
         """Returns the error for the client, which names the field."""
         if is_foreign:
-            return InvalidField(f"chat_template {self._reason}", param="chat_template")
+            return InvalidField.about("chat_template", f"{self._reason}")
         return InvalidField(f"messages: the model's chat template {self._reason}", param="messages")
 
 

@@ -65,15 +65,12 @@ class AdapterRoutes:
         name = _given(body.lora_name, "lora_name", MAX_ADAPTER_NAME)
         path = Path(_given(body.lora_path, "lora_path", MAX_ADAPTER_PATH))
         if body.load_inplace:
-            raise InvalidField(
-                "load_inplace must be false: unload the adapter first", param="load_inplace"
-            )
+            raise InvalidField.about("load_inplace", "must be false: unload the adapter first")
         models = self._context.models
         if models.get(name) is not None:
-            raise InvalidField(
-                f"lora_name is {show(name)}, which is the name of a model or an adapter that is "
-                "served",
-                param="lora_name",
+            raise InvalidField.about(
+                "lora_name",
+                f"is {show(name)}, which is the name of a model or an adapter that is served",
             )
         parent = self._parent(body.base_model_name, dialect)
         adapters = parent.adapters
@@ -109,8 +106,8 @@ class AdapterRoutes:
         """Refuses another change of the same name: it could be of another model, and both would
         then serve adapters of one name."""
         if name in self._changing:
-            raise InvalidField(
-                f"lora_name is {show(name)}, which is being loaded or unloaded", param="lora_name"
+            raise InvalidField.about(
+                "lora_name", f"is {show(name)}, which is being loaded or unloaded"
             )
         self._changing.add(name)
         try:
@@ -137,9 +134,8 @@ class AdapterRoutes:
             known = models.find(name, dialect)
             serving = [model for model in serving if model.info.name == known.name]
             if not serving:
-                raise InvalidField(
-                    f"base_model_name is {show(name)}, which {_why_not(known)}",
-                    param="base_model_name",
+                raise InvalidField.about(
+                    "base_model_name", f"is {show(name)}, which {_why_not(known)}"
                 )
         if not serving:
             whys = [f"{known.name} {_why_not(known)}" for known in models.known]
@@ -147,7 +143,7 @@ class AdapterRoutes:
         running = [model for model in serving if model.backend.failure is None]
         if len(running) > 1:
             names = ", ".join(model.info.name for model in running)
-            raise InvalidField(f"base_model_name must be one of {names}", param="base_model_name")
+            raise InvalidField.about("base_model_name", f"must be one of {names}")
         parent = running[0] if running else serving[0]
         _check_engine(parent)
         return parent
@@ -178,9 +174,9 @@ def _why_not(known: KnownModel) -> str:
 
 def _given(value: str | None, name: str, most: int) -> str:
     if value is None:
-        raise InvalidField(f"{name} is required", param=name)
+        raise InvalidField.about(name, "is required")
     if (fault := fault_of_text(value, most)) is not None:
-        raise InvalidField(f"{name} {fault}, not {show(value)}", param=name)
+        raise InvalidField.about(name, f"{fault}, not {show(value)}")
     return value
 
 

@@ -450,7 +450,7 @@ class MessagesReader(RequestReader[MessagesRequest]):
     def budget(self) -> TokenBudget:
         requested = self.asked.body.max_tokens
         if requested is None:
-            raise InvalidField("max_tokens is required", param="max_tokens")
+            raise InvalidField.about("max_tokens", "is required")
         # Backends compute a prompt only if they generate a token after it.
         return token_budget(self.asked, requested or 1, may_reach_limit=True)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, ClassVar, Final, NamedTuple
 
-from fastovms.api.body import one_of, show, wrong
+from fastovms.api.body import one_of, optional, show, typed, wrong
 from fastovms.api.chat_messages import (
     ChatMessages,
     ContentPart,
@@ -122,8 +122,7 @@ def read_tools(
     reader = ToolReader()
     for position, tool in enumerate(given or ()):
         place, kind = f"tools[{position}]", tool.get("type")
-        if kind is not None and not isinstance(kind, str):
-            raise wrong(f"{place}.type", "a string", kind)
+        kind = optional(kind, str, f"{place}.type")
         if kind in (None, "custom"):
             reader.add(read_function(_function(tool, place), place, schema="input_schema"), place)
         elif offered := anthropic_tool(tool, place):
@@ -137,9 +136,7 @@ def read_tools(
 
 def _function(tool: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Returns a tool as a function in OpenAI's format."""
-    schema = tool.get("input_schema")
-    if not isinstance(schema, dict):
-        raise wrong(f"{place}.input_schema", "an object", schema)
+    schema = typed(tool.get("input_schema"), dict, f"{place}.input_schema")
     function = {key: tool[key] for key in ("name", "description", "strict") if key in tool}
     return {**function, "parameters": schema}
 
@@ -148,16 +145,16 @@ def _choice(choice: Mapping[str, Any], reader: ToolReader) -> tuple[ToolChoice, 
     """Reads `tool_choice`. Returns the choice, and whether parallel calls are allowed."""
     place, offered = "tool_choice", list(reader.offered)
     kind = one_of(choice.get("type"), _TOOL_CHOICES, f"{place}.type")
-    is_single = choice.get("disable_parallel_tool_use")
-    if is_single is not None and not isinstance(is_single, bool):
-        raise wrong(f"{place}.disable_parallel_tool_use", "true or false", is_single)
+    is_single = optional(
+        choice.get("disable_parallel_tool_use"), bool, f"{place}.disable_parallel_tool_use"
+    )
     is_parallel = not is_single
     if kind == "none":
         return ToolChoice([]), is_parallel
     if kind == "auto":
         return ToolChoice(offered), is_parallel
     if not offered:
-        raise InvalidField(f"{place} is only allowed with tools", param=place)
+        raise InvalidField.about(place, "is only allowed with tools")
     if kind == "any":
         return ToolChoice(offered, is_required=True), is_parallel
     called = read_name(choice, place)
@@ -167,9 +164,7 @@ def _choice(choice: Mapping[str, Any], reader: ToolReader) -> tuple[ToolChoice, 
     targets = {name: tool.target for name, tool in reader.offered.items()}
     found = [name for name, target in targets.items() if called in (target.namespace, target.name)]
     if not found:
-        raise InvalidField(
-            f"{place} names {show(called)}, which is not among the tools", param=place
-        )
+        raise InvalidField.about(place, f"names {show(called)}, which is not among the tools")
     return ToolChoice(found, is_required=True, is_named=len(found) == 1), is_parallel
 
 
@@ -231,10 +226,7 @@ class Block(NamedTuple):
 
     def text(self, key: str) -> str:
         """Returns a member that must be a string. Raises InvalidField."""
-        value = self.members.get(key)
-        if not isinstance(value, str):
-            raise self.wrong(key, "a string")
-        return value
+        return typed(self.members.get(key), str, f"{self.place}.{key}")
 
     def filled_text(self, key: str) -> str:
         """Returns a member that must be a non-empty string. Raises InvalidField."""
@@ -244,10 +236,7 @@ class Block(NamedTuple):
 
     def object(self, key: str) -> Mapping[str, Any]:
         """Returns a member that must be an object. Raises InvalidField."""
-        value = self.members.get(key)
-        if not isinstance(value, dict):
-            raise self.wrong(key, "an object")
-        return value
+        return typed(self.members.get(key), dict, f"{self.place}.{key}")
 
 
 def read_blocks(content: object, place: str, *, is_new: bool = False) -> list[Block]:
@@ -261,8 +250,7 @@ def read_blocks(content: object, place: str, *, is_new: bool = False) -> list[Bl
     blocks = []
     for position, members in enumerate(content):
         block = Block(members, f"{place}[{position}]", is_new)
-        if not isinstance(members, dict):
-            raise wrong(block.place, "an object", members)
+        members = typed(members, dict, block.place)
         block.text("type")
         blocks.append(block)
     return blocks
@@ -369,9 +357,8 @@ def unknown_block(
 ) -> InvalidField:
     """Returns the error about a block whose type is not supported at its place."""
     kinds = ", ".join([*taken, *(["image"] if takes_images else [])])
-    return InvalidField(
-        f"{block.place} is of type {show(block.kind)}, but this model takes only {kinds} there",
-        param=block.place,
+    return InvalidField.about(
+        block.place, f"is of type {show(block.kind)}, but this model takes only {kinds} there"
     )
 
 
@@ -400,9 +387,9 @@ def to_messages(
         images: collects the images of the messages; None = the model does not support images.
     """
     if given is None:
-        raise InvalidField("messages is required", param="messages")
+        raise InvalidField.about("messages", "is required")
     if not given:
-        raise InvalidField("messages must not be empty", param="messages")
+        raise InvalidField.about("messages", "must not be empty")
     reader = BlockReader(images)
     messages: list[Message] = []
     if system is not None:
@@ -422,7 +409,7 @@ def to_messages(
         place = blocks[0].place.rpartition(".content")[0] if blocks else "messages"
         messages += [PlacedMessage(message, place) for message in found]
     if not messages:
-        raise InvalidField("messages must have at least one message with content", param="messages")
+        raise InvalidField.about("messages", "must have at least one message with content")
     check_results(messages, "tool_use_id")
     sources = () if images is None else images.sources
     return ChatMessages(messages, sources, reader.unseen.warnings)
@@ -498,8 +485,7 @@ def _user(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
 
 def _result(block: Block, reader: BlockReader) -> Message:
     content, is_error = block.members.get("content"), block.members.get("is_error")
-    if is_error is not None and not isinstance(is_error, bool):
-        raise block.wrong("is_error", "true or false")
+    optional(is_error, bool, f"{block.place}.is_error")
     call_id = block.filled_text("tool_use_id")
     text = "" if content is None else reader(read_blocks(content, f"{block.place}.content"))
     if is_error:
@@ -562,9 +548,7 @@ def _summary(block: Block) -> list[Block]:
 
 def _thinking(block: Block) -> str:
     """Returns the reasoning of a block, or decodes it from its signature."""
-    signature = block.members.get("signature")
-    if signature is not None and not isinstance(signature, str):
-        raise block.wrong("signature", "a string")
+    signature = optional(block.members.get("signature"), str, f"{block.place}.signature")
     return block.text("thinking") or unseal(signature or "")
 
 
@@ -645,10 +629,8 @@ def read_fields(body: MessagesRequest) -> MessageFields:
         if value is not None:
             one_of(value, allowed, name)
     if body.stop is not None and body.stop_sequences is not None:
-        raise InvalidField("stop cannot be used with stop_sequences", param="stop")
-    user_id = (body.metadata or {}).get("user_id")
-    if user_id is not None and not isinstance(user_id, str):
-        raise wrong("metadata.user_id", "a string", user_id)
+        raise InvalidField.about("stop", "cannot be used with stop_sequences")
+    optional((body.metadata or {}).get("user_id"), str, "metadata.user_id")
     thinks, omits_thinking, budget = _thinking_options(body.thinking)
     effort, format_name, format = _output(body)
     edits = _edits(body.context_management or {})
@@ -667,8 +649,8 @@ def check_filling(body: MessagesRequest) -> None:
     }
     for name, is_asked in asked.items():
         if is_asked:
-            raise InvalidField(
-                f"{name} cannot be used with max_tokens 0, which only fills the cache", param=name
+            raise InvalidField.about(
+                name, "cannot be used with max_tokens 0, which only fills the cache"
             )
 
 
@@ -701,11 +683,9 @@ def _output(body: MessagesRequest) -> tuple[str | None, str, Mapping[str, Any] |
             raise InvalidField(message, param="output_format")
         name, format = "output_format", body.output_format
     if format is not None:
-        if not isinstance(format, dict):
-            raise wrong(name, "an object", format)
+        format = typed(format, dict, name)
         one_of(format.get("type"), ("json_schema",), f"{name}.type")
-        if not isinstance(format.get("schema"), dict):
-            raise wrong(f"{name}.schema", "an object", format.get("schema"))
+        typed(format.get("schema"), dict, f"{name}.schema")
     return effort, name, format
 
 
@@ -715,16 +695,12 @@ def _edits(context_management: Mapping[str, Any]) -> Sequence[str]:
     edits = context_management.get("edits")
     if edits is None:
         return []
-    if not isinstance(edits, list):
-        raise wrong(name, "a list", edits)
+    edits = typed(edits, list, name)
     ignored_parts_warning = []
     for position, edit in enumerate(edits):
         place = f"{name}[{position}]"
-        if not isinstance(edit, dict):
-            raise wrong(place, "an object", edit)
-        kind = edit.get("type")
-        if not isinstance(kind, str):
-            raise wrong(f"{place}.type", "a string", kind)
+        edit = typed(edit, dict, place)
+        kind = typed(edit.get("type"), str, f"{place}.type")
         if kind != _KEEPS_THINKING or edit.get("keep") != "all":
             ignored_parts_warning.append(f"{place} of type {kind[:100]}")
     return ignored_parts_warning

@@ -289,10 +289,10 @@ class OllamaGeneration:
             request, OllamaGenerateRequest, context.models, dialect, context.bodies
         )
         if body.template:
-            raise InvalidField(
-                "template is not supported: the model's own is used. With raw the prompt goes to "
+            raise InvalidField.about(
+                "template",
+                "is not supported: the model's own is used. With raw the prompt goes to "
                 "the model as it is",
-                param="template",
             )
         return await self._answer(request, dialect, body, known, is_empty=not body.prompt)
 

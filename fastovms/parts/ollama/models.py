@@ -425,9 +425,7 @@ async def _embedded(body: OllamaEmbedRequest, call: EncodingCall) -> Embeddings:
     most = model.config.max_inputs
     texts = given if isinstance(given, list) else [given]
     if len(texts) > most:
-        raise InvalidField(
-            f"input must have at most {most} entries, not {len(texts)}", param="input"
-        )
+        raise InvalidField.about("input", f"must have at most {most} entries, not {len(texts)}")
     if not texts:
         return Embeddings(np.empty((0, 0), np.float32), 0)
     limit = default_limit(model, truncates=body.truncate is not False)

@@ -123,10 +123,10 @@ def read_options(given: OllamaOptions | None, model: ModelInfo) -> ReadOptions:
     for name, neutral in _NEUTRAL.items():
         if values[name] not in (None, neutral):
             param = f"options.{name}"
-            raise InvalidField(
-                f"{param} must be {neutral}, because this sampler is not supported, not "
+            raise InvalidField.about(
+                param,
+                f"must be {neutral}, because this sampler is not supported, not "
                 f"{show(values[name])}",
-                param=param,
             )
     warnings = _warnings(values, model)
     fields = {field: values[option] for option, field in _FIELDS.items()}
@@ -165,7 +165,7 @@ def _num_predict(value: int | None) -> int | None:
         return None
     if value < 0:
         param = "options.num_predict"
-        raise InvalidField(f"{param} must be at least -2, not {value}", param=param)
+        raise InvalidField.about(param, f"must be at least -2, not {value}")
     return value
 
 
@@ -205,7 +205,7 @@ def read_ollama_messages(
         name = f"messages[{position}].images"
         found = message.get("images")
         if found is not None and not isinstance(found, list):
-            raise InvalidField(f"{name} must be a list of base64, not {show(found)}", param=name)
+            raise InvalidField.about(name, f"must be a list of base64, not {show(found)}")
         is_history = position < len(given) - 1 or read["role"] == "tool"
         if images is None and is_history:
             notes = [unseen.note("image", f"{name}[{index}]") for index in range(len(found or ()))]
@@ -233,7 +233,7 @@ def add_images(
     for index, image in enumerate(given):
         place = f"{name}[{index}]"
         if not isinstance(image, str) or not image:
-            raise InvalidField(f"{place} must be base64, not {show(image)}", param=place)
+            raise InvalidField.about(place, f"must be base64, not {show(image)}")
         # Some clients send a data URL instead of plain base64.
         url = image if image.startswith("data:") else _ANY_IMAGE + image
         tags += images.add(ImageSource(url, place))
@@ -282,8 +282,8 @@ def thinking_fields(think: bool | str | None, name: str, *, can_think: bool) -> 
     """
     if isinstance(think, str) and think not in _EFFORTS:
         words = ", ".join(_EFFORTS)
-        raise InvalidField(
-            f"think must be true, false or one of {words}, not {show(think)}", param="think"
+        raise InvalidField.about(
+            "think", f"must be true, false or one of {words}, not {show(think)}"
         )
     if think and not can_think:
         raise InvalidField(f"think: {show(name)} does not support thinking", param="think")
@@ -342,14 +342,12 @@ class OllamaReader(RequestReader[AskedFields]):
         else:
             is_bare, context = is_raw(body, model), body.context or ()
             if not is_bare and context and images is not None:
-                raise InvalidField(
-                    "context cannot be used with a model that takes images", param="context"
-                )
+                raise InvalidField.about("context", "cannot be used with a model that takes images")
             if is_bare and body.think:
-                raise InvalidField(
-                    "think cannot be used with raw or suffix, because the model's chat template is "
+                raise InvalidField.about(
+                    "think",
+                    "cannot be used with raw or suffix, because the model's chat template is "
                     "not used",
-                    param="think",
                 )
             if is_bare and body.suffix and model.tokenizer.fim_tokens is None:
                 raise InvalidField(f"suffix: {name} does not support insert", param="suffix")
@@ -403,7 +401,7 @@ def is_raw(body: OllamaGenerateRequest, model: ServedModel) -> bool:
     for name in ("system", "context", "images"):
         if is_bare and getattr(body, name):
             other = "raw is true" if body.raw else "suffix is given"
-            raise InvalidField(f"{name} cannot be used when {other}", param=name)
+            raise InvalidField.about(name, f"cannot be used when {other}")
     has_place = model.chat.template is not None or body.system or body.images
     return is_bare or not has_place
 
@@ -456,16 +454,13 @@ def _text_format(given: str | Mapping[str, Any] | None) -> Mapping[str, Any] | N
 def _top_logprobs(body: OllamaTextFields) -> int | None:
     most = body.top_logprobs
     if most is not None and not 0 <= most <= _MAX_TOP_LOGPROBS:
-        raise InvalidField(
-            f"top_logprobs must be at least 0 and at most {_MAX_TOP_LOGPROBS}, not {most}",
-            param="top_logprobs",
+        raise InvalidField.about(
+            "top_logprobs", f"must be at least 0 and at most {_MAX_TOP_LOGPROBS}, not {most}"
         )
     if body.logprobs:
         return most or 0
     if most:
-        raise InvalidField(
-            "top_logprobs is only allowed when logprobs is true", param="top_logprobs"
-        )
+        raise InvalidField.about("top_logprobs", "is only allowed when logprobs is true")
     return None
 
 
@@ -537,5 +532,5 @@ def _value(options: OllamaOptions, name: str) -> Any:
         return value
     if not value.is_integer():
         param = f"options.{name}"
-        raise InvalidField(f"{param} must be an integer, not {show(value)}", param=param)
+        raise InvalidField.about(param, f"must be an integer, not {show(value)}")
     return int(value)

@@ -37,7 +37,6 @@ from fastovms.parts.responses.stored import (
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 from fastovms.state.store import (
-    FoundEvents,
     ResponseKey,
     ResponseProgress,
     Resumption,
@@ -606,15 +605,12 @@ class _LogReader:
             log.extend(pack)
         if events.progress is ResponseProgress.FINISHED:
             log.close()
-        elif self._is_lost(events):
+        elif events.progress is ResponseProgress.INTERRUPTED or not self._may_go_on:
+            # The response is lost: it could only run on this replica, and does not.
             kept = await self._store.run(Operations.find_response, self._tenant, self._id)
             self._fail(self._body if kept is None else from_record(kept))
         else:
             log.append([])
-
-    def _is_lost(self, events: FoundEvents) -> bool:
-        """Returns whether the response is lost: it could only run on this replica, and does not."""
-        return events.progress is ResponseProgress.INTERRUPTED or not self._may_go_on
 
     def _fail(self, body: bytes) -> None:
         events = interrupted_events(orjson.loads(body), self.log.num_events, self._dialect)

@@ -76,18 +76,16 @@ class Compaction:
         preparation = await context.read(request, ResponsesRequest, dialect, names_of)
         body = preparation.body
         if body.model is None:
-            raise InvalidField("model is required", param="model")
+            raise InvalidField.about("model", "is required")
         if is_streamed(body):
-            raise InvalidField(
-                "stream must be false: a compaction cannot be streamed", param="stream"
-            )
+            raise InvalidField.about("stream", "must be false: a compaction cannot be streamed")
         fields = read_fields(body, dialect, keeps=self._store is not None)
         # A history that exceeds the context is a reason for a compaction, not an error.
         fields = replace(fields, truncates=True)
         info = preparation.model.info
         history = await read_history(context, request, body, info, fields, dialect, self._store)
         if not history.items:
-            raise InvalidField("input has nothing that could be compacted", param="input")
+            raise InvalidField.about("input", "has nothing that could be compacted")
         new_item_id = item_id_factory(context.new_id, dialect)
         size = info.max_model_len
         job, kept = await _summary_job(preparation, fields, history, new_item_id, size)

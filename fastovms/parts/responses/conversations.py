@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 import msgspec
 import orjson
@@ -66,9 +66,7 @@ class StoredResponses:
                 await replay(request, run.log, start, dialect)
             return None
         if last is not None:
-            raise InvalidField(
-                "starting_after is only allowed when stream is true", param="starting_after"
-            )
+            raise InvalidField.about("starting_after", "is only allowed when stream is true")
         run = state.runs.find(request.caller.tenant, id)
         if run is None:
             return Response(200, await self._body(state, request.caller.tenant, id))
@@ -148,6 +146,7 @@ def _not_in_background() -> InvalidField:
 _MAX_ITEMS: Final = 20
 """The maximum number of items in one request, as OpenAI has it."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -199,9 +198,7 @@ class ConversationHandlers:
         """Lists the conversations, the newest first, which OpenAI's API does not."""
         page = Page(*Query(request).page())
         with _cursor("there is no conversation", page):
-            listed = await self._store().run(
-                Operations.list_conversations, request.caller.tenant, page
-            )
+            listed = await self._run(Operations.list_conversations, request, page)
         return Response(200, list_body(listed))
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
@@ -210,24 +207,20 @@ class ConversationHandlers:
 
     async def update(self, request: Request, dialect: Dialect) -> Response:
         """Changes a conversation's metadata."""
-        store = self._store()
+        self._store()  # raises before the body is read
         given = (await self._bodies.read(request, ConversationUpdate)).metadata
         if given is UNSET:
-            raise InvalidField("metadata is required", param="metadata")
+            raise InvalidField.about("metadata", "is required")
         metadata = read_metadata(given)
         body = orjson.loads(await self._body(request))
         updated = orjson.dumps({**body, "metadata": metadata})
-        is_there = await store.run(
-            Operations.update_conversation, request.caller.tenant, _id(request), updated
-        )
+        is_there = await self._run(Operations.update_conversation, request, _id(request), updated)
         return Response(200, _found(updated if is_there else None, request))
 
     async def delete(self, request: Request, dialect: Dialect) -> Response:
         """Deletes a conversation with its items."""
         id = _id(request)
-        is_deleted = await self._store().run(
-            Operations.delete_conversation, request.caller.tenant, id
-        )
+        is_deleted = await self._run(Operations.delete_conversation, request, id)
         body = DeletedConversation(id=id)
         return json_response(_found(body if is_deleted else None, request))
 
@@ -236,7 +229,7 @@ class ConversationHandlers:
         store, tenant, id = self._store(), request.caller.tenant, _id(request)
         given = (await self._bodies.read(request, ItemsRequest)).items
         if given is None:
-            raise InvalidField("items is required", param="items")
+            raise InvalidField.about("items", "is required")
         ids = {item["id"] for item in given[:_MAX_ITEMS] if isinstance(item.get("id"), str)}
         taken = [
             item_id for item_id in ids if await store.run(Operations.find_item, tenant, id, item_id)
@@ -250,26 +243,21 @@ class ConversationHandlers:
         """Lists the items of a conversation."""
         page = Page(*Query(request).page())
         with _cursor("the conversation has no item", page):
-            items = await self._store().run(
-                Operations.list_items, request.caller.tenant, _id(request), page
-            )
+            items = await self._run(Operations.list_items, request, _id(request), page)
         return Response(200, list_body(_found(items, request)))
 
     async def get_item(self, request: Request, dialect: Dialect) -> Response:
         """Answers with one item of a conversation."""
         Query(request)
         item_id = request.path_params["item_id"]
-        store = self._store()
-        body = await store.run(Operations.find_item, request.caller.tenant, _id(request), item_id)
+        body = await self._run(Operations.find_item, request, _id(request), item_id)
         return Response(200, found(body, "Item", item_id))
 
     async def delete_item(self, request: Request, dialect: Dialect) -> Response:
         """Deletes an item, and answers with the conversation, as OpenAI does."""
         item_id = request.path_params["item_id"]
         body = await self._body(request)
-        is_deleted = await self._store().run(
-            Operations.delete_item, request.caller.tenant, _id(request), item_id
-        )
+        is_deleted = await self._run(Operations.delete_item, request, _id(request), item_id)
         return Response(200, found(body if is_deleted else None, "Item", item_id))
 
     async def _items(
@@ -282,25 +270,32 @@ class ConversationHandlers:
         """Returns the given items in the form in which they are stored. `taken` are the ids that
         the conversation already uses."""
         if len(given) > _MAX_ITEMS:
-            raise InvalidField(
-                f"items must have at most {_MAX_ITEMS} entries, not {len(given)}", param="items"
+            raise InvalidField.about(
+                "items", f"must have at most {_MAX_ITEMS} entries, not {len(given)}"
             )
         rules = ItemRules(dialect, item_id_factory(self._context.new_id, dialect))
 
         def read() -> Sequence[StoredItem]:
             items = read_items(given, "items", rules)
             if any(item["type"] == "item_reference" for item in items):
-                raise InvalidField("items must not be references to items", param="items")
+                raise InvalidField.about("items", "must not be references to items")
             return to_items(distinct(items, rules.new_id, taken))
 
         return await offload.run(read, item_cost(len(request.body)))
 
     async def _body(self, request: Request) -> bytes:
-        id = _id(request)
-        return _found(
-            await self._store().run(Operations.find_conversation, request.caller.tenant, id),
-            request,
-        )
+        body = await self._run(Operations.find_conversation, request, _id(request))
+        return _found(body, request)
+
+    async def _run(
+        self,
+        operation: Callable[Concatenate[Operations, str, P], T],
+        request: Request,
+        *args: P.args,
+        **fields: P.kwargs,
+    ) -> T:
+        """Runs an operation of the store for the tenant of a request."""
+        return await self._store().run(operation, request.caller.tenant, *args, **fields)
 
     def _store(self) -> StateStore:
         if self._state is None:

@@ -104,7 +104,9 @@ class Responses:
             if model is None and (is_prepared or not (fields.background or streams)):
                 model = await hold_model(request, known, models, _TASKS, streams=streams)
             request.log_fields["stream"] = is_streamed(body)
-            info = (known.info or _unknown_info(known)) if model is None else model.info
+            info = known.info if model is None else model.info
+            if info is None:  # a GGUF file, whose settings are known when it is loaded
+                info = ModelInfo(known.name, known.created, _LONG_CONTEXT, 0, frozenset())
             history = await read_history(context, request, body, info, fields, dialect, self._store)
             body, fields = _configured(body, fields, history, dialect, keeps=state is not None)
             plan = ResponsePlan(
@@ -232,11 +234,6 @@ class Responses:
         preparation = replace(preparation, body=body)
         count = await count_tokens(preparation, fields, history)
         return json_response(InputTokens(input_tokens=count))
-
-
-def _unknown_info(model: KnownModel) -> ModelInfo:
-    """Returns placeholder settings for a GGUF file, replaced when the model is loaded."""
-    return ModelInfo(model.name, model.created, _LONG_CONTEXT, 0, frozenset())
 
 
 def _configured(

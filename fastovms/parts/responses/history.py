@@ -87,7 +87,7 @@ async def read_history(
     unstored = None if turn is None else turn.unstored.find(fields.previous_id)
     has_past = fields.previous_id is not None or fields.conversation_id is not None
     if body.input is None and not has_past and not body.instructions:
-        raise InvalidField("input is required", param="input")
+        raise InvalidField.about("input", "is required")
     _check_count(body.input, fields, model)
     read = await offload.run(lambda: read_input(body.input, rules), item_cost(num_bytes))
     resolved = await _resolved(read, tenant, store)
@@ -235,7 +235,5 @@ async def _resolved(items: Sequence[Item], tenant: str, store: StateStore | None
 def _store(store: StateStore | None, fields: ResponseFields) -> StateStore:
     if store is None:
         name = "conversation" if fields.previous_id is None else "previous_response_id"
-        raise InvalidField(
-            f"{name} cannot be used: this server does not store responses", param=name
-        )
+        raise InvalidField.about(name, "cannot be used: this server does not store responses")
     return store

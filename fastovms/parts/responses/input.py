@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
 
-from fastovms.api.body import one_of, show, wrong
+from fastovms.api.body import one_of, show, typed, wrong
 from fastovms.api.chat_messages import (
     ChatMessages,
     ContentPart,
@@ -239,7 +239,7 @@ def text_of(
             read.append(ContentPart(unseen.note(kind, place, part.get("filename"))))
         elif kind == IMAGE and images is not None:
             place = f"{place}.file_id"
-            raise InvalidField(f"{place} is not supported: include the data itself", param=place)
+            raise InvalidField.about(place, "is not supported: include the data itself")
         else:
             raise unknown_part(kind, place, takes_images=images is not None)
     return join_parts(read)
@@ -288,7 +288,7 @@ def read_input(given: str | Sequence[Mapping[str, Any]] | None, rules: ItemRules
     InvalidField if the input is of a wrong type, an item is malformed or of an unsupported type, or
     the input is empty and the dialect refuses that."""
     if given is not None and not given and not rules.dialect.responses.takes_empty_input:
-        raise InvalidField("input must not be empty", param="input")
+        raise InvalidField.about("input", "must not be empty")
     if given is None:
         return []
     if isinstance(given, str):
@@ -329,7 +329,7 @@ def _lacks_call_id(item: object) -> bool:
 def _item(item: Mapping[str, Any], place: str, rules: ItemRules) -> Item:
     kind, name = _kind(item, place), f"{place}.type"
     if kind in REFUSED:
-        raise InvalidField(f"{name} {show(kind)} is not supported: {REFUSED[kind]}", param=name)
+        raise InvalidField.about(name, f"{show(kind)} is not supported: {REFUSED[kind]}")
     read = _TYPES[one_of(kind, _TYPES, name)].read(item, place, rules)
     if kind in _HOSTED or kind in CONFIGURATION:
         encoded(read, place)  # some members are any JSON value, which must be encodable
@@ -342,7 +342,7 @@ def encoded(value: object, name: str) -> bytes:
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
-        raise InvalidField(f"{name} has an integer of more than 64 bits", param=name) from None
+        raise InvalidField.about(name, "has an integer of more than 64 bits") from None
 
 
 def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) -> list[Item]:
@@ -363,14 +363,11 @@ def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) ->
 
 
 def _kind(item: object, name: str) -> str:
-    if not isinstance(item, dict):
-        raise wrong(name, "an object", item)
+    item = typed(item, dict, name)
     kind = item.get("type")
     if kind is None:
         return "message" if "role" in item or "id" not in item else "item_reference"
-    if not isinstance(kind, str):
-        raise wrong(f"{name}.type", "a string", kind)
-    return kind
+    return typed(kind, str, f"{name}.type")
 
 
 def _message(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
@@ -397,7 +394,7 @@ def _call(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str, me
     call_id = item.get("call_id")
     if call_id is None:
         call_id = item.get("id")
-    text = _text(item.get(member), f"{name}.{member}")
+    text = typed(item.get(member), str, f"{name}.{member}")
     read = {
         "id": _id(item, name, kind, rules),
         "type": kind,
@@ -435,16 +432,16 @@ def _reasoning(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
         read[member] = [{"type": kind, "text": text} for _, text in texts]
     sealed = item.get("encrypted_content")
     if sealed is not None:
-        read["encrypted_content"] = _text(sealed, f"{name}.encrypted_content")
+        read["encrypted_content"] = typed(sealed, str, f"{name}.encrypted_content")
     return read
 
 
 def _compaction(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     name = f"{name}.encrypted_content"
-    sealed = _text(item.get("encrypted_content"), name)
+    sealed = typed(item.get("encrypted_content"), str, name)
     if not unseal_summary(sealed):
         # Ignoring it would silently drop all earlier items.
-        raise InvalidField(f"{name} is not a summary that this server has written", param=name)
+        raise InvalidField.about(name, "is not a summary that this server has written")
     if kept := kept_items(sealed):
         read = [read_items(items, name, rules) for items in kept]
         for message in (*read[0], *read[1]):
@@ -491,8 +488,7 @@ def _additional_tools(item: Mapping[str, Any], name: str, rules: ItemRules) -> I
 def _check_tools(item: Mapping[str, Any], name: str, rules: ItemRules) -> None:
     """Checks the tools that an item adds to the request's."""
     tools, name = item.get("tools"), f"{name}.tools"
-    if not isinstance(tools, list):
-        raise wrong(name, "a list", tools)
+    tools = typed(tools, list, name)
     check_number_of_tools(tools, name)
     skips_others = rules.dialect.responses.skips_unknown_types
     reader = ToolReader(
@@ -509,8 +505,7 @@ def _configuration_update(item: Mapping[str, Any], name: str, rules: ItemRules) 
         given, place = item.get(member), f"{name}.{member}"
         if given is None:
             continue
-        if not isinstance(given, dict):
-            raise wrong(place, "an object", given)
+        given = typed(given, dict, place)
         value, place = given.get(key), f"{place}.{key}"
         if key == "effort" and value is not None:
             one_of(value, rules.dialect.responses.efforts, place)
@@ -558,7 +553,7 @@ def _content(
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
     if content == [] and not rules.dialect.responses.takes_empty_input:
-        raise InvalidField(f"{name} must not be empty", param=name)
+        raise InvalidField.about(name, "must not be empty")
     if not is_output:
         return _read_parts(content, name, partial(_input_part, rules=rules))
     texts = _read_parts(content, name, _part)
@@ -583,7 +578,7 @@ def _input_part(part: object, name: str, rules: ItemRules) -> dict[str, Any]:
         return {"type": "input_text", "text": _part(part, name)[1]}
     if kind == FILE:
         given = {key: part[key] for key in _FILE_MEMBERS if part.get(key) is not None}
-        return {key: _text(value, f"{name}.{key}") for key, value in given.items()}
+        return {key: typed(value, str, f"{name}.{key}") for key, value in given.items()}
     if part.get("image_url") is None and isinstance(part.get("file_id"), str):
         return {"type": IMAGE, "detail": "auto", "file_id": part["file_id"]}
     source = read_image_part(part, name, rules.dialect)
@@ -592,38 +587,27 @@ def _input_part(part: object, name: str, rules: ItemRules) -> dict[str, Any]:
 
 def _part(part: object, name: str) -> tuple[str, str]:
     """Returns the type and the text of a part."""
-    if not isinstance(part, dict):
-        raise wrong(name, "an object", part)
-    kind = part.get("type")
-    if not isinstance(kind, str):
-        raise wrong(f"{name}.type", "a string", kind)
+    part = typed(part, dict, name)
+    kind = typed(part.get("type"), str, f"{name}.type")
     member = TEXT_PARTS.get(kind)
     if member is None:
         raise unknown_part(kind, name, takes_images=False)
     text = part.get(member)
     if text is None and kind in _MAY_BE_NULL:
         return kind, ""
-    return kind, _text(text, f"{name}.{member}")
-
-
-def _text(value: object, name: str) -> str:
-    if not isinstance(value, str):
-        raise wrong(name, "a string", value)
-    return value
+    return kind, typed(text, str, f"{name}.{member}")
 
 
 def _word(value: object, name: str) -> str:
     """Reads a name."""
-    text = _text(value, name)
+    text = typed(value, str, name)
     if not 0 < len(text) <= MAX_ID:
-        raise InvalidField(
-            f"{name} must have 1 to {MAX_ID} characters, not {len(text)}", param=name
-        )
+        raise InvalidField.about(name, f"must have 1 to {MAX_ID} characters, not {len(text)}")
     return text
 
 
 def _id_of(value: object, name: str) -> str:
-    return check_id(_text(value, name), name)
+    return check_id(typed(value, str, name), name)
 
 
 def _id(item: Mapping[str, Any], name: str, kind: str, rules: ItemRules) -> str:

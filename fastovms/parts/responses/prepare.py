@@ -53,9 +53,8 @@ class ResponsesReader(RequestReader[ResponsesRequest]):
         requested = asked.body.max_output_tokens
         if requested is not None and requested > most:
             name = asked.names.max_tokens
-            raise InvalidField(
-                f"{name} must be at most the context length of {most} tokens, not {requested}",
-                param=name,
+            raise InvalidField.about(
+                name, f"must be at most the context length of {most} tokens, not {requested}"
             )
         default = None
         if self.fields.background:  # no client may be connected that could stop it

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from fastovms.api.body import one_of, show, wrong
+from fastovms.api.body import one_of, optional, show, typed, wrong
 from fastovms.api.dialect import Dialect
 from fastovms.api.endpoint import check_id, read_metadata
 from fastovms.api.fields import PromptCaching, is_streamed, prompt_caching
@@ -224,25 +224,21 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
     _check_supported(body, dialect)
     previous_id = body.previous_response_id
     if previous_id is not None and body.conversation is not None:
-        raise InvalidField(
-            "conversation cannot be used with previous_response_id: both name the earlier "
+        raise InvalidField.about(
             "conversation",
-            param="conversation",
+            "cannot be used with previous_response_id: both name the earlier conversation",
         )
     store = keeps and body.store is not False
     if body.background and not store:
         reason = (
             "when store is false" if keeps else "on this server, which does not store responses"
         )
-        raise InvalidField(f"background cannot be used {reason}", param="background")
+        raise InvalidField.about("background", f"cannot be used {reason}")
     include = check_include(body.include or ())
     text, response_format = _text_options(body, dialect)
     caching = prompt_caching(body.prompt_cache_options, body.prompt_cache_retention)
     if caching.prewarms and body.background:
-        raise InvalidField(
-            "prompt_cache_options.prewarm cannot be used with background",
-            param="prompt_cache_options.prewarm",
-        )
+        raise InvalidField.about("prompt_cache_options.prewarm", "cannot be used with background")
     return ResponseFields(
         store=store,
         background=body.background is True,
@@ -266,16 +262,13 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
 def _may_wait(body: ResponsesRequest) -> bool:
     """Reads `background_options`. Returns whether the response has hours to be finished."""
     given, name = body.background_options or {}, "background_options.completion_window"
-    continuation = given.get("continuation_id")
-    if continuation is not None and not isinstance(continuation, str):
-        raise wrong("background_options.continuation_id", "a string", continuation)
+    optional(given.get("continuation_id"), str, "background_options.continuation_id")
     window = _choice(given.get("completion_window"), name, _WINDOWS, _WINDOWS[0])
     if window == _WINDOWS[0]:
         return False
     if not body.background or is_streamed(body):
-        raise InvalidField(
-            f"{name} {show(window)} is only allowed when background is true and stream is not",
-            param=name,
+        raise InvalidField.about(
+            name, f"{show(window)} is only allowed when background is true and stream is not"
         )
     return True
 
@@ -313,24 +306,23 @@ def with_configuration(body: ResponsesRequest, items: Sequence[Item]) -> Respons
 
 def _check_supported(body: ResponsesRequest, dialect: Dialect) -> None:
     if body.prompt is not None:
-        raise InvalidField(
-            "prompt is not supported: this server does not store prompt templates", param="prompt"
+        raise InvalidField.about(
+            "prompt", "is not supported: this server does not store prompt templates"
         )
     if body.stream_options is not None and not dialect.responses.takes_stream_options:
-        raise InvalidField("stream_options is not allowed for responses", param="stream_options")
+        raise InvalidField.about("stream_options", "is not allowed for responses")
     if is_streamed(body):
         if (body.n or 1) > 1:
-            raise InvalidField(f"n must be 1 when stream is true, not {body.n}", param="n")
+            raise InvalidField.about("n", f"must be 1 when stream is true, not {body.n}")
         if body.logprobs and not dialect.responses.takes_logprobs_field:
-            raise InvalidField("logprobs must be false when stream is true", param="logprobs")
+            raise InvalidField.about("logprobs", "must be false when stream is true")
     if body.background and (body.n or 1) > 1:
-        raise InvalidField(f"n must be 1 when background is true, not {body.n}", param="n")
+        raise InvalidField.about("n", f"must be 1 when background is true, not {body.n}")
     for name in ("safety_identifier", "prompt_cache_key"):
         value: str | None = getattr(body, name)
         if value is not None and len(value) > _MAX_IDENTIFIER:
-            raise InvalidField(
-                f"{name} must have at most {_MAX_IDENTIFIER} characters, not {len(value)}",
-                param=name,
+            raise InvalidField.about(
+                name, f"must have at most {_MAX_IDENTIFIER} characters, not {len(value)}"
             )
 
 
@@ -350,9 +342,7 @@ def _conversation_id(given: str | Mapping[str, Any] | None) -> str | None:
         return None
     if isinstance(given, str):
         return check_id(given, "conversation")
-    conversation_id = given.get("id")
-    if not isinstance(conversation_id, str):
-        raise wrong("conversation.id", "a string", conversation_id)
+    conversation_id = typed(given.get("id"), str, "conversation.id")
     return check_id(conversation_id, "conversation.id")
 
 
@@ -381,17 +371,14 @@ def _text_options(
     form = given.get("format")
     if form is None:
         return echoed, None
-    if not isinstance(form, dict):
-        raise wrong("text.format", "an object", form)
+    form = typed(form, dict, "text.format")
     kind = _choice(form.get("type"), "text.format.type", ("text", "json_object", "json_schema"), "")
     if not kind:
-        raise InvalidField("text.format.type is required", param="text.format.type")
+        raise InvalidField.about("text.format.type", "is required")
     if kind == "text":
         return echoed, None
     if body.response_format is not None:
-        raise InvalidField(
-            "response_format and text.format cannot be used together", param="response_format"
-        )
+        raise InvalidField.about("response_format", "and text.format cannot be used together")
     if kind == "json_object":
         echoed["format"] = {"type": kind}
         return echoed, echoed["format"]

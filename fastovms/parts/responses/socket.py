@@ -161,18 +161,15 @@ class Turn:
         """Returns the request for the response. Raises InvalidField if a member of the message is
         invalid."""
         if body.stream_id is not None and len(body.stream_id) > MAX_ID:
-            raise InvalidField(
-                f"stream_id must have at most {MAX_ID} characters, not {len(body.stream_id)}",
-                param="stream_id",
+            raise InvalidField.about(
+                "stream_id", f"must have at most {MAX_ID} characters, not {len(body.stream_id)}"
             )
         self.stream_id = body.stream_id
         if body.type == _CANCEL:
             raise InvalidField(f"a {_CANCEL} message must have less than {LARGE} bytes")
         _check_type(body.type)
         if body.background:
-            raise InvalidField(
-                "background cannot be used on a WebSocket connection", param="background"
-            )
+            raise InvalidField.about("background", "cannot be used on a WebSocket connection")
         options = body.prompt_cache_options
         if body.generate is False:
             options = {**(options or {}), "prewarm": True}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 import orjson
@@ -28,7 +28,7 @@ from fastovms.api.body import wrong
 from fastovms.api.chat_messages import given_documents, read_messages
 from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_tools
 from fastovms.api.client_request import ClientRequest, FieldNames
-from fastovms.api.context import ApiContext
+from fastovms.api.context import ContextHandlers
 from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
 from fastovms.api.fields import (
     TokenBudget,
@@ -621,15 +621,8 @@ def _form(given: ModelInput[ChatRequest], new_call_id: Callable[[], str]) -> Cha
     )
 
 
-_CALL_ID_LENGTH: Final = 9
-"""The length of a call's id in OVMS. The templates of Mistral's models take no other length."""
-
-
-class ChatCompletions:
+class ChatCompletions(ContextHandlers):
     """The handler of `POST /chat/completions`, for every dialect."""
-
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
         """Answers a request to `/chat/completions`. Raises RequestError, BackendError if the
@@ -639,14 +632,11 @@ class ChatCompletions:
         find = partial(given_documents, asked.body.messages)
         added = await context.read_documents(request, find, asked.size)
         given = await prepare(ChatReader(replace(asked, size=asked.size + added)))
-        form = _form(given, self._new_call_id)
+        form = _form(given, context.new_call_id)
         envelope, generation = context.start_generation(request, given, "chatcmpl-")
         with generation:
             writer = _writer(given, form, envelope, generation)
             return await write_answer(request, given, generation, writer)
-
-    def _new_call_id(self) -> str:
-        return self._context.new_id()[-_CALL_ID_LENGTH:]
 
 
 def _writer(

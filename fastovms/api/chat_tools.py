@@ -69,17 +69,9 @@ def read_function(
         schema: the client's name for `parameters`.
     """
     target = ToolTarget(read_name(function, place), namespace)
-    for key, kind, words in (
-        ("description", str, "a string"),
-        ("parameters", dict, "an object"),
-        ("strict", bool, "true or false"),
-    ):
-        value = function.get(key)
-        if value is not None and not isinstance(value, kind):
-            named = schema if key == "parameters" else key
-            raise wrong(f"{place}.{named}", words, value)
-    parameters: Mapping[str, Any] = function.get("parameters") or {}
-    is_strict = function.get("strict") is True
+    optional(function.get("description"), str, f"{place}.description")
+    parameters = optional(function.get("parameters"), dict, f"{place}.{schema}") or {}
+    is_strict = optional(function.get("strict"), bool, f"{place}.strict") is True
     tool = Tool(target.function, strict_schema(parameters) if is_strict else parameters)
     _check_arguments(tool.parameters.get("type"), f"{place}.{schema}.type")
     shown = {**function, "name": target.function}
@@ -561,18 +553,11 @@ class ToolReader:
         """Reads `{"name", "description", "tools"}`: its tools are read like top-level functions.
         Raises InvalidField."""
         name = read_name(tool, place)
-        description, tools = tool.get("description"), tool.get("tools")
-        for value, kind, key, words in (
-            (description, str | None, "description", "a string"),
-            (tools, list, "tools", "a list"),
-        ):
-            if not isinstance(value, kind):
-                inner = f"{place}.{key}"
-                raise wrong(inner, words, value)
-        assert isinstance(tools, list)
+        description = optional(tool.get("description"), str, f"{place}.description")
+        tools = typed(tool.get("tools"), list, f"{place}.tools")
         check_number_of_tools(tools, f"{place}.tools")
         if description:
-            self.descriptions[name] = str(description)
+            self.descriptions[name] = description
         for position, inner_tool in enumerate(tools):
             self.read(inner_tool, f"{place}.tools[{position}]", name)
 

@@ -26,7 +26,7 @@ from fastovms.api.answer import (
     write_answer,
 )
 from fastovms.api.client_request import FieldName, FieldNames
-from fastovms.api.context import ApiContext
+from fastovms.api.context import ContextHandlers
 from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
 from fastovms.api.fields import (
     TokenBudget,
@@ -399,11 +399,8 @@ ScoredPrompts = Sequence[Sequence[TokenLogprobs | None]]
 """The log probabilities of each prompt's tokens."""
 
 
-class Completions:
+class Completions(ContextHandlers):
     """The handler of `POST /completions`, for every dialect."""
-
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
         """Answers a request to `/completions`. Raises RequestError, BackendError if the request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from fastovms.api import offload
 from fastovms.api.answer import SYSTEM_FINGERPRINT, Envelope
@@ -24,6 +24,9 @@ from fastovms.params import SamplingParams, Task
 from fastovms.telemetry.tracing import GenerationKind, GenerationSpan, GenerationStart, Tracer
 
 Body = TypeVar("Body", bound=GenerationFields)
+
+
+_CALL_ID_LENGTH: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,11 @@ class ApiContext:
     system_fingerprint: str = SYSTEM_FINGERPRINT
     tracer: Tracer | None = None
     read_files: Callable[[Request, Sequence[RequestDocument]], Awaitable[int]] | None = None
+
+    def new_call_id(self) -> str:
+        """Returns an id for a call, as long as OVMS's. The templates of Mistral's models take no
+        other length."""
+        return self.new_id()[-_CALL_ID_LENGTH:]
 
     async def read_documents(
         self, request: Request, find: Callable[[], Iterable[RequestDocument]], size: int
@@ -171,3 +179,10 @@ class ApiContext:
             return span
 
         return begin
+
+
+class ContextHandlers:
+    """Handlers that need nothing but the context."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context

@@ -415,9 +415,7 @@ def _logit_bias(bias: dict[str, float], model: ModelInfo) -> Iterable[tuple[int,
                 param=name,
             )
         if not -MAX_BIAS <= value <= MAX_BIAS:
-            raise InvalidField.about(
-                name, f"must be at least {-MAX_BIAS:g} and at most {MAX_BIAS:g}, not {show(value)}"
-            )
+            raise wrong(name, f"at least {-MAX_BIAS:g} and at most {MAX_BIAS:g}", value)
         yield int(key), value
 
 

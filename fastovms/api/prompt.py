@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from fastovms.api.body import show, typed, wrong
+from fastovms.api.body import typed, wrong
 from fastovms.api.chat_messages import Message
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.client_request import ClientRequest
@@ -229,15 +229,13 @@ def check_token_range(token_ids: Sequence[int], name: str, model: ModelInfo) -> 
     """Raises InvalidField for a token id outside the vocabulary."""
     if not token_ids or (min(token_ids) >= 0 and max(token_ids) < model.vocab_size):
         return
-    position, wrong = next(
+    position, unknown = next(
         (position, token_id)
         for position, token_id in enumerate(token_ids)
         if not 0 <= token_id < model.vocab_size
     )
     name = f"{name}[{position}]"
-    raise InvalidField.about(
-        name, f"must be a token id from 0 to {model.vocab_size - 1}, not {show(wrong)}"
-    )
+    raise wrong(name, f"a token id from 0 to {model.vocab_size - 1}", unknown)
 
 
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

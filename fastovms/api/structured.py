@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from fastovms.api.body import typed, wrong
+from fastovms.api.body import optional, typed, wrong
 from fastovms.api.client_request import ClientRequest, FieldNames
 from fastovms.api.constraint import check_length
 from fastovms.api.request_schemas import GenerationFields
@@ -273,20 +273,17 @@ def _format_json_object(value: Mapping[str, Any], field: str) -> Grammar:
     if schema is None:
         return Grammar(GrammarKind.JSON_OBJECT, "", field)
     name = f"{field}.schema"
-    schema = typed(schema, dict, name)
-    return Grammar(GrammarKind.JSON_SCHEMA, _json(schema, name), name)
+    return Grammar(GrammarKind.JSON_SCHEMA, _json(typed(schema, dict, name), name), name)
 
 
 def _format_json_schema(value: Mapping[str, Any], name: str) -> Grammar:
     schema = typed(value.get("json_schema"), dict, name)
-    for member, kind, words in (("name", str, "a string"), ("strict", bool, "true or false")):
-        found = schema.get(member)
-        if found is not None and not isinstance(found, kind):
-            raise wrong(f"{name}.{member}", words, found)
+    optional(schema.get("name"), str, f"{name}.name")
+    is_strict = optional(schema.get("strict"), bool, f"{name}.strict")
     name = f"{name}.schema"
-    typed(schema.get("schema"), dict, name)
-    grammar = Grammar(GrammarKind.JSON_SCHEMA, _json(schema["schema"], name), name)
-    return _changed(grammar, strict_schema) if schema.get("strict") else grammar
+    given = typed(schema.get("schema"), dict, name)
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, _json(given, name), name)
+    return _changed(grammar, strict_schema) if is_strict else grammar
 
 
 def _format_structural_tag(value: Mapping[str, Any], field: str) -> Grammar:

@@ -16,7 +16,7 @@ from fastovms.api.answer import AnswerWriter, Envelope, ShownPieces, has_called,
 from fastovms.api.chat_messages import Message, seal
 from fastovms.api.chat_tools import ToolTarget
 from fastovms.api.client_request import ClientRequest, FieldNames
-from fastovms.api.context import ApiContext
+from fastovms.api.context import ApiContext, ContextHandlers
 from fastovms.api.dialect import (
     ANTHROPIC,
     END,
@@ -547,11 +547,8 @@ class CountedTokens(AnswerSchema):
     input_tokens: int
 
 
-class Messages:
+class Messages(ContextHandlers):
     """The handlers of the Messages API."""
-
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
 
     async def create(self, request: Request, dialect: Dialect) -> Response | None:
         """Answers a request to `/messages`. Raises RequestError, BackendError if the request failed

@@ -12,7 +12,7 @@ import msgspec
 import orjson
 
 from fastovms.api.answer import AnswerWriter, Run, finish_word, write_answer
-from fastovms.api.context import ApiContext
+from fastovms.api.context import ContextHandlers
 from fastovms.api.dialect import Dialect, last_frames
 from fastovms.api.endpoint import warning_headers
 from fastovms.api.fields import TokenReport
@@ -255,9 +255,6 @@ _UNBUFFERED: Final[HeaderPairs] = (
     ("X-Accel-Buffering", "no"),
 )
 
-_CALL_ID_LENGTH: Final = 9
-"""The length of a call's id. The templates of Mistral's models take no other length."""
-
 Body = OllamaChatRequest | OllamaGenerateRequest
 
 
@@ -266,11 +263,8 @@ def _members_of(body: Body) -> Callable[[AnswerPart], Members]:
     return chat_members if isinstance(body, OllamaChatRequest) else generate_members
 
 
-class OllamaGeneration:
+class OllamaGeneration(ContextHandlers):
     """The handlers of the endpoints that generate."""
-
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
 
     async def chat(self, request: Request, dialect: Dialect) -> Response | None:
         """Answers messages; without any, loads or unloads the model. Raises RequestError,
@@ -343,7 +337,7 @@ class OllamaGeneration:
             reader.model_name,
             self._context.unix_time,
             _members_of(body),
-            AnswerCollector(self._new_call_id),
+            AnswerCollector(self._context.new_call_id),
             given.report,
             lambda: generation.usage,
             lambda: now() - request.received_at,
@@ -380,9 +374,6 @@ class OllamaGeneration:
         end = {"done": True, "done_reason": "load" if stays else "unload"}
         headers = warning_headers(leaving.warnings, request)
         return Response(200, orjson.dumps({**head, **members, **end}), headers=headers)
-
-    def _new_call_id(self) -> str:
-        return self._context.new_id()[-_CALL_ID_LENGTH:]
 
 
 def _recording_tokens(generation: TextGeneration, token_ids: list[int]) -> Run:

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from fastovms.api import offload
-from fastovms.api.context import ApiContext
+from fastovms.api.context import ApiContext, ContextHandlers
 from fastovms.api.dialect import OLLAMA, AnswerSchema, Dialect, or_unset
 from fastovms.api.endpoint import (
     ApiHandler,
@@ -256,11 +256,8 @@ class OllamaStatus(AnswerSchema):
     status: str
 
 
-class OllamaModels:
+class OllamaModels(ContextHandlers):
     """The handlers of the endpoints about models."""
-
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
 
     def version(self, request: Request) -> Response:
         """Answers with the version of Ollama's API that is implemented."""
@@ -360,11 +357,8 @@ class OllamaVector(AnswerSchema):
     embedding: list[float]
 
 
-class OllamaEmbed:
+class OllamaEmbed(ContextHandlers):
     """The handlers of the endpoints for vectors."""
-
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
 
     async def embed(self, request: Request, dialect: Dialect) -> Response:
         """Answers with a vector of length 1 for each text. Longer texts are cut unless `truncate`

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args, get_type_hin
 
 from msgspec import Struct, defstruct
 
-from fastovms.api.body import show
+from fastovms.api.body import show, wrong
 from fastovms.api.chat_messages import ChatMessages, Message, read_messages
 from fastovms.api.chat_tools import ToolUse, read_tools
 from fastovms.api.client_request import FieldNames
@@ -205,7 +205,7 @@ def read_ollama_messages(
         name = f"messages[{position}].images"
         found = message.get("images")
         if found is not None and not isinstance(found, list):
-            raise InvalidField.about(name, f"must be a list of base64, not {show(found)}")
+            raise wrong(name, "a list of base64", found)
         is_history = position < len(given) - 1 or read["role"] == "tool"
         if images is None and is_history:
             notes = [unseen.note("image", f"{name}[{index}]") for index in range(len(found or ()))]
@@ -233,7 +233,7 @@ def add_images(
     for index, image in enumerate(given):
         place = f"{name}[{index}]"
         if not isinstance(image, str) or not image:
-            raise InvalidField.about(place, f"must be base64, not {show(image)}")
+            raise wrong(place, "base64", image)
         # Some clients send a data URL instead of plain base64.
         url = image if image.startswith("data:") else _ANY_IMAGE + image
         tags += images.add(ImageSource(url, place))
@@ -282,9 +282,7 @@ def thinking_fields(think: bool | str | None, name: str, *, can_think: bool) -> 
     """
     if isinstance(think, str) and think not in _EFFORTS:
         words = ", ".join(_EFFORTS)
-        raise InvalidField.about(
-            "think", f"must be true, false or one of {words}, not {show(think)}"
-        )
+        raise wrong("think", f"true, false or one of {words}", think)
     if think and not can_think:
         raise InvalidField(f"think: {show(name)} does not support thinking", param="think")
     if isinstance(think, str):
@@ -532,5 +530,5 @@ def _value(options: OllamaOptions, name: str) -> Any:
         return value
     if not value.is_integer():
         param = f"options.{name}"
-        raise InvalidField.about(param, f"must be an integer, not {show(value)}")
+        raise wrong(param, "an integer", value)
     return int(value)

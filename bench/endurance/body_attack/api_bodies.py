@@ -69,6 +69,7 @@ ENDPOINTS: Final = (
     _endpoint("/conversations/{id}/items", ItemsRequest, "items", weight=2),
     _endpoint("/detokenize", DetokenizeRequest, "model", "tokens"),
     _endpoint("/embeddings", EmbeddingRequest, "model", "input"),
+    _endpoint("/embeddings", EmbeddingRequest, "model", "messages"),
     _endpoint("/rerank", RerankRequest, "model", "query", "documents"),
     _endpoint("/score", ScoreRequest, "model"),
     _endpoint("/audio/speech", SpeechFields, "model", "input"),

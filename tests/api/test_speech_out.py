@@ -261,6 +261,7 @@ async def test_open_webui_is_served_as_it_asks(start) -> None:
     ("body", "spoken"),
     [
         ({}, ("af_heart", 1.0, "en-us")),
+        ({"voice": "unused"}, ("af_heart", 1.0, "en-us")),  # as in OVMS's demos
         ({"voice": {"id": "bf_emma"}, "speed": 0.25}, ("bf_emma", 0.25, "en-gb")),
         ({"voice": "bf_emma", "language": "EN-US"}, ("bf_emma", 1.0, "en-us")),
         ({"voice": "jf_alpha", "language": "en-us"}, ("jf_alpha", 1.0, "en-us")),

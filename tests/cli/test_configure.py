@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from fastovms.server_config import (
     RepositoryConfig,
 )
 from tests.encoder_models import encoder_dir
+from tests.image_models import diffusion_dir
+from tests.speech_models import kokoro_dir, speecht5_dir, whisper_dir
 
 CONFIGURE = "--configure --model_path m --task text_generation"
 DEFAULTS = {ENGINE.device: "CPU", ENGINE.enable_prefix_caching: True}
@@ -107,9 +110,19 @@ def test_configured_graph_of_an_encoder_is_read_back(folder, flags, settings):
     assert (node.settings.given, node.unused) == (expected, [])
 
 
-@pytest.mark.parametrize(("num_labels", "task"), [(0, "embeddings"), (1, "rerank")])
-def test_task_of_the_graph_follows_from_the_files(tmp_path, num_labels, task):
-    shutil.copytree(encoder_dir(num_labels), tmp_path / "m")
+@pytest.mark.parametrize(
+    ("make", "task"),
+    [
+        (encoder_dir, "embeddings"),
+        (partial(encoder_dir, 1), "rerank"),
+        (whisper_dir, "speech2text"),
+        (speecht5_dir, "text2speech"),
+        (kokoro_dir, "text2speech"),
+        (diffusion_dir, "image_generation"),
+    ],
+)
+def test_task_of_the_graph_follows_from_the_files(tmp_path, make, task):
+    shutil.copytree(make(), tmp_path / "m")
     assert configure(f"--configure --model_path {tmp_path / 'm'}") == 0
     given = read_graph(tmp_path / "m" / "graph.pbtxt").settings.given
     assert given[ENCODER.task] == task

@@ -7,5 +7,8 @@ does not look for models or parse flags.
 from typing import Final
 
 GRAPH_FILE: Final = "graph.pbtxt"
-MODEL_FILES: Final = ("openvino_model.xml", "openvino_language_model.xml", "model_index.json")
+MODEL_FILES: Final = (
+    *("openvino_model.xml", "openvino_language_model.xml", "openvino_decoder_model.xml"),
+    "model_index.json",
+)
 """The files of which one is in the directory of a model."""

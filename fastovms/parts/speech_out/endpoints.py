@@ -44,11 +44,11 @@ _PIECE: Final = 64 * 1024
 _OPENAI_VOICES: Final = frozenset(
     (
         *("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx"),
-        *("sage", "shimmer", "verse"),
+        *("sage", "shimmer", "verse", "unused"),
     )
 )
-"""OpenAI's voices. Clients send one unless their users choose another, so the default voice speaks
-instead, with a warning."""
+"""OpenAI's voices, and what OVMS's demos send as the voice. Clients send one unless their users
+choose another, so the default voice speaks instead, with a warning."""
 
 _SCRIPTS: Final[Mapping[str, tuple[str, ...]]] = {"hi": ("DEVANAGARI", "LATIN")}
 """The scripts of languages that have others than the Latin one, as in the names of Unicode."""

@@ -41,6 +41,20 @@ def rows_of(choice, num_experts):
 
 
 @_helper
+def multiply_floats(matrix, width, first, end, num_rows, rows, stride, out, out_stride):
+    """Multiplies rows, f32 [num_rows, width], by the rows of a matrix from `first` to `end`, f32
+    [matrix rows, width]: those of a router that is not quantized."""
+    for m in range(first, end):
+        w = floats_at(matrix + 4 * m * width)
+        for row in range(num_rows):
+            x = floats_at(rows + 4 * row * stride)
+            total = np.float32(0)
+            for k in range(width):
+                total += w[k] * x[k]
+            floats_at(out + 4 * (row * out_stride + m))[0] = total
+
+
+@_helper
 def _weigh(scores, num_experts, num_chosen, is_normalized):
     """Replaces a row of scores by the shares of the chosen experts, and by -1 for the others. Among
     equal scores the first ones are chosen."""

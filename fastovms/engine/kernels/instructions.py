@@ -66,6 +66,9 @@ class Opcode(IntEnum):
     """Adds keys B and values C to the cache, before `ATTEND` with the same parameters."""
     ADD_SEGMENTS = 20
     """Adds the results of the segments of the previous `ATTEND`, which has the same parameters."""
+    FLOAT_PRODUCT = 21
+    """Multiplies rows of A by an f32 matrix. `P0` is its address, `P1` the number of its columns,
+    and `P6` the number of parts of its rows."""
 
 
 class Field(IntEnum):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import openvino as ov
 
 from fastovms.engine.kernels.instructions import Opcode
@@ -60,6 +61,17 @@ def mixture_of(node: Node, instructions: str) -> Mixture | None:
         return _mixture_of(node, instructions)
     except _OtherForm:
         return None
+
+
+def router_of(mixture: Mixture) -> Step | None:
+    """Returns the product of a router that is not quantized; None = it cannot be read."""
+    node = mixture.scores.get_node()
+    matrix = folded(node.input_value(1).get_node())
+    if matrix is None or node.get_attributes() != _TIMES_TRANSPOSED:
+        return None
+    source, widths = (node.input_value(0),), (mixture.num_experts,)
+    matrix = np.ascontiguousarray(matrix)
+    return Step(node, Opcode.FLOAT_PRODUCT, source, widths, constant=matrix)
 
 
 def find_mixtures(model: ov.Model, instructions: str) -> list[Mixture]:

@@ -22,7 +22,7 @@ from fastovms.engine.kernels.agreement import fetch_add as _fetch_add
 from fastovms.engine.kernels.agreement import pause as _pause
 from fastovms.engine.kernels.agreement import sched_yield as _sched_yield
 from fastovms.engine.kernels.agreement import store as _store
-from fastovms.engine.kernels.experts import begins_of, choose, combine, rows_of
+from fastovms.engine.kernels.experts import begins_of, choose, combine, multiply_floats, rows_of
 from fastovms.engine.kernels.instructions import TILE, Field, Opcode, StepField
 from fastovms.engine.kernels.memory import (
     bytes_at,
@@ -216,6 +216,16 @@ def _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk):
             num_blocks * (chunk + 1) // num_chunks,
         ),
     )
+
+
+@_helper
+def _multiply_floats_chunk(program, buffers, num_rows, i, chunk):
+    a, out, parts = program[i, Field.A], program[i, Field.OUT], program[i, Field.P6]
+    x = buffers[a, 0] + 4 * program[i, Field.A_START]
+    y = buffers[out, 0] + 4 * program[i, Field.OUT_START]
+    matrix, width, size = program[i, Field.P0], program[i, Field.P1], program[i, Field.WIDTH]
+    first, end = size * chunk // parts, size * (chunk + 1) // parts
+    multiply_floats(matrix, width, first, end, num_rows, x, buffers[a, 1], y, buffers[out, 1])
 
 
 @_helper
@@ -565,7 +575,7 @@ def _convolve_chunk(program, buffers, step, i, chunk):
 @_helper
 def _num_chunks(program, num_rows, step, i):
     opcode = program[i, Field.OPCODE]
-    if opcode == Opcode.PRODUCT:
+    if opcode in (Opcode.PRODUCT, Opcode.FLOAT_PRODUCT):
         return program[i, Field.P6]
     if opcode == Opcode.EXPERTS:
         # Not the number of chosen experts, which is another one for the next choice: a thread may
@@ -594,6 +604,8 @@ def _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk)
         _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk)
     elif opcode == Opcode.EXPERTS:
         _multiply_expert_chunk(program, buffers, scratch, product, i, chunk)
+    elif opcode == Opcode.FLOAT_PRODUCT:
+        _multiply_floats_chunk(program, buffers, num_rows, i, chunk)
     elif opcode == Opcode.ATTEND:
         _attend_chunk(program, buffers, step, i, chunk)
     elif opcode == Opcode.CONVOLVE:
@@ -752,6 +764,7 @@ def _lead(program, buffers, num_rows, scratch, product, step, agreement):
                 break
         elif num_rows > _ROWS_OF_CHUNK or opcode in (
             Opcode.PRODUCT,
+            Opcode.FLOAT_PRODUCT,
             Opcode.EXPERTS,
             Opcode.ATTEND,
             Opcode.CONVOLVE,

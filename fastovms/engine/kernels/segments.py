@@ -53,7 +53,7 @@ class Step:
         sources: the outputs that it takes rows of.
         widths: numbers in a row of each of its outputs.
         inner: the instance ids of the other nodes.
-        constant: f32, a row that it takes in addition.
+        constant: f32, a row that it takes in addition, or the matrix of a router.
         epsilon: is added to a mean square.
         weights: are multiplied.
     """

@@ -25,7 +25,7 @@ from fastovms.engine.kernels.assembler import (
 )
 from fastovms.engine.kernels.experts import choice_size
 from fastovms.engine.kernels.instructions import Field, Opcode, StepField
-from fastovms.engine.kernels.mixtures import Mixture, find_mixtures
+from fastovms.engine.kernels.mixtures import Mixture, find_mixtures, router_of
 from fastovms.engine.kernels.segments import (
     GELU,
     OPCODES_OF_TWO,
@@ -212,6 +212,7 @@ class _Graph:
         late = self._late(ordered)
         found = find_mixtures(model, instructions)
         self.mixtures = {one.node.get_instance_id(): one for one in found}
+        self._routers = {one.scores.get_node().get_instance_id(): one for one in found}
         self._known: dict[int, Step] = {}
         self.result = model.output("logits").get_node().input_value(0)
         named = [port for port in model.outputs if states in port.get_names()]
@@ -262,6 +263,8 @@ class _Graph:
             step = None
             if shape is not None and node.get_type_name() == "MatMul":
                 step = product_of(node, (shape[1],), self._instructions)
+                if step is None and key in self._routers:
+                    step = router_of(self._routers[key])
             elif shape is not None and node.get_type_name() == "Multiply":
                 step = normalization_of(node, (shape[1],), _width)
             if step is None:
@@ -395,13 +398,25 @@ class _StepAssembler(Assembler):
             return
         source = step.sources[0]
         self._places[port_of(source)] = self._flat(source)
-        products = self._products_with(step)
-        self._multiply(products)
+        products = [step] if step.weights is None else self._products_with(step)
+        if step.weights is None:
+            self._multiply_floats(step)
+        else:
+            self._multiply(products)
         self._adapt(products, self._place(source))
         for product in products:
             width = product.widths[0]
             place = self._places[product.id, 0]
             self._places[product.id, 0] = replace(place, stride=width, width=width)
+
+    def _multiply_floats(self, step: Step) -> None:
+        matrix = step.constant
+        assert matrix is not None, "see router_of"
+        source, target = self._place(step.sources[0]), self._target((step.id, 0), len(matrix))
+        num_parts = max(self._store.kernels.num_threads, matrix.nbytes // PART_SIZE)
+        parameters = [matrix.ctypes.data, matrix.shape[1], 0, 0, 0, 0, min(num_parts, len(matrix))]
+        self._emit(Opcode.FLOAT_PRODUCT, source, source, target, len(matrix), *parameters)
+        self._constants.append(matrix)
 
     def _adapt(self, products: Sequence[Step], source: Place) -> None:
         """Adds what adapters change in the results of products, which are one after another."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from gguf import GGMLQuantizationType as Type
 from openvino import opset13
 
 from bench.models import write_model
@@ -21,9 +22,12 @@ from fastovms.engine.kernels.instructions import Field, Opcode
 from fastovms.engine.kernels.mixtures import find_mixtures
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
+from fastovms.gguf.model_directory import model_directory
 from fastovms.parts.decode_kernels import check, few_rows
 from fastovms.parts.decode_kernels.few_rows import FewRowVariants, compile_few_rows
+from fastovms.system.disk import DiskCache
 from tests.engine.model.test_few_rows import decode, with_kernels
+from tests.gguf import tiny_models
 
 SHAPE = replace(SHAPES["tiny-moe"], num_hidden_layers=3)
 PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f16"}
@@ -34,9 +38,20 @@ def kernels() -> Kernels:
     return compile_kernels("avx2", 2)
 
 
-@pytest.fixture(scope="module", params=["int8", "int4"])
+@pytest.fixture(scope="module", params=["int8", "int4", "gguf"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PagedModel:
     directory = tmp_path_factory.mktemp("model")
+    if request.param == "gguf":  # whose router is not quantized
+        assert SHAPE.num_experts == tiny_models.EXPERTS
+        file, tokens = directory / "m.gguf", [*tiny_models.TOKENS, *map(str, range(1000, 1249))]
+        vocabulary = {
+            **tiny_models.BYTE_PAIRS,
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.token_type": [1] * len(tokens),
+        }
+        tiny = tiny_models.TinyModel("qwen3moe", types=(Type.Q8_0,), tokenizer=vocabulary)
+        tiny_models.write_model(file, tiny)
+        return load_model(model_directory(file, DiskCache(None), directory), properties=PROPERTIES)
     write_model(replace(SHAPE, weight_format=request.param), directory)
     return load_model(directory, properties=PROPERTIES)
 

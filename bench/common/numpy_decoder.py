@@ -39,7 +39,9 @@ class NumpyDecoder:
             x = x * math.sqrt(x.shape[1])
         for layer in range(self.get("block_count")):
             x = self._layer(layer, x)
-        x = self._norm(x, t["output_norm.weight"])
+        x = self._norm(
+            x, t["token_embd_norm.weight" if self.arch == "lfm2" else "output_norm.weight"]
+        )
         logits = x @ t.get("output.weight", t["token_embd.weight"]).T
         if cap := self.get("final_logit_softcapping"):
             logits = cap * np.tanh(logits / cap)
@@ -49,7 +51,9 @@ class NumpyDecoder:
 
     def _layer(self, layer: int, x: Array) -> Array:
         t, block = self.tensors, f"blk.{layer}"
-        y = self._attention(layer, self._norm(x, t[f"{block}.attn_norm.weight"]))
+        y = self._norm(x, t[f"{block}.attn_norm.weight"])
+        has_convolution = f"{block}.shortconv.conv.weight" in t
+        y = self._convolution(block, y) if has_convolution else self._attention(layer, y)
         if f"{block}.post_attention_norm.weight" in t:
             y = self._norm(y, t[f"{block}.post_attention_norm.weight"])
         x = x + y
@@ -89,9 +93,18 @@ class NumpyDecoder:
                 y[row] += share[expert] / share[chosen].sum() * (downs[expert] @ inner)
         return y
 
+    def _convolution(self, block: str, x: Array) -> Array:
+        factors = self.tensors[f"{block}.shortconv.conv.weight"]
+        b, c, x = np.split(self._linear(x, f"{block}.shortconv.in_proj"), 3, axis=1)
+        span = factors.shape[1]
+        padded = np.concatenate([np.zeros((span - 1, x.shape[1])), b * x])
+        windows = np.lib.stride_tricks.sliding_window_view(padded, span, axis=0)
+        return self._linear(c * (windows * factors).sum(axis=2), f"{block}.shortconv.out_proj")
+
     def _attention(self, layer: int, x: Array) -> Array:
         block, n = f"blk.{layer}", len(x)
         heads, kv_heads = self.get("attention.head_count"), self.get("attention.head_count_kv")
+        kv_heads = kv_heads[layer] if isinstance(kv_heads, list) else kv_heads
         size = self.get("attention.key_length", self.get("embedding_length") // heads)
         if f"{block}.attn_qkv.weight" in self.tensors:
             widths = [heads * size, (heads + kv_heads) * size]

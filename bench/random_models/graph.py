@@ -14,11 +14,10 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
-from bench.random_models.convolutions import short_convolution
 from bench.random_models.nodes import dimension, index, parameter, real
 from bench.random_models.shapes import Shape
 from bench.random_models.weights import Node, QuantizedMatrix, WeightFormat
-from fastovms.gguf.experts import Experts, mixture
+from fastovms.gguf.layers import Experts, mixture, short_convolution
 
 BIAS_CHANNEL = 0
 """A channel that every embedding sets and no layer writes to. Through it the head, which has no
@@ -175,7 +174,7 @@ class LlamaGraph:
         joined = self._linear(hidden, 3 * size, size, size**-0.5, f"{name}.in_proj")
         weights = self._rng.normal(0, num_tokens**-0.5, (size, num_tokens)).astype(np.float32)
         number = self._shape.convolutions.index(layer)
-        mixed, assign = short_convolution(hidden, joined, weights, self._beam_idx, number)
+        mixed, assign = short_convolution(joined, weights, self._beam_idx, number)
         self._assigns.append(assign)
         return self._residual(mixed, size, 1.0, f"{name}.out_proj")
 

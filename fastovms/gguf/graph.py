@@ -13,7 +13,7 @@ from openvino import opset13
 from openvino.op import util
 
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.experts import Experts, mixture
+from fastovms.gguf.layers import Experts, mixture, short_convolution
 from fastovms.gguf.reader import (
     BF16,
     F16,
@@ -437,7 +437,7 @@ class _DecoderBuilder:
         for layer, has_window in enumerate(p.windowed_layers):
             mask = masks.windowed if has_window else masks.causal
             hidden = self._layer(layer, hidden, mask, window_angles if has_window else angles)
-        hidden = self._norm(hidden, "output_norm", p.hidden_size)
+        hidden = self._norm(hidden, self._architecture.last_norm, p.hidden_size)
         logits = self._logits(hidden, embeddings)
         result = opset13.result(logits)
         result.output(0).set_names({"logits"})
@@ -464,7 +464,10 @@ class _DecoderBuilder:
     def _layer(self, layer: int, hidden: Node, mask: Node, angles: CosSin) -> Node:
         size, prefix = self._p.hidden_size, f"blk.{layer}"
         normed = self._norm(hidden, f"{prefix}.attn_norm", size)
-        output = self._attention(layer, prefix, normed, mask, angles)
+        if self._p.convolved_layers[layer]:
+            output = self._convolution(layer, prefix, normed)
+        else:
+            output = self._attention(layer, prefix, normed, mask, angles)
         if self._architecture.norms_outputs:
             output = self._norm(output, f"{prefix}.post_attention_norm", size)
         hidden = opset13.add(hidden, output)
@@ -477,6 +480,16 @@ class _DecoderBuilder:
         if self._architecture.norms_outputs:
             output = self._norm(output, f"{prefix}.post_ffw_norm", size)
         return opset13.add(hidden, output)
+
+    def _convolution(self, layer: int, prefix: str, hidden: Node) -> Node:
+        size, num_columns = self._p.hidden_size, self._p.conv_columns
+        joined = self._linear(hidden, f"{prefix}.shortconv.in_proj", 3 * size, size)
+        factors = self._weights.floats(f"{prefix}.shortconv.conv.weight", size, num_columns)
+        number = sum(self._p.convolved_layers[:layer])
+        mixed, sink = short_convolution(joined, factors, self._beams, number)
+        self._sinks.append(sink)
+        mixed = opset13.transpose(mixed, constant(np.array([0, 2, 1])))
+        return self._linear(mixed, f"{prefix}.shortconv.out_proj", size, size)
 
     def _attention(self, layer: int, prefix: str, hidden: Node, mask: Node, angles: CosSin) -> Node:
         p = self._p

@@ -448,6 +448,8 @@ class Architecture:
         window_period: in each group of this many layers, all but the last use the sliding window; 1
             = all layers do, if the file sets a window; None = windows are not supported.
         gives_windows_their_own_rotation: layers with a window use another, unscaled rotation base.
+        has_convolutions: layers without heads of keys have a short convolution for attention.
+        last_norm: the name of the norm before the output.
         has_experts: layers choose among MLPs.
         normalizes_shares: the factors of the chosen experts are made to add up to 1.
         scales_by_hidden_size: depths, in layers, at which scores are divided by the square root of
@@ -462,6 +464,8 @@ class Architecture:
     scales_embeddings: bool = False
     window_period: int | None = None
     gives_windows_their_own_rotation: bool = False
+    has_convolutions: bool = False
+    last_norm: str = "output_norm"
     has_experts: bool = False
     normalizes_shares: bool = False
     scales_by_hidden_size: frozenset[int] = frozenset()
@@ -484,6 +488,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         gives_windows_their_own_rotation=True,
         scales_by_hidden_size=frozenset({62}),  # the number of layers of the 27B model
     ),
+    "lfm2": Architecture(norms_heads=True, has_convolutions=True, last_norm="token_embd_norm"),
 }
 """The architectures that are built, by `general.architecture`."""
 
@@ -517,6 +522,9 @@ _NEUTRAL: Final[Mapping[str, frozenset[Value | None]]] = {
 
 _MAX_LAYERS: Final = 512
 """As in llama.cpp (`LLAMA_MAX_LAYERS`)."""
+
+_MAX_CONVOLUTION: Final = 64
+"""The maximum number of tokens that a short convolution spans; those of LFM 2 span 3."""
 
 _MAX_EXPERTS: Final = 512
 """As in llama.cpp (`LLAMA_MAX_EXPERTS`)."""
@@ -590,6 +598,8 @@ class Hyperparameters:
         window: number of tokens in the sliding window, including the current one; 0 = no layer has
             one.
         windowed_layers: whether each layer has a window.
+        convolved_layers: whether each layer has a short convolution, and no attention.
+        conv_columns: the number of tokens that a convolution spans.
         window_rope_base: the base of the frequencies in layers with a window.
         score_scale: the factor of attention scores.
         final_soft_cap: the soft cap of the logits; 0 = none.
@@ -608,6 +618,8 @@ class Hyperparameters:
     rope: RopeSettings
     window: int
     windowed_layers: tuple[bool, ...]
+    convolved_layers: tuple[bool, ...]
+    conv_columns: int
     window_rope_base: float | None
     score_scale: float
     final_soft_cap: float
@@ -625,6 +637,7 @@ def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
     num_layers = settings.count("block_count", most=_MAX_LAYERS)
     hidden_size = settings.count("embedding_length")
     num_heads = settings.count("attention.head_count")
+    convolved_layers = _convolved_layers(settings, architecture, num_layers)
     num_kv_heads = settings.count("attention.head_count_kv", num_heads)
     if num_heads % num_kv_heads:
         raise ConfigurationError(f"{num_heads} heads cannot share {num_kv_heads} keys and values")
@@ -658,6 +671,12 @@ def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
         rope=_rope(settings, architecture, head_size, context_length),
         window=window,
         windowed_layers=_windowed_layers(settings, architecture, num_layers, window),
+        convolved_layers=convolved_layers,
+        conv_columns=(
+            settings.count("shortconv.l_cache", most=_MAX_CONVOLUTION)
+            if architecture.has_convolutions
+            else 0
+        ),
         window_rope_base=(
             settings.positive("rope.freq_base_swa", 10_000.0)
             if architecture.gives_windows_their_own_rotation
@@ -675,6 +694,23 @@ def _check_kind(metadata: Metadata) -> None:
     kind = metadata.get("general.type", "model")
     if kind != "model":
         raise ConfigurationError(f"general.type must be model, not {kind}")
+
+
+def _convolved_layers(
+    settings: _Settings, architecture: Architecture, num_layers: int
+) -> tuple[bool, ...]:
+    """Returns which layers have no heads of keys, and leaves the number of the others."""
+    heads = settings.take("attention.head_count_kv", None)
+    if not architecture.has_convolutions or not isinstance(heads, list):
+        settings.put_back("attention.head_count_kv", heads)
+        return (False,) * num_layers
+    if len(heads) != num_layers or not any(heads):
+        raise ConfigurationError(
+            f"attention.head_count_kv must have a number for each of {num_layers} layers, not all "
+            f"of them 0, not {heads}"
+        )
+    settings.put_back("attention.head_count_kv", [each for each in heads if each != 0])
+    return tuple(each == 0 for each in heads)
 
 
 def _experts(settings: _Settings) -> ExpertSettings:
@@ -751,6 +787,10 @@ class _Settings:
 
     def take(self, name: str, default: Value | None) -> Value | None:
         return self._left.pop(name, default)
+
+    def put_back(self, name: str, value: Value | None) -> None:
+        if value is not None:
+            self._left[name] = value
 
     def count(
         self, name: str, default: int | None = None, *, least: int = 1, most: int = _MAX_COUNT

@@ -78,6 +78,7 @@ VARIANTS = {
     "qwen3": TinyModel("qwen3", types=(Type.Q4_K, Type.Q6_K), is_tied=True),
     "qwen3moe": TinyModel("qwen3moe", types=(Type.Q4_K, Type.Q6_K, Type.MXFP4)),
     "qwen3moe of other types": TinyModel("qwen3moe", types=(Type.Q4_0, Type.IQ4_NL, Type.Q8_0)),
+    "lfm2": TinyModel("lfm2", types=(Type.Q4_0, Type.Q8_0), is_tied=True),
     "gemma": TinyModel("gemma", is_tied=True),
     "gemma3": TinyModel(
         "gemma3",
@@ -138,7 +139,7 @@ class Session:
 
 
 @pytest.mark.nightly(
-    but=("gemma3", "qwen3", "llama 3.1", "phi3, longrope", "llama of all", "qwen3moe")
+    but=("gemma3", "qwen3", "llama 3.1", "phi3, longrope", "llama of all", "qwen3moe", "lfm2")
 )
 @pytest.mark.parametrize("name", VARIANTS)
 def test_log_probabilities_agree_with_a_numpy_decoder(name: str, tmp_path: Path) -> None:

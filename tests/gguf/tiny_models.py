@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 HIDDEN, INNER, HEAD_SIZE, HEADS, KV_HEADS, LAYERS = 256, 256, 16, 4, 2, 3
 EXPERTS, CHOSEN = 6, 2
+CONV_SPAN = 3
 FIRST_SCALE = {
     Type.Q4_0: 0, Type.Q4_1: 0, Type.Q5_0: 0, Type.Q5_1: 0, Type.Q8_0: 0, Type.Q2_K: 80,
     Type.Q3_K: 108, Type.Q4_K: 0, Type.Q5_K: 0, Type.Q6_K: 208, Type.IQ4_NL: 0, Type.IQ4_XS: 0,
@@ -72,11 +73,14 @@ class TinyModel:
 
     @property
     def norms_heads(self) -> bool:
-        return self.architecture in ("qwen3", "qwen3moe", "gemma3")
+        return self.architecture in ("qwen3", "qwen3moe", "gemma3", "lfm2")
 
     @property
     def has_experts(self) -> bool:
         return self.architecture == "qwen3moe"
+
+    def has_convolution(self, layer: int) -> bool:
+        return self.architecture == "lfm2" and layer != 1
 
     @property
     def norms_outputs(self) -> bool:
@@ -86,7 +90,7 @@ class TinyModel:
 def write_model(path: Path, model: TinyModel, *, tensors_per_part: int = 0) -> None:
     """Writes a file, or parts of several tensors each, whose names follow from the path's."""
     writer = gguf.GGUFWriter(path, model.architecture, split_max_tensors=tensors_per_part)
-    sizes = {
+    sizes: dict[str, Any] = {
         "block_count": LAYERS,
         "context_length": 512,
         "embedding_length": HIDDEN,
@@ -102,6 +106,9 @@ def write_model(path: Path, model: TinyModel, *, tensors_per_part: int = 0) -> N
     if model.has_experts:
         sizes |= {"expert_count": EXPERTS, "expert_used_count": CHOSEN}
         sizes |= {"expert_feed_forward_length": INNER}
+    if model.architecture == "lfm2":
+        heads = [0 if model.has_convolution(layer) else KV_HEADS for layer in range(LAYERS)]
+        sizes |= {"attention.head_count_kv": heads, "shortconv.l_cache": CONV_SPAN}
     for name, value in {**sizes, **model.settings}.items():
         add_value(writer, f"{model.architecture}.{name}", value)
     for name, value in model.tokenizer.items():
@@ -152,14 +159,20 @@ def _add_tensors(writer: gguf.GGUFWriter, model: TinyModel) -> None:
         block = f"blk.{layer}"
         vector(f"{block}.attn_norm.weight", HIDDEN, 1)
         vector(f"{block}.ffn_norm.weight", HIDDEN, 1)
-        if model.is_fused:
+        if model.has_convolution(layer):
+            matrix(f"{block}.shortconv.in_proj", 3 * HIDDEN, HIDDEN, 0.1)
+            matrix(f"{block}.shortconv.out_proj", HIDDEN, HIDDEN, 0.1)
+            factors = rng.normal(0, 0.6, (HIDDEN, CONV_SPAN)).astype(np.float32)
+            writer.add_tensor(f"{block}.shortconv.conv.weight", factors)
+        elif model.is_fused:
             matrix(f"{block}.attn_qkv", width + 2 * kv_width, HIDDEN, 0.15)
             matrix(f"{block}.ffn_up", 2 * INNER, HIDDEN, 0.08)
         else:
             matrix(f"{block}.attn_q", width, HIDDEN, 0.15)
             matrix(f"{block}.attn_k", kv_width, HIDDEN, 0.15)
             matrix(f"{block}.attn_v", kv_width, HIDDEN, 0.15)
-        matrix(f"{block}.attn_output", HIDDEN, width, 0.1)
+        if not model.has_convolution(layer):
+            matrix(f"{block}.attn_output", HIDDEN, width, 0.1)
         if model.has_experts:
             router = rng.normal(0, 0.1, (EXPERTS, HIDDEN)).astype(np.float32)
             writer.add_tensor(f"{block}.ffn_gate_inp.weight", router)
@@ -171,13 +184,13 @@ def _add_tensors(writer: gguf.GGUFWriter, model: TinyModel) -> None:
                 matrix(f"{block}.ffn_gate", INNER, HIDDEN, 0.08)
                 matrix(f"{block}.ffn_up", INNER, HIDDEN, 0.08)
             matrix(f"{block}.ffn_down", HIDDEN, INNER, 0.1)
-        if model.norms_heads:
+        if model.norms_heads and not model.has_convolution(layer):
             vector(f"{block}.attn_q_norm.weight", HEAD_SIZE, 1.5)
             vector(f"{block}.attn_k_norm.weight", HEAD_SIZE, 1.5)
         if model.norms_outputs:
             vector(f"{block}.post_attention_norm.weight", HIDDEN, 1)
             vector(f"{block}.post_ffw_norm.weight", HIDDEN, 1)
-    vector("output_norm.weight", HIDDEN, 1)
+    vector(f"{'token_embd' if model.architecture == 'lfm2' else 'output'}_norm.weight", HIDDEN, 1)
     if not model.is_tied:
         matrix("output", num_tokens, HIDDEN, 0.2)
     for name, values in model.extra.items():

@@ -1,11 +1,12 @@
-"""Builds mixtures of experts as exports have them, which OpenVINO and the decode kernels
-recognize."""
+"""Builds mixtures of experts and short convolutions as exports have them, which OpenVINO and the
+decode kernels recognize."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from openvino import opset13
 
 Node = Any
@@ -42,7 +43,7 @@ def mixture(hidden: Node, experts: Experts, num_chosen: int, *, is_normalized: b
     values, numbers = best.outputs()
     if is_normalized:
         values = opset13.divide(values, opset13.reduce_sum(values, _index([-1]), True))
-    num_rows = opset13.gather(opset13.shape_of(numbers), _index([0]), _index(0))
+    num_rows = _dimension(numbers, 0)
     count = _index([num_experts])
 
     tiled = opset13.tile(rows, _index([num_experts, 1]))
@@ -53,14 +54,52 @@ def mixture(hidden: Node, experts: Experts, num_chosen: int, *, is_normalized: b
     shape = opset13.concat([count, num_rows, _index([-1]), _index([size])], 0)
     results = opset13.reshape(opset13.matmul(inner, experts.down, False, True), shape, False)
 
-    zero = opset13.constant(np.array(0, np.float32))
-    zeros = opset13.broadcast(zero, opset13.concat([num_rows, count], 0))
+    zeros = opset13.broadcast(_zero(), opset13.concat([num_rows, count], 0))
     factors = opset13.scatter_elements_update(zeros, numbers, values, _index([1]))
     shape = opset13.concat([count, num_rows, _index([-1])], 0)
     factors = opset13.reshape(opset13.transpose(factors, _index([1, 0])), shape, True)
     weighted = opset13.multiply(results, opset13.unsqueeze(factors, _index([-1])))
     total = opset13.reduce_sum(weighted, _index([0]), False)
     return opset13.reshape(total, opset13.shape_of(hidden), False)
+
+
+def short_convolution(
+    joined: Node, weights: NDArray[np.float32], beams: Node, number: int
+) -> tuple[Node, Node]:
+    """Returns `c * convolution(b * x)`, [batch, size, tokens], and the node that stores the state:
+    the last columns of `b * x`.
+
+    Args:
+        joined: b, c and x one after another, [batch, tokens, 3 * size].
+        weights: the factors of the last columns, [size, columns].
+        beams: the rows of the states that the batch continues, [batch].
+        number: the convolution's among those of the model.
+    """
+    size, num_columns = weights.shape
+    columns = opset13.transpose(joined, _index([0, 2, 1]))
+    b, c, x = opset13.variadic_split(columns, _index(-2), _index([size, size, size])).outputs()
+    shape = opset13.concat([_dimension(joined, 0), _index([size, num_columns])], 0)
+    empty = opset13.broadcast(_zero(), shape)
+    variable = f"cache_params.past.conv.{number}cache_params.present.conv.{number}"
+    stored = opset13.read_value(empty, variable, np.float32, [-1, size, num_columns])
+    past = opset13.gather(stored, beams, _index(0))
+    text = opset13.concat([past, opset13.multiply(b, x)], -1)
+    end, one, axis = _index([np.iinfo(np.int64).max]), _index([1]), _index([2])
+    state = opset13.slice(text, _index([-num_columns]), end, one, axis)
+    filters = opset13.constant(weights.reshape(size, 1, 1, num_columns))
+    convolved = opset13.group_convolution(text, filters, [1], [0], [0], [1])
+    convolved.set_friendly_name(f"{number}.conv/aten::_convolution/GroupConvolution")
+    start = opset13.multiply(_dimension(joined, 1), _index(-1))
+    convolved = opset13.slice(convolved, start, end, one, axis)
+    return opset13.multiply(c, convolved), opset13.assign(state, variable)
+
+
+def _dimension(node: Node, axis: int) -> Node:
+    return opset13.gather(opset13.shape_of(node), _index([axis]), _index(0))
+
+
+def _zero() -> Node:
+    return opset13.constant(np.array(0, np.float32))
 
 
 def _index(value: int | list[int]) -> Node:

@@ -165,6 +165,8 @@ SECTIONS: Final[Sequence[Section]] = (
             "--precision exact cannot be used": "Leave one of the two out.",
             "must be f32, f16 or u8": "Give one of these as `--kv-cache-precision`.",
             "decode kernels: not used": "No action needed: OpenVINO's kernels compute.",
+            "kernels compute all steps": "No action needed, but prompts may be slower. The rest of "
+            "the line says why OpenVINO did not compile the model.",
             "no separate graph is compiled": "No action needed: single requests are a little "
             "slower.",
             "tuning:": "No action needed: defaults are used. `fastovms tune MODEL` tries again.",

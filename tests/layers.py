@@ -32,7 +32,7 @@ CHAT = ("http.server", "api.chat", "backends.paged.backend")
 """What answers a plain chat, with all that it imports."""
 
 MAX_CHAT_FILES = 90
-MAX_CHAT_LINES = 27_500
+MAX_CHAT_LINES = 27_700
 """How much that may be. Lower these with what it is."""
 
 NEEDED_PARTS = {

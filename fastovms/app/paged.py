@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -39,7 +39,7 @@ from fastovms.engine.model.compilation import (
     why_no_kernels,
 )
 from fastovms.engine.model.devices import available_memory, reason_of
-from fastovms.engine.model.model import Model, PagedModel
+from fastovms.engine.model.model import Model, PagedModel, Precisions
 from fastovms.engine.row_functions import (
     load_kernels_beside,
     try_to_load_kernels,
@@ -143,21 +143,29 @@ class SamplingKernels(BackendExtension):
         return key_of(__version__, version("numba"), *map(str, directories))
 
 
-class SingleRows(BackendExtension):
-    """Compiles the graph for steps of one token, unless kernels compute these steps."""
+class LaterGraphs(BackendExtension):
+    """Compiles the graphs that kernels replace until then: OpenVINO's of the whole model, unless
+    weights are kept once, and the one for steps of one token, unless kernels compute these steps.
+    """
 
-    def __init__(self, model: PagedModel) -> None:
+    def __init__(self, model: PagedModel, *, keeps_weights_once: bool = False) -> None:
         self._model = model
+        self._keeps_weights_once = keeps_weights_once
 
     def prepare(self, may_go_on: WaitForRequests) -> None:
-        if not self._model.awaits_single_rows or not may_go_on(0.0):
-            return
-        try:
-            compile_single_rows(self._model)
-        except RuntimeError as error:
-            reason = reason_of(error)
-            logger.warning("no separate graph is compiled for steps of one token: %s", reason)
-        self._model.forget_files()
+        model = self._model
+        if not model.is_compiled and not self._keeps_weights_once and may_go_on(0.0):
+            try:
+                model.compile()
+            except RuntimeError as error:
+                logger.warning("kernels compute all steps: %s", reason_of(error))
+        if model.awaits_single_rows and may_go_on(0.0):
+            try:
+                compile_single_rows(model)
+            except RuntimeError as error:
+                reason = reason_of(error)
+                logger.warning("no separate graph is compiled for steps of one token: %s", reason)
+        model.forget_files()
 
 
 def paging_comparison(files: ExportedModel) -> Comparison:
@@ -231,7 +239,10 @@ def compile_paged(
         kept = beside.submit(_read_kept, files, config, cache)
         compiler = beside.submit(_load_grammar_compiler, model_dir, model)
         try:
-            paged_model, token_budget, is_to_be_measured = load_tuned(files, config, cache)
+            compile_now = partial(_compile, files, config, kept)
+            paged_model, token_budget, is_to_be_measured = load_tuned(
+                files, config, cache, compile_now
+            )
         finally:
             checked.result()
         grammars = compiler.result()
@@ -293,6 +304,24 @@ class KernelsOff(BackendExtension):
         return replace(stats, decode_kernels=self._status)
 
 
+def _compile(
+    files: ExportedModel,
+    config: EngineConfig,
+    reading: Future[CachedKernels | None],
+    choices: Sequence[Precisions],
+) -> tuple[Precisions, PagedModel]:
+    """Compiles a model, or leaves that to later if the kernels of an earlier start compute all
+    steps. Adapters, drafts and states have graphs that are made of the compiled one."""
+    first = files.choices[0]
+    is_plain = config.draft_model is None and not config.serves_adapters
+    if is_plain and choices[0] is first and not files.graph.has_states:
+        kept = reading.result()
+        if kept is not None and kept.layout is not None:
+            logger.info("the kernels of an earlier start compute the model")
+            return first, files.compile_later(first, kept.layout)
+    return files.compile(choices, single_rows_later=True)
+
+
 def _read_kept(
     files: ExportedModel, config: EngineConfig, cache: DiskCache
 ) -> CachedKernels | None:
@@ -321,7 +350,11 @@ def _of_model(
         from fastovms.parts.decode_kernels.prepare import DecodeKernels
 
         kernels = DecodeKernels(
-            model, cache, max_model_len=files.max_model_len, has_adapters=config.serves_adapters
+            model,
+            cache,
+            max_model_len=files.max_model_len,
+            has_adapters=config.serves_adapters,
+            keeps_weights_once=config.memory_profile == "once",
         )
         kernels.restore(kept)
         extensions.append(kernels)
@@ -338,4 +371,5 @@ def _of_model(
         )
         adapters.load_first(config.lora_modules)
         extensions.append(adapters)
-    return [*extensions, SingleRows(model)]
+    once = config.memory_profile == "once"
+    return [*extensions, LaterGraphs(model, keeps_weights_once=once)]

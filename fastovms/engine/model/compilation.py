@@ -28,6 +28,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import openvino as ov
@@ -43,7 +44,13 @@ from fastovms.engine.model.devices import (
 )
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.kv_cache import cache_layout
-from fastovms.engine.model.model import CompiledVariants, PagedGraph, PagedModel, Precisions
+from fastovms.engine.model.model import (
+    CompiledVariants,
+    ModelLayout,
+    PagedGraph,
+    PagedModel,
+    Precisions,
+)
 from fastovms.engine.model.paging import (
     DEFAULT_MAX_MODEL_LEN,
     MAX_WEIGHTS_SIZE,
@@ -369,9 +376,33 @@ class ExportedModel:
         if single_rows_later:
             tried = [replace(choice, has_single_rows=False) for choice in choices]
         precisions, variants = compile_first(self._core, self.graph.model, self.device, tried)
+        compile_again = partial(
+            compile_variants, self._core, self.graph.model, self.device, precisions
+        )
         precisions = choices[tried.index(precisions)]
-        model = PagedModel(variants, device=self.device, precisions=precisions, graph=self.graph)
+        model = PagedModel(
+            variants,
+            device=self.device,
+            precisions=precisions,
+            graph=self.graph,
+            compile_now=compile_again,
+        )
         return precisions, model
+
+    def compile_later(self, precisions: Precisions, layout: ModelLayout) -> PagedModel:
+        """Returns the model without compiled variants, which it compiles when it needs them.
+        `layout` is that of the variants."""
+        without_single = replace(precisions, has_single_rows=False)
+        return PagedModel(
+            None,
+            device=self.device,
+            precisions=precisions,
+            graph=self.graph,
+            compile_now=partial(
+                compile_variants, self._core, self.graph.model, self.device, without_single
+            ),
+            layout=layout,
+        )
 
 
 def load_model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -361,6 +362,9 @@ MAX_SMALL_STEP = 48
 """The maximum number of tokens of a small step. With AMX and models of 135M and 500M parameters f32
 takes 0.83 to 0.89 of bf16's time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
 
+MAX_KERNEL_TOKENS = 2048
+"""The maximum number of tokens of a step that kernels of ours compute."""
+
 MAX_SHORT_TEXT = 2048
 """See `Runner.max_long_chunk`."""
 
@@ -427,8 +431,52 @@ class CompiledVariants(NamedTuple):
     single_rows: ov.CompiledModel
 
 
+class _Runners(NamedTuple):
+    """OpenVINO's variants of a model, and what runs them; see `CompiledVariants`."""
+
+    variants: CompiledVariants
+    large: Runner
+    small: Runner
+    single_rows: Runner
+
+    @property
+    def all(self) -> set[Runner]:
+        return {self.large, self.small, self.single_rows}
+
+
+class ModelLayout(NamedTuple):
+    """The facts about a compiled model that its cache and its kernels depend on.
+
+    Attributes:
+        cache_inputs: the inputs that hold the KV cache and states.
+        vocab_size: the width of the logits; None = dynamic.
+        num_threads: the number of threads that compute a step.
+    """
+
+    cache_inputs: Sequence[CacheInput]
+    vocab_size: int | None
+    num_threads: int
+
+    @classmethod
+    def of(cls, compiled: ov.CompiledModel) -> ModelLayout:
+        width = compiled.output("logits").get_partial_shape()[-1]
+        return cls(
+            cache_inputs(compiled),
+            width.get_length() if width.is_static else None,
+            int(compiled.get_property("INFERENCE_NUM_THREADS")),
+        )
+
+
 class PagedModel:
     """The model on its device. Not thread-safe: one step at a time.
+
+    Without compiled variants, kernels compute all steps that they can; the first other step
+    compiles the variants, which takes seconds.
+
+    Args:
+        variants: the compiled model; None = to be compiled when it is needed.
+        compile_now: compiles the variants; None = `variants` are never released.
+        layout: that of the variants; None = to be read from them.
 
     Attributes:
         vocab_size: width of the logits; None = dynamic.
@@ -442,33 +490,35 @@ class PagedModel:
 
     def __init__(
         self,
-        variants: CompiledVariants,
+        variants: CompiledVariants | None,
         *,
         device: str,
         precisions: Precisions,
         graph: PagedGraph,
+        compile_now: Callable[[], CompiledVariants] | None = None,
+        layout: ModelLayout | None = None,
     ) -> None:
         self.graph = graph
         self.rope_switch_len = graph.rope_switch_len
         self.is_on_gpu = is_gpu(device)
         self.device = device
         self.precisions = precisions
-        self._large = StepRunner(variants.large, is_on_gpu=self.is_on_gpu)
-        self._small = self._large
-        if variants.small is not variants.large:
-            self._small = StepRunner(variants.small, is_on_gpu=self.is_on_gpu)
-        self._single_rows = self._small
-        self.has_single_rows = variants.single_rows is not variants.small
-        if self.has_single_rows:
-            self._single_rows = StepRunner(variants.single_rows, is_on_gpu=self.is_on_gpu)
+        if layout is None:
+            assert variants is not None, "a model that is not compiled has a layout"
+            layout = ModelLayout.of(variants.large)
+        self._layout = layout
+        self._compile_now = compile_now
+        self._compiling = threading.Lock()
+        self._runners: _Runners | None = None
+        self.has_single_rows = False
+        self._all_rows: Runner | None = None
         self._few_rows: Mapping[int, Sequence[Runner]] = {}
         self._adapted: Runner | None = None
         self._last_runner: Runner | None = None
         self._doubled_inputs: StepInputs | None = None
         self._few_adapted: Mapping[int, Runner] = {}
         self._packed_adapters: PackedAdapters = {}
-        self._variants = variants
-        self._cache_inputs = cache_inputs(variants.large)
+        self._cache_inputs = layout.cache_inputs
         self._cache: KvCache = HostCache([], 0)
         self._spare_block = 0
         self._state_rows: StateRows | None = None
@@ -480,8 +530,43 @@ class PagedModel:
         self.states = States(state_size) if state_size else None
         if precisions.is_batch_invariant:
             self.bytes_per_block += state_size
-        width = variants.large.output("logits").get_partial_shape()[-1]
-        self.vocab_size: int | None = width.get_length() if width.is_static else None
+        self.vocab_size = layout.vocab_size
+        if variants is not None:
+            self._use(self._runners_of(variants))
+
+    def _runners_of(self, variants: CompiledVariants) -> _Runners:
+        found = {one: StepRunner(one, is_on_gpu=self.is_on_gpu) for one in set(variants)}
+        return _Runners(variants, *(found[one] for one in variants))
+
+    def _use(self, runners: _Runners) -> None:
+        self._runners = runners
+        self.has_single_rows = runners.single_rows is not runners.small
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether OpenVINO's variants of the model are in memory."""
+        return self._runners is not None
+
+    def compile(self) -> _Runners:
+        """Compiles the variants, if they are not in memory, and returns them. It may be called on
+        any thread. Raises RuntimeError if the device does not support them any more."""
+        with self._compiling:
+            if self._runners is None:
+                assert self._compile_now is not None, "variants are released only with this"
+                runners = self._runners_of(self._compile_now())
+                for runner in runners.all:
+                    self._warm_up(runner)
+                self._use(runners)
+            assert self._runners is not None
+            return self._runners
+
+    def release(self) -> None:
+        """Releases OpenVINO's variants if kernels compute all steps; see `use_for_few_rows`. It may
+        be called on any thread."""
+        with self._compiling:
+            if self._all_rows is not None and self._compile_now is not None:
+                self._runners = None
+                self.has_single_rows = False
 
     def available_memory(self) -> int:
         """Returns the free bytes of the device that holds the cache."""
@@ -501,16 +586,15 @@ class PagedModel:
             num_state_rows = self._state_rows.num_rows
         num_blocks += self.precisions.is_batch_invariant
         if self.is_on_gpu:
-            context = self._variants.large.get_context()
+            context = self.compile().variants.large.get_context()
             self._cache = RemoteCache(self._cache_inputs, num_blocks, context, num_state_rows)
         else:
             self._cache = HostCache(self._cache_inputs, num_blocks, num_state_rows)
         if self._state_rows is not None:
             self._cache.clear_state(self._state_rows.zero_row)
-        own: set[Runner] = {self._large, self._small, self._single_rows}
+        own = set(() if self._runners is None else self._runners.all)
         own.update(self._few_adapted.values())
-        if self._adapted is not None:
-            own.add(self._adapted)
+        own.update(one for one in (self._adapted, self._all_rows) if one is not None)
         for runner in own.union(*self._few_rows.values()):
             runner.set_tensors(self._cache.tensors)
 
@@ -518,13 +602,19 @@ class PagedModel:
         """Returns another model over the same compiled ones, which may run concurrently. It has no
         cache yet."""
         return PagedModel(
-            self._variants, device=self.device, precisions=self.precisions, graph=self.graph
+            None if self._runners is None else self._runners.variants,
+            device=self.device,
+            precisions=self.precisions,
+            graph=self.graph,
+            compile_now=self._compile_now,
+            layout=self._layout,
         )
 
     def use_for_few_rows(
         self,
         variants: Mapping[int, Sequence[RunnerFactory]],
         adapted: Mapping[int, AdaptedRunnerFactory] | None = None,
+        others: RunnerFactory | None = None,
     ) -> None:
         """Has steps of these numbers of tokens computed by other variants of the model, from the
         next step on. It may be called on any thread.
@@ -532,8 +622,12 @@ class PagedModel:
         Args:
             variants: make runners of their own, of which the first one runs a step that is for it.
             adapted: make runners of steps with adapters.
+            others: makes the runner of all other steps without adapters while OpenVINO's variants
+                are not compiled; None = they are compiled then.
         """
-        runners = {make: make() for make in chain.from_iterable(variants.values())}
+        makers = chain([others] if others is not None else [], *variants.values())
+        runners = {make: make() for make in dict.fromkeys(makers)}
+        self._all_rows = None if others is None else runners[others]
         for runner in runners.values():
             runner.set_tensors(self._cache.tensors)
         self._few_rows = {
@@ -545,9 +639,10 @@ class PagedModel:
             runner.set_tensors(self._cache.tensors)
         self._few_adapted = {number: made[make] for number, make in adapted.items()}
         singles = self._few_rows.get(1, ())
-        if self.has_single_rows and any(one.max_context_len is None for one in singles):
-            self._single_rows = self._small
-            self._variants = self._variants._replace(single_rows=self._variants.small)
+        own = self._runners
+        if own is not None and any(one.max_context_len is None for one in singles):
+            variants_left = own.variants._replace(single_rows=own.variants.small)
+            self._runners = own._replace(variants=variants_left, single_rows=own.small)
             self.has_single_rows = False
 
     def use_for_adapters(self, runner: Runner | None, packed: PackedAdapters | None = None) -> None:
@@ -576,15 +671,21 @@ class PagedModel:
         if cache_layout(compiled) != self.cache_layout:
             raise RuntimeError("the variants of the model cannot share a KV cache")
         runner = StepRunner(compiled, is_on_gpu=self.is_on_gpu)
-        # OpenVINO repacks the weights at the first step, which no request should wait for.
+        self._warm_up(runner)
+        own = self.compile()
+        variants = own.variants._replace(single_rows=compiled)
+        self._runners = own._replace(variants=variants, single_rows=runner)
+        self.has_single_rows = True
+
+    def _warm_up(self, runner: Runner) -> None:
+        """Computes a step with a cache of its own: OpenVINO repacks the weights at the first step,
+        which no request should wait for."""
         spare = HostCache(self._cache_inputs, 1)
         runner.set_tensors(spare.tensors)
         layout = StepLayout(self.block_size)
         last = layout.add(array("q", (0,)), 0, 1, array("i", (0,)))
         runner.infer(layout.finish(array("q", (last,))).in_pages(self._num_pages))
         runner.set_tensors(self._cache.tensors)
-        self._variants = self._variants._replace(single_rows=compiled)
-        self._single_rows, self.has_single_rows = runner, True
 
     @property
     def few_row_numbers(self) -> frozenset[int]:
@@ -597,7 +698,7 @@ class PagedModel:
 
     @property
     def cache_layout(self) -> CacheLayout:
-        return cache_layout(self._variants.large)
+        return cache_layout(self.compile().variants.large)
 
     @property
     def cache_inputs(self) -> Sequence[CacheInput]:
@@ -612,7 +713,7 @@ class PagedModel:
     @property
     def num_threads(self) -> int:
         """The number of threads that compute a step."""
-        return int(self._variants.large.get_property("INFERENCE_NUM_THREADS"))
+        return self._layout.num_threads
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
         """Commits some memory of the cache; see `KvCache.commit_ahead`."""
@@ -669,7 +770,8 @@ class PagedModel:
         inputs = inputs.in_pages(self._num_pages)
         self._last_runner = runner = self._runner_of(inputs)
         logits = runner.infer(inputs)[:num_rows]
-        is_bf16 = runner is self._large and logits.dtype == np.uint16
+        own = self._runners
+        is_bf16 = own is not None and runner is own.large and logits.dtype == np.uint16
         if is_bf16 and num_rows in self._few_rows and rows is None:
             # In bf16, the two likeliest tokens after a prompt are often equal. A state has them.
             ends = inputs.prompt_ends()
@@ -700,9 +802,15 @@ class PagedModel:
         few_rows = self._few_row_runner(inputs)
         if few_rows is not None:
             return few_rows
+        own = self._runners
+        if own is None:
+            is_possible = len(inputs.input_ids) <= MAX_KERNEL_TOKENS
+            if self._all_rows is not None and is_possible:
+                return self._all_rows
+            own = self.compile()
         if is_single_row(inputs):
-            return self._single_rows
-        return self._small if self.precisions.is_small(inputs) else self._large
+            return own.single_rows
+        return own.small if self.precisions.is_small(inputs) else own.large
 
 
 def _has_room(runner: Runner, inputs: StepInputs) -> bool:

@@ -25,8 +25,9 @@ from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_ker
 from fastovms.engine.kernels.segments import Segment, Step, find_segments
 from fastovms.engine.kernels.whole_steps import CacheShape, Module, assemble_step
 from fastovms.engine.model.fusion import fuse_projections
-from fastovms.engine.model.kv_cache import CacheInput, cache_layout, is_state_table
+from fastovms.engine.model.kv_cache import CacheInput, cache_layout, is_cache, is_state_table
 from fastovms.engine.model.model import (
+    MAX_KERNEL_TOKENS,
     AdaptedRunnerFactory,
     PagedGraph,
     PagedModel,
@@ -39,7 +40,6 @@ from fastovms.engine.model.paging import fix_shapes
 from fastovms.engine.model.step_inputs import HIDDEN_STATES, SAMPLED_TOKEN_INDICES
 from fastovms.parts.adapters.graph import find_modules
 from fastovms.parts.decode_kernels.step_program import (
-    MAX_TOKENS,
     AdaptedStepRunner,
     StepProgramRunner,
 )
@@ -246,7 +246,7 @@ def whole_steps(
         return StepProgramRunner(step, before, workspace)
 
     # A state cannot continue in the middle of a sequence's tokens.
-    most = _ROWS_TOGETHER if any(map(is_state_table, step.caches)) else MAX_TOKENS
+    most = _ROWS_TOGETHER if any(map(is_state_table, step.caches)) else MAX_KERNEL_TOKENS
     make_several = partial(make, several)
     makers: dict[int, RunnerFactory] = dict.fromkeys(range(1, most + 1), make_several)
     makers[1] = partial(make, single)
@@ -311,6 +311,18 @@ def cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
     return CacheShape(heads, block_size, head_size, bits, own_bits)
 
 
+def caches_of(model: ov.Model, shape: CacheShape) -> list[CacheInput]:
+    """Returns the inputs of a model without states whose caches have a shape; see `cache_shape`."""
+    (element_type,) = (kind for kind, bits in _BITS.items() if bits == shape.bits)
+    extra = _SCALE_BYTES if shape.bits == 8 else 0
+    pages = {
+        "key_cache": (shape.heads, shape.block_size + extra, shape.head_size),
+        "value_cache": (shape.heads, shape.block_size, shape.head_size + extra),
+    }
+    names = [port.get_any_name() for port in model.inputs if is_cache(port)]
+    return [CacheInput(name, element_type, pages[name.partition(".")[0]]) for name in names]
+
+
 class NotMeasured(Exception):
     """Steps took too long to be measured."""
 
@@ -373,6 +385,6 @@ def served_numbers(gains: Mapping[int, float]) -> frozenset[int]:
     """Returns the numbers of tokens of the steps that are to be computed by the variants."""
     next_measured = {
         number: next((one for one in _MEASURED if number <= one), _MEASURED[-1])
-        for number in range(1, MAX_TOKENS + 1)
+        for number in range(1, MAX_KERNEL_TOKENS + 1)
     }
     return frozenset(number for number, one in next_measured.items() if one in gains)

@@ -29,6 +29,8 @@ from fastovms.backends.paged.preparing import run_preparation
 from fastovms.backends.processes import WorkerFailed
 from fastovms.engine.model.devices import available_memory, reason_of
 from fastovms.engine.model.model import (
+    MAX_KERNEL_TOKENS,
+    ModelLayout,
     PagedGraph,
     PagedModel,
     Precisions,
@@ -140,6 +142,7 @@ class DecodeKernels(BackendExtension):
         cache: keeps the packed weights and what was measured; None = they are not kept.
         max_model_len: the context with which the model was read.
         has_adapters: whether adapters are served.
+        keeps_weights_once: whether OpenVINO's variants are released once kernels are in use.
 
     Attributes:
         status: whether the kernels are in use, for people.
@@ -153,12 +156,14 @@ class DecodeKernels(BackendExtension):
         *,
         max_model_len: int = DEFAULT_MAX_MODEL_LEN,
         has_adapters: bool = False,
+        keeps_weights_once: bool = False,
     ) -> None:
         self._model = model
         self._cache = cache or DiskCache(None)
         self._clock = clock
         self._max_model_len = max_model_len
         self._has_adapters = has_adapters
+        self._keeps_weights_once = keeps_weights_once
         self._num_packed = 0
         self._backend: PagedBackend | None = None
         self.status = BEING_PREPARED
@@ -177,11 +182,17 @@ class DecodeKernels(BackendExtension):
 
     def restore(self, kept: CachedKernels | None = None) -> bool:
         """Uses the kernels of an earlier start. Returns whether it is known which ones are to be
-        used, if any; otherwise they are to be prepared.
+        used, if any; otherwise they are to be prepared, and the model is compiled.
 
         Args:
             kept: what was read while the model was compiled; None = the cache is read now.
         """
+        self._is_decided = self._restore(kept)
+        if not self._is_decided:
+            self._model.compile()
+        return self._is_decided
+
+    def _restore(self, kept: CachedKernels | None) -> bool:
         model, key = self._model, self._key()
         if kept is None or kept.key != key:
             kept = read_kept(
@@ -194,7 +205,6 @@ class DecodeKernels(BackendExtension):
                 return False  # the preparation, which follows, logs that memory is missing
             if not self._use_kept(kept):
                 return False
-        self._is_decided = True
         self._log(kept.gains)
         return True
 
@@ -338,7 +348,10 @@ class DecodeKernels(BackendExtension):
         # OpenVINO takes still longer with adapters, so that these need no measurement of their own.
         served = {make for makers in chosen.values() for make in makers}
         adapted = variants.adapted if served & set(variants.whole.values()) else {}
-        self._model.use_for_few_rows(chosen, adapted)
+        others = variants.whole.get(MAX_KERNEL_TOKENS)
+        self._model.use_for_few_rows(chosen, adapted, others)
+        if self._keeps_weights_once:
+            self._model.release()
         self._num_packed = variants.store.num_bytes
 
     def _keep(self, gains: Gains, proof: int) -> None:
@@ -393,6 +406,7 @@ class CachedKernels:
         proof: see `_proof`.
         entry: the directory with the weights.
         size: the bytes of the weights.
+        layout: that of a model all of whose steps whole steps can compute; None = there are others.
         variants: have whole steps alone; None = they cannot be read.
     """
 
@@ -401,6 +415,7 @@ class CachedKernels:
     proof: int
     entry: Path
     size: int = 0
+    layout: ModelLayout | None = None
     variants: FewRowVariants | None = None
 
 
@@ -451,7 +466,7 @@ def _read_whole_steps(
     from fastovms.engine.kernels.assembler import WeightStore
     from fastovms.engine.kernels.compiler import compile_kernels, compiled_mark
     from fastovms.engine.kernels.whole_steps import CacheShape
-    from fastovms.parts.decode_kernels.few_rows import FewRowVariants, whole_steps
+    from fastovms.parts.decode_kernels.few_rows import FewRowVariants, caches_of, whole_steps
     from fastovms.parts.decode_kernels.kept import CachedWeights
 
     kept = CachedWeights(found.entry)
@@ -470,7 +485,13 @@ def _read_whole_steps(
         has_adapters=has_adapters,
     )
     variants = FewRowVariants(makers, {}, store, adapted)
-    return replace(found, size=kept.facts["size"], variants=variants)
+    layout = None
+    if cache is not None and MAX_KERNEL_TOKENS in makers:
+        caches = caches_of(paged.model, CacheShape(**cache))
+        width = paged.model.output("logits").get_partial_shape()[-1]
+        vocab_size = width.get_length() if width.is_static else None
+        layout = ModelLayout(caches, vocab_size, kernels.num_threads)
+    return replace(found, size=kept.facts["size"], layout=layout, variants=variants)
 
 
 def _result_of(preparation: Preparation, may_go_on: WaitForRequests) -> Path:

@@ -12,11 +12,8 @@ from fastovms.engine.kernels.instructions import Field, Opcode, StepField
 from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import Workspace
 from fastovms.engine.kernels.whole_steps import WholeStep
-from fastovms.engine.model.model import Feed, Floats, RawLogits
+from fastovms.engine.model.model import MAX_KERNEL_TOKENS, Feed, Floats, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
-
-MAX_TOKENS: Final = 2048
-"""The maximum number of tokens of a step."""
 
 SEGMENT: Final = 256
 """The tokens of a text that a thread attends to at once in a step of few tokens."""
@@ -54,10 +51,10 @@ class StepProgramRunner:
         if step.states is not None:
             self._states = np.empty((0, step.program.strides[step.states]), np.float32)
         self._num_tokens = 0
-        self._begins = np.zeros(MAX_TOKENS + 1, np.int32)
-        self._past_lens = np.zeros(MAX_TOKENS, np.int32)
-        self._block_begins = np.zeros(MAX_TOKENS + 1, np.int32)
-        self._sampled = np.zeros(MAX_TOKENS, np.int64)
+        self._begins = np.zeros(MAX_KERNEL_TOKENS + 1, np.int32)
+        self._past_lens = np.zeros(MAX_KERNEL_TOKENS, np.int32)
+        self._block_begins = np.zeros(MAX_KERNEL_TOKENS + 1, np.int32)
+        self._sampled = np.zeros(MAX_KERNEL_TOKENS, np.int64)
         self._fields = np.zeros(StepField.CACHES + len(step.caches), np.int64)
         self._fields[StepField.SEQUENCE_BEGINS] = self._begins.ctypes.data
         self._fields[StepField.PAST_LENS] = self._past_lens.ctypes.data

@@ -425,6 +425,9 @@ def check_needs(facts: ModelOnMachine) -> Iterator[Finding]:
     total = format_size(sum(size for size, _ in parts))
     listed = ", ".join(f"{format_size(size)} {name}" for size, name in parts)
     text = f"{total} for one stream: {listed}"
+    if run.packed_weights:
+        once = sum(size for size, name in parts if name != "weights")
+        text += f". With --memory-profile once: {format_size(once)}, and slower prompts"
     if run.packed_weights is None:
         text += ". Packed weights for the decode kernels, about as large as the weights, are added "
         text += "if that much memory is free"

@@ -7,10 +7,9 @@ import logging
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +20,7 @@ from fastovms.backends.paged.backend import BackendExtension, PagedBackend
 from fastovms.backends.processes import ChildProcess, receive, send
 from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, ExportedModel
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.model import PagedModel, Precisions
 from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
 from fastovms.system.disk import DiskCache, file_identity, key_of
 from fastovms.system.memory import num_usable_cpus
@@ -68,11 +67,15 @@ def read_files(
     )
 
 
-def load_tuned(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TunedModel:
-    """Compiles a model in the fastest known way, by default with the precisions of `files`, but for
-    the variant for steps of one row; see `compile_single_rows`. Raises
-    ConfigurationError if the device cannot run the model."""
-    compile_now = partial(files.compile, single_rows_later=True)
+def load_tuned(
+    files: ExportedModel,
+    config: EngineConfig,
+    cache: DiskCache,
+    compile_now: Callable[[Sequence[Precisions]], tuple[Precisions, PagedModel]],
+) -> TunedModel:
+    """Compiles a model in the fastest known way, by default with the precisions of `files`. Raises
+    ConfigurationError if the device cannot run the model. `compile_now` compiles the model with the
+    first precisions that the device supports."""
     if not config.tune or not cache.is_kept:
         return TunedModel(compile_now(files.choices)[1], None)
     entry, kept = _find(cache, tuning_key(config, files), files)

@@ -6,6 +6,7 @@ import logging
 import queue
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
@@ -59,7 +60,8 @@ class Machine:
     def start(self, cache: DiskCache, config: EngineConfig = CONFIG) -> tuple[str, int | None]:
         del self.compiled[:]
         files = tuning.read_files(Path("model"), config)
-        model, token_budget, self.is_to_be_measured = load_tuned(files, config, cache)
+        compile_now = partial(files.compile, single_rows_later=True)
+        model, token_budget, self.is_to_be_measured = load_tuned(files, config, cache, compile_now)
         assert isinstance(model, NamedModel)
         return model.name, token_budget
 

@@ -26,7 +26,12 @@ from fastovms.engine.kernels.low_rank import pack_adapter
 from fastovms.engine.kernels.segments import Segment, find_segments
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.fusion import fuse_projections
-from fastovms.engine.model.model import PagedModel, RunnerFactory, as_float32
+from fastovms.engine.model.model import (
+    MAX_KERNEL_TOKENS,
+    PagedModel,
+    RunnerFactory,
+    as_float32,
+)
 from fastovms.engine.model.paging import read_paged_graph
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.gguf.converter import convert
@@ -44,7 +49,6 @@ from fastovms.parts.decode_kernels.few_rows import (
     served_numbers,
 )
 from fastovms.parts.decode_kernels.step_program import (
-    MAX_TOKENS,
     AdaptedStepRunner,
     StepProgramRunner,
 )
@@ -274,7 +278,7 @@ def test_dense_weights_are_left_to_openvino(tiny_models: dict[str, Path], kernel
         ({2: 1.5, 4: 1.2}, (2, 3, 4)),
         ({1: 2.0, 2: 2.0, 4: 2.0, 8: 1.1}, range(1, 9)),
         (dict.fromkeys((1, 2, 4, 8, 16, 32), 1.1), range(1, MAX_ROWS + 1)),
-        (dict.fromkeys((1, 2, 4, 8, 16, 32, 128), 1.1), range(1, MAX_TOKENS + 1)),
+        (dict.fromkeys((1, 2, 4, 8, 16, 32, 128), 1.1), range(1, MAX_KERNEL_TOKENS + 1)),
         ({8: 1.1}, (5, 6, 7, 8)),
     ],
 )

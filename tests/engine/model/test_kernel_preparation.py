@@ -19,7 +19,7 @@ import pytest
 from bench.models import write_model
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
-from fastovms.app.paged import KernelsOff, SingleRows
+from fastovms.app.paged import KernelsOff, LaterGraphs
 from fastovms.backend_stats import BackendStats
 from fastovms.backends.paged.backend import BackendExtension
 from fastovms.backends.processes import WorkerFailed
@@ -117,6 +117,54 @@ def test_later_start_uses_the_prepared_kernels(
     assert first.few_row_numbers == later.few_row_numbers == {1, 2}
     assert logits(first) == logits(later) != logits(model)
     assert len(preparations) == 1
+
+
+@pytest.fixture
+def not_compiled(
+    directory: Path, model: PagedModel, caplog: pytest.LogCaptureFixture, cache: DiskCache
+) -> PagedModel:
+    """A model that a later start has loaded without OpenVINO's variants."""
+    started(model, caplog, cache)
+    files = ExportedModel(directory, properties=PROPERTIES)
+    key = prepare.kernels_key(files.graph, "CPU", model.precisions)
+    kept = prepare.read_kept(key, files.graph, "CPU", model.precisions, cache, False)
+    assert kept is not None
+    assert kept.layout is not None
+    later = files.compile_later(model.precisions, kept.layout)
+    assert DecodeKernels(later, cache).restore(kept)
+    assert later.cache_traits == model.cache_traits
+    return later
+
+
+def test_texts_of_a_model_that_is_not_compiled_are_openvinos(
+    model: PagedModel, not_compiled: PagedModel
+) -> None:
+    expected = generate(model.twin(), 24)
+    assert generate(not_compiled, 24) == expected
+    assert not not_compiled.is_compiled
+    not_compiled.compile()
+    assert generate(not_compiled, 24) == expected
+    not_compiled.release()
+    assert generate(not_compiled, 24) == expected
+    assert not not_compiled.is_compiled
+
+
+def test_step_that_kernels_do_not_compute_compiles_the_model(
+    model: PagedModel, not_compiled: PagedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastovms.engine.model.model.MAX_KERNEL_TOKENS", 30)
+    assert generate(not_compiled, 24) == generate(model.twin(), 24)
+    assert not_compiled.is_compiled
+
+
+@pytest.mark.parametrize("is_once", [False, True])
+def test_openvinos_model_is_released_only_if_weights_are_kept_once(
+    model: PagedModel, caplog: pytest.LogCaptureFixture, cache: DiskCache, is_once: bool
+) -> None:
+    served, line = started(model, caplog, cache, keeps_weights_once=is_once)
+    assert line == IN_USE
+    assert served.is_compiled is not is_once
+    assert generate(served, 24) == generate(model.twin(), 24)
 
 
 def test_kernels_that_are_no_faster_are_not_prepared_again(
@@ -483,7 +531,7 @@ def test_the_graph_for_steps_of_one_row_is_compiled_where_kernels_gain_little(
     choice = replace(files.choices[0], has_single_rows=True)
     _, model = files.compile([choice], single_rows_later=True)
     model.allocate_cache(2)
-    extensions: Sequence[Any] = [DecodeKernels(model)] * has_kernels + [SingleRows(model)]
+    extensions: Sequence[Any] = [DecodeKernels(model)] * has_kernels + [LaterGraphs(model)]
     for extension in extensions:
         extension.prepare(lambda *_: True)
     assert model.has_single_rows == expected

@@ -39,7 +39,8 @@ _SCALE_OFFSET: Final = {Type.Q8_0: 0, Type.Q4_0: 0, Type.Q6_K: 208}
 
 
 def write_decoder(shape: Shape, kind: Type, path: Path, tokenizer: Path, seed: int = 0) -> None:
-    """Writes a Llama-shaped model with the vocabulary of a byte-level `tokenizer.json`.
+    """Writes a model of a shape's kind with the vocabulary of a byte-level `tokenizer.json`: of
+    Llama's, or, with experts or convolutions, of Qwen3-MoE's or LFM 2's.
 
     Ids that the tokenizer does not know are never generated, nor are special tokens and parts of
     characters: every token is a text, as a stream shows it. The head is as `llama-quantize` writes
@@ -49,14 +50,27 @@ def write_decoder(shape: Shape, kind: Type, path: Path, tokenizer: Path, seed: i
         FileNotFoundError: there is no such tokenizer.
     """
     words = tokenizer.read_text()
-    file = _File(path, "llama", shape.vocab_size, seed)
+    architecture = "qwen3moe" if shape.num_experts else "lfm2" if shape.convolutions else "llama"
+    file = _File(path, architecture, shape.vocab_size, seed)
     writer, size = file.writer, shape.hidden_size
     writer.add_context_length(shape.max_position_embeddings)
     writer.add_embedding_length(size)
     writer.add_block_count(shape.num_hidden_layers)
     writer.add_feed_forward_length(shape.intermediate_size)
     writer.add_head_count(shape.num_attention_heads)
-    writer.add_head_count_kv(shape.num_key_value_heads)
+    kv_heads = [
+        0 if layer in shape.convolutions else shape.num_key_value_heads
+        for layer in range(shape.num_hidden_layers)
+    ]
+    writer.add_head_count_kv(kv_heads if shape.convolutions else shape.num_key_value_heads)
+    if shape.num_experts:
+        writer.add_key_length(shape.head_dim)
+        writer.add_value_length(shape.head_dim)
+        writer.add_expert_count(shape.num_experts)
+        writer.add_expert_used_count(shape.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(shape.intermediate_size)
+    if shape.convolutions:
+        writer.add_shortconv_l_cache(shape.conv_tokens)
     writer.add_layer_norm_rms_eps(shape.rms_norm_eps)
     writer.add_rope_freq_base(shape.rope_theta)
     writer.add_rope_dimension_count(shape.head_dim)
@@ -69,20 +83,32 @@ def write_decoder(shape: Shape, kind: Type, path: Path, tokenizer: Path, seed: i
     if not shape.tie_word_embeddings:
         file.add_matrix("token_embd", shape.vocab_size, size, kind)
     file.add_matrix(head_name, shape.vocab_size, size, head_kind, silent)
-    file.add_norm("output_norm", size)
+    file.add_norm("token_embd_norm" if shape.convolutions else "output_norm", size)
     heads = shape.num_attention_heads * shape.head_dim
     keys = shape.num_key_value_heads * shape.head_dim
     for layer in range(shape.num_hidden_layers):
         block = f"blk.{layer}"
         file.add_norm(f"{block}.attn_norm", size)
         file.add_norm(f"{block}.ffn_norm", size)
-        file.add_matrix(f"{block}.attn_q", heads, size, kind)
-        file.add_matrix(f"{block}.attn_k", keys, size, kind)
-        file.add_matrix(f"{block}.attn_v", keys, size, kind)
-        file.add_matrix(f"{block}.attn_output", size, heads, kind)
-        file.add_matrix(f"{block}.ffn_gate", shape.intermediate_size, size, kind)
-        file.add_matrix(f"{block}.ffn_up", shape.intermediate_size, size, kind)
-        file.add_matrix(f"{block}.ffn_down", size, shape.intermediate_size, kind)
+        if layer in shape.convolutions:
+            file.add_matrix(f"{block}.shortconv.in_proj", 3 * size, size, kind)
+            file.add_matrix(f"{block}.shortconv.conv", size, shape.conv_tokens, Type.F32)
+            file.add_matrix(f"{block}.shortconv.out_proj", size, size, kind)
+        else:
+            file.add_matrix(f"{block}.attn_q", heads, size, kind)
+            file.add_matrix(f"{block}.attn_k", keys, size, kind)
+            file.add_matrix(f"{block}.attn_v", keys, size, kind)
+            file.add_matrix(f"{block}.attn_output", size, heads, kind)
+            if architecture != "llama":
+                file.add_norm(f"{block}.attn_q_norm", shape.head_dim)
+                file.add_norm(f"{block}.attn_k_norm", shape.head_dim)
+        inner, num, ending = shape.intermediate_size, shape.num_experts, ""
+        if num:
+            ending = "_exps"
+            file.add_matrix(f"{block}.ffn_gate_inp", num, size, Type.F32)
+        file.add_matrix(f"{block}.ffn_gate{ending}", inner, size, kind, num=num)
+        file.add_matrix(f"{block}.ffn_up{ending}", inner, size, kind, num=num)
+        file.add_matrix(f"{block}.ffn_down{ending}", size, inner, kind, num=num)
     file.close()
 
 
@@ -136,20 +162,28 @@ class _File:
         self.writer.add_tensor(f"{name}.bias", np.zeros(size, np.float32))
 
     def add_matrix(
-        self, name: str, rows: int, columns: int, kind: Type, silent: Collection[int] = ()
+        self,
+        name: str,
+        rows: int,
+        columns: int,
+        kind: Type,
+        silent: Collection[int] = (),
+        num: int = 0,
     ) -> None:
         """Adds random weights whose products with a vector of ones spread by 1.
 
         Args:
             silent: rows of zeros.
+            num: of matrices, which are one tensor; 0 = one matrix.
         """
         name = f"{name}.weight"
+        shape = (num, rows, -1) if num else (rows, -1)
+        rows *= num or 1
         if kind in (Type.F32, Type.F16):
             numbers = self._rng.standard_normal((rows, columns), np.float32) / columns**0.5
             numbers[list(silent)] = 0
-            self.writer.add_tensor(
-                name, numbers.astype(np.float16 if kind == Type.F16 else np.float32)
-            )
+            numbers = numbers.astype(np.float16 if kind == Type.F16 else np.float32)
+            self.writer.add_tensor(name, numbers.reshape(shape))
             return
         block_size, num_bytes = gguf.GGML_QUANT_SIZES[kind]
         blocks = self._random_blocks(rows, columns // block_size, num_bytes)
@@ -157,7 +191,7 @@ class _File:
         offset = _SCALE_OFFSET[kind]
         blocks[:, :, offset : offset + 2] = np.frombuffer(scale.tobytes(), np.uint8)
         blocks[list(silent)] = 0
-        self.writer.add_tensor(name, blocks.reshape(rows, -1), raw_dtype=kind)
+        self.writer.add_tensor(name, blocks.reshape(shape), raw_dtype=kind)
 
     def _random_blocks(self, rows: int, num_blocks: int, num_bytes: int) -> NDArray[np.uint8]:
         return self._rng.integers(0, 256, (rows, num_blocks, num_bytes), dtype=np.uint8)

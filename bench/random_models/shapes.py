@@ -82,5 +82,18 @@ SHAPES = {
         convolutions=(0, 1, 3, 4, 6, 7, 9, 11, 13, 15),
         weight_format="int4-sym-64",
     ),  # LFM2-350M
+    "moe-700m": Shape(
+        1024,
+        512,
+        12,
+        16,
+        4,
+        49_152,
+        rope_theta=1_000_000.0,
+        qk_norm=True,
+        num_experts=32,
+        num_experts_per_tok=4,
+        weight_format="int4-sym-64",
+    ),  # the ratios of Qwen3-30B-A3B
     "1b": Shape(2048, 8192, 16, 32, 8, 128_256, rope_theta=500_000.0),  # Llama-3.2-1B
 }

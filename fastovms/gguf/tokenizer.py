@@ -91,7 +91,8 @@ _FAMILY_OF_GPT4O: Final = PreTokenizer((_GPT4O,))
 PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
     "default": PreTokenizer(_DEFAULT),
     **dict.fromkeys(
-        ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0"), _FAMILY_OF_LLAMA3
+        ("llama3", "llama-v3", "llama-bpe", "falcon3", "lfm2", "pixtral", "midm-2.0"),
+        _FAMILY_OF_LLAMA3,
     ),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), _TRIPLES),
     "tekken": PreTokenizer((_TEKKEN,), adds_bos=True, ignores_merges=True),

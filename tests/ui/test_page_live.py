@@ -64,6 +64,35 @@ def test_live_view_shows_the_steps_of_images_and_cancels_them(browser: Browser) 
             work.result()
 
 
+def test_an_image_is_made_shown_and_stopped(browser: Browser) -> None:
+    models = ("--model", str(DEMO_MODEL), "--model", f"painter={diffusion_dir()}")
+    with ui_server(*models) as server, window(browser, server) as opened:
+        opened.open()
+        page = opened.page
+        expect(page.get_by_label("Model", exact=True).locator("option")).to_have_text(
+            ["demo_model"]
+        )
+        page.get_by_role("link", name="Images").click()
+        prompt = page.get_by_role("textbox", name="Describe the image")
+        prompt.fill("A lighthouse")
+        page.get_by_role("button", name="Make").click()
+        image = page.get_by_role("img", name="A lighthouse")
+        expect(prompt).to_be_focused()
+        expect(image).to_be_visible()
+        assert image.evaluate("async (one) => (await one.decode(), one.naturalWidth)") == 64
+        assert violations(opened) == []
+        page.route("**/v1/images/generations", lambda route: None)  # an answer that never comes
+        prompt.fill("A storm")
+        page.get_by_role("button", name="Make").click()
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator("figure")).to_have_count(1)
+        page.unroute("**/v1/images/generations")
+        refusal = {"error": {"message": "too many requests wait"}}
+        page.route("**/v1/images/generations", lambda one: one.fulfill(status=429, json=refusal))
+        page.get_by_role("button", name="Make").click()
+        expect(page.get_by_role("alert")).to_have_text("too many requests wait")
+
+
 def shown(opened: Window) -> set[str]:
     """The names of the numbers and charts that can be seen."""
     names = opened.page.locator(".numbers dt, .chart h3").filter(visible=True)

@@ -8,7 +8,7 @@ import { ServerChats } from "./session/server_chats.js";
 import { TabChats } from "./session/tab_chats.js";
 import { drawIcon, elapsed, iconButton, make, warn } from "./core/dom.js";
 import { apply, choose, language, say } from "./core/language.js";
-import { encodes, speaks, transcribes } from "./core/models.js";
+import { encodes, makesImages, speaks, transcribes } from "./core/models.js";
 import { ROOT, ServerError, ask } from "./core/server.js";
 import { LANGUAGES } from "./core/texts.js";
 import { THEMES, applyTheme, chooseTheme, theme } from "./core/theme.js";
@@ -18,6 +18,7 @@ applyTheme();
 const LOADING_PAUSE = 1000;
 const LIVE = "#live";
 const COMPARE = "#compare";
+const IMAGES = "#images";
 
 /** Resolves with the list of models, once the server has loaded them. */
 async function findModels(onWait) {
@@ -59,6 +60,7 @@ function buildFrame() {
   const show = (isOpen) => menu.setAttribute("aria-expanded", String(isOpen));
   const chat = make("a", { href: "#chat" }, drawIcon("chat"), make("span", { text: "view.chat" }));
   const compare = make("a", { href: COMPARE }, drawIcon("columns"), make("span", { text: "view.compare" }));
+  const images = make("a", { href: IMAGES }, drawIcon("image"), make("span", { text: "view.images" }));
   const live = make("a", { href: LIVE }, drawIcon("pulse"), make("span", { text: "view.live" }));
   const languages = make("select", { label: "language" }, ...LANGUAGES.map(({ tag, name }) => make("option", { value: tag, lang: tag }, name)));
   languages.value = language();
@@ -68,7 +70,7 @@ function buildFrame() {
   themes.addEventListener("change", () => chooseTheme(themes.value));
   sidebar.append(
     make("div", { class: "brand" }, make("img", { src: new URL("icon.svg", import.meta.url).href, alt: "", width: "24", height: "24" }), make("span", {}, "fastovms")),
-    make("nav", { class: "views", label: "views" }, chat, compare, live),
+    make("nav", { class: "views", label: "views" }, chat, compare, images, live),
     side,
     make("div", { class: "row foot" }, languages, themes, make("a", { href: new URL("docs", ROOT).href, class: "faint" }, drawIcon("book"), make("span", { text: "api" }))));
   sidebar.addEventListener("click", ({ target }) => {
@@ -84,7 +86,7 @@ function buildFrame() {
   document.body.append(make("a", { href: "#main", class: "skip", text: "skip" }), sidebar, make("main", { class: "content", id: "main", tabindex: "-1" }, bar, body),
     make("div", { id: "announcer", class: "off-screen", role: "status", "aria-live": "polite" }));
   apply(document);
-  return { body, bar, side, links: { chat, compare, live } };
+  return { body, bar, side, links: { chat, compare, images, live } };
 }
 
 async function start() {
@@ -103,22 +105,28 @@ async function start() {
   frame.side.append(begin, chats.list.node);
   // Models that encode texts chat with nobody.
   const isOnlyLive = models.length > 0 && !chatting.length;
+  const making = models.filter(makesImages);
+  frame.links.images.hidden = !making.length;
   for (const node of [frame.links.chat, frame.links.compare, begin]) node.hidden = isOnlyLive;
   frame.bar.append(chats.tools);
   frame.links.chat.addEventListener("click", () => { frame.links.chat.href = chats.address; });
   let live = null;
   let compare = null;
+  let images = null;
 
   async function show() {
-    const isLive = isOnlyLive || location.hash === LIVE;
+    const isImages = making.length > 0 && location.hash === IMAGES;
+    const isLive = !isImages && (isOnlyLive || location.hash === LIVE);
     const isCompare = !isLive && location.hash === COMPARE;
     if (isLive) live ??= new (await import("./live/live_view.js")).LiveView(models);
     if (isCompare) compare ??= new (await import("./compare/compare_view.js")).CompareView(chatting, reading);
-    const view = isLive ? live : isCompare ? compare : chats;
+    if (isImages) images ??= new (await import("./images/images_view.js")).ImagesView(making);
+    const view = isLive ? live : isCompare ? compare : isImages ? images : chats;
     frame.body.replaceChildren(view.node);
     chats.tools.hidden = view !== chats;
     frame.links.chat.toggleAttribute("aria-current", view === chats);
     frame.links.compare.toggleAttribute("aria-current", isCompare);
+    frame.links.images.toggleAttribute("aria-current", isImages);
     frame.links.live.toggleAttribute("aria-current", isLive);
     if (isLive) live.start();
     else live?.stop();

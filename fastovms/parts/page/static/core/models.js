@@ -12,6 +12,11 @@ export function speaks({ capabilities = [] }) {
   return capabilities.includes("speech");
 }
 
+/** Returns whether a model makes images. */
+export function makesImages({ capabilities = [] }) {
+  return capabilities.includes("image");
+}
+
 /** Returns whether a model does other work than to chat. */
 export function encodes({ capabilities = [] }) {
   return capabilities.some((one) => OTHERS.includes(one));

@@ -123,6 +123,11 @@ export const TEXTS = {
   "models.failed": ["Cannot be loaded", "Nicht ladbar", "无法加载"],
 
   // Images
+  "view.images": ["Images", "Bilder", "图像"],
+  "images.title": ["Make an image", "Ein Bild erzeugen", "生成图像"],
+  "images.prompt": ["Describe the image", "Beschreiben Sie das Bild", "描述图像"],
+  "images.make": ["Make", "Erzeugen", "生成"],
+  "images.made": ["The image is complete.", "Das Bild ist fertig.", "图像已完成。"],
   "images.add": ["Add images", "Bilder hinzufügen", "添加图片"],
   "images.remove": ["Remove this image", "Bild entfernen", "移除此图片"],
 

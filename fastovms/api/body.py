@@ -49,7 +49,7 @@ _MEMBER: Final = 5
 _CONTAINER: Final = 3
 _EXACT_NUMBER: Final = 10
 _HUGE_NUMBER: Final = 700
-"""The weight of a number that takes long to decode, its comma not counted."""
+"""The weight of a number that takes long to decode, in addition to that of its comma."""
 
 _EXACT_LENGTH: Final = 16
 _EXACT: Final = re.compile(rb"[\d.]{16,}|\d[eE]")

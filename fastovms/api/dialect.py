@@ -230,7 +230,7 @@ _MAX_LOGGED: Final = 300
 
 
 _MAX_SERVED: Final = 8
-"""How many models an error lists."""
+"""The maximum number of models that an error lists."""
 
 
 def model_not_found(name: str, dialect: Dialect, served: Sequence[str] = ()) -> ModelNotFound:

@@ -143,10 +143,10 @@ MEDIA_PARTS: Final[Mapping[str, str]] = {
 """Types of parts of all APIs that bring more than text, with a word for it."""
 
 _MAX_PLACES: Final = 8
-"""How many parts a warning lists."""
+"""The number of parts that a warning lists."""
 
 _MAX_TITLE: Final = 100
-"""How many characters of a file's name a note has."""
+"""The number of characters of a file's name that a note repeats."""
 
 _DETAILS: Final = ("auto", "low", "high", "original")
 

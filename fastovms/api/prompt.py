@@ -36,19 +36,19 @@ from fastovms.text.tokenizer import Tokenizer
 from fastovms.text.tool_descriptions import describe_tools, written_call
 
 _CALL_COST: Final = 500
-"""How many characters a call of the tokenizer counts as, however short its text."""
+"""The number of characters that a call of the tokenizer counts as, however short its text."""
 
 _MAX_CHARS_PER_TOKEN: Final = 256
-"""How many characters a token has at most, on average: more than in any vocabulary. A text that is
-longer than the context even so is refused without encoding it."""
+"""The number of characters that a token has at most, on average: more than in any vocabulary. A
+text that is longer than the context even so is refused without encoding it."""
 
 _USUAL_CHARS_PER_TOKEN: Final = 8
-"""How many characters a token of ordinary text has at most. A text that is still longer is cut:
-beginning is encoded first, because encoding holds the GIL: a text that is far too long would stop
-every stream for as long as it takes."""
+"""The number of characters that a token of ordinary text has at most. A longer text is cut, and its
+beginning is encoded first: encoding holds the GIL, so that a text that is far too long would stop
+every stream."""
 
 _CUT: Final = 16
-"""How many tokens, at most, a cut may have split one into."""
+"""The maximum number of tokens into which a cut may have split one token."""
 
 _FORMS: Final = (
     "prompt must be a string, a list of strings, a list of token ids or a list of such lists"

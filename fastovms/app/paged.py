@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ROOM_FOR_BOTH: Final = 4
-"""How often the weights must fit into the free memory, so that a model is compiled while it is
+"""The free memory, as a multiple of the weights, from which a model is compiled while it is
 compared with its export."""
 
 

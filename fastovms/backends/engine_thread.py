@@ -162,7 +162,8 @@ class ActiveEngines:
 
 
 SLICE_SHARE: Final = 0.45
-"""How long slices are, as a share of the engines' steps: one follows each step."""
+"""The length of slices as a share of the duration of the engines' steps: one slice follows each
+step."""
 
 MIN_SLICE: Final = 0.003
 """Seconds that a slice may always take: a shorter one would consist mostly of the switch between

@@ -239,4 +239,4 @@ def _hint(flag: str, offered: Mapping[str, str]) -> str:
 
 
 _NEAR: Final = 0.7
-"""How alike two names must be, from 0 to 1, for one to be taken for the other."""
+"""The similarity of two names, from 0 to 1, from which one is suggested for the other."""

@@ -67,7 +67,7 @@ _OF_THE_PROGRAM: Final = ("-h", "--help", "--version")
 _HELP_ALL: Final = ("--help-all", "--help_all", "--help=")
 
 _NEAR: Final = 0.7
-"""How alike two names must be, from 0 to 1, for one to be taken for the other."""
+"""The similarity of two names, from 0 to 1, from which one is suggested for the other."""
 
 _FAILURE: Final = 1
 _OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE

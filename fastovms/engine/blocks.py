@@ -24,11 +24,11 @@ from itertools import count
 from typing import NamedTuple
 
 ROOT = 0
-"""The node before the first block of every sequence."""
+"""The root of the prefix tree: the parent node of the first block of every sequence."""
 
 LONG_ROOT = -1
-"""The node before the first block of sequences whose positions are rotated as those of long texts
-(see `long_rope`): their blocks hold other keys for the same tokens."""
+"""The root for sequences whose positions are rotated as those of long texts (see `long_rope`):
+their blocks hold other keys for the same tokens."""
 
 _ROOTS = (ROOT, LONG_ROOT)
 

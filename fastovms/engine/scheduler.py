@@ -137,8 +137,8 @@ def _scored_tokens(sequence: Sequence, start: int, end: int) -> ScoredTokens:
 _rank = attrgetter("rank")
 
 PLACES_PER_PRIORITY = 256
-"""How many later arrivals a request lets pass for each level of priority between them. It is
-finite, so that no request starves, however many of higher priority arrive."""
+"""The number of later arrivals that a request lets pass for each level of priority between them. It
+is finite, so that no request starves, however many of higher priority arrive."""
 
 MAX_PRIORITY = 64
 """The highest priority that counts, in either direction; one beyond it counts as this."""

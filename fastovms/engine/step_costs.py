@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from fastovms.engine.sequence import Sequence
 
 _MEMORY: Final = 9
-"""How many measurements of about one size are remembered. Their median counts: a machine with
-neighbours has outliers."""
+"""The number of measurements of about one size that are remembered. Their median counts: a machine
+with neighbours has outliers."""
 
 
 def _size_class(size: int) -> int:
@@ -409,12 +409,13 @@ class StepCosts:
 
 
 MAX_SLOWDOWN: Final = 2.0
-"""How much longer a step with a piece of a prompt may take than one without. It is below 2.5, which
-gaps between tokens may reach at their 99th percentile, since every estimate errs."""
+"""The maximum duration of a step with a piece of a prompt, as a multiple of that of a step without
+one. It is below 2.5, which gaps between tokens may reach at their 99th percentile, since every
+estimate errs."""
 
 UNSEEN_SECONDS: Final = 0.045
-"""How long a step may take in any case: readers do not notice delays below 50 ms, and estimates
-have errors."""
+"""The seconds that a step may take in any case: readers do not notice delays below 50 ms, and
+estimates have errors."""
 
 SHORT_SECONDS: Final = 1.0
 """The duration of a prompt that is computed in whole steps, even if other sequences decode: it ends

@@ -774,7 +774,7 @@ def _windowed_layers(
 
 
 class _Settings:
-    """The settings of a file's architecture, which records those that were read."""
+    """Reads the settings of a file's architecture, and records which ones were read."""
 
     def __init__(self, metadata: Metadata, architecture: str) -> None:
         prefix = f"{architecture}."

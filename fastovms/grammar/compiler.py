@@ -391,7 +391,7 @@ it is measured."""
 _TRIAL_STEPS: Final = 8
 
 _MAX_PATTERNS: Final = 64
-"""How many patterns of a refused schema are tried one by one."""
+"""The number of patterns of a refused schema that are tried one by one."""
 
 _DEAD_END: Final = "NoExtensionBias"
 """llguidance's error where no token may follow."""

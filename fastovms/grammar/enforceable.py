@@ -34,13 +34,14 @@ _DYNAMIC: Final = {"$dynamicRef": "$ref", "$recursiveRef": "$ref", "$dynamicAnch
 _TRIVIAL: Final[tuple[object, ...]] = (True, {})
 
 _MAX_EXPANSION: Final = 100_000
-"""How many characters may be added where a schema is written again for each of some names."""
+"""The number of characters that may be added where a schema is written again for each of some
+names."""
 
 _MAX_PATTERN_WORK: Final = 32
-"""How many regular expressions with look-ahead are rewritten in one schema."""
+"""The number of regular expressions with look-ahead that are rewritten in one schema."""
 
 _MAX_NAMES: Final = 10_000
-"""How many schemas are checked for the names that `propertyNames` lists."""
+"""The number of schemas that are checked for the names that `propertyNames` lists."""
 
 _MAX_DEPTH: Final = 8
 _MAX_LISTED: Final = 20

@@ -165,7 +165,7 @@ _MAX_VISITS: Final = 200_000
 """The number of schemas that are examined, again for each reference: far beyond usual schemas."""
 
 _MAX_ITEMS: Final = 1000
-"""How many required `prefixItems` are checked."""
+"""The number of required `prefixItems` that are checked."""
 
 
 def without_endless_parts(root: object) -> object:

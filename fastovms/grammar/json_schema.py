@@ -195,7 +195,7 @@ _SCHEMAS: Final = {"additionalProperties", "items", "additionalItems"}
 _NAME: Final = re.compile(r"[\w.-]+", re.ASCII)
 _MAX_SHOWN: Final = 100
 _MAX_MERGES: Final = 2000
-"""How many schemas may be merged: far more than usual alternatives need."""
+"""The number of schemas that may be merged: far more than usual alternatives need."""
 
 
 def closed_schema(root: Schema) -> object:

@@ -206,8 +206,8 @@ MAX_CACHED_BYTES: Final = 64 * 2**20
 one of a hostile one up to 48 MB."""
 
 _BYTES_PER_TOKEN: Final = 2048
-"""What following a grammar adds to it, for each token: the states of its lexer are kept with it.
-This is the most; mostly nothing is added."""
+"""The bytes by which a grammar grows for each token that follows it: the states of its lexer are
+kept. This is the maximum; mostly nothing is added."""
 
 
 @dataclass(slots=True, eq=False)

@@ -501,7 +501,7 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 _MAX_HOPS: Final = 16
-"""How many proxies are followed back; each costs a few microseconds on the event loop."""
+"""The number of proxies that are followed back; each costs a few microseconds on the event loop."""
 
 
 class ForwardedClients:

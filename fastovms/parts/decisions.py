@@ -53,13 +53,13 @@ _MAX_DIGITS: Final = 10
 """Levels up to this number have digits as labels."""
 
 _AT_ONCE: Final = 64
-"""How many reads are queued at a time, so that other clients come in between."""
+"""The number of reads that are queued at a time, so that other clients come in between."""
 
 _MARK: Final = "question7f3amark"
 """Stands for a question while the prompt around it is rendered."""
 
 _QUESTION_COST: Final = 1000
-"""How many bytes of a body a question counts as when work is weighed: each is encoded."""
+"""The bytes of a body that a question counts as when work is weighed: each question is encoded."""
 
 _TAIL: Final = 32
 """Characters before a label with which it is encoded: its tokens depend on what is before it."""

@@ -19,7 +19,7 @@ from fastovms.state.store import (
 )
 
 LENGTH: Final = 4
-"""How many bytes a seal adds to a text."""
+"""The number of bytes that a seal adds to a text."""
 
 
 @overload

@@ -52,7 +52,7 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 def input_parameters(pattern: str | None = None) -> dict[str, Any]:
     """Returns the parameters of the function that represents a custom tool. `pattern` is a regular
-    regular expression that the text must match as a whole; None = any text."""
+    expression that the text must match as a whole; None = any text."""
     text: dict[str, Any] = {"type": "string"}
     if pattern is not None:
         text["pattern"] = f"^(?:{pattern})$"

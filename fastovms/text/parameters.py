@@ -102,8 +102,9 @@ _DEFINITIONS = ("$defs", "definitions")
 _ROOT = "-root-"
 _MAX_SCHEMA_DEPTH = 16
 _MAX_COST = 10_000
-"""How many schemas and values of enumerations are checked to find the types of one function's
-parameters: some 10 ms, since a call that the model begins may wait for them on the event loop."""
+"""The number of schemas and values of enumerations that are checked to find the types of one
+function's parameters: some 10 ms, since a call that the model begins may wait for them on the event
+loop."""
 
 _NOTHING: Schema = {}
 

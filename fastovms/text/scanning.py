@@ -332,7 +332,7 @@ def _length_of_beginning(text: str, tags: Sequence[str]) -> int:
 
 _FIRST_VALUE = re.compile(r'\s*\{\s*(\}|"([^"\\]|\\.)*"\s*:\s*\S)')
 _MAX_HELD = 1000
-"""How many characters of arguments are held back at most."""
+"""The number of characters of arguments that are held back at most."""
 
 
 class _HeldCall(NamedTuple):

@@ -20,7 +20,7 @@ from fastovms.text.tokenizer import check_characters
 TOKENIZER_FILE: Final = "openvino_tokenizer.xml"
 _DETOKENIZER_FILE: Final = "openvino_detokenizer.xml"
 _TEMPLATES: Final = "processed_post_processor_template"
-"""What the tokenizer's file calls the tokens that it puts around a text, and around two."""
+"""The names, in the tokenizer's file, of the tokens that it puts around one text and around two."""
 
 _PROBE: Final = "a"
 FIRST, SECOND = -1, -2

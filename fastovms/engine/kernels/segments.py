@@ -324,7 +324,7 @@ def _levels(nodes: Sequence[Node], steps: dict[int, Step]) -> dict[int, int]:
 
 
 def _with_roots(steps: dict[int, Step], levels: dict[int, int]) -> Iterator[tuple[int, Step]]:
-    """Yields steps with the id of one that they are connected with on their level."""
+    """Yields each step with an id that connected steps of one level share: that of one of them."""
     parents = {key: key for key in steps}
 
     def root_of(key: int) -> int:

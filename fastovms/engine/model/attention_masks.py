@@ -27,7 +27,7 @@ _HIDDEN: Final = -1e4
 """Masks hold -65504, the lowest float32, or minus infinity for keys that are not to be seen."""
 
 _TOLERANCE: Final = 1e-3
-"""How far biases may be from a slope, in shares of the largest bias."""
+"""The maximum distance of biases from a slope, as a share of the largest bias."""
 
 
 class UnknownMask(Exception):

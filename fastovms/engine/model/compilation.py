@@ -85,8 +85,8 @@ MAX_SMALL_CHUNK = 16
 is small however many sequences it has."""
 
 MAX_PREPARED_KERNELS = "64"
-"""How many kernels, each prepared for shapes that have been computed, the CPU keeps of a compiled
-model.
+"""The number of kernels, each prepared for shapes that have been computed, that the CPU plugin
+keeps for a compiled model.
 
 Nearly every step of a crowd has shapes of its own. After 900 steps of up to 96 sequences the heap
 of the demo model was at 291 MB with OpenVINO's 5,000, and growing; at 232 with 200, 169 with 50 and

@@ -21,7 +21,7 @@ Node = Any
 
 _ATTENTION = "PagedAttentionExtension"
 _NUM_PROJECTIONS = 3
-"""How many inputs of an attention, the first ones, are results of projections."""
+"""The number of first inputs of an attention that are results of projections."""
 
 _DECOMPRESSION = frozenset({"Convert", "Multiply", "Reshape", "Subtract"})
 _TIMES_TRANSPOSED = {"transpose_a": False, "transpose_b": True}

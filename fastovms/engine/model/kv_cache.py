@@ -21,7 +21,7 @@ _MADV_POPULATE_WRITE = 23
 """An advice to madvise(2) since Linux 5.14: commits pages and keeps what they hold."""
 
 _BYTES_AT_ONCE = 2 * 1024 * 1024
-"""How much is committed in one piece: a huge page, which takes some milliseconds."""
+"""The bytes that are committed in one piece: a huge page, which takes some milliseconds."""
 
 _libc = ctypes.CDLL(None)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -87,8 +87,9 @@ class MemoryCommitter:
 
 MAX_DRAFT_STATES: Final = 64
 MAX_DRAFT_STATE_BYTES: Final = 64 * 1024 * 1024
-"""How many drafted tokens a step may have, and the memory of the states after them. A model of 1.2B
-parameters (LFM 2) has states of 0.1 to 0.2 MB, one of 80B (Qwen 3 Next) has 75 MB and no drafts."""
+"""The number of drafted tokens that a step may have, and the memory of the states after them. A
+model of 1.2B parameters (LFM 2) has states of 0.1 to 0.2 MB, one of 80B (Qwen 3 Next) has 75 MB and
+no drafts."""
 
 
 @dataclass(frozen=True, slots=True)

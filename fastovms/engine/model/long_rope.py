@@ -127,7 +127,7 @@ class LongRope(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """An input of `consumer` whose value is the same for all tokens."""
+    """An input of the node `consumer` whose value is the same for all tokens."""
 
     consumer: Node
     position: int

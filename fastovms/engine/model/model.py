@@ -187,7 +187,7 @@ PackedAdapters = Mapping[int, Any]
 """The weights of adapters in the format of `kernels.low_rank`, by their numbers."""
 
 AdaptedRunnerFactory = Callable[[Callable[[], PackedAdapters]], Runner]
-"""Makes a runner of steps with adapters of a function that returns those that are loaded."""
+"""Makes a runner of steps with adapters. Its argument returns the loaded adapters."""
 
 
 class Feed:

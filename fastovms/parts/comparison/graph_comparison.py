@@ -93,7 +93,7 @@ MAX_TOKENS: Final = 48
 
 _FIRST_PART: Final = 0.75
 _NUM_COMPARED: Final = 8
-"""How many of the most likely tokens of each position are compared."""
+"""The number of most likely tokens of each position that are compared."""
 
 _NUM_TOKEN_IDS: Final = 1000
 

@@ -142,7 +142,7 @@ class _Description(NamedTuple):
     """A node and all that it depends on, apart from hidden states.
 
     Attributes:
-        value: equal for what is alike.
+        value: equal for nodes that compute the same.
         has_state: whether a cache or another state is among it.
     """
 

@@ -90,7 +90,7 @@ _ROWS_AT_ONCE: Final = 512
 """The rows that are decompressed at once, for the memory they take."""
 
 _NUM_LOGITS: Final = 8192
-"""How many logits of a token are compared with f32."""
+"""The number of logits of a token that are compared with f32."""
 
 _TOKEN_IDS: Final = (5, 400)
 """Ids that every vocabulary has."""

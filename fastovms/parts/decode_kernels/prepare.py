@@ -72,8 +72,8 @@ _MEASURED: Final = "kernels"
 _FILE: Final = "measured.json"
 
 _MIN_GAIN_OF_ONE: Final = 1.35
-"""How much faster the kernels must compute steps of one row where the graph for these is not
-compiled yet, which gains up to 1.3."""
+"""The minimum gain of the kernels in steps of one row where the graph for these is not compiled
+yet, which gains up to 1.3."""
 
 BEING_PREPARED: Final = "being prepared"
 

@@ -297,7 +297,7 @@ class Drafting(Drafter):
             return NO_GUESS
 
     def _do_without(self, sequence: Sequence) -> None:
-        """Ends the drafts of a sequence, after an exception."""
+        """Makes no more drafts for a sequence, after an exception."""
         logger.exception(
             "request %s continues without drafts: drafting failed", sequence.request_id
         )
@@ -316,7 +316,7 @@ class Drafting(Drafter):
                 del sequence.draft_token_ids[:]
 
     def _switch_model_off(self) -> None:
-        """Ends the drafts of the draft model, after an exception."""
+        """Switches the draft model off, after an exception."""
         logger.exception("the draft model failed and is switched off")
         self._model = None
         for drafters in self._drafters.values():

@@ -37,9 +37,9 @@ _DECAY = 0.995
 """The factor on the weight of past observations after each new one."""
 
 _NEAR = 64
-"""How many entries after the followed position are checked for the text's new position. A text that
-copies another with small changes returns to it after a few tokens of its own; these matches are too
-short to be found by their hash."""
+"""The number of entries after the followed position that are checked for the text's new position. A
+text that copies another with small changes returns to it after a few tokens of its own; these
+matches are too short to be found by their hash."""
 
 _FOLLOWED_MATCH = 4
 """The length of a match from which a text is assumed to follow a position."""

@@ -303,14 +303,16 @@ InputText = str | tuple[str, ...] | list[int]
 
 _PIECE_CHARS: Final = 16_000
 _PIECE_TEXTS: Final = 64
-"""How much is tokenized at once, which holds the GIL: some milliseconds."""
+"""The characters, and the texts, that are tokenized at once: that holds the GIL for some
+milliseconds."""
 
 _USUAL_CHARS_PER_TOKEN: Final = 8
-"""How many characters a token of ordinary text has at most. The beginning of a longer text is used,
-or the end, is tokenized first: it usually shows whether the text is too long."""
+"""The number of characters that a token of ordinary text has at most. Of a longer text, the
+beginning (or the end, if that is kept) is tokenized first: it usually shows whether the text is too
+long."""
 
 _CUT: Final = 16
-"""How many tokens, at most, a cut may have split one into."""
+"""The maximum number of tokens into which a cut may have split one token."""
 
 
 @dataclass(frozen=True, slots=True)

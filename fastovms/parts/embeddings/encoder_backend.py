@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 _NEWEST_SHARE: Final = 0.3
-"""How much the newest measurement counts."""
+"""The weight of the newest measurement in the mean."""
 
 
 class SliceCosts:
@@ -169,8 +169,8 @@ class TextQueue(Generic[Queued]):
 
 
 _MAX_WAITING_TOKENS: Final = 2**24
-"""How many tokens of one client may wait: 128 MiB of ids. Those of other clients find as many
-places beyond these."""
+"""The number of tokens of one client that may wait: 128 MiB of ids. Those of other clients find as
+many places beyond these."""
 
 
 class TextsJob(Job[EncodedTexts]):

@@ -255,7 +255,8 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
 Scores = NDArray[np.float32]
 
 _MAX_TOKENS: Final = 2**24
-"""How many tokens the pairs of a request have at most: as many as may wait for a model."""
+"""The number of tokens that the pairs of a request have at most: as many as may wait for a
+model."""
 
 _MAX_JOINED_CHARS: Final = 8 * _MAX_TOKENS
 """The maximum number of characters of the pairs of a request if each pair is one text."""

@@ -36,7 +36,8 @@ from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.text_encoder import TextEncoder
 
 _MAX_PIECES = 1024
-"""How many pieces of a client's texts may wait to be tokenized; a request has one at a time."""
+"""The number of pieces of a client's texts that may wait to be tokenized; a request has one at a
+time."""
 
 
 ENCODER_FILES: Final = (

@@ -28,7 +28,7 @@ from fastovms.parts.genai.support import DraftSource
 _PROMPT: Final = "A quick brown fox jumps over 13 lazy dogs; 'why?' asks {nobody} in the garden."
 
 _NUM_TOKENS: Final = 24
-"""How many tokens are generated at most. They are sampled, since likely texts soon repeat
+"""The number of tokens that are generated at most. They are sampled, since likely texts soon repeat
 themselves, and then have tokens of which every model is sure."""
 
 _MAX_PART: Final = 16

@@ -226,10 +226,10 @@ def _num_blocks(pipeline: genai.ContinuousBatchingPipeline) -> int:
 
 
 _PIXELS_PER_TOKEN: Final = 28 * 28
-"""How many pixels make a token in Qwen's models, which see images in their own sizes."""
+"""The number of pixels per token in Qwen's models, which see images in their own sizes."""
 
 _MIN_IMAGE_TOKENS: Final = 256
-"""How many tokens an image has in models that see all of them in one size."""
+"""The number of tokens that an image has in models that see all of them in one size."""
 
 
 class RequiredResources(NamedTuple):

@@ -50,8 +50,8 @@ _PIECE: Final = 256 * 1024
 bytes."""
 
 _ROOM: Final = 8
-"""How many forms of the maximum size may be on the disk. A quarter as many are left for other
-clients if one has filled them."""
+"""The number of forms of the maximum size that may be on the disk. A quarter as many are left for
+other clients if one has filled them."""
 
 _FIELDS: Final = frozenset(EditFields.__struct_fields__)
 

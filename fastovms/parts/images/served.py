@@ -30,7 +30,7 @@ from fastovms.server_config import ModelConfig
 from fastovms.telemetry.metrics import GenerationMetrics
 
 _MAX_PICTURES: Final = 64
-"""How many pictures of one client may wait to be decoded."""
+"""The number of pictures of one client that may wait to be decoded."""
 
 _USUAL_TOKENS: Final = 77
 """The tokens that a CLIP encoder reads."""

@@ -54,7 +54,7 @@ _JPEGS: Final = ("JPEG", "MPO")
 """Pillow's names for JPEG files. MPO, which cameras write, is several of them in one file."""
 
 _STRIP: Final = 256 * 1024
-"""How many pixels are copied at a time."""
+"""The number of pixels that are copied at a time."""
 
 _REDUCING_GAP: Final = 3.0
 """Large images are first reduced by whole numbers, to three times the final size, which is faster

@@ -30,14 +30,14 @@ _PIECE: Final = 1024 * 1024
 """Characters that are decoded at a time; a multiple of four."""
 
 _UNKNOWN_TYPES: Final = ("", "application/octet-stream", "binary/octet-stream")
-"""Media types that clients name when they have not looked."""
+"""Media types that clients send if they do not know the type of the image."""
 
 _EQUIVALENTS: Final = (
     *((space, "") for space in "\n\r\t "),
     *((f"%{ord(char):02{case}}", char) for char in "+/=" for case in "xX"),
 )
-"""What else base64 within a URL may have: broken lines (RFC 2045, 6.8) and escaped characters (RFC
-3986)."""
+"""Characters that base64 within a URL may have in addition: broken lines (RFC 2045, 6.8) and
+escaped characters (RFC 3986)."""
 
 
 def decode_data_url(url: str, name: str, *, max_bytes: int, is_image: bool = True) -> bytes:

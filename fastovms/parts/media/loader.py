@@ -155,7 +155,7 @@ def _path_of(url: str) -> str | None:
 
 _NUM_THREADS: Final = 4
 _NUM_AT_ONCE: Final = 4
-"""How many images of one request are loaded at a time."""
+"""The number of images of one request that are loaded at a time."""
 
 Result = TypeVar("Result")
 

@@ -426,7 +426,8 @@ def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Bloc
 
 
 def given_documents(given: Sequence[Mapping[str, Any]] | None) -> Iterator[RequestDocument]:
-    """Yields the files of messages; each becomes a source with its text, in place."""
+    """Yields the files of messages. Each file is replaced by a source with its text once the caller
+    has set that text."""
     for _, blocks in _blocks(given or ()):
         for block in blocks:
             if block.kind == "tool_result" and isinstance(block.members.get("content"), list):

@@ -136,7 +136,7 @@ TAGS: Final = (
     "The page",
     "Extensions",
 )
-"""The sections of the page, in order. Others follow."""
+"""The sections that come first on the page, in order."""
 
 
 def openapi_document(
@@ -227,7 +227,8 @@ class _Components:
         return _reference("schemas", name)
 
     def refusal(self, status: int, dialect: Dialect) -> Json:
-        """Returns the answer of a status in the format of the dialect."""
+        """Returns the description of the error answer with a status, in the format of the
+        dialect."""
         name = f"{dialect.name}_{status}"
         if name not in self.responses:
             schema = self.schema(dialect.error_form.kind)

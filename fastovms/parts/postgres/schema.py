@@ -99,7 +99,7 @@ class PostgresSession:
         self._connection.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Ends the transaction, and the connection where even that fails."""
+        """Rolls the transaction back, and closes the connection if that fails, too."""
         try:
             self._connection.execute("ROLLBACK")
         except psycopg.Error:
@@ -130,7 +130,8 @@ MIGRATION_LOCK: Final = 0x6661_7374_0001
 """The number of the advisory lock under which one server at a time makes the tables."""
 
 NUM_SLOTS: Final = 64
-"""How many rows share the count of all objects: as many transactions may end at the same time."""
+"""The number of rows that share the count of all objects: as many transactions may end at the same
+time."""
 
 _TEXT: Final = 'text COLLATE "C"'
 """Ids are compared by their bytes, whatever order of words the system has, today or after an

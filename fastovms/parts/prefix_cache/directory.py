@@ -122,7 +122,7 @@ _HEAD: Final = struct.Struct("<8s32sQI")
 
 HEAD_SIZE: Final = _HEAD.size
 _MAX_VECTORS: Final = 1024
-"""How many arrays Linux reads or writes in one call (IOV_MAX)."""
+"""The number of arrays that Linux reads or writes in one call (IOV_MAX)."""
 
 
 class CorruptBlock(Exception):

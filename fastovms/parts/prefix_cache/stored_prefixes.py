@@ -148,7 +148,8 @@ MIN_LEARNED_TOKENS: Final = 64
 """Steps with fewer prompt tokens are no reliable measure of the cost of a prompt token."""
 
 _MEMORY: Final = 9
-"""How many times are remembered. Their median counts: a machine with neighbours has outliers."""
+"""The number of measured times that are remembered. Their median counts: a machine with neighbours
+has outliers."""
 
 _OVERHEAD: Final = 0.002
 """Seconds that a request loses by waiting for a thread, however little is read."""
@@ -281,8 +282,8 @@ _FREE_SHARE: Final = 0.125
 into."""
 
 _MAX_AT_READER: Final = 2
-"""How many restorations have blocks: the one that is being read, and one with which the reader goes
-on though the engine is in a step. Requests after them wait without any."""
+"""The number of restorations that have blocks: the one that is being read, and one with which the
+reader goes on though the engine is in a step. Requests after them wait without any."""
 
 
 class _Stored(NamedTuple):

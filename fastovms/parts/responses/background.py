@@ -108,7 +108,7 @@ class BackgroundRun(Run):
         return self._run.form.id
 
     def summary(self) -> tuple[str, str, int]:
-        """Returns the model, the status, and when the response was plan for."""
+        """Returns the model, the status, and the Unix time at which the response was created."""
         members = self._run.form.members
         return str(members["model"]), str(self._run.status.name), int(members["created_at"])
 

@@ -239,8 +239,8 @@ async def _summary(generation: TextGeneration) -> str:
 _MAX_SHARE: Final = 4
 """The largest share of the space that one item may take: one part in this number."""
 _CHARS_PER_TOKEN: Final = 3
-"""How many characters of an item are kept for each token that it may have, before they are
-counted: encoding more than that costs time."""
+"""The number of characters of an item that are kept for each token that it may have, before they
+are counted: encoding more than that costs time."""
 _LEFT_OUT: Final = "[...]"
 _MIN_CHARS: Final = 4 * len(_LEFT_OUT)
 """The minimum length of a cut entry in characters: a shorter one is useless."""

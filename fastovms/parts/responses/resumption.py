@@ -375,7 +375,7 @@ _ALONE_INTERVAL: Final = 30.0
 """Seconds between searches for interrupted responses if no other replica uses the store."""
 
 _MOST_LISTED: Final = 10_000
-"""How many responses are listed for operators."""
+"""The number of responses that are listed for operators."""
 
 _LEASE_PATIENCE: Final = 600.0
 """Seconds that replicas have to take over a response, before it counts as interrupted: all that can

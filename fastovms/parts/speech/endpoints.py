@@ -54,8 +54,8 @@ _FORBIDDEN: Final = "<|"
 
 _MAX_SEED: Final = 2**63
 _ROOM: Final = 8
-"""How many files of the maximum size may be on the disk, and how many decoded audios of the maximum
-length. A quarter as many are left for other clients if one has filled them."""
+"""The number of files of the maximum size that may be on the disk, and how many decoded audios of
+the maximum length. A quarter as many are left for other clients if one has filled them."""
 
 
 class TranslationForm(AnswerSchema, kw_only=True):

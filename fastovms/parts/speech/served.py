@@ -30,7 +30,7 @@ from fastovms.telemetry.metrics import GenerationMetrics
 logger = logging.getLogger(__name__)
 
 _MAX_AUDIOS: Final = 64
-"""How many files of one client may wait to be decoded."""
+"""The number of files of one client that may wait to be decoded."""
 
 _FILES: Final = (
     "openvino_encoder_model.xml",

@@ -152,8 +152,8 @@ def _read(entry: Path, names: Set[str]) -> TuningResult | None:
 
 
 IDLE_SECONDS: Final = 5.0
-"""How long the engines must have been idle, so that no pause between two requests is taken for it.
-"""
+"""The seconds for which the engines must have been idle, so that a pause between two requests does
+not count as idle."""
 
 
 class Measurement(NamedTuple):

@@ -14,7 +14,8 @@ from fastovms.engine.model.model import Model
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 
 NUM_SEQUENCES: Final = (1, 8, 32)
-"""How many sequences decode together in the measured loads, which all have the same weight."""
+"""The numbers of sequences that decode together in the measured loads. All loads have the same
+weight."""
 
 TOKEN_BUDGETS: Final = (DEFAULT_TOKEN_BUDGET, 512)
 
@@ -37,7 +38,7 @@ _CALM: Final = 0.85
 """The fraction of the fastest memory of all rounds that a round must have had, to count."""
 
 _MAX_TRIES: Final = 4
-"""How many rounds are made at most for each one that is to count."""
+"""The number of rounds that are made at most for each one that is to count."""
 
 
 class MeasuredStep(NamedTuple):

@@ -22,7 +22,7 @@ from fastovms.system.disk import DiskCache
 logger = logging.getLogger(__name__)
 
 NUM_ROUNDS: Final = 15
-"""How often two ways to run a model are compared."""
+"""The number of rounds in which two ways to run a model are compared."""
 
 _MEMORY_SHARE: Final = 0.5
 """The fraction of the free memory that may hold weights of further ways to run the model."""

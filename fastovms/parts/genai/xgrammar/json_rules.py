@@ -187,7 +187,7 @@ AddRule = Callable[[str, Callable[[], str]], str]
 returns; returns the name."""
 
 _NUM_KNOWN: Final = 16
-"""How many characters that may follow have rules of their own. More of them lengthen the
+"""The number of characters that may follow and have rules of their own. More of them lengthen the
 compilation, fewer leave more tokens to be checked."""
 
 _QUOTE: Final = r'"\""'

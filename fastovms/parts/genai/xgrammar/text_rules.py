@@ -24,8 +24,8 @@ _PLAIN: Final = (
     r"[\u0800-\ud7ff\ue000-\uffff]",
     r"[\U00010000-\U0010ffff]",
 )
-"""What JSON spells as it is. Of `[^"]`, and of a class with characters of three bytes and of
-others, XGrammar makes one of which broken characters are."""
+"""The characters that JSON writes unchanged. From `[^"]`, and from a class that mixes characters of
+three bytes with others, XGrammar makes a class that also matches broken characters."""
 
 CHARACTERS: Final = (*_PLAIN, r'"\\" ["\\bfnrt]', r'"\\u00" [01] [0-9a-fA-F]', r'"\\u007" [fF]')
 """Any one character of a string: as it is, or as JSON spells it otherwise. None of them has a

@@ -171,6 +171,7 @@ async def beside_chats(
     chats.start()
     await chats.begun.wait()
     await asyncio.sleep(options.seconds / 2)
+    alone, together = [], []
     for _ in range(options.rounds):
         chats.gaps.clear()
         await asyncio.sleep(options.seconds)
@@ -183,8 +184,11 @@ async def beside_chats(
             f"{before[0]:.1f} ms -> {median_then:.1f}: {median_then / before[0]:.2f} x, p99 "
             f"{before[1]:.1f} -> {worst_then:.1f}: {worst_then / before[1]:.2f} x"
         )
+        alone.append(before[0])
+        together.append(median_then)
         task.cancel()
         await asyncio.sleep(options.seconds / 2)
+    print(f"gaps of all rounds: {ratio(together, alone)} x")
     chats.stop()
     await engine.close()
 

@@ -363,8 +363,10 @@ async def test_errors_before_any_audio_have_their_status(
 
 async def test_text_without_sounds_is_refused(start) -> None:
     site = await start()
-    for format in ("wav", "pcm"):
-        answer = await site.post(model="tts", input="1", response_format=format)
+    for format in ("wav", "pcm", "mp3", "opus", "aac", "flac"):
+        answer = await site.post(
+            model="tts", input="1", response_format=format, stream_format="audio"
+        )
         assert answer.status_code == 400
         error = answer.json()["error"]
         assert error["param"] == "input"

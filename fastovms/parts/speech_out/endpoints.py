@@ -291,14 +291,19 @@ async def answer_speech(context: ApiContext, request: Request, dialect: Dialect)
 async def _counted(
     request: Request, model: ServedSpeaker, asked: _Asked, pieces: AsyncIterator[SpokenPiece]
 ) -> AsyncGenerator[bytes, None]:
-    """Yields the audio of pieces, and records its figures."""
+    """Yields the audio of pieces, and records its figures. Raises InvalidField before any audio if
+    the pieces have none."""
     seconds = waited = computed = 0.0
+    data = b""
     try:
         async for piece in pieces:
             seconds += piece.seconds
             waited += piece.queue_time
             computed += piece.compute_time
-            yield piece.data
+            data += piece.data
+            if seconds:
+                yield data
+                data = b""
     finally:
         request.log_fields["audio_seconds"] = round(seconds, 1)
         request.log_fields["queue_ms"] = round(waited * 1000, 1)

@@ -19,10 +19,11 @@ _PR_SET_PDEATHSIG: Final = 1
 
 def die_with_parent(parent_pid: int) -> None:
     """Makes the kernel kill this process, even if it is stopped, when the thread that started it
-    ends. A parent that ended before this call is detected by its id."""
+    ends. Raises SystemExit, without a message: a parent that has ended before this call, which is
+    detected by its id. A command that ends while its processes still start prints no error."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
-        sys.exit("the process that asked for this one has ended")
+        sys.exit(1)
 
 
 def main(argv: list[str]) -> None:

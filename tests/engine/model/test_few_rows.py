@@ -163,6 +163,7 @@ def test_the_end_of_a_prompt_is_computed_again_where_logits_are_bf16(
         assert np.abs(again - apart).max() < 0.5 * np.abs(whole - apart).max()
 
 
+@pytest.mark.nightly(but=("[int8, f16-", "-whole-2-1-44]"))
 @pytest.mark.parametrize(
     ("num_sequences", "num_tokens", "length"),
     [
@@ -323,6 +324,7 @@ def adapted_models(model: PagedModel, kernels: Kernels) -> tuple[PagedModel, Pag
     return plain, ours
 
 
+@pytest.mark.nightly(but=("[int8, f16-", "-(0, 9, 1)-3]"))
 @pytest.mark.parametrize("num_tokens", [1, 3])
 @pytest.mark.parametrize(
     "numbers",

@@ -45,7 +45,7 @@ async def test_a_field_is_named(make_api, path, streamed, caplog):
         headers = dict(stream.headers if response is None else response.headers)
         assert headers["Warning"] == '299 - "unknown, and ignored: mood, tone"'
     assert [r.getMessage() for r in caplog.records] == [
-        "request req-1: unknown, and ignored: mood, tone"
+        "request req-1: unknown fields are ignored: mood, tone"
     ]
 
 

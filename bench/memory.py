@@ -2,7 +2,7 @@
 of its own with a KV cache of the same size.
 
 The first table is of whole processes that have answered a short and a long prompt. The server has
-been started before, so that its kernels are compiled, and is given a moment to see to its memory.
+been started before, so that its kernels are prepared, and is given a moment to see to its memory.
 The second table is of what the engine adds to a process, one after another.
 
     python -m bench.memory MODEL_DIR
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,9 @@ _SETTLING: Final = 3.0
 """Seconds in which an idle server has committed some of its cache and given back what it can."""
 
 _MB: Final = 1e6
-_WEIGHTS, _FILES, _REST = "the weights' file", "libraries and other files", "anonymous"
+_WEIGHTS, _PACKED = "the weights' file", "packed weights"
+_FILES, _REST = "libraries and other files", "anonymous"
+_WEIGHT_FILES = {"_model.bin": _WEIGHTS, "/weights.bin": _PACKED}
 
 
 def resident(pid: int | str = "self") -> Counter[str]:
@@ -40,7 +43,9 @@ def resident(pid: int | str = "self") -> Counter[str]:
         if not fields[0].endswith(":"):
             name = fields[5] if len(fields) > 5 else ""
             is_file = name.startswith("/")
-            kind = (_WEIGHTS if name.endswith("_model.bin") else _FILES) if is_file else _REST
+            kind = _FILES if is_file else _REST
+            for end, own in _WEIGHT_FILES.items():
+                kind = own if name.endswith(end) else kind
         elif fields[0] == "Rss:":
             sizes[kind] += 1024 * int(fields[1])
         elif fields[0] == "Anonymous:" and kind == _FILES:  # what libraries have written
@@ -49,16 +54,17 @@ def resident(pid: int | str = "self") -> Counter[str]:
     return sizes
 
 
-def compare(model_dir: Path, cache_size: int) -> None:
+def compare(model_dir: Path, cache_size: int, flags: Sequence[str]) -> None:
     with genai_process(model_dir, cache_size) as process:
         theirs = resident(process.pid)
     with tempfile.TemporaryDirectory() as caches:
-        with started_server(model_dir, cache_size, Path(caches)):
+        with started_server(model_dir, cache_size, Path(caches), flags, has_kernels=True):
             pass
-        with started_server(model_dir, cache_size, Path(caches)) as server:
+        with started_server(model_dir, cache_size, Path(caches), flags) as server:
             time.sleep(_SETTLING)
             ours = resident(server.pid)
-    rows = [[kind, ours[kind] / _MB, theirs[kind] / _MB] for kind in (_WEIGHTS, _FILES, _REST)]
+    kinds = (_WEIGHTS, _PACKED, _FILES, _REST)
+    rows = [[kind, ours[kind] / _MB, theirs[kind] / _MB] for kind in kinds]
     totals = ours.total(), theirs.total()
     print(
         table(
@@ -115,13 +121,14 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.memory", description=__doc__)
     parser.add_argument("model_dir", type=model_directory)
     parser.add_argument("--cache-size", type=int, default=1, help="of the KV cache, in GB")
+    parser.add_argument("--serve-flag", action="append", default=[], metavar="FLAG")
     parser.add_argument("--trace", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.trace:
         trace(arguments.model_dir)
         return
     print(machine(), flush=True)
-    compare(arguments.model_dir, arguments.cache_size)
+    compare(arguments.model_dir, arguments.cache_size, arguments.serve_flag)
     command = [sys.executable, "-m", "bench.memory", "--trace", str(arguments.model_dir)]
     subprocess.run(command, check=True)
 

@@ -35,7 +35,7 @@ from fastovms.engine.model.step_inputs import (
     StepLayout,
     is_single_row,
 )
-from fastovms.system.memory import forget_mapped
+from fastovms.system.memory import find_trim, forget_mapped
 
 Floats = NDArray[np.float32]
 
@@ -561,12 +561,13 @@ class PagedModel:
             return self._runners
 
     def release(self) -> None:
-        """Releases OpenVINO's variants if kernels compute all steps; see `use_for_few_rows`. It may
-        be called on any thread."""
+        """Releases OpenVINO's variants if kernels compute all steps; see `use_for_few_rows`. It is
+        called between two steps."""
         with self._compiling:
             if self._all_rows is not None and self._compile_now is not None:
-                self._runners = None
+                self._runners = self._last_runner = None
                 self.has_single_rows = False
+        find_trim()()
 
     def available_memory(self) -> int:
         """Returns the free bytes of the device that holds the cache."""

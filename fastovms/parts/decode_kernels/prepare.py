@@ -351,7 +351,8 @@ class DecodeKernels(BackendExtension):
         others = variants.whole.get(MAX_KERNEL_TOKENS)
         self._model.use_for_few_rows(chosen, adapted, others)
         if self._keeps_weights_once:
-            self._model.release()
+            between_steps = _at_once if self._backend is None else self._backend.call
+            between_steps(self._model.release)
         self._num_packed = variants.store.num_bytes
 
     def _keep(self, gains: Gains, proof: int) -> None:
@@ -379,6 +380,10 @@ class DecodeKernels(BackendExtension):
             self.status = f"not used: {reason}"
             logger.info("decode kernels: not used: %s", reason)
         logger.debug("decode kernels: speed relative to OpenVINO by tokens a step: %s", gains)
+
+
+def _at_once(function: Callable[[], None]) -> None:
+    function()
 
 
 def kernels_key(paged: PagedGraph, device: str, precisions: Precisions) -> str:

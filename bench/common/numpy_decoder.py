@@ -54,10 +54,11 @@ class NumpyDecoder:
         y = self._norm(x, t[f"{block}.attn_norm.weight"])
         has_convolution = f"{block}.shortconv.conv.weight" in t
         y = self._convolution(block, y) if has_convolution else self._attention(layer, y)
-        if f"{block}.post_attention_norm.weight" in t:
+        if self.arch == "gemma3":
             y = self._norm(y, t[f"{block}.post_attention_norm.weight"])
         x = x + y
-        y = self._norm(x, t[f"{block}.ffn_norm.weight"])
+        mlp_norm = "post_attention_norm" if self.arch == "gpt-oss" else "ffn_norm"
+        y = self._norm(x, t[f"{block}.{mlp_norm}.weight"])
         is_mixture = f"{block}.ffn_gate_inp.weight" in t
         y = self._mixture(block, y) if is_mixture else self._mlp(block, y)
         if f"{block}.post_ffw_norm.weight" in t:
@@ -82,15 +83,25 @@ class NumpyDecoder:
             self.tensors[f"{block}.ffn_{name}_exps.weight"] for name in ("gate", "up", "down")
         )
         scores = self._linear(x, f"{block}.ffn_gate_inp")
+        biases = {
+            name: self.tensors.get(f"{block}.ffn_{name}_exps.bias", np.zeros((len(gates), 1)))
+            for name in ("gate", "up", "down")
+        }
+        # The factors of the chosen add up to 1, so that those of the others do not matter.
         shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-        shares /= shares.sum(axis=1, keepdims=True)
         y = np.zeros_like(x)
         for row, share in enumerate(shares):
             chosen = np.argsort(-share)[: self.get("expert_used_count")]
             for expert in chosen:
-                gate = gates[expert] @ x[row]
-                inner = gate / (1 + np.exp(-gate)) * (ups[expert] @ x[row])
-                y[row] += share[expert] / share[chosen].sum() * (downs[expert] @ inner)
+                gate = gates[expert] @ x[row] + biases["gate"][expert]
+                up = ups[expert] @ x[row] + biases["up"][expert]
+                if self.arch == "gpt-oss":
+                    gate, up = gate.clip(max=7), up.clip(-7, 7) + 1
+                    inner = gate / (1 + np.exp(-1.702 * gate)) * up
+                else:
+                    inner = gate / (1 + np.exp(-gate)) * up
+                result = downs[expert] @ inner + biases["down"][expert]
+                y[row] += share[expert] / share[chosen].sum() * result
         return y
 
     def _convolution(self, block: str, x: Array) -> Array:
@@ -124,13 +135,19 @@ class NumpyDecoder:
             scores = q[head] @ k[head * kv_heads // heads].T / math.sqrt(size)
             scores = np.where(seen, scores, -np.inf)
             weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-            weights /= weights.sum(axis=1, keepdims=True)
+            total = weights.sum(axis=1, keepdims=True)
+            if f"{block}.attn_sinks.weight" in self.tensors:
+                sink = self.tensors[f"{block}.attn_sinks.weight"][head]
+                total = total + np.exp(sink - scores.max(axis=1, keepdims=True))
+            weights /= total
             outputs.append(weights @ v[head * kv_heads // heads])
         return self._linear(np.concatenate(outputs, axis=1), f"{block}.attn_output")
 
     def _window(self, layer: int) -> int:
         window = self.get("attention.sliding_window", 0)
-        period = self.get("attention.sliding_window_pattern", 6 if self.arch == "gemma3" else 0)
+        period = self.get(
+            "attention.sliding_window_pattern", {"gemma3": 6, "gpt-oss": 2}.get(self.arch, 0)
+        )
         return window if period == 0 or layer % period < period - 1 else 0
 
     def _rotate(self, x: Array, n: int, has_window: bool) -> Array:
@@ -167,7 +184,10 @@ class NumpyDecoder:
             def place(rotations: float) -> float:
                 return num * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
-            low, high = max(math.floor(place(32)), 0), min(math.ceil(place(1)), num - 1)
+            low, high = place(32), place(1)
+            if self.arch != "gpt-oss":
+                low, high = math.floor(low), math.ceil(high)
+            low, high = max(low, 0), min(high, num - 1)
             ramp = ((np.arange(num // 2) - low) / max(high - low, 0.001)).clip(0, 1)
             frequencies = frequencies / factor * ramp + frequencies * (1 - ramp)
             magnitude *= 0.1 * math.log(factor) + 1

@@ -11,6 +11,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13
 from openvino.op import util
+from openvino.utils.node_factory import NodeFactory
 
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.layers import Experts, mixture, short_convolution
@@ -253,8 +254,10 @@ def _yarn_mix(rope: RopeSettings) -> NDArray[np.float64]:
         period = rope.original_context / (num_rotations * 2 * math.pi)
         return rope.num_dimensions * math.log(period) / (2 * math.log(rope.base))
 
-    low = max(0.0, math.floor(dimension(rope.beta_fast)))
-    high = min(rope.num_dimensions - 1.0, math.ceil(dimension(rope.beta_slow)))
+    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
+    if rope.rounds_yarn:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(0.0, low), min(rope.num_dimensions - 1.0, high)
     pairs = np.arange(rope.num_dimensions // 2, dtype=np.float64)
     ramp = np.clip((pairs - low) / max(0.001, high - low), 0, 1)
     return np.asarray((1 - ramp) * rope.extrapolation)
@@ -471,7 +474,7 @@ class _DecoderBuilder:
         if self._architecture.norms_outputs:
             output = self._norm(output, f"{prefix}.post_attention_norm", size)
         hidden = opset13.add(hidden, output)
-        normed = self._norm(hidden, f"{prefix}.ffn_norm", size)
+        normed = self._norm(hidden, f"{prefix}.{self._architecture.mlp_norm}", size)
         output = (
             self._mlp(prefix, normed)
             if self._p.experts is None
@@ -505,8 +508,13 @@ class _DecoderBuilder:
         keys = rotate(_transposed(keys), num_rotated, p.head_size, angles)
         keys = self._with_past(f"past_key_values.{layer}.key", keys)
         values = self._with_past(f"past_key_values.{layer}.value", _transposed(values))
-        attended = opset13.scaled_dot_product_attention(
-            queries, keys, values, mask, _number(p.score_scale)
+        inputs = [queries, keys, values, mask, _number(p.score_scale)]
+        if self._architecture.has_sinks:
+            sinks = self._weights.floats(f"{prefix}.attn_sinks.weight", p.num_heads)
+            inputs.append(constant(sinks.reshape(1, -1, 1, 1)))
+        # The package's own function takes no sinks.
+        attended = NodeFactory("opset13").create(
+            "ScaledDotProductAttention", inputs, {"causal": False}
         )
         width = p.num_heads * p.head_size
         merged = opset13.reshape(_transposed(attended), constant(np.array([0, 0, width])), True)
@@ -564,9 +572,22 @@ class _DecoderBuilder:
             matrix(f"{prefix}.ffn_gate_exps.weight", *widening),
             matrix(f"{prefix}.ffn_up_exps.weight", *widening),
             matrix(f"{prefix}.ffn_down_exps.weight", num_experts, size, inner),
+            self._expert_biases(prefix, num_experts, inner),
         )
         is_normalized = self._architecture.normalizes_shares
         return mixture(hidden, weights, settings.num_chosen, is_normalized=is_normalized)
+
+    def _expert_biases(
+        self, prefix: str, num_experts: int, inner: int
+    ) -> tuple[NDArray[np.float32], ...]:
+        if not self._architecture.has_sinks:
+            return ()
+        sizes = {"gate_exps": inner, "up_exps": inner, "down_exps": self._p.hidden_size}
+        biases = [self._weights.floats(f"{prefix}.ffn_gate_inp.bias", num_experts)]
+        for name, size in sizes.items():
+            values = self._weights.floats(f"{prefix}.ffn_{name}.bias", num_experts, size)
+            biases.append(values[:, None])
+        return tuple(biases)
 
     # Operations
 

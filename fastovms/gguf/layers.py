@@ -3,7 +3,7 @@ decode kernels recognize."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,20 @@ class Experts(NamedTuple):
         router: gives the scores of experts, [experts, size].
         gate, up: [experts, inner, size].
         down: [experts, size, inner].
+        biases: of these four, [experts, 1] or [experts, 1, rows], as gpt-oss has them; none = the
+            experts are Qwen3-MoE's.
     """
 
     router: Node
     gate: Node
     up: Node
     down: Node
+    biases: tuple[NDArray[np.float32], ...] = ()
+
+
+_LIMIT: Final = 7.0
+_STEEPNESS: Final = 1.702
+"""Of gpt-oss's activation."""
 
 
 def mixture(hidden: Node, experts: Experts, num_chosen: int, *, is_normalized: bool) -> Node:
@@ -38,10 +46,16 @@ def mixture(hidden: Node, experts: Experts, num_chosen: int, *, is_normalized: b
     """
     num_experts, _, size = experts.gate.get_output_shape(0)
     rows = opset13.reshape(hidden, _index([-1, size]), False)
-    shares = opset13.softmax(opset13.matmul(rows, experts.router, False, True), 1)
+    shares = opset13.matmul(rows, experts.router, False, True)
+    if experts.biases:
+        shares = opset13.add(shares, opset13.constant(experts.biases[0].reshape(1, -1)))
+    else:
+        shares = opset13.softmax(shares, 1)
     best = opset13.topk(shares, _index(num_chosen), -1, "max", "value", "i64")
     values, numbers = best.outputs()
-    if is_normalized:
+    if experts.biases:
+        values = opset13.softmax(values, -1)
+    elif is_normalized:
         values = opset13.divide(values, opset13.reduce_sum(values, _index([-1]), True))
     num_rows = _dimension(numbers, 0)
     count = _index([num_experts])
@@ -49,12 +63,23 @@ def mixture(hidden: Node, experts: Experts, num_chosen: int, *, is_normalized: b
     tiled = opset13.tile(rows, _index([num_experts, 1]))
     shape = opset13.concat([count, num_rows, _index([size])], 0)
     tiled = opset13.reshape(tiled, shape, False)
-    gated = opset13.swish(opset13.matmul(tiled, experts.gate, False, True))
-    inner = opset13.multiply(gated, opset13.matmul(tiled, experts.up, False, True))
+    gate = opset13.matmul(tiled, experts.gate, False, True)
+    up = opset13.matmul(tiled, experts.up, False, True)
+    if experts.biases:
+        gate = opset13.minimum(opset13.add(gate, opset13.constant(experts.biases[1])), _f32(_LIMIT))
+        up = opset13.add(up, opset13.constant(experts.biases[2]))
+        up = opset13.add(opset13.clamp(up, -_LIMIT, _LIMIT), _f32(1))
+        gated = opset13.multiply(gate, opset13.sigmoid(opset13.multiply(gate, _f32(_STEEPNESS))))
+    else:
+        gated = opset13.swish(gate)
+    inner = opset13.multiply(gated, up)
     shape = opset13.concat([count, num_rows, _index([-1]), _index([size])], 0)
-    results = opset13.reshape(opset13.matmul(inner, experts.down, False, True), shape, False)
+    results = opset13.matmul(inner, experts.down, False, True)
+    if experts.biases:
+        results = opset13.add(results, opset13.constant(experts.biases[3]))
+    results = opset13.reshape(results, shape, False)
 
-    zeros = opset13.broadcast(_zero(), opset13.concat([num_rows, count], 0))
+    zeros = opset13.broadcast(_f32(0), opset13.concat([num_rows, count], 0))
     factors = opset13.scatter_elements_update(zeros, numbers, values, _index([1]))
     shape = opset13.concat([count, num_rows, _index([-1])], 0)
     factors = opset13.reshape(opset13.transpose(factors, _index([1, 0])), shape, True)
@@ -79,7 +104,7 @@ def short_convolution(
     columns = opset13.transpose(joined, _index([0, 2, 1]))
     b, c, x = opset13.variadic_split(columns, _index(-2), _index([size, size, size])).outputs()
     shape = opset13.concat([_dimension(joined, 0), _index([size, num_columns])], 0)
-    empty = opset13.broadcast(_zero(), shape)
+    empty = opset13.broadcast(_f32(0), shape)
     variable = f"cache_params.past.conv.{number}cache_params.present.conv.{number}"
     stored = opset13.read_value(empty, variable, np.float32, [-1, size, num_columns])
     past = opset13.gather(stored, beams, _index(0))
@@ -98,8 +123,8 @@ def _dimension(node: Node, axis: int) -> Node:
     return opset13.gather(opset13.shape_of(node), _index([axis]), _index(0))
 
 
-def _zero() -> Node:
-    return opset13.constant(np.array(0, np.float32))
+def _f32(value: float) -> Node:
+    return opset13.constant(np.array(value, np.float32))
 
 
 def _index(value: int | list[int]) -> Node:

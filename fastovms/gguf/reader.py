@@ -449,6 +449,8 @@ class Architecture:
             = all layers do, if the file sets a window; None = windows are not supported.
         gives_windows_their_own_rotation: layers with a window use another, unscaled rotation base.
         has_convolutions: layers without heads of keys have a short convolution for attention.
+        mlp_norm: the name of the norm before the MLP or the experts.
+        has_sinks: attention has sinks, and experts have biases and a limit, as in gpt-oss.
         last_norm: the name of the norm before the output.
         has_experts: layers choose among MLPs.
         normalizes_shares: the factors of the chosen experts are made to add up to 1.
@@ -465,6 +467,8 @@ class Architecture:
     window_period: int | None = None
     gives_windows_their_own_rotation: bool = False
     has_convolutions: bool = False
+    mlp_norm: str = "ffn_norm"
+    has_sinks: bool = False
     last_norm: str = "output_norm"
     has_experts: bool = False
     normalizes_shares: bool = False
@@ -487,6 +491,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         window_period=6,
         gives_windows_their_own_rotation=True,
         scales_by_hidden_size=frozenset({62}),  # the number of layers of the 27B model
+    ),
+    "gpt-oss": Architecture(
+        mlp_norm="post_attention_norm", has_sinks=True, has_experts=True, window_period=2
     ),
     "lfm2": Architecture(norms_heads=True, has_convolutions=True, last_norm="token_embd_norm"),
 }
@@ -560,6 +567,7 @@ class RopeSettings:
         beta_fast, beta_slow: rotations in the original context between which yarn passes from
             unscaled to scaled frequencies.
         extrapolation: the share of unscaled frequencies in yarn.
+        rounds_yarn: the dimensions between which yarn passes are whole numbers.
     """
 
     num_dimensions: int
@@ -571,6 +579,7 @@ class RopeSettings:
     beta_fast: float
     beta_slow: float
     extrapolation: float
+    rounds_yarn: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -748,6 +757,7 @@ def _rope(
         beta_fast=settings.positive("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=settings.positive("rope.scaling.yarn_beta_slow", 1.0),
         extrapolation=settings.number("rope.scaling.yarn_ext_factor", 1.0),
+        rounds_yarn=not architecture.has_sinks,  # gpt-oss's own configuration says so
     )
 
 

@@ -140,6 +140,9 @@ _ENDS: Final = frozenset(
 )
 """Tokens that end an answer whatever the file says of them, as in llama.cpp."""
 
+_ENDS_OF_HARMONY: Final = frozenset({"<|return|>", "<|call|>"})
+"""Of gpt-oss."""
+
 _MARKUP: Final = re.compile(r"<\|\w+\|>|<start_of_turn>|" + "|".join(map(re.escape, sorted(_ENDS))))
 """Tokens of markup whatever the file calls them."""
 
@@ -217,8 +220,11 @@ class TokenizerFields:
 
     def end_ids(self) -> frozenset[int]:
         """Returns the ids of the tokens that end an answer."""
-        special = self.ids_of(_CONTROL, _USER_DEFINED)
-        return self._named_ends() | {i for i in special if self.tokens[i] in _ENDS}
+        special = {self.tokens[i]: i for i in self.ids_of(_CONTROL, _USER_DEFINED)}
+        ends = _ENDS & special.keys()
+        if ends >= _ENDS_OF_HARMONY:
+            ends -= {"<|end|>"}  # it ends a message, which others of the answer may follow
+        return self._named_ends() | {special[token] for token in ends}
 
     def _named_ends(self) -> frozenset[int]:
         ids = (self.token_id(name) for name in ("eos", "eot", "eom"))

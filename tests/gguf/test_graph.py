@@ -79,6 +79,17 @@ VARIANTS = {
     "qwen3moe": TinyModel("qwen3moe", types=(Type.Q4_K, Type.Q6_K, Type.MXFP4)),
     "qwen3moe of other types": TinyModel("qwen3moe", types=(Type.Q4_0, Type.IQ4_NL, Type.Q8_0)),
     "lfm2": TinyModel("lfm2", types=(Type.Q4_0, Type.Q8_0), is_tied=True),
+    "gpt-oss": TinyModel(
+        "gpt-oss",
+        types=(Type.Q8_0, Type.MXFP4),
+        biases=(*ATTENTION, "attn_output"),
+        settings={
+            "attention.sliding_window": 9,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 32.0,
+            "rope.scaling.original_context_length": 64,
+        },
+    ),
     "gemma": TinyModel("gemma", is_tied=True),
     "gemma3": TinyModel(
         "gemma3",
@@ -139,7 +150,16 @@ class Session:
 
 
 @pytest.mark.nightly(
-    but=("gemma3", "qwen3", "llama 3.1", "phi3, longrope", "llama of all", "qwen3moe", "lfm2")
+    but=(
+        "gemma3",
+        "qwen3",
+        "llama 3.1",
+        "phi3, longrope",
+        "llama of all",
+        "qwen3moe",
+        "lfm2",
+        "gpt-oss",
+    )
 )
 @pytest.mark.parametrize("name", VARIANTS)
 def test_log_probabilities_agree_with_a_numpy_decoder(name: str, tmp_path: Path) -> None:

@@ -34,6 +34,12 @@ VARIANTS = {
     "llama": TinyModel(types=(Type.Q4_K, Type.Q6_K)),
     "qwen3moe": TinyModel("qwen3moe", types=(Type.Q4_K, Type.Q6_K, Type.Q8_0)),
     "lfm2": TinyModel("lfm2", types=(Type.Q4_0, Type.Q8_0), is_tied=True),
+    "gpt-oss": TinyModel(
+        "gpt-oss",
+        types=(Type.Q8_0, Type.MXFP4),
+        biases=("attn_q", "attn_k", "attn_v", "attn_output"),
+        settings={"attention.sliding_window": 9},
+    ),
     "mistral": TinyModel(types=(Type.Q8_0,), settings={"attention.sliding_window": 9}),
     "gemma3": TinyModel(
         "gemma3",
@@ -77,7 +83,7 @@ def test_converted_directory_is_a_complete_model(model_dir: Path) -> None:
     assert names == {"bos_token": TOKENS[1], "eos_token": TOKENS[0]}
 
 
-@pytest.mark.nightly(but=("llama", "gemma3", "qwen3moe", "lfm2"))
+@pytest.mark.nightly(but=("llama", "gemma3", "qwen3moe", "lfm2", "gpt-oss"))
 def test_paged_engine_computes_the_logits_of_the_gguf_file(
     gguf_file: Path, model_dir: Path
 ) -> None:

@@ -22,6 +22,7 @@ from fastovms.gguf.tokenizer import (
 )
 from fastovms.text.detokenizer import TableDetokenizer
 from fastovms.text.tokenizer import Tokenizer
+from tests.gguf.tiny_models import BYTE_PAIRS
 from tests.gguf.tiny_tokenizers import TEXTS, byte_pairs, sentencepiece
 
 # What is made of a file's tokenizer, and what is refused.
@@ -83,6 +84,17 @@ def test_markup_that_a_file_calls_normal_is_special(kind: str) -> None:
     assert special == {ids[name] for name in ("<|im_start|>", "<end_of_turn>", "[STOP]")}
     assert {ids["<end_of_turn>"], ids["[STOP]"]} <= fields.end_ids()
     assert ids["<|im_start|>"] not in fields.end_ids()
+
+
+@pytest.mark.parametrize("others", [[], ["<|return|>", "<|call|>"]])
+def test_end_of_a_message_ends_an_answer_but_in_harmony(others: list[str]) -> None:
+    tokens = [*BYTE_PAIRS["tokenizer.ggml.tokens"], "<|end|>", *others]
+    kinds = [*BYTE_PAIRS["tokenizer.ggml.token_type"], *[3] * (1 + len(others))]
+    vocabulary = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds}
+    fields = TokenizerFields({**BYTE_PAIRS, **vocabulary})
+    ends = {tokens[i] for i in fields.end_ids()}
+    assert ends >= {*others, "<|im_end|>"}
+    assert ("<|end|>" in ends) == (not others)
 
 
 def test_tokenizer_reads_markup_that_a_file_calls_normal_as_one_token(tmp_path: Path) -> None:

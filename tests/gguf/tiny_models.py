@@ -77,7 +77,7 @@ class TinyModel:
 
     @property
     def has_experts(self) -> bool:
-        return self.architecture == "qwen3moe"
+        return self.architecture in ("qwen3moe", "gpt-oss")
 
     def has_convolution(self, layer: int) -> bool:
         return self.architecture == "lfm2" and layer != 1
@@ -158,7 +158,14 @@ def _add_tensors(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     for layer in range(LAYERS):
         block = f"blk.{layer}"
         vector(f"{block}.attn_norm.weight", HIDDEN, 1)
-        vector(f"{block}.ffn_norm.weight", HIDDEN, 1)
+        is_oss = model.architecture == "gpt-oss"
+        vector(f"{block}.{'post_attention' if is_oss else 'ffn'}_norm.weight", HIDDEN, 1)
+        if is_oss:
+            vector(f"{block}.attn_sinks.weight", HEADS, 0, 1)
+            vector(f"{block}.ffn_gate_inp.bias", EXPERTS, 0, 0.3)
+            for name, size in (("gate", INNER), ("up", INNER), ("down", HIDDEN)):
+                values = rng.normal(0, 0.3, (EXPERTS, size)).astype(np.float32)
+                writer.add_tensor(f"{block}.ffn_{name}_exps.bias", values)
         if model.has_convolution(layer):
             matrix(f"{block}.shortconv.in_proj", 3 * HIDDEN, HIDDEN, 0.1)
             matrix(f"{block}.shortconv.out_proj", HIDDEN, HIDDEN, 0.1)

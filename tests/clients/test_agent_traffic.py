@@ -66,7 +66,9 @@ def next_call(text: str) -> int:
 
 def test_codex_session_calls_tools_until_the_final_answer(url: str) -> None:
     calls, last, tool_calls = [], "", set()
-    with connect(f"{url.replace('http', 'ws')}/v1/responses", max_size=None) as socket:
+    with connect(
+        f"{url.replace('http', 'ws')}/v1/responses", max_size=None, open_timeout=DEADLINE
+    ) as socket:
         for entry in sent_by("codex"):
             body = entry["body"]
             if "previous_response_id" in body:

@@ -7,19 +7,23 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import openai
 import pytest
 import websockets.sync.client
 from openai.resources.responses.responses import ResponsesConnection
 
-from tests.real_server import NAME, Server, is_idle, server, start_server, stop_server
+from tests.real_server import DEADLINE, NAME, Server, is_idle, server, start_server, stop_server
 
 __all__ = ["server"]
 
 GIVEN = {"model": NAME, "temperature": 0, "store": False}
 ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+PATIENT: Final[Any] = {"open_timeout": DEADLINE}
+"""Options of connections: a busy server takes longer to open one than the 10 s of the client."""
 
 
 @pytest.fixture
@@ -30,7 +34,7 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture
 def connection(client: openai.OpenAI) -> Iterator[ResponsesConnection]:
-    with client.responses.connect() as connection:
+    with client.responses.connect(websocket_connection_options=PATIENT) as connection:
         yield connection
 
 
@@ -98,7 +102,7 @@ def test_a_response_that_is_not_stored_is_continued(client, connection):
     assert second.output_text == whole.output_text
     assert second.usage.input_tokens == whole.usage.input_tokens
     # Only the connection that made it knows it.
-    with client.responses.connect() as other:
+    with client.responses.connect(websocket_connection_options=PATIENT) as other:
         other.response.create(**GIVEN, input="Go on", previous_response_id=first.id)
         [event] = events(other)
     assert (event.status, event.error.code) == (404, "previous_response_not_found")
@@ -204,7 +208,9 @@ def test_invalid_message_has_the_error_of_http(server, connection, size):
     ids=["binary", "too large"],
 )
 def test_messages_that_end_the_connection_are_answered(limited, data, status, code):
-    with websockets.sync.client.connect(f"{limited.url.replace('http', 'ws')}/v1/responses") as one:
+    with websockets.sync.client.connect(
+        f"{limited.url.replace('http', 'ws')}/v1/responses", **PATIENT
+    ) as one:
         with suppress(websockets.ConnectionClosed):
             one.send(data)
         event = json.loads(one.recv(timeout=30))
@@ -215,7 +221,10 @@ def test_messages_that_end_the_connection_are_answered(limited, data, status, co
 
 
 def test_waiting_messages_are_bounded_in_bytes(limited):
-    with limited.client("/v1") as client, client.responses.connect() as connection:
+    with (
+        limited.client("/v1") as client,
+        client.responses.connect(websocket_connection_options=PATIENT) as connection,
+    ):
         create(connection, input="Hi", max_output_tokens=1900, ignore_eos=True)
         connection.recv()
         for name in ("a", "b", "c"):
@@ -233,7 +242,10 @@ def test_waiting_messages_are_bounded_in_bytes(limited):
 
 def test_memory_of_unstored_responses_is_counted_and_bounded(limited):
     """A chain may have as many bytes as a body, which would have to bring it otherwise."""
-    with limited.client("/v1") as client, client.responses.connect() as connection:
+    with (
+        limited.client("/v1") as client,
+        client.responses.connect(websocket_connection_options=PATIENT) as connection,
+    ):
         previous, text = None, "x" * 300_000
         for turn in range(5):
             create(
@@ -255,7 +267,10 @@ def test_memory_of_unstored_responses_is_counted_and_bounded(limited):
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v3"])
 def test_cancelled_response_is_stored_and_can_be_continued(server, prefix):
-    with server.client(prefix) as client, client.responses.connect() as connection:
+    with (
+        server.client(prefix) as client,
+        client.responses.connect(websocket_connection_options=PATIENT) as connection,
+    ):
         create(connection, input="Hi", max_output_tokens=1900, ignore_eos=True, store=True)
         created = connection.recv().response
         for _ in range(8):
@@ -321,7 +336,7 @@ def test_a_response_is_cancelled_while_its_history_is_compacted(connection):
 
 
 def test_a_client_that_disconnects_ends_its_response(server, client):
-    with client.responses.connect() as connection:
+    with client.responses.connect(websocket_connection_options=PATIENT) as connection:
         create(connection, input="Hi", max_output_tokens=1900, ignore_eos=True)
         connection.recv()
     server.wait_until(is_idle)
@@ -332,10 +347,10 @@ def test_connection_without_a_valid_key_is_refused_with_401():
     try:
         url = server.url.replace("http", "ws") + "/llm/v1/responses"
         connect = websockets.sync.client.connect
-        connect(url, additional_headers={"Authorization": "Bearer alpha"}).close()
+        connect(url, additional_headers={"Authorization": "Bearer alpha"}, **PATIENT).close()
         for headers in ({}, {"Authorization": "Bearer beta"}):
             with pytest.raises(websockets.InvalidStatus) as caught:
-                connect(url, additional_headers=headers)
+                connect(url, additional_headers=headers, **PATIENT)
             assert caught.value.response.status_code == 401
     finally:
         stop_server(server)
@@ -350,7 +365,7 @@ def test_connection_beyond_its_idle_time_or_age_is_closed(flags, code):
     server = start_server(*flags)
     try:
         url = server.url.replace("http", "ws") + "/v1/responses"
-        with websockets.sync.client.connect(url) as connection:
+        with websockets.sync.client.connect(url, **PATIENT) as connection:
             if code == 1012:
                 told = json.loads(connection.recv())
                 assert told["error"]["code"] == "websocket_connection_limit_reached"

@@ -56,7 +56,9 @@ def test_second_turn_continues_an_unstored_response_on_each_transport(
     once. (The threads of the synchronous client race in `close` when it reads TLS.)"""
 
     async def two_turns(connect_to_server: Connect) -> tuple[dict[str, Any], int | None]:
-        async with connect_to_server(max_size=None, close_timeout=None) as connection:
+        async with connect_to_server(
+            max_size=None, open_timeout=DEADLINE, close_timeout=None
+        ) as connection:
 
             async def ask(**members: Any) -> dict[str, Any]:
                 body = {"model": NAME, "store": False, "temperature": 0, **members}

@@ -42,8 +42,8 @@ _FORMAT: Final = 3
 
 def find_gguf(path: Path) -> Path | None:
     """Returns the GGUF file for `path`: the file itself, or the only one in a directory without an
-    OpenVINO model; None = neither. Of a model in parts it is the first one. Raises
-    ConfigurationError if the directory has several models, or a part is missing."""
+    OpenVINO model; None = neither. If the model has several parts, the file is the first one.
+    Raises ConfigurationError if the directory has several models, or a part is missing."""
     if path.is_file():
         return part_files(path)[0] if path.suffix == ".gguf" or _has_magic(path) else None
     if (path / "openvino_model.xml").exists():

@@ -40,7 +40,12 @@ def test_sentences_of_a_text(text: str, expected: list[str]) -> None:
     ],
 )
 def test_large_numbers_are_readable_in_english(text: str, expected: str) -> None:
-    assert readable(text) == expected
+    assert readable(text, "en-gb") == expected
+    assert readable(text, "es") == text
+
+
+def test_plus_signs_are_readable_in_hindi() -> None:
+    assert readable("C++", "hi") == "C \u092a\u094d\u0932\u0938  \u092a\u094d\u0932\u0938 "
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,12 @@ def sentences(text: str) -> list[str]:
     return _joined(_split(text, _ENDS), _SHORTEST)
 
 
-def readable(text: str) -> str:
-    """Returns an English text with large numbers in words or as single digits. OpenVINO GenAI
-    crashes on numbers from two trillion on."""
-    return _LONG_NUMBER.sub(_in_words, text)
+def readable(text: str, language: str) -> str:
+    """Returns a text without what crashes the search for its phonemes: in English, numbers from two
+    trillion on, which become words or single digits; in Hindi, plus signs, which become words."""
+    if language == "hi":
+        return text.replace("+", " \u092a\u094d\u0932\u0938 ")
+    return _LONG_NUMBER.sub(_in_words, text) if language.startswith("en") else text
 
 
 def _in_words(number: re.Match[str]) -> str:

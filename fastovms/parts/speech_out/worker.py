@@ -140,11 +140,9 @@ class Speaker:
 
     def _speak(self, asked: SpeakText) -> Spoken:
         properties: dict[str, object] = {}
-        text = asked.text
+        text = readable(asked.text, asked.language)
         if asked.language:
             properties = {"language": asked.language, "speed": asked.speed}
-        if asked.language.startswith("en"):
-            text = readable(text)
         found = self._pipeline.generate(text, self._voices.get(asked.voice), **properties)
         self._rate = found.output_sample_rate
         samples = np.nan_to_num(np.asarray(found.speeches[0].data, np.float32).reshape(-1))

@@ -92,7 +92,11 @@ class FakeCore:
         ),
         ({"device": "CPU"}, "CPU", None),
         ({"device": "GPU.7"}, "GPU.7", None),
-        ({"enable_lora": True}, "CPU", "m: AUTO chooses CPU: adapters are served on the CPU only"),
+        (
+            {"enable_lora": True},
+            "CPU",
+            "model m: --device AUTO chooses CPU: adapters are served on the CPU only",
+        ),
     ],
 )
 def test_device_chosen_by_auto_is_logged(

@@ -167,7 +167,12 @@ class LlamaGraph:
         scores = self._matrix(num_experts, size, ROUTER_STD * size**-0.5)
         router = self._format.node(scores, f"{name}.gate.weight")
         weights = Experts(router, *experts)
-        return mixture(hidden, weights, shape.num_experts_per_tok, is_normalized=True)
+        mixed = mixture(hidden, weights, shape.num_experts_per_tok, is_normalized=True)
+        if not shape.shared_expert:
+            return mixed
+        gate_of_shared = self._linear(hidden, 1, size, size**-0.5, f"{name}.shared_expert_gate")
+        shared = self._mlp(hidden, f"{name}.shared_expert")
+        return ops.add(mixed, ops.multiply(ops.sigmoid(gate_of_shared), shared))
 
     def _convolution(self, hidden: Node, layer: int, name: str) -> Node:
         size, num_tokens = self._shape.hidden_size, self._shape.conv_tokens

@@ -17,6 +17,8 @@ class Shape:
         num_experts: of each layer's mixture, with inner sizes of `intermediate_size` (Qwen3-MoE);
             0 = a layer has one MLP.
         num_experts_per_tok: how many of them each token takes.
+        shared_expert: whether each token takes another one, too, times the sigmoid of a gate
+            (Qwen3.5-MoE).
         convolutions: the layers whose attention is replaced by a short convolution (LFM 2).
         conv_tokens: how many tokens it spans.
         weight_format: of the matrices, one of `bench.random_models.weights.WEIGHT_FORMATS`: fp32,
@@ -39,6 +41,7 @@ class Shape:
     sliding_window: int | None = None
     num_experts: int = 0
     num_experts_per_tok: int = 2
+    shared_expert: bool = False
     convolutions: tuple[int, ...] = ()
     conv_tokens: int = 3
     weight_format: str = "int8"

@@ -55,44 +55,107 @@ def multiply_floats(matrix, width, first, end, num_rows, rows, stride, out, out_
 
 
 @_helper
-def _weigh(scores, num_experts, num_chosen, is_normalized):
-    """Replaces a row of scores by the shares of the chosen experts, and by -1 for the others. Among
-    equal scores the first ones are chosen."""
-    x = floats_at(scores)
+def _rank(x, ranks, num_experts, is_sigmoid, bias, has_groups):
+    """Replaces a row of scores by the shares of the experts, and writes the ranks by which these
+    are chosen: the scores, or with a bias or groups, which take sums, the shares and the bias."""
     largest = x[0]
     for e in range(num_experts):
+        ranks[e] = x[e]
         largest = max(largest, x[e])
+    total = np.float32(0)
+    for e in range(num_experts):
+        x[e] = (
+            np.float32(1) / (np.float32(1) + np.exp(-x[e]))
+            if is_sigmoid
+            else np.exp(x[e] - largest)
+        )
+        total += x[e]
+    for e in range(num_experts):
+        if not is_sigmoid:
+            x[e] /= total
+        if bias != 0:
+            ranks[e] = x[e] + floats_at(bias)[e]
+        elif has_groups:
+            ranks[e] = x[e]
+
+
+@_helper
+def _drop_groups(ranks, num_experts, num_groups, num_chosen_groups):
+    """Makes the ranks 0 in all groups but those with the largest sums of two ranks."""
+    size = num_experts // num_groups
+    sums = np.empty(num_groups, np.float32)
+    for g in range(num_groups):
+        first, second = np.float32(-np.inf), np.float32(-np.inf)
+        for e in range(g * size, (g + 1) * size):
+            if ranks[e] > first:
+                first, second = ranks[e], first
+            else:
+                second = max(second, ranks[e])
+        sums[g] = first + second
+    for g in range(num_groups):
+        num_better = 0
+        for other in range(num_groups):
+            if sums[other] > sums[g] or (sums[other] == sums[g] and other < g):
+                num_better += 1
+        if num_better >= num_chosen_groups:
+            for e in range(g * size, (g + 1) * size):
+                ranks[e] = np.float32(0)
+
+
+@_helper
+def _weigh(
+    scores,
+    ranks,
+    num_experts,
+    num_chosen,
+    is_sigmoid,
+    is_normalized,
+    bias,
+    scale,
+    epsilon,
+    num_groups,
+    num_chosen_groups,
+):
+    """Replaces a row of scores by the factors of the chosen experts, and by -1 for the others.
+    Among equal ranks the first ones are chosen."""
+    x = floats_at(scores)
+    _rank(x, ranks, num_experts, is_sigmoid, bias, num_groups > 1)
+    if num_groups > 1:
+        _drop_groups(ranks, num_experts, num_groups, num_chosen_groups)
     last, at = np.float32(np.inf), -1
     for _ in range(num_chosen):
         best = -1
         for e in range(num_experts):
-            is_after = x[e] < last or (x[e] == last and e > at)
-            if is_after and (best < 0 or x[e] > x[best]):
+            is_after = ranks[e] < last or (ranks[e] == last and e > at)
+            if is_after and (best < 0 or ranks[e] > ranks[best]):
                 best = e
         if best < 0:  # some are no numbers
             break
-        last, at = x[best], best
-    total = np.float32(0)
+        last, at = ranks[best], best
+    total = epsilon
     for e in range(num_experts):
-        is_chosen = x[e] > last or (x[e] == last and e <= at)
-        share = np.exp(x[e] - largest)
-        if is_chosen or not is_normalized:
-            total += share
-        x[e] = share if is_chosen else np.float32(-1)
+        if ranks[e] < last or (ranks[e] == last and e > at):
+            x[e] = np.float32(-1)
+        else:
+            total += x[e]
+    factor = scale / total if is_normalized else scale
     for e in range(num_experts):
         if x[e] >= 0:
-            x[e] /= total
+            x[e] *= factor
 
 
 @_helper
-def choose(scores, stride, num_rows, num_experts, num_chosen, is_normalized, choice):
-    """Writes the choice of rows of scores, which it overwrites."""
+def choose(scores, stride, num_rows, choice, num_experts, num_chosen, *router):
+    """Writes the choice of rows of scores, which it overwrites. `router` is what a `Router` says
+    besides: whether shares are sigmoids, whether they are normalized, the address of the bias (0 =
+    none), the scale, the epsilon, and the numbers of groups and of chosen groups."""
     t = integers_at(choice)
     begins = integers_at(begins_of(choice, num_experts))
     rows = integers_at(rows_of(choice, num_experts))
     factors = floats_at(rows_of(choice, num_experts) + 4 * num_rows * num_chosen)
+    ranks = np.empty(num_experts, np.float32)
     for row in range(num_rows):
-        _weigh(scores + 4 * row * stride, num_experts, num_chosen, is_normalized)
+        _weigh(scores + 4 * row * stride, ranks, num_experts, num_chosen, *router)
     num_used = num_pairs = 0
     for e in range(num_experts):
         begins[e] = num_pairs

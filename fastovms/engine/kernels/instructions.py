@@ -47,9 +47,11 @@ class Opcode(IntEnum):
     LOW_RANK_UP = 14
     """Multiplies the result with the second matrices, and adds it to OUT."""
     CHOOSE = 15
-    """Writes a choice of experts to OUT, by scores A, which it overwrites; see `experts`. `P0` is
-    the number of experts, `P1` of those that a row chooses, and `P2` whether their shares are
-    normalized."""
+    """Writes a choice of experts to OUT, by scores A, which it overwrites; see `Router`. `P0` is
+    the number of experts, `P1` of those that a row chooses, `P2` whether shares are sigmoids, `P3`
+    whether they are normalized, and `P4` the address of the bias (0 = none). `P5` and `P6` are the
+    bits of the f32 scale and epsilon, `A_STRIDE` and `B_STRIDE` the numbers of groups and of chosen
+    ones."""
     EXPERTS = 16
     """Multiplies the last integers, those of pairs of choice C, with the weights of their experts.
     `P0` to `P6` are those of `PRODUCT`, for one expert. `P7` is the bytes of integers in a row,
@@ -69,6 +71,17 @@ class Opcode(IntEnum):
     FLOAT_PRODUCT = 21
     """Multiplies rows of A by an f32 matrix. `P0` is its address, `P1` the number of its columns,
     and `P6` the number of parts of its rows."""
+    GATED_DELTA = 22
+    """Updates and reads the memory of each head by the gated delta rule; see `states.gated_delta`.
+    A row of A has queries, keys, values, gates and shares, one after another. `P0` is the index of
+    the layer's table of states in the step. `P1` and `P2` are the number and the size of heads of
+    keys, `P3` and `P4` those of values. `P5` is the bits of a number of a state. `P7` is whether
+    queries and keys are divided by their length, and `P6` the bits of the f32 that is added to its
+    square."""
+    SOFTPLUS = 23
+    SIGMOID = 24
+    SCALE = 25
+    """Multiplies A by the first number of B."""
 
 
 class Field(IntEnum):

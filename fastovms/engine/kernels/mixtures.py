@@ -7,6 +7,8 @@ are multiplied by factors, 0 for the experts that a row has not chosen.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +17,7 @@ import openvino as ov
 
 from fastovms.engine.kernels.instructions import Opcode
 from fastovms.engine.kernels.matrices import packed_kind, read_weights
+from fastovms.engine.kernels.routers import Form, Router, find_router
 from fastovms.engine.kernels.segments import NodeChain, Step, Weights, folded, port_of
 
 Node = Any
@@ -34,8 +37,7 @@ class Mixture:
         source: the rows.
         scores: the router's product.
         gate, up, down: products with the matrices of all experts, one after another.
-        num_experts: of which each row takes `num_chosen`.
-        is_normalized: whether the factors of a row's experts are made to add up to 1.
+        router: chooses by the scores.
     """
 
     node: Node
@@ -44,23 +46,11 @@ class Mixture:
     gate: Step
     up: Step
     down: Step
-    num_experts: int
-    num_chosen: int
-    is_normalized: bool
+    router: Router
 
 
 class _OtherForm(Exception):
     """The nodes do not form a mixture of experts."""
-
-
-def mixture_of(node: Node, instructions: str) -> Mixture | None:
-    """Returns the mixture whose sum a node returns; None = another node, or one not supported."""
-    if node.get_type_name() != "Reshape":
-        return None
-    try:
-        return _mixture_of(node, instructions)
-    except _OtherForm:
-        return None
 
 
 def router_of(mixture: Mixture) -> Step | None:
@@ -69,23 +59,33 @@ def router_of(mixture: Mixture) -> Step | None:
     matrix = folded(node.input_value(1).get_node())
     if matrix is None or node.get_attributes() != _TIMES_TRANSPOSED:
         return None
-    source, widths = (node.input_value(0),), (mixture.num_experts,)
+    source, widths = (node.input_value(0),), (mixture.router.num_experts,)
     matrix = np.ascontiguousarray(matrix)
     return Step(node, Opcode.FLOAT_PRODUCT, source, widths, constant=matrix)
 
 
 def find_mixtures(model: ov.Model, instructions: str) -> list[Mixture]:
-    """Returns the mixtures of experts of a model that the kernels support with these
-    instructions."""
-    found = (mixture_of(node, instructions) for node in model.get_ordered_ops())
-    return [mixture for mixture in found if mixture is not None]
+    """Returns the mixtures of a graph that the kernels can compute."""
+    nodes = model.get_ordered_ops()
+    if not any(node.get_type_name() == "TopK" for node in nodes):
+        return []
+    copies = {node.get_friendly_name(): node for node in model.clone().get_ops()}
+    known: dict[Form, Router] = {}
+    found = []
+    for node in nodes:
+        if node.get_type_name() == "ReduceSum":
+            with suppress(_OtherForm):
+                found.append(_mixture_of(node, instructions, copies, known))
+    return found
 
 
-def _mixture_of(node: Node, instructions: str) -> Mixture:
-    total = _before(node, 0, "ReduceSum")
-    if not NodeChain(total).has_constant(1, 0.0):
+def _mixture_of(
+    node: Node, instructions: str, copies: Mapping[str, Node], known: dict[Form, Router]
+) -> Mixture:
+    """Returns the mixture whose sum a node returns."""
+    if not NodeChain(node).has_constant(1, 0.0):
         raise _OtherForm
-    weighted = _before(total, 0, "Multiply")
+    weighted = _before(node, 0, "Multiply")
     down = _before(_before(weighted, 0, "Reshape"), 0, "MatMul")
     gated = _before(down, 0, "Multiply")
     swish = _before(gated, 0, "Swish")
@@ -106,31 +106,16 @@ def _mixture_of(node: Node, instructions: str) -> Mixture:
     if not NodeChain(zeros).has_constant(0, 0.0):
         raise _OtherForm
     choice = _before(scattered, 1, "TopK")
-    shares = _skip_converts(scattered.input_value(2))
-    is_normalized = shares.get_node().get_type_name() == "Divide"
-    if is_normalized:
-        summed = _before(shares.get_node(), 1, "ReduceSum")
-        shares = shares.get_node().input_value(0)
-        if port_of(summed.input_value(0)) != port_of(shares):
-            raise _OtherForm
-    attributes = choice.get_attributes()
-    softmax = _before(choice, 0, "Softmax")
-    num_chosen = NodeChain(choice).constant(1)
-    router = _before(softmax, 0, "MatMul")
+    scores = _scores_before(scattered)
     num_experts, width = gate.get_input_partial_shape(1)[0], down.get_input_partial_shape(1)[1]
     if (
-        port_of(shares) != (choice.get_instance_id(), 0)
-        or scattered.input_value(1).get_index() != 1
-        or attributes["mode"] != "max"
-        or attributes["axis"] not in (-1, 1)
-        or softmax.get_attributes()["axis"] not in (-1, 1)
-        or num_chosen is None
-        or router.get_output_partial_shape(0)[-1] != num_experts
+        _skip_converts(scattered.input_value(1)).get_index() != 1
+        or scores.get_partial_shape()[-1] != num_experts
         or node.get_output_partial_shape(0)[-1] != width
-        or len(router.output(0).get_target_inputs()) != 1
+        or len(scores.get_target_inputs()) != 1
     ):
         raise _OtherForm
-    source = router.input_value(0)
+    source = scores.get_node().input_value(0)
     tiled = tile.input_value(0)
     if tiled.get_node().get_type_name() == "Reshape" and port_of(tiled) != port_of(source):
         tiled = tiled.get_node().input_value(0)
@@ -138,17 +123,27 @@ def _mixture_of(node: Node, instructions: str) -> Mixture:
         raise _OtherForm
     count = num_experts.get_length()
     first, second, last = (_products(one, count, instructions) for one in (gate, up, down))
-    return Mixture(
-        node,
-        source,
-        router.output(0),
-        first,
-        second,
-        last,
-        count,
-        int(num_chosen),
-        is_normalized,
-    )
+    router = find_router(copies, known, scores, scattered, choice, count)
+    if router is None:
+        raise _OtherForm
+    return Mixture(node, source, scores, first, second, last, router)
+
+
+def _scores_before(scattered: Node) -> Any:
+    """Returns the only product that factors depend on."""
+    pending, seen, found = [scattered], set[int](), []
+    while pending:
+        node = pending.pop()
+        if node.get_instance_id() in seen or node.get_type_name() == "ShapeOf":
+            continue
+        seen.add(node.get_instance_id())
+        if node.get_type_name() == "MatMul":
+            found.append(node.output(0))
+        else:
+            pending += [value.get_node() for value in node.input_values()]
+    if len(found) != 1:
+        raise _OtherForm
+    return found[0]
 
 
 def _products(node: Node, num_experts: int, instructions: str) -> Step:

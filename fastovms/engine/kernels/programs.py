@@ -32,7 +32,7 @@ from fastovms.engine.kernels.memory import (
     narrowed,
     shorts_at,
 )
-from fastovms.engine.kernels.states import COLUMNS, convolve
+from fastovms.engine.kernels.states import COLUMNS, convolve, gated_delta
 
 _ROWS_OF_CHUNK: Final = 8
 """The rows that a thread computes at once, of operations on one row each. Steps of no more rows
@@ -139,6 +139,29 @@ def _swish(a, out, width):
 
 
 @_helper
+def _sigmoid(a, out, width):
+    x, z = floats_at(a), floats_at(out)
+    for k in range(width):
+        z[k] = np.float32(1) / (np.float32(1) + exponential(-x[k]))
+
+
+@_helper
+def _softplus(a, out, width):
+    x, z = floats_at(a), floats_at(out)
+    for k in range(width):
+        positive = max(x[k], np.float32(0))
+        z[k] = positive + np.log(np.float32(1) + np.exp(-abs(x[k])))
+
+
+@_helper
+def _scale(a, b, out, width):
+    x, z = floats_at(a), floats_at(out)
+    factor = floats_at(b)[0]
+    for k in range(width):
+        z[k] = x[k] * factor
+
+
+@_helper
 def _gelu_tanh(a, out, width):
     x, z = floats_at(a), floats_at(out)
     for k in range(width):
@@ -192,6 +215,12 @@ def _apply(opcode, a, b, out, width, p0, p1):
         _gelu_erf(a, out, width)
     elif opcode == Opcode.COPY:
         _copy(a, out, width)
+    elif opcode == Opcode.SOFTPLUS:
+        _softplus(a, out, width)
+    elif opcode == Opcode.SIGMOID:
+        _sigmoid(a, out, width)
+    elif opcode == Opcode.SCALE:
+        _scale(a, b, out, width)
 
 
 @_helper
@@ -573,6 +602,27 @@ def _convolve_chunk(program, buffers, step, i, chunk):
 
 
 @_helper
+def _gated_delta_chunk(program, buffers, step, i, chunk):
+    a, out = program[i, Field.A], program[i, Field.OUT]
+    gated_delta(
+        step,
+        step[program[i, Field.P0]],
+        program[i, Field.P5],
+        buffers[a, 0] + 4 * program[i, Field.A_START],
+        buffers[a, 1],
+        buffers[out, 0] + 4 * program[i, Field.OUT_START],
+        buffers[out, 1],
+        chunk,
+        program[i, Field.P1],
+        program[i, Field.P2],
+        program[i, Field.P3],
+        program[i, Field.P4],
+        as_float(np.int32(program[i, Field.P6])),
+        program[i, Field.P7],
+    )
+
+
+@_helper
 def _num_chunks(program, num_rows, step, i):
     opcode = program[i, Field.OPCODE]
     if opcode in (Opcode.PRODUCT, Opcode.FLOAT_PRODUCT):
@@ -584,6 +634,8 @@ def _num_chunks(program, num_rows, step, i):
         return min(num_pairs, program[i, Field.B_STRIDE]) * program[i, Field.P6]
     if opcode == Opcode.CONVOLVE:
         return -(-program[i, Field.WIDTH] // COLUMNS)
+    if opcode == Opcode.GATED_DELTA:
+        return program[i, Field.P3]
     if opcode == Opcode.ATTEND:
         beyond = np.int64(1) << 40
         num_segments = beyond - _segment_at(step, program[i, Field.P4], beyond)[3]
@@ -610,6 +662,8 @@ def _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk)
         _attend_chunk(program, buffers, step, i, chunk)
     elif opcode == Opcode.CONVOLVE:
         _convolve_chunk(program, buffers, step, i, chunk)
+    elif opcode == Opcode.GATED_DELTA:
+        _gated_delta_chunk(program, buffers, step, i, chunk)
     elif opcode == Opcode.CACHE:
         _cache_chunk(program, buffers, step, i, chunk)
     elif opcode == Opcode.ADD_SEGMENTS:
@@ -698,10 +752,16 @@ def _choose(program, buffers, num_rows, i):
         buffers[a, 0] + 4 * program[i, Field.A_START],
         buffers[a, 1],
         num_rows,
+        buffers[program[i, Field.OUT], 0],
         program[i, Field.P0],
         program[i, Field.P1],
         program[i, Field.P2],
-        buffers[program[i, Field.OUT], 0],
+        program[i, Field.P3],
+        program[i, Field.P4],
+        as_float(np.int32(program[i, Field.P5])),
+        as_float(np.int32(program[i, Field.P6])),
+        program[i, Field.A_STRIDE],
+        program[i, Field.B_STRIDE],
     )
 
 
@@ -768,6 +828,7 @@ def _lead(program, buffers, num_rows, scratch, product, step, agreement):
             Opcode.EXPERTS,
             Opcode.ATTEND,
             Opcode.CONVOLVE,
+            Opcode.GATED_DELTA,
             Opcode.LOW_RANK_DOWN,
             Opcode.LOW_RANK_UP,
         ):

@@ -24,6 +24,12 @@ Port = tuple[int, int]
 _NUMBERS: Final = frozenset({ov.Type.f32, ov.Type.f16, ov.Type.bf16, ov.Type.i32, ov.Type.i64})
 _TIMES_TRANSPOSED: Final = {"transpose_a": False, "transpose_b": True}
 OPCODES_OF_TWO: Final = {"Add": Opcode.ADD, "Multiply": Opcode.MULTIPLY}
+_FOLDED: Final[dict[str, Callable[..., Any]]] = {
+    "Add": np.add,
+    "Equal": np.equal,
+    "Multiply": np.multiply,
+    "Subtract": np.subtract,
+}
 OPCODES_WITH_CONSTANT: Final = {
     "Add": Opcode.ADD_CONSTANT,
     "Multiply": Opcode.MULTIPLY_CONSTANT,
@@ -157,10 +163,18 @@ def _width(output: Any) -> int | None:
         return None
     if len(shape) not in (2, 3) or shape[-1].is_dynamic:
         return None
-    if len(shape) == 3 and (shape[1].is_dynamic or shape[1].get_length() != 1):
+    if len(shape) == 3 and not _is_one(shape):
         return None
     width: int = shape[-1].get_length()
     return width if shape[0].is_dynamic or len(shape) == 3 else None
+
+
+def _is_one(shape: Any) -> bool:
+    """Returns whether the axis after the one of tokens has length 1. The exported graph has tokens
+    there, and some compute how many."""
+    if shape[1].is_dynamic:
+        return bool(shape[0].is_dynamic)
+    return bool(shape[1].get_length() == 1)
 
 
 def product_of(node: Node, widths: tuple[int, ...], instructions: str) -> Step | None:
@@ -205,8 +219,8 @@ def _of_two(node: Node, widths: tuple[int, ...]) -> Step | None:
 
 
 def folded(node: Node) -> NDArray[np.float32] | None:
-    """Returns the numbers of a small constant, perhaps converted or in another shape, or of sums
-    and products of such; None = it is another node."""
+    """Returns the numbers of a small constant, perhaps converted or in another shape, or what a
+    graph computes of such; None = it is another node."""
     kind = node.get_type_name()
     if kind == "Constant":
         if node.get_element_type() not in _NUMBERS:
@@ -218,11 +232,11 @@ def folded(node: Node) -> NDArray[np.float32] | None:
     if kind == "Reshape":
         whole = folded(node.input_value(0).get_node())
         return None if whole is None else whole.reshape(node.get_output_shape(0))
-    if kind in OPCODES_OF_TWO:
+    if kind in _FOLDED:
         first, second = (folded(node.input_value(index).get_node()) for index in (0, 1))
         if first is None or second is None:
             return None
-        return first + second if kind == "Add" else first * second
+        return np.asarray(_FOLDED[kind](first, second), np.float32)
     return None
 
 

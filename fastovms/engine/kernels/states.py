@@ -72,6 +72,81 @@ def save(source, address, bits, count):
 
 
 @_helper
+def _inverse_length(x, size, epsilon):
+    total = epsilon
+    for k in range(size):
+        total += x[k] * x[k]
+    return np.float32(1) / np.sqrt(total)
+
+
+@_helper
+def gated_delta(
+    step,
+    table,
+    bits,
+    source,
+    stride,
+    target,
+    target_stride,
+    head,
+    heads,
+    size,
+    sums,
+    width,
+    epsilon,
+    is_normalized,
+):
+    """Computes a head of values by the gated delta rule. Its memory, [width, size], is a state. For
+    each row it is multiplied by the exponential of the gate; the share of the difference between
+    the value and what the memory returns for the key is added to it under the key; and it returns a
+    value for the query.
+
+    Args:
+        source: f32: `heads` queries and as many keys of `size` numbers, `sums` values of `width`
+            numbers, and as many gates and shares. Rows are `stride` numbers apart.
+        target: takes values, `target_stride` numbers apart.
+    """
+    begins = integers_at(step[StepField.SEQUENCE_BEGINS])
+    memory = np.empty(width * size, np.float32)
+    query, key = np.empty(size, np.float32), np.empty(size, np.float32)
+    state_bytes = width * size * (bits // 8)
+    group = head // (sums // heads)
+    scale = np.float32(1) / np.sqrt(np.float32(size))
+    for sequence in range(step[StepField.NUM_SEQUENCES]):
+        at = table + (read_row(step, sequence) * sums + head) * state_bytes
+        load(at, bits, memory, width * size)
+        for row in range(np.int64(begins[sequence]), np.int64(begins[sequence + 1])):
+            own = source + 4 * row * stride
+            q = floats_at(own + 4 * group * size)
+            k = floats_at(own + 4 * (heads + group) * size)
+            v = floats_at(own + 4 * (2 * heads * size + head * width))
+            others = floats_at(own + 4 * (2 * heads * size + sums * width))
+            of_query, of_key = scale, np.float32(1)
+            if is_normalized:
+                of_query *= _inverse_length(q, size, epsilon)
+                of_key = _inverse_length(k, size, epsilon)
+            for n in range(size):
+                query[n], key[n] = q[n] * of_query, k[n] * of_key
+            kept, share = np.exp(others[head]), others[sums + head]
+            z = floats_at(target + 4 * (row * target_stride + head * width))
+            for c in range(width):
+                first = c * size
+                known = np.float32(0)
+                for n in range(size):
+                    known += memory[first + n] * key[n]
+                added = (v[c] - known * kept) * share
+                found = np.float32(0)
+                for n in range(size):
+                    number = memory[first + n] * kept + key[n] * added
+                    memory[first + n] = number
+                    found += number * query[n]
+                z[c] = found
+            written = written_row(step, sequence, row)
+            if written >= 0:
+                save(memory, table + (written * sums + head) * state_bytes, bits, width * size)
+
+
+@_helper
 def convolve(
     step,
     table,

@@ -45,24 +45,39 @@ Node = Any
 
 _ATTENTION: Final = "PagedAttentionExtension"
 _CONVOLUTION: Final = "PagedCausalConv1D"
+_GATED_DELTA: Final = "PagedGatedDeltaNet"
 _ALIASES: Final = frozenset({"Reshape", "Transpose", "Unsqueeze", "Squeeze"})
 _OF_FIRST_INPUT: Final = _ALIASES | {
     _CONVOLUTION,
     "Gather",
     "Gelu",
+    "Sigmoid",
     "Slice",
+    "SoftPlus",
     "Swish",
     "VariadicSplit",
 }
 """Operations whose other inputs are no rows."""
+
+_OPCODES_OF_ONE: Final = {"Sigmoid": Opcode.SIGMOID, "SoftPlus": Opcode.SOFTPLUS}
 
 _SCALE, _WINDOW = 9, 10
 _UNUSED: Final = frozenset({11, 13, 14, 15, 16, 17, 20, 22, 23, 24, 25, 26, 27})
 """Inputs of an attention that must be empty: slopes, rotations, sinks and the like."""
 
 
-class _UnsupportedNodeError(Exception):
-    """The graph has a node that the kernels do not support."""
+_OF_EXPERTS: Final = frozenset(
+    {"GatherElements", "NonZero", "ReduceSum", "ScatterElementsUpdate", "Tile", "TopK"}
+)
+
+
+class UnsupportedNodeError(Exception):
+    """The graph has a node that the kernels do not support. The message says which, for people."""
+
+    def __init__(self, node: Node) -> None:
+        kind = node.get_type_name()
+        what = "experts of this form" if kind in _OF_EXPERTS else f"the operation {kind}"
+        super().__init__(f"they do not support {what} ({node.get_friendly_name()})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +141,9 @@ def assemble_step(
     sampled: str,
     states: str,
     modules: Mapping[str, Sequence[Module]] | None = None,
-) -> WholeStep | None:
-    """Returns the program of a paged model; None = the kernels do not support all of its nodes.
+) -> WholeStep:
+    """Returns the program of a paged model. Raises UnsupportedNodeError if the kernels do not
+    support all of its nodes.
 
     Args:
         sampled: the name of the input that says whose logits are wanted.
@@ -135,12 +151,9 @@ def assemble_step(
         modules: by the names of products, those whose results they have, one after another. Their
             low-rank matrices are multiplied, too. None = no adapters.
     """
-    try:
-        graph = _Graph(model, store.kernels.instructions, sampled, states)
-        assembler = _StepAssembler(graph, store, cache, modules or {})
-        program = assembler.assemble()
-    except _UnsupportedNodeError:
-        return None
+    graph = _Graph(model, store.kernels.instructions, sampled, states)
+    assembler = _StepAssembler(graph, store, cache, modules or {})
+    program = assembler.assemble()
     results = [opset13.result(port) for port in graph.inputs]
     before = ov.Model(results, _parameters_of(results), "before")
     logits, own = assembler.result(graph.result), None
@@ -150,6 +163,38 @@ def assemble_step(
     groups = tuple(assembler.groups)
     caches = tuple(assembler.caches)
     return WholeStep(before, program, logits, own, vocab_size, caches, groups)
+
+
+def _free_lengths(model: ov.Model) -> None:
+    """Rewrites a graph in place: the number of tokens is taken from `input_ids`, so that positions
+    do not depend on rows that the kernels compute."""
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "ShapeOf":
+            continue
+        shape = node.get_input_partial_shape(0)
+        if len(shape) != 3 or shape[0].is_static or any(shape[axis].is_dynamic for axis in (1, 2)):
+            continue
+        lengths = [shape[axis].get_length() for axis in (1, 2)]
+        if 1 not in lengths:
+            continue
+        kind = "i32" if node.get_output_element_type(0) == ov.Type.i32 else "i64"
+        num_tokens = opset13.shape_of(model.input("input_ids").get_node(), kind)
+        others = opset13.constant(np.array(lengths, kind.replace("i", "int")))
+        found = opset13.concat([num_tokens, others], 0)
+        for target in node.output(0).get_target_inputs():
+            target.replace_source_output(found.output(0))
+            user = target.get_node()
+            axis = folded(user.input_value(1).get_node()) if user.get_input_size() > 1 else None
+            if (
+                user.get_type_name() == "Gather"
+                and axis is not None
+                and axis.size == 1
+                and axis > 0
+            ):
+                length = np.full(
+                    axis.shape, lengths[int(axis.item()) - 1], kind.replace("i", "int")
+                )
+                user.output(0).replace(opset13.constant(length).output(0))
 
 
 def _parameters_of(results: Sequence[Node]) -> list[Node]:
@@ -171,9 +216,11 @@ def _row_shape(output: Any) -> tuple[int, int] | None:
     shape = output.get_partial_shape()
     if shape.rank.is_dynamic or len(shape) < 2 or output.get_element_type() != ov.Type.f32:
         return None
-    if any(shape[axis].is_dynamic for axis in range(1, len(shape))):
+    dynamic = [axis for axis in range(len(shape)) if shape[axis].is_dynamic]
+    # The exported graph has tokens on another axis than the first, which has length 1 here.
+    if dynamic and (dynamic[0] != 0 or len(dynamic) > 2 or dynamic[-1] == len(shape) - 1):
         return None
-    lengths = [shape[axis].get_length() for axis in range(1, len(shape))]
+    lengths = [1 if axis in dynamic else shape[axis].get_length() for axis in range(1, len(shape))]
     while len(lengths) > 1 and lengths[-1] == 1:
         lengths.pop()
     return math.prod(lengths[:-1]), lengths[-1]
@@ -185,6 +232,8 @@ def _is_width_axis(output: Any, axis: int | None) -> bool:
     if axis is None or not -len(shape) < axis < len(shape):
         return False
     axis %= len(shape)
+    if axis == 0 or any(shape[one].is_dynamic for one in range(axis, len(shape))):
+        return False
     after = [shape[one].get_length() for one in range(axis + 1, len(shape))]
     return set(after) <= {1} and (axis == 1 or shape[axis].get_length() != 1)
 
@@ -208,6 +257,7 @@ class _Graph:
     def __init__(self, model: ov.Model, instructions: str, sampled: str, states: str) -> None:
         self._instructions = instructions
         self._sampled = sampled
+        _free_lengths(model)
         ordered = model.get_ordered_ops()
         late = self._late(ordered)
         found = find_mixtures(model, instructions)
@@ -238,7 +288,7 @@ class _Graph:
             key = node.get_instance_id()
             if key not in late:
                 if _row_shape(port) is None:
-                    raise _UnsupportedNodeError(node.get_friendly_name())
+                    raise UnsupportedNodeError(node)
                 inputs[port_of(port)] = port
             elif key not in needed:
                 needed.add(key)
@@ -273,7 +323,7 @@ class _Graph:
         return self._known[key]
 
     def sources(self, node: Node) -> list[Any]:
-        """Returns the outputs that a node takes rows of. Raises _UnsupportedNodeError if the
+        """Returns the outputs that a node takes rows of. Raises UnsupportedNodeError if the
         kernels do not know it."""
         kind = node.get_type_name()
         mixture = self.mixtures.get(node.get_instance_id())
@@ -285,15 +335,17 @@ class _Graph:
             return list(step.sources)
         if kind == _ATTENTION:
             return list(values[:3])
+        if kind == _GATED_DELTA:
+            return [*values[:3], *values[4:6]]
         if kind in OPCODES_OF_TWO:
             return [value for value in values if folded(value.get_node()) is None]
         if kind == "Concat":
             return list(values)
         if kind == "Gather" and not self._takes_sampled(node):
-            raise _UnsupportedNodeError(node.get_friendly_name())
+            raise UnsupportedNodeError(node)
         if kind in _OF_FIRST_INPUT:
             return [values[0]]
-        raise _UnsupportedNodeError(node.get_friendly_name())
+        raise UnsupportedNodeError(node)
 
     def _takes_sampled(self, node: Node) -> bool:
         indices = node.input_value(1).get_node()
@@ -338,7 +390,7 @@ class _StepAssembler(Assembler):
             if (node.get_instance_id(), 0) in results:
                 self._isolate((node.get_instance_id(), 0))
         if all(row[Field.OPCODE] != Opcode.GATHER for row in self._rows):
-            raise _UnsupportedNodeError("logits of all tokens")
+            raise UnsupportedNodeError(self._graph.result.get_node())
         return self.finish()
 
     def result(self, port: Any) -> int:
@@ -370,12 +422,16 @@ class _StepAssembler(Assembler):
             self._add_attention(node)
         elif kind == _CONVOLUTION:
             self._add_convolution(node)
+        elif kind == _GATED_DELTA:
+            self._add_gated_delta(node)
         elif kind in OPCODES_OF_TWO:
             self._add_of_two(node)
         elif kind == "Swish":
             if node.get_input_size() > 1 and not NodeChain(node).has_constant(1, 1.0):
-                raise _UnsupportedNodeError(node.get_friendly_name())
+                raise UnsupportedNodeError(node)
             self._add_of_one(node, Opcode.SWISH)
+        elif kind in _OPCODES_OF_ONE:
+            self._add_of_one(node, _OPCODES_OF_ONE[kind])
         elif kind == "Gelu":
             mode = str(node.get_attributes().get("approximation_mode", "ERF")).upper()
             self._add_of_one(node, GELU[mode])
@@ -432,7 +488,7 @@ class _StepAssembler(Assembler):
         if not table:
             return
         if any(row[Field.OPCODE] == Opcode.GATHER for row in self._rows):
-            raise _UnsupportedNodeError("adapters of some tokens")
+            raise UnsupportedNodeError(products[0].node)
         places = np.array(table, np.int64)
         self._constants.append(places)
         parameters = (places.ctypes.data, len(table), len(self.groups))
@@ -441,11 +497,20 @@ class _StepAssembler(Assembler):
         self.groups.append(tuple(numbers))
 
     def _add_mixture(self, mixture: Mixture) -> None:
-        num_experts, num_chosen = mixture.num_experts, mixture.num_chosen
+        router = mixture.router
+        num_experts, num_chosen = router.num_experts, router.num_chosen
         scores, source = self._place(mixture.scores), self._flat(mixture.source)
         choice = self._own_buffer(choice_size(num_experts, num_chosen))
         form = (num_experts, num_chosen)
-        self._emit(Opcode.CHOOSE, scores, scores, choice, num_experts, *form, mixture.is_normalized)
+        bias = 0
+        if router.bias is not None:
+            self._constants.append(router.bias)
+            bias = router.bias.ctypes.data
+        numbers = np.array([router.scale, router.epsilon], np.float32).view(np.int32)
+        parameters = (*form, router.is_sigmoid, router.is_normalized, bias, *numbers.tolist())
+        self._emit(Opcode.CHOOSE, scores, scores, choice, num_experts, *parameters)
+        self._rows[-1][Field.A_STRIDE] = router.num_groups
+        self._rows[-1][Field.B_STRIDE] = router.num_chosen_groups
         width = mixture.up.widths[0]
         gate, up, inner = (self._new_place(num_chosen, width) for _ in range(3))
         for step, target in ((mixture.gate, gate), (mixture.up, up)):
@@ -458,30 +523,28 @@ class _StepAssembler(Assembler):
         total = self._new_place(1, results.width)
         self._emit(Opcode.COMBINE, results, results, total, results.width, *form)
         self._rows[-1][Field.C] = choice.buffer
-        heads, width = _shape_of(mixture.node.output(0))
-        self._places[mixture.node.get_instance_id(), 0] = replace(
-            total, heads=heads, stride=width, width=width
-        )
+        self._places[mixture.node.get_instance_id(), 0] = total
 
     def _multiply_chosen(
         self, mixture: Mixture, step: Step, source: Place, choice: Place, target: Place
     ) -> None:
         """Multiplies the rows of pairs with the matrices of their experts. `source` has a row for
         each row of the step, or, as heads, one for each pair."""
+        num_experts, num_chosen = mixture.router.num_experts, mixture.router.num_chosen
         matrix = self._store.matrix([step])
         kind = matrix.kind
         form = (matrix.columns, kind.activation_bits)
         key = (source, choice, *form)
         if self._quantized_pairs != key:
-            experts = mixture.num_experts if source.heads == 1 else 0
+            experts = num_experts if source.heads == 1 else 0
             self._emit_heads(Opcode.QUANTIZE, source, source, source, *form, experts)
             self._rows[-1][Field.C] = choice.buffer
             self._quantized, self._quantized_pairs = None, key
-            columns = mixture.num_chosen * matrix.num_columns
+            columns = num_chosen * matrix.num_columns
             self._max_columns = max(self._max_columns, columns)
-        num_blocks = matrix.num_blocks // mixture.num_experts
-        size = matrix.data.nbytes // mixture.num_experts
-        num_threads = -(-self._store.kernels.num_threads // mixture.num_chosen)
+        num_blocks = matrix.num_blocks // num_experts
+        size = matrix.data.nbytes // num_experts
+        num_threads = -(-self._store.kernels.num_threads // num_chosen)
         self._emit(
             Opcode.EXPERTS,
             source,
@@ -496,9 +559,9 @@ class _StepAssembler(Assembler):
             int(kind.has_zero_points),
             min(max(num_threads, size // PART_SIZE), num_blocks),
             matrix.num_columns * kind.activation_bits // 8,
-            mixture.num_chosen,
+            num_chosen,
             size,
-            mixture.num_experts,
+            num_experts,
             target.width,
             choice.buffer,
         )
@@ -520,8 +583,7 @@ class _StepAssembler(Assembler):
         self._places[node.get_instance_id(), 0] = target
 
     def _add_of_two(self, node: Node) -> None:
-        heads, width = _shape_of(node.output(0))
-        target = self._new_place(heads, width)
+        width = _shape_of(node.output(0))[1]
         key = node.get_type_name()
         constants = [folded(value.get_node()) for value in node.input_values()]
         places = [
@@ -531,35 +593,58 @@ class _StepAssembler(Assembler):
         ]
         rows = [one for one in node.input_values() if folded(one.get_node()) is None]
         last = node.get_output_partial_shape(0)[-1]
+        if len(rows) == 2 and self._add_scaling(node, rows):
+            return
+        heads = max(place.heads for place in places)
+        target = self._new_place(heads, width)
         for place, row in zip(places, rows, strict=True):
             is_aligned = row.get_partial_shape()[-1] == last
             if not is_aligned or place.width != width or place.heads not in (1, heads):
-                raise _UnsupportedNodeError(node.get_friendly_name())
+                raise UnsupportedNodeError(node)
         if len(places) == 2:
             if len({len(value.get_partial_shape()) for value in node.input_values()}) != 1:
-                raise _UnsupportedNodeError(node.get_friendly_name())
+                raise UnsupportedNodeError(node)
             self._emit_heads(OPCODES_OF_TWO[key], places[0], places[1], target)
         else:
             (constant,) = (one for one in constants if one is not None)
             is_row = constant.shape[-1:] == (width,) and last == width
             if constant.size != 1 and not (constant.size == width and is_row):
-                raise _UnsupportedNodeError(node.get_friendly_name())
+                raise UnsupportedNodeError(node)
             row = np.ascontiguousarray(np.broadcast_to(constant.reshape(-1), (width,)))
             self._constants.append(row)
             opcode = OPCODES_WITH_CONSTANT[key]
             self._emit_heads(opcode, places[0], places[0], target, row.ctypes.data)
         self._places[node.get_instance_id(), 0] = target
 
+    def _add_scaling(self, node: Node, rows: Sequence[Any]) -> bool:
+        """Adds the product of rows and a factor for each of their heads. Returns False if it is
+        another product."""
+        rows = sorted(rows, key=lambda row: int(row.get_partial_shape()[-1].get_length()))
+        factor, whole = map(self._place, rows)
+        lengths = [row.get_partial_shape()[-1].get_length() for row in rows]
+        if node.get_type_name() != "Multiply" or lengths[0] != 1 or lengths[1] == 1:
+            return False
+        num_factors = factor.heads * factor.width
+        is_whole = factor.heads == 1 or factor.stride == factor.width
+        same_rank = len({len(row.get_partial_shape()) for row in rows}) == 1
+        if num_factors not in (1, whole.heads) or not is_whole or not same_rank:
+            raise UnsupportedNodeError(node)
+        target = self._new_place(whole.heads, whole.width)
+        factors = replace(factor, heads=num_factors, stride=1, width=1)
+        self._emit_heads(Opcode.SCALE, whole, factors, target)
+        self._places[node.get_instance_id(), 0] = target
+        return True
+
     def _add_split(self, node: Node) -> None:
         axis = NodeChain(node).constant(1)
         if axis is None or not _is_width_axis(node.input_value(0), int(axis)):
-            raise _UnsupportedNodeError(node.get_friendly_name())
+            raise UnsupportedNodeError(node)
         place = self._place(node.input_value(0))
         start = place.start
         for index, output in enumerate(node.outputs()):
             heads, width = _shape_of(output)
             if heads != place.heads:
-                raise _UnsupportedNodeError(node.get_friendly_name())
+                raise UnsupportedNodeError(node)
             self._places[node.get_instance_id(), index] = replace(place, start=start, width=width)
             start += width
 
@@ -568,26 +653,26 @@ class _StepAssembler(Assembler):
         begin, step, axis = (chain.constant(index) for index in (1, 3, 4))
         is_of_width = axis is not None and _is_width_axis(node.input_value(0), int(axis))
         if begin is None or step != 1.0 or not is_of_width:
-            raise _UnsupportedNodeError(node.get_friendly_name())
+            raise UnsupportedNodeError(node)
         place = self._place(node.input_value(0))
         start = int(begin) + (place.width if begin < 0 else 0)
         heads, width = _shape_of(node.output(0))
         if heads != place.heads or not 0 <= start <= place.width - width:
-            raise _UnsupportedNodeError(node.get_friendly_name())
+            raise UnsupportedNodeError(node)
         found = replace(place, start=place.start + start, width=width)
         self._places[node.get_instance_id(), 0] = found
 
     def _add_concat(self, node: Node) -> None:
         rank = len(node.get_output_partial_shape(0))
         if node.get_attributes()["axis"] not in (-1, rank - 1):
-            raise _UnsupportedNodeError(node.get_friendly_name())
+            raise UnsupportedNodeError(node)
         heads, width = _shape_of(node.output(0))
         target = self._new_place(heads, width)
         start = 0
         for value in node.input_values():
             place = self._place(value)
             if place.heads != heads:
-                raise _UnsupportedNodeError(node.get_friendly_name())
+                raise UnsupportedNodeError(node)
             part = replace(target, start=start, width=place.width)
             self._emit_heads(Opcode.COPY, place, place, part)
             start += place.width
@@ -600,23 +685,24 @@ class _StepAssembler(Assembler):
             order = folded(node.input_value(1).get_node())
             shape = source.get_partial_shape()
             if order is None or not _keeps_order(order.astype(int).tolist(), shape):
-                raise _UnsupportedNodeError(node.get_friendly_name())
-        heads, width = _shape_of(node.output(0))
-        place = self._place(source)
-        if (heads, width) != (place.heads, place.width):
+                raise UnsupportedNodeError(node)
+        shape, place = _row_shape(node.output(0)), self._place(source)
+        if shape != (place.heads, place.width):
             place = self._flat(source)
-            if heads * width != place.width:
-                raise _UnsupportedNodeError(node.get_friendly_name())
-            place = replace(place, heads=heads, stride=width, width=width)
+            # The rows of a token's heads may be rows of their own, and then heads again.
+            width = place.width if shape is None else shape[1]
+            if place.width % width:
+                raise UnsupportedNodeError(node)
+            place = replace(place, heads=place.width // width, stride=width, width=width)
         self._places[node.get_instance_id(), 0] = place
 
     def _add_attention(self, node: Node) -> None:
         values = node.input_values()
         if len(values) < _WINDOW + 1:
-            raise _UnsupportedNodeError(node.get_friendly_name())
+            raise UnsupportedNodeError(node)
         for index in _UNUSED & frozenset(range(len(values))):
             if 0 not in values[index].get_partial_shape().to_shape():
-                raise _UnsupportedNodeError(node.get_friendly_name())
+                raise UnsupportedNodeError(node)
         chain = NodeChain(node)
         scale, window = chain.constant(_SCALE), chain.constant(_WINDOW)
         cached = _cache_name(values[3], "key_cache"), _cache_name(values[4], "value_cache")
@@ -630,7 +716,7 @@ class _StepAssembler(Assembler):
             and queries.width % width == 0
         )
         if not is_known or scale is None or window is None:
-            raise _UnsupportedNodeError(node.get_friendly_name())
+            raise UnsupportedNodeError(node)
         target = self._new_place(1, queries.width)
         parameters = [
             self._cache_index(*cached),
@@ -654,7 +740,7 @@ class _StepAssembler(Assembler):
         weights, added = (folded(node.input_value(index).get_node()) for index in (2, 3))
         width, size = source.width, 0 if weights is None else weights.shape[-1]
         if weights is None or added is None or weights.size != width * size:
-            raise _UnsupportedNodeError(node.get_friendly_name())
+            raise UnsupportedNodeError(node)
         columns = np.ascontiguousarray(weights.reshape(width, size).T)
         row = np.ascontiguousarray(added if added.size else np.zeros(width, np.float32))
         self._constants += [columns, row]
@@ -662,6 +748,40 @@ class _StepAssembler(Assembler):
         index = self._cache_index(_cache_name(table, "conv_state_table"))
         parameters = (index, size, columns.ctypes.data, row.ctypes.data, self._cache.state_bits)
         self._emit(Opcode.CONVOLVE, source, source, target, width, *parameters)
+        self._places[node.get_instance_id(), 0] = target
+
+    def _add_gated_delta(self, node: Node) -> None:
+        values, attributes = node.input_values(), node.get_attributes()
+        sources = [*values[:3], *values[4:6]]
+        (heads, size), other, (sums, width), *each = [_shape_of(one) for one in sources]
+        epsilons = {np.float32(attributes[f"{one}_l2_norm_eps"]) for one in "qk"}
+        if other != (heads, size) or each != [(1, sums)] * 2 or sums % heads or len(epsilons) > 1:
+            raise UnsupportedNodeError(node)
+        places = [self._flat(one) for one in sources]
+        joined = self._new_place(1, sum(place.width for place in places))
+        start = 0
+        for place in places:
+            part = replace(joined, start=start, width=place.width)
+            self._emit_heads(Opcode.COPY, place, place, part)
+            start += place.width
+        if start != 2 * heads * size + sums * (width + 2):
+            raise UnsupportedNodeError(node)
+        target = self._new_place(sums, width)
+        self._emit(
+            Opcode.GATED_DELTA,
+            joined,
+            joined,
+            target,
+            sums * width,
+            self._cache_index(_cache_name(values[3], "gated_delta_state_table")),
+            heads,
+            size,
+            sums,
+            width,
+            self._cache.state_bits,
+            int(epsilons.pop().view(np.int32)),
+            int(attributes["use_qk_l2norm"]),
+        )
         self._places[node.get_instance_id(), 0] = target
 
     def _cache_index(self, *names: str) -> int:
@@ -674,11 +794,12 @@ class _StepAssembler(Assembler):
         return replace(place, heads=heads, stride=width, width=width)
 
     def _flat(self, port: Any) -> Place:
-        """Returns the numbers of a token as one part. Raises _UnsupportedNodeError if there are
-        others between them."""
+        """Returns the numbers of a token as one part, copied if there are others between them."""
         place = self._place(port)
         if place.heads > 1 and place.stride != place.width:
-            raise _UnsupportedNodeError(port.get_node().get_friendly_name())
+            target = self._new_place(place.heads, place.width)
+            self._emit_heads(Opcode.COPY, place, place, target)
+            self._places[port_of(port)] = place = target
         width = place.heads * place.width
         return replace(place, heads=1, stride=width, width=width)
 
@@ -695,22 +816,25 @@ class _StepAssembler(Assembler):
 def _shape_of(output: Any) -> tuple[int, int]:
     shape = _row_shape(output)
     if shape is None:
-        raise _UnsupportedNodeError(output.get_node().get_friendly_name())
+        raise UnsupportedNodeError(output.get_node())
     return shape
 
 
 def _cache_name(output: Any, kind: str) -> str:
     """Returns the name of an input of the model that is a cache, or a table of states, of this
-    kind. Raises _UnsupportedNodeError if it is none."""
+    kind. Raises UnsupportedNodeError if it is none."""
     names = output.get_names() if output.get_node().get_type_name() == "Parameter" else ()
     for name in names:
         if name.startswith(f"{kind}."):
             return str(name)
-    raise _UnsupportedNodeError(output.get_node().get_friendly_name())
+    raise UnsupportedNodeError(output.get_node())
 
 
 def _keeps_order(order: Sequence[int], shape: Any) -> bool:
     """Returns whether a transposition leaves the tokens first, and moves only axes of length 1."""
-    lengths = [1 if axis == 0 else shape[axis].get_length() for axis in range(len(shape))]
+    dynamic = [axis for axis in range(len(shape)) if shape[axis].is_dynamic]
+    if dynamic[:1] != [0] or len(dynamic) > 2:
+        return False
+    lengths = [1 if axis in dynamic else shape[axis].get_length() for axis in range(len(shape))]
     moved = [axis for axis in order if axis != 0 and lengths[axis] != 1]
     return order[0] == 0 and moved == sorted(moved)

@@ -9,21 +9,29 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
+import numpy as np
 import openvino as ov
 
 from fastovms.engine.kernels import compiler
-from fastovms.engine.kernels.assembler import WeightStore, assemble, packed_bytes
+from fastovms.engine.kernels.assembler import WeightStore, assemble
 from fastovms.engine.kernels.attention import KEYS, MAX_LANES
 from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.low_rank import PackedAdapters
+from fastovms.engine.kernels.matrices import Room
 from fastovms.engine.kernels.mixtures import find_mixtures
 from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_kernels
-from fastovms.engine.kernels.segments import Segment, Step, find_segments
-from fastovms.engine.kernels.whole_steps import CacheShape, Module, assemble_step
+from fastovms.engine.kernels.segments import Step, find_segments
+from fastovms.engine.kernels.whole_steps import (
+    CacheShape,
+    Module,
+    UnsupportedNodeError,
+    assemble_step,
+)
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.kv_cache import CacheInput, cache_layout, is_cache, is_state_table
 from fastovms.engine.model.model import (
@@ -95,12 +103,14 @@ class FewRowVariants:
         operations: make runners whose attention is OpenVINO's.
         store: the weights of both.
         adapted: the same as `whole`, for steps some of whose tokens have adapters.
+        why_not_whole: why there are no whole steps, in words.
     """
 
     whole: Mapping[int, RunnerFactory]
     operations: Mapping[int, RunnerFactory]
     store: WeightStore
     adapted: Mapping[int, AdaptedRunnerFactory] = field(default_factory=dict)
+    why_not_whole: str = ""
 
 
 def fastest_kernels(paged: PagedGraph, instructions: str, num_threads: int) -> Kernels:
@@ -112,11 +122,13 @@ def fastest_kernels(paged: PagedGraph, instructions: str, num_threads: int) -> K
     return compiler.compile_kernels(instructions, num_threads)
 
 
-def packed_size(paged: PagedGraph, instructions: str) -> int:
-    """Returns the bytes that the packed weights of a model take; 0 = the kernels can multiply none
-    of its weights."""
-    experts = Segment(expert_products(paged.model, instructions))
-    return sum(map(packed_bytes, [*find_segments(paged.model, instructions), experts]))
+def packed_size(paged: PagedGraph, kernels: Kernels, cache: CacheShape | None) -> int:
+    """Returns the bytes that the packed weights of a model take; see `pack_weights`. 0 = the
+    kernels can multiply none of its weights."""
+    nothing = np.zeros(1, np.uint8)
+    store = WeightStore(kernels, lambda _, size: Room(np.broadcast_to(nothing, size), True))
+    pack_weights(paged, store, cache)
+    return store.num_bytes
 
 
 def pack_weights(paged: PagedGraph, store: WeightStore, cache: CacheShape | None) -> None:
@@ -125,7 +137,8 @@ def pack_weights(paged: PagedGraph, store: WeightStore, cache: CacheShape | None
     graph = paged.model.clone()
     fuse_projections(graph)
     if cache is not None:
-        assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES)
+        with suppress(UnsupportedNodeError):
+            assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES)
     for segment in find_segments(graph, store.kernels.instructions):
         assemble(segment, store)
 
@@ -162,7 +175,7 @@ def compile_few_rows(
         has_operations: whether variants with OpenVINO's attention are needed even if there are
             whole steps.
     """
-    whole, adapted = whole_steps(
+    whole, adapted, reason = whole_steps(
         model.graph.model,
         cache_shape(model.cache_inputs),
         store,
@@ -173,7 +186,9 @@ def compile_few_rows(
     operations: Mapping[int, RunnerFactory] | None = {}
     if has_operations or not whole:
         operations = _operations(model, store)
-    return None if operations is None else FewRowVariants(whole, operations, store, adapted)
+    if operations is None:
+        return None
+    return FewRowVariants(whole, operations, store, adapted, reason)
 
 
 def _operations(model: PagedModel, store: WeightStore) -> Mapping[int, RunnerFactory] | None:
@@ -210,10 +225,11 @@ class _KernelRunner(StepRunner):
 
 class WholeSteps(NamedTuple):
     """Factories of runners of whole steps, and of those with adapters, by the number of tokens;
-    empty = there are none."""
+    empty = there are none, for a reason in words."""
 
     makers: Mapping[int, RunnerFactory] = {}
     adapted: Mapping[int, AdaptedRunnerFactory] = {}
+    reason: str = ""
 
 
 def whole_steps(
@@ -227,12 +243,13 @@ def whole_steps(
 ) -> WholeSteps:
     """Returns the factories for a paged model whose caches have a shape; see `compile_few_rows`."""
     if cache is None:
-        return WholeSteps()
+        return WholeSteps(reason="they do not support this form of the KV cache")
     graph = model.clone()
     modules = _modules_of_products(model, fuse_projections(graph))
-    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES)
-    if step is None:
-        return WholeSteps()
+    try:
+        step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES)
+    except UnsupportedNodeError as error:
+        return WholeSteps(reason=str(error))
     single = step.before.clone()
     single.reshape({port: [1] for port in single.inputs})
     core, properties = ov.Core(), _properties(precisions)
@@ -252,7 +269,10 @@ def whole_steps(
     makers[1] = partial(make, single)
     adapted = None
     if has_adapters:
-        adapted = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES, modules)
+        with suppress(UnsupportedNodeError):
+            adapted = assemble_step(
+                graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES, modules
+            )
     num_modules = len(find_modules(model))
     if adapted is None or sum(map(len, adapted.groups)) != num_modules:
         return WholeSteps(makers)

@@ -77,8 +77,6 @@ yet, which gains up to 1.3."""
 
 BEING_PREPARED: Final = "being prepared"
 
-_CHOICE_OF_EXPERTS: Final = "TopK"
-
 MEMORY_SHARE: Final = 0.75
 """The share of the free memory that packed weights may take. The system may take them back, but not
 while steps read them."""
@@ -205,7 +203,7 @@ class DecodeKernels(BackendExtension):
                 return False  # the preparation, which follows, logs that memory is missing
             if not self._use_kept(kept):
                 return False
-        self._log(kept.gains)
+        self._log(kept.gains, kept.why_not_whole)
         return True
 
     def _use_kept(self, kept: CachedKernels) -> bool:
@@ -236,8 +234,8 @@ class DecodeKernels(BackendExtension):
 
         try:
             with TemporaryDirectory(prefix="fastovms-") as scratch:
-                gains = self._prepare(may_go_on, wait, Path(scratch))
-            self._log(gains)
+                result = self._prepare(may_go_on, wait, Path(scratch))
+            self._log(*result)
         except _ModelUnloadedError:
             pass
         except Exception as error:
@@ -249,7 +247,8 @@ class DecodeKernels(BackendExtension):
 
     def _prepare(
         self, may_go_on: WaitForRequests, wait: Callable[[], None], scratch: Path
-    ) -> Gains:
+    ) -> tuple[Gains, str]:
+        """Returns how much faster the kernels are, and why they do not compute whole steps."""
         from fastovms.parts.decode_kernels import check
         from fastovms.parts.decode_kernels.few_rows import NotMeasured
 
@@ -276,10 +275,10 @@ class DecodeKernels(BackendExtension):
             raise _KernelsRejectedError(
                 "steps took too long to be measured; a later start tries again"
             )
-        self._keep(gains, _proof(model, variants))
+        self._keep(gains, _proof(model, variants), variants.why_not_whole)
         self._use(variants, gains)
         model.forget_files()  # free the pages of files that the preparation has read
-        return gains
+        return gains, variants.why_not_whole
 
     def _preparation(self, scratch: Path) -> Preparation:
         model = self._model
@@ -355,30 +354,25 @@ class DecodeKernels(BackendExtension):
             between_steps(self._model.release)
         self._num_packed = variants.store.num_bytes
 
-    def _keep(self, gains: Gains, proof: int) -> None:
+    def _keep(self, gains: Gains, proof: int, why_not_whole: str) -> None:
+        facts = {"gains": gains, "proof": proof, "why_not_whole": why_not_whole}
+
         def fill(directory: Path) -> None:
-            (directory / _FILE).write_text(json.dumps({"gains": gains, "proof": proof}))
+            (directory / _FILE).write_text(json.dumps(facts))
 
         self._cache.put(_MEASURED, self._key(), fill, replace=True)
 
-    def _why_slow(self, gains: Gains) -> str:
-        nodes = self._model.graph.model.get_ops()
-        if _WHOLE not in gains and any(
-            node.get_type_name() == _CHOICE_OF_EXPERTS for node in nodes
-        ):
-            return "the model has experts, which they do not support, and its other products are "
-        return ""
-
-    def _log(self, gains: Gains) -> None:
+    def _log(self, gains: Gains, why_not_whole: str) -> None:
         speeds = [gain for found in gains.values() for gain in found.values()]
+        part = f"; they compute the matrix products alone, because {why_not_whole}"
+        part = part if why_not_whole else ""
         if speeds:
             gain = f"up to {max(speeds):.1f} times as fast as OpenVINO"
-            self.status = f"in use: {gain} in steps of few tokens"
-            logger.info("decode kernels: in use: %s in steps of few tokens", gain)
+            self.status = f"in use: {gain} in steps of few tokens{part}"
+            logger.info("decode kernels: in use: %s in steps of few tokens%s", gain, part)
         else:
-            reason = f"{self._why_slow(gains)}no faster than OpenVINO on this CPU"
-            self.status = f"not used: {reason}"
-            logger.info("decode kernels: not used: %s", reason)
+            self.status = f"not used: no faster than OpenVINO on this CPU{part}"
+            logger.info("decode kernels: not used: no faster than OpenVINO on this CPU%s", part)
         logger.debug("decode kernels: speed relative to OpenVINO by tokens a step: %s", gains)
 
 
@@ -410,6 +404,7 @@ class CachedKernels:
         gains: the measured gains of the variants; empty = OpenVINO is faster.
         proof: see `_proof`.
         entry: the directory with the weights.
+        why_not_whole: why the kernels do not compute whole steps, in words; empty = they do.
         size: the bytes of the weights.
         layout: that of a model all of whose steps whole steps can compute; None = there are others.
         variants: have whole steps alone; None = they cannot be read.
@@ -419,6 +414,7 @@ class CachedKernels:
     gains: Gains
     proof: int
     entry: Path
+    why_not_whole: str = ""
     size: int = 0
     layout: ModelLayout | None = None
     variants: FewRowVariants | None = None
@@ -443,11 +439,11 @@ def read_kept(
             way: {int(number): float(gain) for number, gain in gains.items()}
             for way, gains in found["gains"].items()
         }
-        proof = int(found["proof"])
+        proof, why_not_whole = int(found["proof"]), str(found["why_not_whole"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         cache.discard(measured)
         return None
-    kept = CachedKernels(key, gains, proof, entry)
+    kept = CachedKernels(key, gains, proof, entry, why_not_whole)
     if not any(gains.values()):
         return kept
     try:
@@ -481,7 +477,7 @@ def _read_whole_steps(
     kernels = compile_kernels(kept.facts["instructions"], kept.facts["num_threads"])
     store = WeightStore(kernels, kept.room_for)
     cache = kept.facts["cache"]
-    makers, adapted = whole_steps(
+    makers, adapted, _ = whole_steps(
         paged.model,
         None if cache is None else CacheShape(**cache),
         store,

@@ -25,8 +25,8 @@ from fastovms.parts.decode_kernels.kept import CachedWeights, written_weights
 from fastovms.parts.decode_kernels.prepare import MEMORY_SHARE, PACKED, Preparation, Prepared
 
 
-class _InexactKernelsError(Exception):
-    """The kernels are less exact than OpenVINO, as the message says."""
+class _UnusableError(Exception):
+    """The kernels cannot be used, as the message says."""
 
 
 def prepare(given: Preparation) -> Prepared:
@@ -35,13 +35,6 @@ def prepare(given: Preparation) -> Prepared:
     instructions = find_instructions()
     if instructions is None:
         return Prepared(None, "this CPU has neither AVX2 nor AVX-512 VNNI")
-    size = packed_size(paged, instructions)
-    if not size:
-        return Prepared(None, "the weights have other precisions")
-    free = available_memory()
-    if size > MEMORY_SHARE * free:
-        needed, room = format_size(size), format_size(free)
-        return Prepared(None, f"they need {needed} for weights, and {room} of memory are free")
     kernels = fastest_kernels(paged, instructions, given.num_threads)
     if (mark := compiled_mark(kernels.instructions)) is not None:
         mark.touch()
@@ -52,8 +45,15 @@ def prepare(given: Preparation) -> Prepared:
         return Prepared(given.entry if wrong is None else None, wrong or "")
 
     def fill(directory: Path) -> None:
+        free = available_memory()
         layers = check.compile_cut(paged, given.device, given.precisions)
         shape = cache_shape(layers.cache_inputs)
+        size = packed_size(paged, kernels, shape)
+        if not size:
+            raise _UnusableError("the weights have other precisions")
+        if size > MEMORY_SHARE * free:
+            needed, room = format_size(size), format_size(free)
+            raise _UnusableError(f"they need {needed} for weights, and {room} of memory are free")
         facts = {
             "instructions": kernels.instructions,
             "num_threads": given.num_threads,
@@ -64,13 +64,13 @@ def prepare(given: Preparation) -> Prepared:
             pack_weights(paged, store, shape)
         wrong = check.wrong_experts(paged, store) or check.why_wrong(layers, store)
         if wrong is not None:
-            raise _InexactKernelsError(wrong)
+            raise _UnusableError(wrong)
 
     with given.caches[0].exclusive(PACKED, given.key):
         for cache in given.caches:
             try:
                 entry = cache.find(PACKED, given.key) or cache.put(PACKED, given.key, fill)
-            except _InexactKernelsError as error:
+            except _UnusableError as error:
                 return Prepared(None, str(error))
             if entry is not None:
                 return Prepared(entry)

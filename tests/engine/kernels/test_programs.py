@@ -14,6 +14,7 @@ from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.experts import choice_size
 from fastovms.engine.kernels.instructions import NUM_FIELDS, Field, Opcode
 from fastovms.engine.kernels.matrices import PackedMatrix, pack, packed_kind
+from fastovms.engine.kernels.routers import Router
 from tests.engine.kernels.conftest import instructions_here
 from tests.engine.kernels.matrix_cases import (
     Floats,
@@ -165,6 +166,8 @@ ROW = np.linspace(1, 2, WIDTH, dtype=np.float32)
         ),
         (Opcode.GELU_ERF, (), X / 2 * (1 + erf(X / np.sqrt(2)))),
         (Opcode.COPY, (), X),
+        (Opcode.SIGMOID, (), 1 / (1 + np.exp(-X))),
+        (Opcode.SCALE, (), X * Y[:, :1]),
     ],
 )
 def test_instructions_compute_rows(
@@ -188,23 +191,36 @@ def test_parts_of_rows_are_read_and_written(kernels: Kernels) -> None:
 NUM_EXPERTS, INNER = 6, 64
 
 
-def chosen(scores: Floats, num_chosen: int, is_normalized: bool) -> Floats:
-    """Returns the factor of each expert for each row, 0 = not chosen."""
-    shares = np.exp(scores - scores.max(-1, keepdims=True), dtype=np.float64)
-    shares /= shares.sum(-1, keepdims=True)
-    first = np.argsort(-scores, axis=-1, kind="stable")[:, :num_chosen]
-    factors = np.zeros_like(shares)
-    np.put_along_axis(factors, first, np.take_along_axis(shares, first, -1), -1)
-    return factors / factors.sum(-1, keepdims=True) if is_normalized else factors
+BIAS = np.array([0.3, -0.2, 0.1, 0.0, 0.2, -0.3], np.float32)
+SOFTMAX = Router(NUM_EXPERTS, 2, is_sigmoid=False, is_normalized=True)
+ROUTERS = {
+    "one": replace(SOFTMAX, num_chosen=1, is_normalized=False),
+    "normalized": SOFTMAX,
+    "all": replace(SOFTMAX, num_chosen=6),
+    "sigmoid": replace(SOFTMAX, is_sigmoid=True, epsilon=0.25, scale=2.5),
+    "bias": replace(SOFTMAX, is_sigmoid=True, bias=BIAS),
+    "groups": replace(SOFTMAX, is_sigmoid=True, num_groups=3, num_chosen_groups=2),
+    "groups, bias": replace(SOFTMAX, bias=BIAS, num_groups=2, num_chosen_groups=1),
+}
+
+
+def choosing(router: Router) -> NDArray[np.int64]:
+    row = instruction(Opcode.CHOOSE, NUM_EXPERTS, NUM_EXPERTS, router.num_chosen)
+    row[[Field.P2, Field.P3]] = router.is_sigmoid, router.is_normalized
+    row[Field.P4] = 0 if router.bias is None else router.bias.ctypes.data
+    row[[Field.P5, Field.P6]] = np.array([router.scale, router.epsilon], "f").view(np.int32)
+    row[[Field.A_STRIDE, Field.B_STRIDE]] = router.num_groups, router.num_chosen_groups
+    return row
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-@pytest.mark.parametrize("num_chosen", [1, 2, 6])
+@pytest.mark.parametrize("name", ROUTERS)
 @pytest.mark.parametrize("instructions", instructions_here())
 def test_chosen_experts_alone_are_multiplied_and_added(
-    kernels_for: Callable[[str], Kernels], instructions: str, num_chosen: int, num_parts: int
+    kernels_for: Callable[[str], Kernels], instructions: str, name: str, num_parts: int
 ) -> None:
-    kernels = kernels_for(instructions)
+    kernels, router = kernels_for(instructions), ROUTERS[name]
+    num_chosen = router.num_chosen
     first = random_weights(4, is_signed=True, zeros="none", shape=(INNER, INNER, 2))
     experts = [
         replace(first, integers=np.roll(first.integers, 7 * n), scales=first.scales * 2.0**-n)
@@ -218,7 +234,9 @@ def test_chosen_experts_alone_are_multiplied_and_added(
     for num_rows in (1, 2, 5, 32):
         rng = np.random.default_rng(num_rows)
         rows = activations(num_rows, INNER)
-        scores = rng.integers(-3, 4, (num_rows, NUM_EXPERTS)).astype(np.float32)  # some are equal
+        scores = rng.normal(size=(num_rows, NUM_EXPERTS)).astype(np.float32)
+        if router.bias is None and router.num_groups == 1:
+            scores = np.rint(scores)  # some are equal
         choice = np.zeros((num_rows, choice_size(NUM_EXPERTS, num_chosen)), np.float32)
         pairs = np.zeros((num_rows, num_chosen * INNER), np.float32)
         found = np.full((num_rows, INNER), np.nan, np.float32)
@@ -237,7 +255,7 @@ def test_chosen_experts_alone_are_multiplied_and_added(
         product[[Field.HEADS, Field.A_STRIDE]] = num_chosen, matrix.data.nbytes // NUM_EXPERTS
         product[[Field.B_STRIDE, Field.OUT_STRIDE]] = NUM_EXPERTS, INNER
         program = [
-            instruction(Opcode.CHOOSE, NUM_EXPERTS, NUM_EXPERTS, num_chosen, 1),
+            choosing(router),
             instruction(Opcode.QUANTIZE, INNER, matrix.columns, kind.activation_bits, NUM_EXPERTS),
             product,
             instruction(Opcode.COMBINE, INNER, NUM_EXPERTS, num_chosen),
@@ -249,7 +267,7 @@ def test_chosen_experts_alone_are_multiplied_and_added(
         integers, scales = quantized(rows, matrix.columns, largest)
         seen = integers * scales.repeat(matrix.columns, -1)
         expected = np.zeros((num_rows, INNER))
-        factors = chosen(scores, num_chosen, is_normalized=True)
+        factors = router.factors(scores)
         for expert, weights in enumerate(matrices):
             expected += factors[:, expert, None] * (seen @ weights.T)
         run(kernels, program, [rows, scores, choice, pairs, found])

@@ -20,12 +20,10 @@ from bench.models import write_model
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from fastovms.engine.kernels import compiler
-from fastovms.engine.kernels.assembler import WeightStore, packed_bytes
+from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.low_rank import pack_adapter
-from fastovms.engine.kernels.segments import Segment, find_segments
 from fastovms.engine.model.compilation import load_model
-from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.model import (
     MAX_KERNEL_TOKENS,
     PagedModel,
@@ -213,11 +211,11 @@ def test_greedy_texts_are_openvinos(model: PagedModel, ours: PagedModel) -> None
     assert generate(ours, 24) == generate(model.twin(), 24)
 
 
-def test_both_ways_share_their_weights(model: PagedModel, variants: FewRowVariants) -> None:
-    graph = model.graph.model.clone()
-    fuse_projections(graph)
-    segments = [*find_segments(graph, "avx2"), Segment(few_rows.expert_products(graph, "avx2"))]
-    assert variants.store.num_bytes == sum(map(packed_bytes, segments))
+def test_both_ways_share_their_weights(
+    model: PagedModel, kernels: Kernels, variants: FewRowVariants
+) -> None:
+    shape = few_rows.cache_shape(model.cache_inputs)
+    assert variants.store.num_bytes == few_rows.packed_size(model.graph, kernels, shape)
 
 
 def test_a_step_without_logits_fills_the_cache(model: PagedModel, ours: PagedModel) -> None:

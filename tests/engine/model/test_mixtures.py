@@ -38,7 +38,7 @@ def kernels() -> Kernels:
     return compile_kernels("avx2", 2)
 
 
-@pytest.fixture(scope="module", params=["int8", "int4", "gguf"])
+@pytest.fixture(scope="module", params=["int8", "int4", "int8, shared", "gguf"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PagedModel:
     directory = tmp_path_factory.mktemp("model")
     if request.param == "gguf":  # whose router is not quantized
@@ -52,7 +52,9 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         tiny = tiny_models.TinyModel("qwen3moe", types=(Type.Q8_0,), tokenizer=vocabulary)
         tiny_models.write_model(file, tiny)
         return load_model(model_directory(file, DiskCache(None), directory), properties=PROPERTIES)
-    write_model(replace(SHAPE, weight_format=request.param), directory)
+    weight_format, _, shared = request.param.partition(", ")
+    shape = replace(SHAPE, weight_format=weight_format, shared_expert=bool(shared))
+    write_model(shape, directory)
     return load_model(directory, properties=PROPERTIES)
 
 
@@ -81,7 +83,7 @@ def test_exact_kernels_are_right(model: PagedModel, kernels: Kernels) -> None:
 
 
 def without_normalization(program: Any) -> None:
-    program[program[:, Field.OPCODE] == Opcode.CHOOSE, Field.P2] = 0
+    program[program[:, Field.OPCODE] == Opcode.CHOOSE, Field.P3] = 0
 
 
 def with_first_expert_for_all(program: Any) -> None:
@@ -158,58 +160,70 @@ def with_softmax_of_the_chosen(graph: ov.Model) -> None:
 
 def with_bias_of_scores(graph: ov.Model) -> None:
     for node in nodes_of(graph, "Softmax"):
-        bias = opset13.constant(np.ones((1, SHAPE.num_experts), np.float32))
-        node.input(0).replace_source_output(opset13.add(node.input_value(0), bias).output(0))
+        scores = opset13.add(node.input_value(0), biases())
+        node.input(0).replace_source_output(scores.output(0))
 
 
-def with_shared_expert(graph: ov.Model) -> None:
-    for node in choices_of(graph):
-        scores = node.input_value(0).get_node().input_value(0)
-        rows = scores.get_node().input_value(0)
-        total = results_of(node)
-        targets = total.output(0).get_target_inputs()
-        gate = opset13.sigmoid(opset13.reduce_mean(rows, opset13.constant([-1]), True))
-        shared = opset13.multiply(opset13.multiply(rows, gate), opset13.constant(np.float32(0.1)))
-        shape = opset13.shape_of(total)
-        joined = opset13.add(total, opset13.reshape(shared, shape, False))
-        for target in targets:
-            target.replace_source_output(joined.output(0))
+def biases() -> Any:
+    return opset13.constant(np.linspace(-0.4, 0.4, SHAPE.num_experts, dtype="f")[None])
 
 
-def results_of(choice: Any) -> Any:
-    """Returns the node of the mixture's results."""
-    node = next(
-        target.get_node()
-        for target in choice.output(1).get_target_inputs()
-        if target.get_node().get_type_name() == "ScatterElementsUpdate"
+def with_bias_of_ranks(graph: ov.Model) -> None:
+    """Rewrites the routers as GLM-4.5's and LFM2-MoE's are."""
+    with_sigmoid(graph)
+    for node in nodes_of(graph, "ScatterElementsUpdate"):
+        choice = node.input_value(1).get_node()
+        shares = choice.input_value(0)
+        ranks = in_groups(opset13.add(shares, biases()))
+        choice.input(0).replace_source_output(ranks.output(0))
+        values = opset13.gather_elements(shares, choice.output(1), 1)
+        total = opset13.reduce_sum(values, opset13.constant([-1]), True)
+        total = opset13.add(total, opset13.constant(np.float32(1e-20)))
+        values = opset13.multiply(opset13.divide(values, total), opset13.constant(np.float32(2.5)))
+        node.input(2).replace_source_output(values.output(0))
+
+
+def in_groups(ranks: Any) -> Any:
+    """Makes the ranks of all but two of three groups 0, as DeepSeek 3 does."""
+    groups = opset13.reshape(ranks, opset13.constant([-1, 3, SHAPE.num_experts // 3]), False)
+    best = opset13.topk(groups, opset13.constant(2), -1, "max", "value", "i64").output(0)
+    sums = opset13.reduce_sum(best, opset13.constant([-1]), False)
+    numbers = opset13.topk(sums, opset13.constant(2), -1, "max", "value", "i64").output(1)
+    zeros = opset13.multiply(sums, opset13.constant(np.float32(0)))
+    ones = opset13.add(
+        opset13.multiply(opset13.convert(numbers, np.float32), opset13.constant(np.float32(0))),
+        opset13.constant(np.float32(1)),
     )
-    for _ in range(6):
-        (target,) = node.output(0).get_target_inputs()
-        node = target.get_node()
-    assert node.get_type_name() == "Reshape"
-    return node
+    is_left = opset13.scatter_elements_update(zeros, numbers, ones, opset13.constant([1]))
+    left = opset13.multiply(groups, opset13.unsqueeze(is_left, opset13.constant([-1])))
+    return opset13.reshape(left, opset13.constant([-1, SHAPE.num_experts]), False)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        with_sigmoid,
-        without_softmax,
-        with_softmax_of_the_chosen,
-        with_bias_of_scores,
-        with_shared_expert,
-    ],
-)
-def test_other_routers_are_left_to_openvino(
-    kernels: Kernels, tmp_path: Path, change: Callable[[ov.Model], None]
-) -> None:
+def changed_model(change: Callable[[ov.Model], None], directory: Path) -> PagedModel:
     graph = LlamaGraph(SHAPE, 300, seed=0).build()
     change(graph)
     graph.validate_nodes_and_infer_types()
-    ov.save_model(graph, tmp_path / "openvino_model.xml", compress_to_fp16=False)
-    model = load_model(tmp_path, properties=PROPERTIES)
+    ov.save_model(graph, directory / "openvino_model.xml", compress_to_fp16=False)
+    return load_model(directory, properties=PROPERTIES)
+
+
+@pytest.mark.parametrize("change", [with_sigmoid, with_softmax_of_the_chosen, with_bias_of_ranks])
+def test_other_routers_choose_as_in_openvino(
+    kernels: Kernels, tmp_path: Path, change: Callable[[ov.Model], None]
+) -> None:
+    model = changed_model(change, tmp_path)
+    expected = decode(model.twin(), 5, 1, length=20)
+    found = decode(with_kernels(model, variants_of(model, kernels).whole), 5, 1, length=20)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.01 * expected.std())
+
+
+@pytest.mark.parametrize("change", [without_softmax, with_bias_of_scores])
+def test_unknown_routers_are_left_to_openvino(
+    kernels: Kernels, tmp_path: Path, change: Callable[[ov.Model], None]
+) -> None:
+    model = changed_model(change, tmp_path)
     found = compile_few_rows(model, WeightStore(kernels))
     assert found is not None
     assert not found.whole
     assert found.operations
-    assert bool(find_mixtures(model.graph.model, "avx2")) == (change is with_shared_expert)
+    assert not find_mixtures(model.graph.model, "avx2")

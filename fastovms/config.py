@@ -228,9 +228,9 @@ class EngineConfig:
         "use this server's own compute kernels: auto = for the steps in which a test finds them "
         "correct and faster than OpenVINO's, off = never")
     memory_profile: str = setting("twice", Kind("WEIGHTS", choice("once", "twice")),
-        "how often the weights are in memory where this server's kernels are in use: twice = for "
-        "OpenVINO, too, which may compute prompts faster; once = for the kernels alone, which "
-        "compute prompts, too")
+        "how often the weights are in memory where this server's kernels compute whole steps: "
+        "twice = for OpenVINO, too, which may compute prompts faster; once = for the kernels "
+        "alone, which compute prompts, too; hybrid models have them twice")
     max_num_queued_requests: int = setting(1024, Kind("N", count(1)),
         "number of sequences of one key, or of one address without keys, that may wait in the "
         "queue; further requests get 429. Other clients together get as many places again",

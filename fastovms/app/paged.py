@@ -144,9 +144,9 @@ class SamplingKernels(BackendExtension):
 
 
 class LaterGraphs(BackendExtension):
-    """Compiles the graphs that kernels replace until then: OpenVINO's of the whole model, unless
-    weights are kept once, and the one for steps of one token, unless kernels compute these steps.
-    """
+    """Compiles the graphs whose steps kernels, or another graph, compute until these are ready:
+    OpenVINO's of the whole model, unless weights are kept once, and the one for steps of one token,
+    unless kernels compute these steps."""
 
     def __init__(self, model: PagedModel, *, keeps_weights_once: bool = False) -> None:
         self._model = model
@@ -159,7 +159,8 @@ class LaterGraphs(BackendExtension):
                 model.compile()
             except RuntimeError as error:
                 logger.warning("kernels compute all steps: %s", reason_of(error))
-        if model.awaits_single_rows and may_go_on(0.0):
+        is_once = self._keeps_weights_once and bool(model.few_row_numbers)
+        if model.awaits_single_rows and not is_once and may_go_on(0.0):
             try:
                 compile_single_rows(model)
             except RuntimeError as error:

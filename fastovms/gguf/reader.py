@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -716,7 +717,7 @@ def _convolved_layers(
     if len(heads) != num_layers or not any(heads):
         raise ConfigurationError(
             f"attention.head_count_kv must have a number for each of {num_layers} layers, not all "
-            f"of them 0, not {heads}"
+            f"of them 0, not {reprlib.repr(heads)}"
         )
     settings.put_back("attention.head_count_kv", [each for each in heads if each != 0])
     return tuple(each == 0 for each in heads)
@@ -814,7 +815,8 @@ class _Settings:
             raise ConfigurationError(f"{self._prefix}{name} is missing")
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise ConfigurationError(
-                f"{self._prefix}{name} must be a count of {least} to {most}, not {value}"
+                f"{self._prefix}{name} must be a count of {least} to {most}, not "
+                f"{reprlib.repr(value)}"
             )
         return value
 

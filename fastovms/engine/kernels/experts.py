@@ -134,10 +134,10 @@ def _weigh(
         last, at = ranks[best], best
     total = epsilon
     for e in range(num_experts):
-        if ranks[e] < last or (ranks[e] == last and e > at):
-            x[e] = np.float32(-1)
-        else:
+        if ranks[e] > last or (ranks[e] == last and e <= at):
             total += x[e]
+        else:  # a rank that is no number is not chosen, either
+            x[e] = np.float32(-1)
     factor = scale / total if is_normalized else scale
     for e in range(num_experts):
         if x[e] >= 0:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, unique
 from typing import Final
 
 
+@unique
 class Opcode(IntEnum):
     """The operation of an instruction on rows of `WIDTH` numbers. It writes its result for `A` (and
     `B`) to `OUT`, unless the comment of an opcode differs."""
@@ -116,6 +117,7 @@ class Field(IntEnum):
 NUM_FIELDS: Final = 24
 
 
+@unique
 class StepField(IntEnum):
     """The fields of a step that its programs take, for models whose attention they compute: the
     addresses of some `StepInputs` and their sizes. Addresses of caches and of tables of states

@@ -1,7 +1,7 @@
 """Runs programs: what is between two attentions of a model, instruction by instruction.
 
-A program works on buffers of f32, of which each has a row for each token of the step. Nothing is
-allocated, and the interpreter's lock is not held.
+A program works on buffers of f32, of which each has a row for each token of the step. The
+interpreter's lock is not held.
 """
 
 # The types are in numba's signatures.

@@ -174,6 +174,8 @@ def _candidates(nodes: list[Node], choice: Node, num_experts: int) -> Iterator[R
     biases = [constant.reshape(-1) for constant in added if constant.size == num_experts > 1]
     if ("Sigmoid" in kinds) == ("Softmax" in kinds) or len(biases) > 1:
         return
+    if not all(np.isfinite(bias).all() for bias in biases):
+        return
     sizes = {key: int(count) for key, count in counts.items() if count is not None}
     if len(sizes) != len(counts):
         return

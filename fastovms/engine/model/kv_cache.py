@@ -214,17 +214,18 @@ def is_cache(port: Any) -> bool:
     return name.startswith(("key_cache.", "value_cache.")) or is_state_table(name)
 
 
-CacheLayout = tuple[tuple[str, str], ...]
-"""The shapes and types of the inputs that are the cache."""
+CacheLayout = tuple[tuple[tuple[int, ...], str], ...]
+"""The shapes of a page and the types of the inputs that are the cache."""
 
 
 def cache_layout(compiled: ov.CompiledModel) -> CacheLayout:
-    """Returns the shape and the element type of each cache input, in the order of the inputs."""
-    return tuple(
-        (str(port.get_partial_shape()), str(port.get_element_type()))
-        for port in compiled.inputs
-        if is_cache(port)
-    )
+    """Returns the layout of a compiled model's caches; see `layout_of`."""
+    return layout_of(cache_inputs(compiled))
+
+
+def layout_of(inputs: Sequence[CacheInput]) -> CacheLayout:
+    """Returns the shape of a page and the element type of each cache input, in their order."""
+    return tuple((one.page_shape, str(one.element_type)) for one in inputs)
 
 
 _MAX_BLOCKS_AHEAD = 512

@@ -27,6 +27,7 @@ from fastovms.engine.model.kv_cache import (
     States,
     cache_inputs,
     cache_layout,
+    layout_of,
 )
 from fastovms.engine.model.step_inputs import (
     HIDDEN_STATES,
@@ -363,7 +364,7 @@ MAX_SMALL_STEP = 48
 takes 0.83 to 0.89 of bf16's time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
 
 MAX_KERNEL_TOKENS = 2048
-"""The maximum number of tokens of a step that kernels of ours compute."""
+"""The maximum number of tokens of a step that kernels of ours compute where OpenVINO could."""
 
 MAX_SHORT_TEXT = 2048
 """See `Runner.max_long_chunk`."""
@@ -470,8 +471,7 @@ class ModelLayout(NamedTuple):
 class PagedModel:
     """The model on its device. Not thread-safe: one step at a time.
 
-    Without compiled variants, kernels compute all steps that they can; the first other step
-    compiles the variants, which takes seconds.
+    Without compiled variants, kernels compute all steps.
 
     Args:
         variants: the compiled model; None = to be compiled when it is needed.
@@ -486,6 +486,7 @@ class PagedModel:
         has_single_rows: whether steps of one row have a separate variant; see `single_rows`.
         rope_switch_len, states: see `Model`.
         is_on_gpu: whether the cache is in GPU memory.
+        max_few_rows: the maximum number of tokens of steps that kernels compute; 0 = none.
     """
 
     def __init__(
@@ -508,11 +509,12 @@ class PagedModel:
             layout = ModelLayout.of(variants.large)
         self._layout = layout
         self._compile_now = compile_now
-        self._compiling = threading.Lock()
+        self._compiling = threading.RLock()
         self._runners: _Runners | None = None
         self.has_single_rows = False
         self._all_rows: Runner | None = None
         self._few_rows: Mapping[int, Sequence[Runner]] = {}
+        self.max_few_rows = 0
         self._adapted: Runner | None = None
         self._last_runner: Runner | None = None
         self._doubled_inputs: StepInputs | None = None
@@ -554,6 +556,8 @@ class PagedModel:
             if self._runners is None:
                 assert self._compile_now is not None, "variants are released only with this"
                 runners = self._runners_of(self._compile_now())
+                if cache_layout(runners.variants.large) != self.cache_layout:
+                    raise RuntimeError("the model cannot be compiled again with the same KV cache")
                 for runner in runners.all:
                     self._warm_up(runner)
                 self._use(runners)
@@ -602,8 +606,9 @@ class PagedModel:
     def twin(self) -> PagedModel:
         """Returns another model over the same compiled ones, which may run concurrently. It has no
         cache yet."""
+        own = self._runners
         return PagedModel(
-            None if self._runners is None else self._runners.variants,
+            None if own is None else own.variants,
             device=self.device,
             precisions=self.precisions,
             graph=self.graph,
@@ -634,17 +639,18 @@ class PagedModel:
         self._few_rows = {
             number: [runners[make] for make in makers] for number, makers in variants.items()
         }
+        self.max_few_rows = max(variants, default=0)
         adapted = adapted or {}
         made = {make: make(lambda: self._packed_adapters) for make in set(adapted.values())}
         for runner in made.values():
             runner.set_tensors(self._cache.tensors)
         self._few_adapted = {number: made[make] for number, make in adapted.items()}
         singles = self._few_rows.get(1, ())
-        own = self._runners
-        if own is not None and any(one.max_context_len is None for one in singles):
-            variants_left = own.variants._replace(single_rows=own.variants.small)
-            self._runners = own._replace(variants=variants_left, single_rows=own.small)
-            self.has_single_rows = False
+        with self._compiling:
+            own = self._runners
+            if own is not None and any(one.max_context_len is None for one in singles):
+                variants_left = own.variants._replace(single_rows=own.variants.small)
+                self._use(own._replace(variants=variants_left, single_rows=own.small))
 
     def use_for_adapters(self, runner: Runner | None, packed: PackedAdapters | None = None) -> None:
         """Has steps with adapters computed by a runner, from the next step on; None = there are no
@@ -673,10 +679,10 @@ class PagedModel:
             raise RuntimeError("the variants of the model cannot share a KV cache")
         runner = StepRunner(compiled, is_on_gpu=self.is_on_gpu)
         self._warm_up(runner)
-        own = self.compile()
-        variants = own.variants._replace(single_rows=compiled)
-        self._runners = own._replace(variants=variants, single_rows=runner)
-        self.has_single_rows = True
+        with self._compiling:
+            own = self.compile()
+            variants = own.variants._replace(single_rows=compiled)
+            self._use(own._replace(variants=variants, single_rows=runner))
 
     def _warm_up(self, runner: Runner) -> None:
         """Computes a step with a cache of its own: OpenVINO repacks the weights at the first step,
@@ -699,7 +705,7 @@ class PagedModel:
 
     @property
     def cache_layout(self) -> CacheLayout:
-        return cache_layout(self.compile().variants.large)
+        return layout_of(self._cache_inputs)
 
     @property
     def cache_inputs(self) -> Sequence[CacheInput]:
@@ -805,8 +811,7 @@ class PagedModel:
             return few_rows
         own = self._runners
         if own is None:
-            is_possible = len(inputs.input_ids) <= MAX_KERNEL_TOKENS
-            if self._all_rows is not None and is_possible:
+            if self._all_rows is not None:
                 return self._all_rows
             own = self.compile()
         if is_single_row(inputs):

@@ -61,8 +61,9 @@ from fastovms.parts.tuning.measurement import (
 )
 
 MAX_ROWS: Final = 32
-"""The maximum number of tokens of a step. With SmolLM2-135M in Q4_1 and one thread of a Zen 4, a
-step of 16, 24 and 32 tokens took 0.62, 0.71 and 0.8 of OpenVINO's time."""
+"""The maximum number of tokens of a step with adapters, or with OpenVINO's attention. With
+SmolLM2-135M in Q4_1 and one thread of a Zen 4, a step of 16, 24 and 32 tokens took 0.62, 0.71 and
+0.8 of OpenVINO's time."""
 
 _ROWS_TOGETHER: Final = 128
 """The maximum number of tokens that a program of whole steps computes at once."""

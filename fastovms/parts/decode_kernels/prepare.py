@@ -60,7 +60,7 @@ work."""
 
 _MAX_WAIT: Final = 5.0
 
-_FORMAT: Final = 6
+_FORMAT: Final = 7
 """The version of what is kept and of how it is checked; a new version invalidates kept entries."""
 
 PACKED: Final = "packed"
@@ -174,7 +174,7 @@ class DecodeKernels(BackendExtension):
         return replace(
             stats,
             decode_kernels=self.status,
-            decode_kernel_max_tokens=max(self._model.few_row_numbers, default=0),
+            decode_kernel_max_tokens=self._model.max_few_rows,
             packed_weights_bytes=self._num_packed,
         )
 
@@ -368,8 +368,8 @@ class DecodeKernels(BackendExtension):
         part = part if why_not_whole else ""
         if speeds:
             gain = f"up to {max(speeds):.1f} times as fast as OpenVINO"
-            self.status = f"in use: {gain} in steps of few tokens{part}"
-            logger.info("decode kernels: in use: %s in steps of few tokens%s", gain, part)
+            self.status = f"in use: {gain}{part}"
+            logger.info("decode kernels: in use: %s%s", gain, part)
         else:
             self.status = f"not used: no faster than OpenVINO on this CPU{part}"
             logger.info("decode kernels: not used: no faster than OpenVINO on this CPU%s", part)

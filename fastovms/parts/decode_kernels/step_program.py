@@ -12,7 +12,7 @@ from fastovms.engine.kernels.instructions import Field, Opcode, StepField
 from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import Workspace
 from fastovms.engine.kernels.whole_steps import WholeStep
-from fastovms.engine.model.model import MAX_KERNEL_TOKENS, Feed, Floats, RawLogits
+from fastovms.engine.model.model import Feed, Floats, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
 
 SEGMENT: Final = 256
@@ -29,8 +29,8 @@ _PARTIALS: Final = 1 << 16
 
 
 class StepProgramRunner:
-    """Runs steps of one model, of up to as many tokens as the workspace has rows. `before` computes
-    the inputs of the program."""
+    """Runs steps of one model, in parts of as many tokens as the workspace has rows. `before`
+    computes the inputs of the program."""
 
     max_context_len: int | None = None
 
@@ -51,21 +51,25 @@ class StepProgramRunner:
         if step.states is not None:
             self._states = np.empty((0, step.program.strides[step.states]), np.float32)
         self._num_tokens = 0
-        self._begins = np.zeros(MAX_KERNEL_TOKENS + 1, np.int32)
-        self._past_lens = np.zeros(MAX_KERNEL_TOKENS, np.int32)
-        self._block_begins = np.zeros(MAX_KERNEL_TOKENS + 1, np.int32)
-        self._sampled = np.zeros(MAX_KERNEL_TOKENS, np.int64)
         self._fields = np.zeros(StepField.CACHES + len(step.caches), np.int64)
-        self._fields[StepField.SEQUENCE_BEGINS] = self._begins.ctypes.data
-        self._fields[StepField.PAST_LENS] = self._past_lens.ctypes.data
-        self._fields[StepField.BLOCK_BEGINS] = self._block_begins.ctypes.data
-        self._fields[StepField.SAMPLED] = self._sampled.ctypes.data
+        self._reserve(workspace.max_rows)
         self._fields[StepField.ATTEND] = workspace.kernels.attend
         instructions = step.program.instructions
         attending = instructions[instructions[:, Field.OPCODE] == Opcode.ATTEND]
         sizes = attending[:, Field.HEADS] * (attending[:, Field.P2] + 2)
         self._partial_size = int(sizes.max(initial=0))
         self._partials = np.empty(0, np.float32)
+
+    def _reserve(self, num_tokens: int) -> None:
+        """Makes room for the numbers of sequences and of sampled tokens of a step."""
+        self._begins = np.zeros(num_tokens + 1, np.int32)
+        self._past_lens = np.zeros(num_tokens, np.int32)
+        self._block_begins = np.zeros(num_tokens + 1, np.int32)
+        self._sampled = np.zeros(num_tokens, np.int64)
+        self._fields[StepField.SEQUENCE_BEGINS] = self._begins.ctypes.data
+        self._fields[StepField.PAST_LENS] = self._past_lens.ctypes.data
+        self._fields[StepField.BLOCK_BEGINS] = self._block_begins.ctypes.data
+        self._fields[StepField.SAMPLED] = self._sampled.ctypes.data
 
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
         """Sets the caches and tables of states."""
@@ -86,17 +90,24 @@ class StepProgramRunner:
         for index, tensor in enumerate(rows):
             self._buffers[index, 0] = address_of(tensor.reshape(num_tokens, -1))
         self._workspace.prepare_thread()
+        self._num_tokens = num_tokens
         if num_tokens <= max_rows:
             self._run(inputs)
-        else:
-            for start in range(0, num_tokens, max_rows):
-                self._run_part(inputs, start, min(start + max_rows, num_tokens))
-        self._num_tokens = num_tokens
-        return self._logits[:num_sampled]
+            return self._logits[:num_sampled]
+        # Each part appends the logits of its own tokens.
+        order = np.argsort(inputs.sampled_token_indices, kind="stable")
+        inputs = inputs._replace(sampled_token_indices=inputs.sampled_token_indices[order])
+        for start in range(0, num_tokens, max_rows):
+            self._run_part(inputs, start, min(start + max_rows, num_tokens))
+        logits = self._logits[:num_sampled]
+        is_sorted = np.array_equal(order, np.arange(num_sampled))
+        return logits if is_sorted else logits[np.argsort(order)]
 
     def _make_room(self, num_tokens: int, num_sampled: int, max_context_len: int) -> None:
         """Allocates memory for the results of a step, if there is too little."""
         step, fields = self._step, self._fields
+        if num_tokens > len(self._past_lens):
+            self._reserve(num_tokens)
         if num_sampled > len(self._logits):
             room = max(num_sampled, 2 * len(self._logits))
             self._logits = np.empty((room, step.vocab_size), np.float32)

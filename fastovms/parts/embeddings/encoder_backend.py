@@ -229,7 +229,8 @@ class TextsBackend(JobThread[TextsJob]):
         Args:
             texts: none is longer than the model's context, and all ids are of its vocabulary.
             client: the sender; clients take turns.
-            priority: lower values are served first, across all clients.
+            priority: lower values are served first, across all clients. Ignored by models of
+                images.
 
         Raises:
             Overloaded: too many requests or tokens wait already.

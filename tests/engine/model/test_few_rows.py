@@ -178,6 +178,21 @@ def test_logits_and_likeliest_tokens_are_openvinos(
     assert np.array_equal(found.argmax(-1), expected.argmax(-1))
 
 
+@pytest.mark.parametrize("num_tokens", [40, 150])
+def test_logits_of_a_scored_prompt_are_in_the_order_of_the_request(
+    model: PagedModel, ours: PagedModel, num_tokens: int
+) -> None:
+    found = []
+    for one in (model.twin(), ours):
+        layout = StepLayout(one.block_size)
+        one.allocate_cache(8)
+        last = layout.add(TEXT, 0, num_tokens, array("i", range(7)))
+        other = layout.add(TEXT, 0, 1, array("i", (7,)))
+        sampled = array("q", (other, last, *range(num_tokens - 1)))
+        found.append(as_float32(one.infer(layout.finish(sampled))).argmax(-1))
+    assert np.mean(found[0] == found[1]) > 0.9  # some of random weights are nearly tied
+
+
 @pytest.mark.parametrize("kind", [Type.Q5_0, Type.Q5_1, Type.Q5_K, Type.Q6_K])
 def test_types_of_gguf_that_fit_6_bits_are_packed_with_6(
     kind: Type, kernels: Kernels, tmp_path: Path

@@ -142,7 +142,7 @@ def test_states_are_part_of_the_cache_and_reported(caplog: pytest.LogCaptureFixt
     assert backend.engine.blocks.num_blocks == 40
     assert "states take 0.25 of the" in caplog.text
     assert (
-        "and 16.2 MB outside the blocks; cached prefixes are multiples of 4 tokens" in caplog.text
+        "and 16.2 MiB outside the blocks; cached prefixes are multiples of 4 tokens" in caplog.text
     )
 
 

@@ -220,7 +220,7 @@ CacheLayout = tuple[tuple[tuple[int, ...], str], ...]
 
 def cache_layout(compiled: ov.CompiledModel) -> CacheLayout:
     """Returns the layout of a compiled model's caches; see `layout_of`."""
-    return layout_of(cache_inputs(compiled))
+    return layout_of([CacheInput.of(port) for port in compiled.inputs if is_cache(port)])
 
 
 def layout_of(inputs: Sequence[CacheInput]) -> CacheLayout:

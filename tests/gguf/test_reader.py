@@ -358,7 +358,7 @@ def test_the_largest_gemma_3_scales_by_its_hidden_size() -> None:
         ("llama", {"attention__causal": False}, "llama.attention.causal"),
         ("qwen2", {"attention__sliding_window": 8}, "qwen2 with a sliding window is not supported"),
         ("llama", {"context_length": None}, "llama.context_length is missing"),
-        ("llama", {"block_count": "4"}, "llama.block_count must be a count of 1 to 512, not 4"),
+        ("llama", {"block_count": "4"}, "llama.block_count must be a count of 1 to 512, not '4'"),
         ("llama", {"attention__head_count_kv": [2, 2, 1, 2]}, r"head_count_kv must be a count"),
         ("llama", {"attention__head_count_kv": 3}, "4 heads cannot share 3 keys and values"),
         ("llama", {"attention__value_length": 32}, "values have 32 dimensions and keys have 16"),

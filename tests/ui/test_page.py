@@ -92,7 +92,8 @@ def rank(path: Path) -> int:
         ("core",),
         ("session",),
         ("answer",),
-        ("chat", "images", "live"),
+        ("chat", "live"),
+        ("images",),
         ("compare",),
         ("static",),
     )

@@ -461,7 +461,7 @@ def choose_page() -> str:
     before, begin, rest = text.partition("<!-- sizes -->\n\n")
     _, end, after = rest.partition("<!-- end -->")
     speeds = (f"tokens/s at {bandwidth} GB/s" for bandwidth in sizing.BANDWIDTHS)
-    head = ("model", "precision", "weights", "8k context", "needs", *speeds)
+    head = ("model", "precision", "weights", "8K context", "needs", *speeds)
     return f"{before}{begin}{_table(head, sizing.rows())}\n\n{end}{after}"
 
 

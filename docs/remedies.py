@@ -165,8 +165,8 @@ SECTIONS: Final[Sequence[Section]] = (
             "--precision exact cannot be used": "Leave one of the two out.",
             "must be f32, f16 or u8": "Give one of these as `--kv-cache-precision`.",
             "decode kernels: not used": "No action needed: OpenVINO's kernels compute.",
-            "kernels compute all steps": "No action needed, but prompts may be slower. The rest of "
-            "the line says why OpenVINO did not compile the model.",
+            "decode kernels compute all steps": "No action needed, but prompts may be slower. The "
+            "rest of the line says why OpenVINO did not compile the model.",
             "no separate graph is compiled": "No action needed: single requests are a little "
             "slower.",
             "tuning:": "No action needed: defaults are used. `fastovms tune MODEL` tries again.",
@@ -284,7 +284,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "is corrupt": "Of a cache: no action needed, it is computed again. Of an export: make "
             "it again.",
             "has the format": "It was written by another version: do what the message says.",
-            "belongs to the user": "Give the directory to the server's user: `chown`.",
+            "owned by user": "Give the directory to the server's user: `chown`.",
             "every user of this machine can change": "`chmod go-w` the path.",
             "prompts are kept in memory only": "Another server uses the directory, or the disk is "
             "full: give `--prefix-cache-dir`.",

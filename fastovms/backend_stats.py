@@ -248,7 +248,7 @@ class BackendStats:
         ),
     ] = 0
     kv_cache_bytes: Annotated[
-        int, Gauge("kv_cache_bytes", "Bytes of the KV cache used so far at most")
+        int, Gauge("kv_cache_bytes", "Largest number of KV cache bytes used since the start")
     ] = 0
     grammars: GrammarStats = field(default_factory=GrammarStats)
     stored_prefixes: StoredPrefixStats = field(default_factory=StoredPrefixStats)

@@ -395,8 +395,8 @@ class ChatConfig:
         "file with a Jinja chat template that replaces the model's, or the text of the template",
         group="chat")
     chat_template_content_format: str = setting(
-        "auto", Kind("FORM", choice("auto", "string", "openai")),
-        "form in which chat templates get the content of messages: string, openai = a list of "
+        "auto", Kind("FORMAT", choice("auto", "string", "openai")),
+        "format in which chat templates get the content of messages: string, openai = a list of "
         "parts, auto = as the template expects it")
     system_prompt: str = setting("", TEXT,
         "system message of chats that begin with none (default: none)")

@@ -262,7 +262,8 @@ class ReasoningBudget:
     Attributes:
         num_tokens: the limit. Tokens of the markup that opens and ends reasoning do not count
             towards it, those of several sections of reasoning do.
-        tags: the forms of a section. A text that begins within reasoning is in the first one.
+        tags: the pairs of tags that open and close reasoning. If the text begins within reasoning,
+            the first pair applies.
         is_inside: whether the text begins within reasoning.
         is_anywhere: whether reasoning may begin in the middle of the text; otherwise it comes
             first or not at all.

@@ -136,10 +136,10 @@ class ServiceConfig:
         f"lowest level of log messages that are written: {', '.join(_LOG_LEVELS)}")
     log_file: Path | None = setting(None, FILE,
         "file that the log is appended to, reopened on SIGHUP (default: stderr)")
-    log_format: str = setting("text", Kind("FORM", choice("text", "json")),
-        "form of the log: text, or json = one JSON object a line")
-    access_log: str = setting("text", Kind("FORM", choice("off", "text", "json")),
-        "form of the access log, which has one line per request: off, text or json")
+    log_format: str = setting("text", Kind("FORMAT", choice("text", "json")),
+        "format of the log: text, or json = one JSON object a line")
+    access_log: str = setting("text", Kind("FORMAT", choice("off", "text", "json")),
+        "format of the access log, which has one line per request: off, text or json")
     access_log_file: Path | None = setting(None, FILE,
         "file that the access log is appended to, reopened on SIGHUP (default: the same as the "
         "log)")
@@ -323,7 +323,7 @@ class BatchConfig:
     num_at_once: int = setting(64, integers(1),
         "requests of batches that run at the same time while no other request runs",
         flag="--batch-concurrency")
-    num_beside_others: int = setting(2, integers(1),
+    num_while_others_run: int = setting(2, integers(1),
         "requests of batches that run at the same time while other requests run",
         flag="--batch-concurrency-beside")
     max_kept: int = 1000

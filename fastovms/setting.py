@@ -188,8 +188,8 @@ def model_length(value: str) -> int | None:
     parsed = Fraction(match[1]) * _LENGTH_UNITS[match[2]] if match else Fraction(0)
     if not 1 <= parsed <= _MAX_LENGTH or parsed.denominator != 1:
         raise argparse.ArgumentTypeError(
-            f"must be a number of tokens from 1 to {_MAX_LENGTH}, such as 8192 or 8k, or auto, not "
-            f"{value!r}"
+            f"must be a number of tokens from 1 to {_MAX_LENGTH}, such as 8192, 8K (8192) or 8k "
+            f"(8000), or auto, not {value!r}"
         )
     return int(parsed)
 

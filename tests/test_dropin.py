@@ -66,7 +66,7 @@ def test_ovms_status_endpoints_answer(ovms):
 def test_unused_options_are_logged_once(ovms):
     told = [line.partition("WARNING ")[2].strip() for line in ovms.errors if "not used" in line]
     assert len(told) == len(set(told)) == 3, told
-    assert told[0].startswith("fastovms.cli.serve: --rest-workers is not used: ")
+    assert told[0].startswith("fastovms.cli.serve: settings: --rest-workers is not used: ")
     assert "graph.pbtxt: dynamic_split_fuse is not used: " in told[1]
     assert "plugin_config MAX_PROMPT_LEN is not used: " in told[2]
 

@@ -159,8 +159,8 @@ def test_texts_and_images_of_one_model_are_compared(server, pipeline):
     [
         ({"messages": []}, "messages", "must not be empty"),
         ({"messages": [user(PICTURE)], "input": "a"}, "messages", "together with input"),
-        ({"messages": [user(PICTURE), user(PICTURE)]}, "messages", "must be one of the user"),
-        ({"messages": [SYSTEM]}, "messages", "must be one of the user"),
+        ({"messages": [user(PICTURE), user(PICTURE)]}, "messages", "must be one user message"),
+        ({"messages": [SYSTEM]}, "messages", "must be one user message"),
         ({"messages": [user(text("<ov_genai_image_0>"))]}, "messages", "stands for an image"),
         ({"messages": [user(PICTURE, text("<|image_pad|>"))]}, "messages", "must not contain"),
         ({"messages": [user(*[PICTURE] * 99)]}, None, "one image too many"),

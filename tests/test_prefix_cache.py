@@ -129,7 +129,7 @@ def test_block_with_a_flipped_bit_is_damaged(path: Path) -> None:
 
 
 def test_file_of_another_block_is_damaged(path: Path) -> None:
-    with pytest.raises(CorruptBlock, match="not the file of this block"):
+    with pytest.raises(CorruptBlock, match="header of another block"):
         read_block(path, KEY[::-1], rows())
 
 

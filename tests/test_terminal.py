@@ -26,8 +26,8 @@ from fastovms.parts.client.terminal import (
     AnswerPrinter,
     ChatSession,
     Dialogue,
+    InvalidInput,
     Message,
-    WrongInput,
     local_server,
     read_text,
     run_command,
@@ -149,7 +149,7 @@ def test_invalid_input_is_refused(
     (tmp_path / "object").write_text("{}")
     (tmp_path / "half").write_text('["\\ud800"]')
     before = dialogue.to_json()
-    with pytest.raises(WrongInput, match=words.format(tmp_path)):
+    with pytest.raises(InvalidInput, match=words.format(tmp_path)):
         run_command(dialogue, line.format(tmp_path))
     assert dialogue.to_json() == before
 
@@ -158,7 +158,7 @@ def test_chat_with_surrogates_is_not_saved(dialogue: Dialogue, tmp_path: Path) -
     dialogue.system = "\udce9"  # as a byte of Latin-1 on the command line becomes
     kept = tmp_path / "chat.json"
     kept.write_text("before")
-    with pytest.raises(WrongInput, match=r"cannot write .*surrogates not allowed"):
+    with pytest.raises(InvalidInput, match=r"cannot write .*surrogates not allowed"):
         run_command(dialogue, f"/save {kept}")
     assert kept.read_text() == "before"
 
@@ -198,7 +198,7 @@ def test_body_has_messages_tools_and_options_of_the_dialogue() -> None:
     ],
 )
 def test_invalid_option_is_refused_with_its_reason(name: str, value: str, words: str) -> None:
-    with pytest.raises(WrongInput, match=words):
+    with pytest.raises(InvalidInput, match=words):
         Dialogue("m").set_option(name, value)
 
 
@@ -217,7 +217,7 @@ def test_invalid_option_is_refused_with_its_reason(name: str, value: str, words:
 )
 def test_text_that_is_no_saved_chat_is_refused(text: str) -> None:
     dialogue = Dialogue("m", "Be brief.")
-    with pytest.raises(WrongInput, match="not a saved chat"):
+    with pytest.raises(InvalidInput, match="not a saved chat"):
         dialogue.restore(text)
     assert dialogue.system == "Be brief."
 

@@ -157,9 +157,8 @@ class _Structure:
         )
         if self._weight > MAX_WEIGHT:
             raise MalformedBody(
-                f"the body has more than {MAX_WEIGHT} values, where an array or object counts "
-                f"as {_CONTAINER}, its member as {_MEMBER}, a number of 16 characters or with "
-                f"an exponent as {_EXACT_NUMBER}, and a number of 20 digits as {_HUGE_NUMBER}"
+                f"the body has more than {MAX_WEIGHT} values; arrays, objects, their members and "
+                "long numbers count as several"
             )
         if brackets:
             codes = np.frombuffer(brackets, np.uint8)

@@ -410,8 +410,9 @@ def read_tools(
     InvalidField if a tool or the choice is malformed, or they contradict each other.
 
     Args:
-        flat: whether members of tools and choices may be given next to the type, in every dialect,
-            and whether there are namespaces.
+        flat: whether, in every dialect, `function.name` may be written as `name` next to `type`, as
+            in the Responses API, likewise the other members of tools and choices. Tools of
+            namespaces are then read, too.
         skips_others: whether tools of other types are passed over; otherwise they are refused.
         read_other: reads a tool of another type.
     """
@@ -469,7 +470,8 @@ class ToolReader:
     """Reads tools, one after the other.
 
     Attributes:
-        flat: whether members of tools and choices may be given next to the type.
+        flat: whether `function.name` may be written as `name` next to `type`, likewise the other
+            members of tools and choices.
         has_namespaces: whether tools may be in namespaces.
         skips_others: whether tools of other types are passed over.
         checks: whether a choice must name an offered tool.

@@ -297,8 +297,8 @@ class CompletionFrames:
         choice = delta.choice
         head = self._choice_heads[choice]
         if delta.finish_reason is None and not self._unopened[choice]:
-            if not delta.text:
-                return head + b'"","finish_reason":null}]}' + END  # OVMS's handshake
+            if not delta.text:  # the first event, as OVMS sends it when the prompt is computed
+                return head + b'"","finish_reason":null}]}' + END
             if self._is_plain:
                 return head + orjson.dumps(delta.text) + self._tail
         opening = self._openings[choice] if self._unopened[choice] else None

@@ -351,12 +351,12 @@ def with_reasoning_budget(
         limit = model.chat.config.reasoning_budget
     if limit < 0:
         return params
-    thoughts = model.chat.reasoning_format
-    if thoughts is None:
+    reasoning_format = model.chat.reasoning_format
+    if reasoning_format is None:
         if asked is not None:
             warnings.append("thinking_token_budget: no reasoning is known of this model")
         return params
-    budget = _reasoning_budget(model, thoughts, limit, chat.tools, prompt)
+    budget = _reasoning_budget(model, reasoning_format, limit, chat.tools, prompt)
     limited = replace(params, reasoning_budget=budget)
     try:
         model.backend.check(limited)
@@ -369,7 +369,11 @@ def with_reasoning_budget(
 
 
 def _reasoning_budget(
-    model: ServedModel, thoughts: ReasoningFormat, limit: int, tools: ToolUse, prompt: Prompt
+    model: ServedModel,
+    reasoning_format: ReasoningFormat,
+    limit: int,
+    tools: ToolUse,
+    prompt: Prompt,
 ) -> ReasoningBudget:
     message, tokenizer = model.chat.config.reasoning_budget_message, model.tokenizer
     tags = tuple(
@@ -378,17 +382,18 @@ def _reasoning_budget(
             end.encode(),
             tuple(tokenizer.encode(message + end, add_special_tokens=False)),
         )
-        for begin, end in thoughts.sections
+        for begin, end in reasoning_format.sections
     )
     calls = model.chat.tool_format.parse if model.chat.tool_format and tools.tools else None
-    is_tagged = isinstance(thoughts.parse, ReasoningMarkup)
+    is_tagged = isinstance(reasoning_format.parse, ReasoningMarkup)
     return ReasoningBudget(
         limit,
         tags,
-        is_inside=opens_reasoning(thoughts, prompt.end),
-        is_anywhere=not isinstance(thoughts.parse, ReasoningMarkup) or thoughts.parse.anywhere,
+        is_inside=opens_reasoning(reasoning_format, prompt.end),
+        is_anywhere=not isinstance(reasoning_format.parse, ReasoningMarkup)
+        or reasoning_format.parse.anywhere,
         other_ends=tuple(begin.encode() for begin in calls.begins)
-        if is_tagged and isinstance(calls, TaggedCalls) and calls.end_thoughts
+        if is_tagged and isinstance(calls, TaggedCalls) and calls.end_reasoning
         else (),
         token_bytes=tokenizer.all_token_bytes,
     )

@@ -354,12 +354,12 @@ def render_prompt(
         else CallWriting(partial(written_call, tool_format), are_described),
         warnings=warnings,
     )
-    begun, thoughts = _begun(messages, options), model.chat.reasoning_format
-    if thoughts is not None and leaves_reasoning_open(thoughts, begun):
+    begun, reasoning_format = _begun(messages, options), model.chat.reasoning_format
+    if reasoning_format is not None and leaves_reasoning_open(reasoning_format, begun):
         # Templates take reasoning out of the answers of a chat, or put empty reasoning before it.
         prompt = render(messages[:-1])
-        if prompt.rstrip().endswith(thoughts.begin):
-            begun = begun.lstrip().removeprefix(thoughts.begin).lstrip("\n")
+        if prompt.rstrip().endswith(reasoning_format.begin):
+            begun = begun.lstrip().removeprefix(reasoning_format.begin).lstrip("\n")
         return prompt + begun
     return render(
         messages,
@@ -480,10 +480,10 @@ def _make_prompt(
     token_ids: Sequence[int] = encoder.encode(prompt, name)
     if cut is not None:
         token_ids = cut.cut(token_ids)
-    thoughts, opening = model.chat.reasoning_format, None
-    if thoughts is not None and chat.options.continue_final_message:
-        is_open = leaves_reasoning_open(thoughts, _begun(messages, chat.options))
-        opening = thoughts.begin if is_open else thoughts.end or ""
+    reasoning_format, opening = model.chat.reasoning_format, None
+    if reasoning_format is not None and chat.options.continue_final_message:
+        is_open = leaves_reasoning_open(reasoning_format, _begun(messages, chat.options))
+        opening = reasoning_format.begin if is_open else reasoning_format.end or ""
     return Prompt(token_ids, text, warnings, opening)
 
 

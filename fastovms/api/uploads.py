@@ -434,7 +434,7 @@ class Uploads:
 
         Args:
             threads: read and write the form.
-            shares: the bytes that the upload counts for.
+            shares: counts the bytes of the upload against its client's limit.
             read_form: returns the reader of a form, given the Content-Type.
         """
         content_type = request.headers.get("content-type") or ""

@@ -83,7 +83,7 @@ def _check_paths(paths: BatchPaths) -> None:
     if paths.output.exists() and not paths.output.is_file():
         raise ConfigurationError(f"{paths.output} exists and is not a file")
     if paths.output.exists() and paths.output.samefile(paths.input):
-        raise ConfigurationError(f"{paths.output} is the input itself")
+        raise ConfigurationError(f"the output file must not be the input file: {paths.output}")
     if not paths.output.parent.is_dir():
         raise ConfigurationError(f"{paths.output.parent} is not a directory")
 

@@ -170,7 +170,7 @@ class ModelFinder:
 
         config = read_plugin_config(engine.plugin_config)
         for line in config.unused:
-            logger.warning("%s", line)
+            logger.warning("settings: %s", line)
         if engine.enable_prompt_lookup is None:
             engine = replace(engine, enable_prompt_lookup=config.prompt_lookup)
         return replace(engine, plugin_config=config.properties)

@@ -61,7 +61,9 @@ def check_models(models: Sequence[ModelConfig]) -> None:
     names = (name for model in models for name in (*model.names, *model.engine.lora_modules))
     for name, count in Counter(names).items():
         if count > 1:
-            raise ConfigurationError(f"{count} models have the name {name}")
+            raise ConfigurationError(
+                f"{count} models have the name {name}: give each model its own name"
+            )
     for model in models:
         if model.engine.precision == "exact":
             check_exact(model.engine.plugin_config)
@@ -139,16 +141,17 @@ def _load(
             others[model.name] = load_on_device(model, load)[1]
     generating = [model for model in models if model.name not in others]
     loaded = []
-    with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
+    with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as thread:
         for model in generating:
             cache = cache_of(model)
             begun = None if ahead is None else ahead.take(model)
             if begun is None:
                 begin_loading(model)
             model = begun or convert_gguf_files(model, cache, Path(scratch))
-            # Compilation uses one core for most of its time.
-            tokenizer = beside.submit(Tokenizer.load, model.path)
-            chat = beside.submit(load_chat, model.path, model.chat, cache)
+            # Compilation uses one core for most of its time, so the tokenizer is loaded at the
+            # same time.
+            tokenizer = thread.submit(Tokenizer.load, model.path)
+            chat = thread.submit(load_chat, model.path, model.chat, cache)
             compiled = begun and ahead and ahead.compiled()
             model, reserve = compiled or compile_model(model, cache)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))

@@ -41,7 +41,7 @@ from fastovms.engine.model.compilation import (
 from fastovms.engine.model.devices import available_memory, reason_of
 from fastovms.engine.model.model import Model, PagedModel, Precisions
 from fastovms.engine.row_functions import (
-    load_kernels_beside,
+    load_kernels_in_thread,
     try_to_load_kernels,
     use_numpy_for_now,
 )
@@ -158,7 +158,10 @@ class LaterGraphs(BackendExtension):
             try:
                 model.compile()
             except RuntimeError as error:
-                logger.warning("kernels compute all steps: %s", reason_of(error))
+                logger.warning(
+                    "OpenVINO's graph could not be compiled; decode kernels compute all steps: %s",
+                    reason_of(error),
+                )
         is_once = self._keeps_weights_once and bool(model.few_row_numbers)
         if model.awaits_single_rows and not is_once and may_go_on(0.0):
             try:
@@ -226,7 +229,7 @@ def compile_paged(
         draft = drafts.read_draft_files(config.draft_model, model_dir, model)
     kernels = None
     if config.precision == "exact":  # NumPy rounds sums differently and could draw another token
-        kernels = load_kernels_beside()
+        kernels = load_kernels_in_thread()
     cache = cache or DiskCache(None)
     files = read_files(model_dir, config, model.max_model_len)
     model = fit_attention(model, files.graph)

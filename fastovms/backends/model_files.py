@@ -234,7 +234,7 @@ def log_gaps(model: ModelInfo) -> None:
     for find in _GAPS:
         gap = find(config)
         if gap is not None:
-            logger.warning("model %s: %s", model.name, gap)
+            logger.warning("model %s differs from the original: %s", model.name, gap)
 
 
 MAX_DIFFERENCE: Final = 0.05

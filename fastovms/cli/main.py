@@ -117,7 +117,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def define(name: str, parser: CommandParser) -> Run:
-    """Adds the arguments of a command to its parser, and returns what runs it."""
+    """Adds the arguments of a command to its parser, and returns the function that runs it."""
     module, _, function = COMMANDS[name].entry.partition(":")
     define = getattr(import_module(f"fastovms.cli.{module}"), function)
     run: Run = define(parser)

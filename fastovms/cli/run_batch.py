@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     handler = log_handler(logging.StreamHandler(sys.stderr), service.log_format)
     start_log(handler, level_named(service.log_level))
     for line in (*unused_flags(arguments), *arguments.unused):
-        logger.warning("%s", line)
+        logger.warning("settings: %s", line)
     config = server_config(models, settings)
     from fastovms.app import batch_app
     from fastovms.app.serve import api_context, model_supply

@@ -1,4 +1,4 @@
-"""`fastovms serve`: the models and the settings of a line, and the server."""
+"""`fastovms serve`: the models and the settings of a command line, and the server."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
         handler = log_handler(logging.StreamHandler(log), service.log_format)
         start_log(handler, level_named(service.log_level))
         for line in (*unused_flags(arguments), *arguments.unused):
-            logger.warning("%s", line)
+            logger.warning("settings: %s", line)
         logger.info("fastovms %s is starting", __version__)
         if variables := set_variables(os.environ):
             logger.info("settings come from variables of the environment: %s", ", ".join(variables))

@@ -72,7 +72,7 @@ def use_numpy_for_now() -> None:
         function.use_numpy()
 
 
-def load_kernels_beside() -> threading.Thread:
+def load_kernels_in_thread() -> threading.Thread:
     """Runs `try_to_load_kernels` in a thread, and uses NumPy until then."""
     use_numpy_for_now()
     thread = threading.Thread(target=try_to_load_kernels, name="kernels", daemon=True)

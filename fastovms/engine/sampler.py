@@ -35,14 +35,14 @@ def sample_seed(seed: int, index: int) -> int:
 
 
 def log_sum_exp(row: RawLogits) -> float:
-    """Returns the logarithm of the sum of all exponentials of a row; 0 if all are minus infinity. A
-    logit minus this value is a log probability."""
+    """Returns the logarithm of the sum of all exponentials of logits [vocab_size]; 0 if all are
+    minus infinity. A logit minus this value is a log probability."""
     return log_sum_exp_and_top(row, 0)[0]
 
 
 def log_sum_exp_and_top(row: RawLogits, k: int) -> tuple[float, NDArray[np.int64]]:
-    """Returns the result of `log_sum_exp`, and the positions of the k largest logits (or of all),
-    in descending order; equal logits by position."""
+    """Returns the result of `log_sum_exp` for logits [vocab_size], and the positions
+    [min(k, vocab_size)] of the largest logits, in descending order; equal logits by position."""
     log_sum, ranks = row_functions.log_sum_exp_and_top(*as_bits(row), k)
     ranks[::-1].sort()
     return log_sum, 0xFFFFFFFF - (ranks & 0xFFFFFFFF)

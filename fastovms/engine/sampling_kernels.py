@@ -152,8 +152,8 @@ def _look(row, shift, maxima, scale, sums):
 
 @row_kernel("float64", "int32[::1]", "int32", "int64", "float32", "float32", "float32[::1]")
 def _weigh(row, shift, maxima, last, end, highest, scale, sums):
-    """Fills in the sum of weights of each group and returns the total. Counts keys above `last`,
-    and keys equal to `last` before the position `end`."""
+    """Writes the sum of the weights of each group to `sums`, and returns the total. Includes keys
+    above `last`, and those equal to `last` before the position `end`."""
     total = 0.0
     for group in range(maxima.size):
         weight = np.float32(0)
@@ -267,7 +267,8 @@ def _top_ranks(row, shift, maxima, k):
 
 @row_kernel("int64")
 def likeliest(row: Bits, shift: np.int32) -> int:
-    """Returns the position of the first of the largest logits, or `BROKEN`."""
+    """Returns the position of the first of the largest logits of a row [vocab_size], or `BROKEN`.
+    `shift`: see `_key`."""
     # Bits of positive floats, as integers, have the order of the floats. As unsigned integers,
     # negative NaNs are the largest.
     largest, position = _LEAST, BROKEN
@@ -414,8 +415,9 @@ def draw_rows(
 
 @row_kernel("Tuple((float64, int64[::1]))", "int64")
 def log_sum_exp_and_top(row: Bits, shift: np.int32, k: int) -> tuple[float, NDArray[np.int64]]:
-    """Returns the logarithm of the sum of all exponentials, 0 where nothing is possible; and the
-    ranks of the k largest logits, or of all, in no order: see `_top_ranks`."""
+    """Returns the logarithm of the sum of all exponentials of a row [vocab_size], 0 if all logits
+    are minus infinity; and the ranks [min(k, vocab_size)] of the largest logits, in no order: see
+    `_top_ranks`. `shift`: see `_key`."""
     num_groups = (row.size + GROUP_SIZE - 1) // GROUP_SIZE
     maxima = np.empty(num_groups, np.int32)
     sums = np.empty(num_groups, np.float32)

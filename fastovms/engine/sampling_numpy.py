@@ -28,7 +28,7 @@ _MASK: Final = 2**64 - 1
 
 
 def likeliest(row: Bits, shift: np.int32) -> int:
-    """The NumPy version of `sampling_kernels.likeliest`."""
+    """The NumPy version of `sampling_kernels.likeliest`: `row` is [vocab_size]."""
     logits = _floats(row)
     position = int(logits.argmax())  # `argmax` returns the position of a NaN, if the row has one
     return position if np.isfinite(logits[position]) else BROKEN
@@ -37,7 +37,8 @@ def likeliest(row: Bits, shift: np.int32) -> int:
 def likeliest_of_rows(
     rows: Bits, shift: np.int32, indices: NDArray[np.int64], token_ids: NDArray[np.int64]
 ) -> None:
-    """The NumPy version of `sampling_kernels.likeliest_of_rows`."""
+    """The NumPy version of `sampling_kernels.likeliest_of_rows`: `rows` is [R, vocab_size],
+    `indices` and `token_ids`, which receives the results, are [N]."""
     for i, index in enumerate(indices):
         token_ids[i] = likeliest(rows[index], shift)
 
@@ -51,7 +52,8 @@ def draw_rows(
     positions: NDArray[np.int64],
     token_ids: NDArray[np.int64],
 ) -> None:
-    """The NumPy version of `sampling_kernels.draw_rows`."""
+    """The NumPy version of `sampling_kernels.draw_rows`: `rows` is [R, vocab_size], `settings`
+    [N, 4], and the other arrays are [N]. `token_ids` receives the results."""
     for i, index in enumerate(indices):
         state = _splitmix64(int(seeds[i]) + int(positions[i]) * _GOLDEN)
         with np.errstate(all="ignore"):  # logits may be infinite
@@ -60,7 +62,8 @@ def draw_rows(
 
 
 def log_sum_exp_and_top(row: Bits, shift: np.int32, k: int) -> tuple[float, NDArray[np.int64]]:
-    """The NumPy version of `sampling_kernels.log_sum_exp_and_top`."""
+    """The NumPy version of `sampling_kernels.log_sum_exp_and_top`: `row` is [vocab_size], the
+    returned ranks are [min(k, vocab_size)]."""
     logits = _floats(row).astype(np.float64)
     highest = float(logits.max())
     log_sum = 0.0

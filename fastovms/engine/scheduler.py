@@ -213,7 +213,7 @@ class WaitingQueue:
         self._first = None
 
     def _own(self, sequence: Sequence) -> list[Sequence]:
-        """Returns the list of the sequence's owner for insertion."""
+        """Counts the sequence, and returns its owner's list, into which the caller inserts it."""
         self._len += 1
         self._first = None
         return self._sequences.setdefault(sequence.owner, [])
@@ -610,7 +610,8 @@ class Scheduler:
             # A sequence of higher priority would be admitted again before this one, in each step.
             if self._newest(owner).priority < sequence.priority:
                 return
-            self._preempt_newest(owner, Plan())  # nothing is planned yet
+            # This runs before the step is planned: no plan has the sequence yet.
+            self._preempt_newest(owner, Plan())
 
     def _largest_owner(self) -> tuple[str | None, int]:
         """Returns, among owners that run several requests, the one with the most blocks, and their

@@ -120,7 +120,7 @@ class Weights:
 
 
 def constant(values: NDArray[Any]) -> Node:
-    """Returns a constant with the values of an array."""
+    """Returns a constant node with the shape, type and values of an array."""
     return opset13.constant(values)
 
 

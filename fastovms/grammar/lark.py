@@ -102,7 +102,7 @@ def regex_of_lark(source: str) -> str | None:
 
 def _read(source: str) -> _Grammar:
     found = _Grammar()
-    # A line that begins with white space or `|` goes on with the statement before it.
+    # A line that begins with white space or `|` continues the statement before it.
     starts = list(_STATEMENT.finditer(source))
     ends = [*(start.start() for start in starts[1:]), len(source)]
     _tokens(source[: starts[0].start() if starts else None], must_be_blank=True)

@@ -84,10 +84,10 @@ Schema = Mapping[str, Any]
 def xml_arguments(
     writer: LarkWriter, schema: Schema, json_value: Callable[[Schema], LarkPart]
 ) -> list[LarkPart]:
-    """Returns a regular expression with one element for each property, in order. Strings are
-    written literally, other values as JSON. Undeclared properties are not allowed. Raises
-    ValueError if the schema has other keywords, or is malformed. `json_value` returns the part for
-    a value of a schema."""
+    """Returns the parts of a Lark grammar: an element `<parameter=NAME>` for each property, in
+    order. Strings are written literally, other values as JSON. Undeclared properties are not
+    allowed. Raises ValueError if the schema has other keywords, or is malformed. `json_value`
+    returns the part for a value of a schema."""
     more = schema.keys() - _OBJECT
     if more:
         raise ValueError(f"has {min(more)!r}, which is not supported in elements")

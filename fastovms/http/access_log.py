@@ -98,8 +98,8 @@ _DURATION_BUCKETS: Final = (
 
 
 class HttpMetrics(Collector):
-    """An observer that counts. Labels are routes, never paths because clients could invent any
-    number of paths.
+    """An observer that counts requests, durations and bytes for `/metrics`. Labels are routes,
+    never paths because clients could invent any number of paths.
 
     Args:
         server: returns the server, whose numbers are read at every scrape.

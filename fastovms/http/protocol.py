@@ -173,7 +173,8 @@ def admit_body(
 # Reading a refused body to its end keeps the connection; past this size it costs less to close.
 _MAX_DISCARDED_BODY = 64 * 1024
 _CLIENT_CLOSED_REQUEST = 499
-_LARGE_READ = 64 * 1024  # bytes from which reads may have to wait
+# After a read of this size, a connection may have to wait for a later pass before it reads on.
+_LARGE_READ = 64 * 1024
 
 # Look-ups in an Enum class are slow.
 _OPEN = WireState.OPEN
@@ -207,7 +208,7 @@ class Connection(asyncio.Protocol):
         self._status = 0
         self._written_before = 0
 
-    # asyncio's side
+    # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._wire.attach(transport)
@@ -294,7 +295,7 @@ class Connection(asyncio.Protocol):
         reading = None if self._parser.phase is _DONE else self._parser.unfinished()
         yield from filter(None, (self._request, *(one.request for one in self._queue), reading))
 
-    # The parser's side
+    # Callbacks of the parser
 
     def on_head(self, request: Request, content_length: int | None) -> bool:
         server = self._server
@@ -531,7 +532,9 @@ class Connection(asyncio.Protocol):
 
     def _open_stream(self, request: Request, head: StreamHead, ping: bool) -> Stream:
         if self._request is not request or self._stream is not None:
-            raise RuntimeError("a request is answered once, and while its client is there")
+            raise RuntimeError(
+                "cannot stream: the request was already answered, or its client has disconnected"
+            )
         self._status = head.status
         self._stream = stream = ResponseStream(
             self._wire,
@@ -548,7 +551,9 @@ class Connection(asyncio.Protocol):
         self, request: Request, fields: HeaderPairs, make: Callable[[Handover], Successor]
     ) -> Successor:
         if self._request is not request or self._stream is not None:
-            raise RuntimeError("a request is answered once, and while its client is there")
+            raise RuntimeError(
+                "cannot upgrade: the request was already answered, or its client has disconnected"
+            )
         server = self._server
         self._status, self._final, self._linger = 101, True, True
         self._parser.close()

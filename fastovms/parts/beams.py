@@ -79,7 +79,7 @@ class _Row(NamedTuple):
 
 
 class _Group:
-    """Beams that compete with each other: up to `width` of them, and `width` complete texts.
+    """A group of beams that compete: up to `width` running beams and `width` complete texts.
 
     Attributes:
         scores: the scores of its beams, best first.

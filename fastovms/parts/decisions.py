@@ -338,11 +338,11 @@ def _make_prompts(
     if not mark:
         raise InvalidField(f"{name}: the chat template does not show the question", param=name)
     check_text(text, name, model.info)
-    thoughts = model.chat.reasoning_format
-    if thoughts is not None:
-        if opens_reasoning(thoughts, text):
-            after += f"\n{thoughts.sections[0][1]}\n\n"
-        after += thoughts.answer_opening
+    reasoning_format = model.chat.reasoning_format
+    if reasoning_format is not None:
+        if opens_reasoning(reasoning_format, text):
+            after += f"\n{reasoning_format.sections[0][1]}\n\n"
+        after += reasoning_format.answer_opening
     encode = partial(model.tokenizer.encode, add_special_tokens=False)
     encoder = PromptEncoder(model.tokenizer, model.info, add_special_tokens=False)
     # The common beginning is encoded once. It ends before white space, which is always a token

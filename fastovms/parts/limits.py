@@ -69,7 +69,8 @@ class Window:
         self._used = max(0, self.used(now) + size)
 
     def used(self, now: float) -> int:
-        """Returns the use in the window of this Unix time, or of the latest one asked for."""
+        """Returns the units used in the window that contains the Unix time `now`. A time before the
+        current window counts as in it."""
         number = int(now // self.kind.seconds)
         if number > self._number:
             self._number, self._used = number, 0

@@ -238,18 +238,18 @@ class LoopWatch(Collector):
             self._timer.cancel()
 
     def collect(self) -> Iterable[Metric]:
-        name, text = "fastovms_loop_stall_seconds", "How late the event loop came to a timer"
+        name, text = "fastovms_loop_stall_seconds", "Delay of a timer of the event loop"
         stalls = HistogramMetricFamily(name, text)
         stalls.add_metric([], *self._stalls.buckets())
         yield stalls
         yield GaugeMetricFamily(
             "fastovms_loop_longest_stall_seconds",
-            "How late the event loop came to a timer at most, since models are served",
+            "Largest delay of a timer of the event loop since models are served",
             value=self._longest,
         )
         yield GaugeMetricFamily(
             "fastovms_loop_longest_busy_seconds",
-            "How much of such a delay was processor time of the event loop's own, at most",
+            "Largest processor time of the event loop within a delay of a timer",
             value=self._longest_busy,
         )
 
@@ -263,7 +263,8 @@ class LoopWatch(Collector):
         stall = max(0.0, self._clock() - self._due)
         self._stalls.observe(stall)
         self._longest = max(self._longest, stall)
-        ran = self._thread_clock() - self._ran_before  # including the time before it was due
+        # Includes the processor time from setting the timer until it was due, hence `min` below.
+        ran = self._thread_clock() - self._ran_before
         self._longest_busy = max(self._longest_busy, min(stall, ran))
         if self._loop is not None:
             self._wait(self._loop)
@@ -291,12 +292,12 @@ class MemoryTrimmer:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins to trim at intervals."""
+        """Starts to return free memory to the system periodically."""
         self._loop = loop
         self._wait(loop, FIRST)
 
     def stop(self) -> None:
-        """Ends the trims."""
+        """Stops returning free memory to the system periodically."""
         self._loop = None
         if self._timer is not None:
             self._timer.cancel()

@@ -89,8 +89,8 @@ def private_directory(path: Path, *, may_be_link: bool = False) -> None:
         found = path.stat()
     if found.st_uid not in (user, 0):
         if user != 0:
-            raise PermissionError(errno.EPERM, f"it belongs to the user {found.st_uid}", str(path))
-        logger.warning("%s belongs to the user %d, who can change it", path, found.st_uid)
+            raise PermissionError(errno.EPERM, f"it is owned by user {found.st_uid}", str(path))
+        logger.warning("%s is owned by user %d, who can change it", path, found.st_uid)
     if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
         try:
             path.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IWOTH)
@@ -144,7 +144,7 @@ def _check_file(path: Path, found: os.stat_result, *, any_owner: bool = False) -
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     trusted = (os.geteuid(), 0, os.stat(path.parent).st_uid)
     if not any_owner and found.st_uid not in trusted:
-        raise PermissionError(errno.EPERM, f"it belongs to the user {found.st_uid}", str(path))
+        raise PermissionError(errno.EPERM, f"it is owned by user {found.st_uid}", str(path))
 
 
 def check_tree(directory: Path) -> None:

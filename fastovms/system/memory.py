@@ -80,7 +80,7 @@ def named_sizes(file: Path) -> dict[str, int]:
 
 
 def _cpu_quota_of(group: Path) -> float:
-    match _words(group / "cpu.max"):  # version 2
+    match _words(group / "cpu.max"):  # cgroup v2
         case [quota, period] if quota != "max":
             return int(quota) / int(period)
     match _words(group / "cpu.cfs_quota_us"), _words(group / "cpu.cfs_period_us"):

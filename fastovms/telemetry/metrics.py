@@ -269,12 +269,13 @@ class GenerationCollector(Collector):
         models = self._models()
         stats = {model.model_name: model.stats() for model in models}
         labels = {model.model_name: model.labels for model in models}
-        yield _info("model_info", "1, with what describes the model", labels)
+        yield _info("model_info", "Always 1; labels describe the model", labels)
         cached = {m.model_name: stats[m.model_name] for m in models if m.has_kv_cache}
         labels = {name: _cache_labels(values) for name, values in cached.items()}
-        yield _info("cache_config_info", "1, with the size of the KV cache", labels)
+        yield _info("cache_config_info", "Always 1; labels give the size of the KV cache", labels)
         labels = {name: _kernel_labels(values) for name, values in stats.items()}
-        yield _info("decode_kernels_info", "1, with whether the decode kernels are in use", labels)
+        text = "Always 1; labels say whether the decode kernels are in use"
+        yield _info("decode_kernels_info", text, labels)
         yield from _families(BackendStats, stats)
         usage = {model_name: values.kv_cache_usage for model_name, values in cached.items()}
         yield family(_KV_CACHE_USAGE, usage)
@@ -311,7 +312,7 @@ def _cache_labels(stats: BackendStats) -> Mapping[str, str]:
 
 
 def _kernel_labels(stats: BackendStats) -> Mapping[str, str]:
-    """Returns whether kernels of our own compute steps of few tokens."""
+    """Returns the labels `state` and `reason` of `decode_kernels_info`."""
     state, _, reason = stats.decode_kernels.partition(": ")
     return {"state": state, "reason": reason}
 

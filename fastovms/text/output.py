@@ -243,14 +243,14 @@ class TaggedAnswer:
     """
 
     calls: TaggedCalls | None
-    thoughts: ReasoningMarkup | None
+    reasoning: ReasoningMarkup | None
     is_inside: bool
 
     def parse(self, scan: Scanner, out: PieceCollector) -> Incremental[None]:
         """Reads an answer to its end: reasoning, if it begins with it, and the rest."""
         loose: list[str] = []
-        if self.thoughts is not None:
-            loose = yield from self._read_first_reasoning(scan, out, self.thoughts)
+        if self.reasoning is not None:
+            loose = yield from self._read_first_reasoning(scan, out, self.reasoning)
         if self.calls is not None and self.calls.bare:
             yield from self._read_bare_calls(scan, out, self.calls)
         begins = self.calls.begins if self.calls is not None else ()
@@ -271,40 +271,40 @@ class TaggedAnswer:
     def _reasoning_begin_tags(self) -> list[str]:
         """Returns the begin tags of reasoning, including those after the answer's begin tag. A tag
         that is the beginning of another one stands for both."""
-        if self.thoughts is None or not self.thoughts.anywhere:
+        if self.reasoning is None or not self.reasoning.anywhere:
             return []
-        begins = [begin for begin, _ in self.thoughts.pairs]
+        begins = [begin for begin, _ in self.reasoning.pairs]
         return [
             b for b in begins if not any(b != other and b.startswith(other) for other in begins)
         ]
 
     def _read_first_reasoning(
-        self, scan: Scanner, out: PieceCollector, thoughts: ReasoningMarkup
+        self, scan: Scanner, out: PieceCollector, reasoning: ReasoningMarkup
     ) -> Incremental[list[str]]:
         """Reads reasoning, if it comes first, and returns the tags that count as markup in the rest
         even if unpaired."""
         space = yield from scan.space()
         tags = yield from self._take_begin(scan)
         loose = []
-        if thoughts.anywhere:
-            loose = [its_end for _, its_end in thoughts.pairs] + list(thoughts.answer or ())
+        if reasoning.anywhere:
+            loose = [its_end for _, its_end in reasoning.pairs] + list(reasoning.answer or ())
         if tags is None and not self.is_inside:
             out.content(space)
             return loose
-        begin, end = tags or ("", thoughts.pairs[0][1])
+        begin, end = tags or ("", reasoning.pairs[0][1])
         if not (yield from self._read_reasoning(scan, out, begin, end)):
             loose.append(end)  # a call ended the reasoning before its end tag
-        elif thoughts.answer is not None and not thoughts.anywhere:
+        elif reasoning.answer is not None and not reasoning.anywhere:
             space = yield from scan.space()
-            if (yield from scan.take(thoughts.answer[0])):
-                loose.append(thoughts.answer[1])
+            if (yield from scan.take(reasoning.answer[0])):
+                loose.append(reasoning.answer[1])
             else:
                 out.content(space)
         return loose
 
     def _take_begin(self, scan: Scanner) -> Incremental[Tags | None]:
         """Reads the beginning of reasoning and returns its tags; None if no reasoning begins."""
-        for tags in self.thoughts.pairs if self.thoughts is not None else ():
+        for tags in self.reasoning.pairs if self.reasoning is not None else ():
             if (yield from scan.take(tags[0], is_first=True)):
                 return tags
         return None
@@ -314,7 +314,7 @@ class TaggedAnswer:
     ) -> Incremental[bool]:
         """Reads reasoning to its end tag, or to the end of the text. A tool call within it ends it;
         returns False in that case. A begin tag with which the model ends the text is content."""
-        begins = self.calls.begins if self.calls and self.calls.end_thoughts else ()
+        begins = self.calls.begins if self.calls and self.calls.end_reasoning else ()
         out.begin_reasoning()
         if not ((yield from scan.peek()) or scan.is_cut):
             out.end_reasoning()
@@ -365,8 +365,8 @@ def output_parser(
         return PlainParser()
     is_inside = reasoning_format is not None and opens_reasoning(reasoning_format, prompt)
     calls = tool_format.parse if tool_format is not None else None
-    thoughts = reasoning_format.parse if reasoning_format is not None else None
-    for form in (calls, thoughts):
+    reasoning = reasoning_format.parse if reasoning_format is not None else None
+    for form in (calls, reasoning):
         if isinstance(form, HeadedMessages):
             parse = partial(
                 parse_messages,
@@ -378,7 +378,7 @@ def output_parser(
             return IncrementalParser(parse, tools)
     answer = TaggedAnswer(
         calls if isinstance(calls, TaggedCalls) else None,
-        thoughts if isinstance(thoughts, ReasoningMarkup) else None,
+        reasoning if isinstance(reasoning, ReasoningMarkup) else None,
         is_inside,
     )
     return IncrementalParser(answer.parse, tools)

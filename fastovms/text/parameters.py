@@ -39,12 +39,13 @@ def text_body(parameter: Parameter, end: str) -> Regex:
 
 
 def name_patterns(names: str, pattern: str) -> tuple[str, ...]:
-    """Returns regular expressions of the names that a format can write and that match a pattern."""
+    """Returns regular expressions that a parameter's name must all match: `names`, what the tool
+    format can write, and `pattern`, the schema's; "" = any name."""
     return (names, _whole(pattern)) if pattern else (names,)
 
 
 def _expressions(parameter: Parameter, schema: Schema, depth: int) -> list[str]:
-    """Returns regular expressions all of which the text must match."""
+    """Returns regular expressions that the text must all match."""
     schema = resolve_definition(schema, parameter.definitions)
     bounds = [schema.get("minLength", 0), schema.get("maxLength", "")]
     parts = [rf"(.|\n){{{bounds[0]},{bounds[1]}}}"] if bounds != [0, ""] else []
@@ -167,7 +168,7 @@ class Parameter(NamedTuple):
 
     @property
     def whole_schema(self) -> Schema:
-        """Returns a schema without changes."""
+        """The parameter's schema, with the definitions that it may refer to."""
         return {**self.schema, **self.definitions}
 
 

@@ -109,13 +109,13 @@ def think_format(
     """Returns the row of a format of reasoning between tags; see `ReasoningMarkup`. `is_assumed`
     says whether answers begin within reasoning unless the prompt has ended it."""
     begin, end = pairs[0]
-    thoughts = one_of(*[in_order(Tag(its_begin), Until(its_end)) for its_begin, its_end in pairs])
+    sections = one_of(*[in_order(Tag(its_begin), Until(its_end)) for its_begin, its_end in pairs])
     found = ReasoningFormat(
         name,
         tags=tuple(dict.fromkeys(tag for pair in (*pairs, answer or ()) for tag in pair)),
         parse=ReasoningMarkup(tuple(pairs), answer, anywhere),
         begin=begin.rstrip(),
-        before_answer=optional(in_order(thoughts, _BLANK_LINES)),
+        before_answer=optional(in_order(sections, _BLANK_LINES)),
         rest=in_order(Until(end), _BLANK_LINES),
         end=end if is_assumed else None,
         open_answer=Tag(answer[0]) if answer and anywhere and answer[0] != end else EMPTY,
@@ -124,7 +124,7 @@ def think_format(
 
 
 def reasoning_before_calls(
-    thoughts: ReasoningMarkup, calls: Node, *, is_inside: bool, is_required: bool, is_strict: bool
+    markup: ReasoningMarkup, calls: Node, *, is_inside: bool, is_required: bool, is_strict: bool
 ) -> Node:
     """Returns the grammar of tool calls, optionally after reasoning.
 
@@ -139,13 +139,13 @@ def reasoning_before_calls(
     """
     begun = after_first_tag(calls) if is_required or is_strict else None
 
-    def thought(end: str) -> Node:
+    def section(end: str) -> Node:
         cases = [(end, in_order(_BLANK_LINES, calls)), *([begun] if begun else [])]
         return FirstTag(tuple(cases), is_required)
 
     if is_inside:
-        return thought(thoughts.pairs[0][1])
-    opened = [in_order(Tag(begin), thought(end)) for begin, end in thoughts.pairs]
+        return section(markup.pairs[0][1])
+    opened = [in_order(Tag(begin), section(end)) for begin, end in markup.pairs]
     return one_of(*opened, calls)
 
 

@@ -221,10 +221,10 @@ def make_template(
     Args:
         templates: sources by name; at least one.
         tokens: the values of `bos_token` and other special tokens.
-        content_format: the form of the content of messages: "string", or "openai" for a list of
-            parts; "auto" = by the template.
+        content_format: the type of the `content` of messages: "string", or "openai" for a list of
+            parts; "auto" = as the template expects it.
         now: returns the local time.
-        cache: stores the forms of templates on disk; None = not stored.
+        cache: stores on disk what was found out about each template; None = not stored.
         budget: None = a budget of its own.
         is_foreign: whether the template comes from a request.
     """

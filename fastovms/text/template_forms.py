@@ -119,7 +119,7 @@ class Row:
 
     Attributes:
         ways: the ways of showing the histories, best first; the first that shows all is used.
-        needs_thoughts: whether the reasoning must be shown.
+        needs_reasoning: whether the reasoning must be shown.
         has_arguments: whether the notation of arguments counts.
         variables: further variables of the template.
         echoed: a history that shows whether the template has developer turns.
@@ -128,7 +128,7 @@ class Row:
     name: str
     histories: tuple[tuple[Message, ...], ...]
     ways: tuple[Way, ...] = ({},)
-    needs_thoughts: bool = False
+    needs_reasoning: bool = False
     has_arguments: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)
     echoed: tuple[Message, ...] | None = None
@@ -228,14 +228,14 @@ _ROWS: Final = (
             {"reasoning": member}
             for member in ("reasoning_content", "reasoning", "thinking", "thought", PARTS)
         ),
-        needs_thoughts=True,
+        needs_reasoning=True,
         variables=_SWITCHES,
     ),
     Row(
         "reasoning and text next to a call",
         ((_U1, {**_calls(51, content="mark21mark"), **_THINKS}, _R1),),
         ({}, {"joins_reasoning": True}),
-        needs_thoughts=True,
+        needs_reasoning=True,
         variables=_SWITCHES,
     ),
 )
@@ -299,7 +299,7 @@ class _Finder:
 
     def find(self, row: Row) -> None:
         """Chooses the first way that shows all of a row's histories, or the one that shows most."""
-        best, fewest = self.form, len(row.histories) + (not row.needs_thoughts)
+        best, fewest = self.form, len(row.histories) + (not row.needs_reasoning)
         ways: Sequence[Way] = row.ways
         if row.echoed is not None and self._is_echoed(row.echoed):
             ways = sorted(ways, key=lambda way: SYSTEM not in way.values())
@@ -315,7 +315,7 @@ class _Finder:
     def outcome(self, row: Row) -> str:
         """Returns the renderings of a row's histories in the form that was found."""
         faults = [self._fault(history, self.form, row) for history in row.histories]
-        if row.needs_thoughts:
+        if row.needs_reasoning:
             return NOT_KEPT if all(faults) else SHOWN
         if any(faults):
             return next(filter(None, faults))
@@ -354,7 +354,7 @@ class _Finder:
         wrong += [name for name in set(_NAME.findall(wanted)) if name not in text]
         for thought in _THOUGHT.findall(wanted):
             count = text.count(thought)
-            if count > 1 or (row.needs_thoughts and not count):
+            if count > 1 or (row.needs_reasoning and not count):
                 wrong.append(thought)
         if wrong:
             return f"{len(wrong)} texts of a history are lost or repeated"

@@ -79,7 +79,7 @@ def test_batch_ends_by_a_signal_with_its_exit_code(
     [
         ("none", "out", "none is not a file"),
         (".", "out", "is not a file"),
-        ("in", "in", "is the input itself"),
+        ("in", "in", "must not be the input file"),
         ("in", ".", "exists and is not a file"),
         ("in", "none/out", "none is not a directory"),
     ],

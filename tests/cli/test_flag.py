@@ -72,7 +72,7 @@ def test_adapter_with_a_path_that_the_api_refuses_is_refused() -> None:
         (["--root-path", "/a?b"], "not '/a?b'"),
         (["--otlp-traces-endpoint", "collector:4318"], "must be an http:// or https:// address"),
         (["--otlp-traces-endpoint", "http://a:99999"], "not 'http://a:99999'"),
-        (["--max-model-len", "0"], "from 1 to 2147483647, such as 8192 or 8k, or auto, not '0'"),
+        (["--max-model-len", "0"], "8K (8192) or 8k (8000), or auto, not '0'"),
         (["--max-model-len", "1.0001k"], "not '1.0001k'"),
         (["--max-model-len", "9" * 20], f"not '{'9' * 20}'"),
     ],

@@ -39,12 +39,12 @@ def test_numpy_computes_rows_until_kernels_are_compiled(
         load()
 
     monkeypatch.setattr(row_functions, "load_kernels", compile_and_load)
-    thread = row_functions.load_kernels_beside()
+    thread = row_functions.load_kernels_in_thread()
     assert function(*ROW) == 1
     compiled.set()
     thread.join()
     assert function(*ROW) == 99
-    row_functions.load_kernels_beside().join()
+    row_functions.load_kernels_in_thread().join()
     assert function(*ROW) == 99
 
 
@@ -57,6 +57,6 @@ def test_numpy_goes_on_where_they_cannot_be_compiled(
         raise RuntimeError("no compiler")
 
     monkeypatch.setattr(row_functions, "load_kernels", fail)
-    row_functions.load_kernels_beside().join()
+    row_functions.load_kernels_in_thread().join()
     assert function(*ROW) == 1
     assert "the kernels cannot be compiled" in caplog.text

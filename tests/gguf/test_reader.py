@@ -171,7 +171,7 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, kind: Type) -> None:
             read_gguf(tmp_path / "m.gguf")
 
 
-def test_any_part_stands_for_all(tmp_path: Path) -> None:
+def test_any_part_of_a_split_file_loads_the_whole_model(tmp_path: Path) -> None:
     write_model(tmp_path / "whole.gguf", TinyModel())
     write_model(tmp_path / "m.gguf", TinyModel(), tensors_per_part=10)
     whole, parts = read_gguf(tmp_path / "whole.gguf"), sorted(tmp_path.glob("m-*-of-*.gguf"))

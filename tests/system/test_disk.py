@@ -81,7 +81,7 @@ def test_directories_of_other_users_are_not_trusted(tmp_path, monkeypatch) -> No
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     if owner == 0:  # root's directories are trusted
         os.chown(tmp_path, 4711, -1)
-    with pytest.raises(PermissionError, match="belongs to the user"):
+    with pytest.raises(PermissionError, match="owned by user"):
         private_directory(tmp_path)
     assert DiskCache(tmp_path).find("a", "b") is None
 
@@ -154,7 +154,7 @@ def test_files_of_strangers_are_not_trusted(tmp_path, monkeypatch) -> None:
     found = os.stat(path)
     stranger = os.stat_result((*found[:4], found.st_uid + 4711, *found[5:]))
     monkeypatch.setattr("os.fstat", lambda descriptor: stranger)
-    with pytest.raises(PermissionError, match="belongs to the user"):
+    with pytest.raises(PermissionError, match="owned by user"):
         open_file(path, os.O_RDONLY)
     os.close(open_file(path, os.O_RDONLY, any_owner=True))
 

@@ -240,19 +240,20 @@ class _AttentionCode(VectorCode):
         return self.builder.shuffle_vector(a, b, chosen)
 
 
-def _in_form(emit: Any, max_queries: int = _MAX_QUERIES) -> Any:
-    """Returns a generator of code that chooses the form when it runs. The arguments begin with
-    lanes, which are known when it is compiled, bits, and the number of queries."""
+def _variant_chooser(emit: Any, max_queries: int = _MAX_QUERIES) -> Any:
+    """Returns a numba code generator whose code picks its variant at run time. The first arguments
+    of the generated function are the lanes (a compile-time constant), the bits, and the number of
+    queries. `emit` writes the code of one variant."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         lanes = signature.args[0].literal_value
         most = max(max_queries * lanes // 16, 1)
         for bits, known in product(_BITS, range(1, most + 1)):
-            is_form = builder.and_(
+            is_variant = builder.and_(
                 builder.icmp_signed("==", arguments[1], i64(bits)),
                 builder.icmp_signed("==", arguments[2], i64(known)),
             )
-            with builder.if_then(is_form):
+            with builder.if_then(is_variant):
                 emit(_AttentionCode(builder, lanes, bits), known, *arguments[3:])
         return context.get_dummy_value()
 
@@ -262,14 +263,16 @@ def _in_form(emit: Any, max_queries: int = _MAX_QUERIES) -> Any:
 def _numbers(
     _: Any, lanes: Any, bits: Any, one: Any, a: Any, b: Any, c: Any, d: Any, e: Any
 ) -> Any:
-    return numba.void(lanes, bits, one, a, b, c, d, e), _in_form(_AttentionCode.emit_numbers, 1)
+    return numba.void(lanes, bits, one, a, b, c, d, e), _variant_chooser(
+        _AttentionCode.emit_numbers, 1
+    )
 
 
 def _scores(
     _: Any, lanes: Any, bits: Any, num: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any
 ) -> Any:
     given = (lanes, bits, num, a, b, c, d, e, f)
-    return numba.void(*given), _in_form(_AttentionCode.emit_scores)
+    return numba.void(*given), _variant_chooser(_AttentionCode.emit_scores)
 
 
 def _values(
@@ -288,7 +291,7 @@ def _values(
     i: Any,
 ) -> Any:
     given = (lanes, bits, num, a, b, c, d, e, f, g, h, i)
-    return numba.void(*given), _in_form(_AttentionCode.emit_values)
+    return numba.void(*given), _variant_chooser(_AttentionCode.emit_values)
 
 
 _emit_numbers: Any = intrinsic(prefer_literal=True)(_numbers)
@@ -330,8 +333,9 @@ def _scale_for_block(scaled, num, size, block, target, excess):
 
 
 @_helper
-def _weigh(scores, low, high, count, excess, largest, total, factor):
-    """Makes weights of the scores `low` to `high` - 1 of a block, and 0 of the others of `count`.
+def _softmax_weights(scores, low, high, count, excess, largest, total, factor):
+    """Replaces the scores `low` to `high` - 1 of a block by softmax weights, which are not yet
+    divided by their sum, and the others of `count` scores by 0.
 
     Args:
         excess: the amount by which the scores are too large; see `_scale_for_block`.
@@ -486,7 +490,7 @@ def _attend(
             low = max(last - window, place) if window > 0 else place
             of_keys, own = floats_at(excess)[n], weights + n * of_query
             state = (largest + 4 * n, total + 4 * n, factors + 4 * n)
-            _weigh(own, low, min(last, place + count), block_size, of_keys, *state)
+            _softmax_weights(own, low, min(last, place + count), block_size, of_keys, *state)
             if bits == 8:
                 of_values = _scale_weights(own, block_size, scales, zeros)
                 floats_at(excess_of_values)[n] = of_values

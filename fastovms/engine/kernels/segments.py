@@ -145,7 +145,7 @@ def _step_of(node: Node, instructions: str) -> Step | None:
     if kind == "MatMul":
         return product_of(node, known, instructions)
     if kind in OPCODES_OF_TWO:
-        return normalization_of(node, known, _width) or _of_two(node, known)
+        return normalization_of(node, known, _width) or _binary_step(node, known)
     if kind == "Swish" and (node.get_input_size() == 1 or NodeChain(node).has_constant(1, 1.0)):
         return Step(node, Opcode.SWISH, (node.input_value(0),), known)
     if kind == "Gelu":
@@ -192,7 +192,7 @@ def product_of(node: Node, widths: tuple[int, ...], instructions: str) -> Step |
     return Step(node, Opcode.PRODUCT, (node.input_value(0),), widths, weights=weights)
 
 
-def _of_two(node: Node, widths: tuple[int, ...]) -> Step | None:
+def _binary_step(node: Node, widths: tuple[int, ...]) -> Step | None:
     """Returns a sum or a product of two rows, or of a row and a constant."""
     values = node.input_values()
     rows = [value for value in values if _width(value) == widths[0]]
@@ -219,8 +219,8 @@ def _of_two(node: Node, widths: tuple[int, ...]) -> Step | None:
 
 
 def folded(node: Node) -> NDArray[np.float32] | None:
-    """Returns the numbers of a small constant, perhaps converted or in another shape, or what a
-    graph computes of such; None = it is another node."""
+    """Returns the values, f32 in the shape of the node's output, of a constant, or of a node that
+    converts, reshapes or combines constants; None = it is another node."""
     kind = node.get_type_name()
     if kind == "Constant":
         if node.get_element_type() not in _NUMBERS:

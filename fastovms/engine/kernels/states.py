@@ -102,9 +102,16 @@ def gated_delta(
     value for the query.
 
     Args:
-        source: f32: `heads` queries and as many keys of `size` numbers, `sums` values of `width`
-            numbers, and as many gates and shares. Rows are `stride` numbers apart.
-        target: takes values, `target_stride` numbers apart.
+        step: the addresses and counts of the step's rows and states, by `StepField`.
+        table: the address of the states, [number of states, sums, width, size].
+        bits: the bits of a number of a state: 32 = f32, 16 = bf16.
+        source: the address of rows of f32, `stride` numbers apart: `heads` queries and as many keys
+            of `size` numbers, `sums` values of `width` numbers, and as many gates and shares.
+        target: the address of the results, f32, rows of `sums` * `width` numbers that are
+            `target_stride` numbers apart.
+        head: the index of the head of values, below `sums`.
+        epsilon: is added to squared lengths of queries and keys.
+        is_normalized: whether queries and keys are divided by their lengths.
     """
     begins = integers_at(step[StepField.SEQUENCE_BEGINS])
     memory = np.empty(width * size, np.float32)

@@ -197,7 +197,8 @@ def possible_precisions(
 
 def with_single_rows(choice: Precisions, *, weights_size: int, available: int) -> Precisions:
     """Returns the precisions with a separate variant for steps of one row, if that gains much and
-    costs little. Batch-invariant computation has no such steps."""
+    costs little. Batch-invariant computation has no such steps. `weights_size`, the size of the
+    model's file, and `available`, free memory, are in bytes."""
     gains = EXACT_WEIGHTS_SIZE < weights_size <= MAX_WEIGHTS_SIZE
     fits = choice.num_variants * weights_size <= available * _FURTHER_VARIANTS_SHARE
     return replace(choice, has_single_rows=gains and fits and not choice.is_batch_invariant)

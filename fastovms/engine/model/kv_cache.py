@@ -28,8 +28,8 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def commit(memory: NDArray[np.uint8]) -> bool:
-    """Commits the pages of an array (possibly without the last) and returns whether the kernel
-    succeeded."""
+    """Commits the pages of a contiguous array of any shape (possibly without the last page), and
+    returns whether the kernel succeeded."""
     page = mmap.PAGESIZE
     start = memory.ctypes.data // page * page
     end = (memory.ctypes.data + memory.nbytes) // page * page

@@ -25,11 +25,12 @@ def is_of_positions(value: Any) -> bool:
 
 def compute_own_rows(model: ov.Model, consumers: Sequence[Node]) -> bool:
     """Rewrites in place the rotation tables that `consumers` read, so that only the needed rows are
-    computed. Returns False, without changes, if they have another form.
+    computed. Returns False, without changes, if they have another structure.
 
     Some graphs compute the sines and cosines of all positions up to the longest text's end, as an
-    outer product of positions and frequencies, and gather rows of that. The length of the longest
-    text affects all rows alike. Where each row is a token's own, it can be chosen per token.
+    outer product of positions and frequencies, and gather rows of that. The scaling factors of all
+    rows depend only on the length of the longest text, so each row may be computed alone. Then
+    factors can also be chosen for each token.
     """
     products = [node for node in consumers if node.get_type_name() == "MatMul"]
     gathers = _gathers(consumers)

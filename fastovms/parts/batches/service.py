@@ -94,7 +94,7 @@ class BatchService(RunningPart):
         endpoints = BatchEndpoints(router, context.models, config.max_lines)
 
         def limit() -> int:
-            return config.num_beside_others if num_others() else config.num_at_once
+            return config.num_while_others_run if num_others() else config.num_at_once
 
         caller = LineCaller(
             router,

@@ -149,13 +149,13 @@ def run_command(dialogue: Dialogue, line: str) -> str:
     """Runs a line that begins with a slash, and returns the text to print.
 
     Raises:
-        WrongInput: the command is unknown, or failed.
+        InvalidInput: the command is unknown, or failed.
         LeaveChat: the chat is to end.
     """
     name, _, rest = line[1:].partition(" ")
     command = COMMANDS.get(name)
     if command is None:
-        raise WrongInput(f"there is no command /{name}: see /help")
+        raise InvalidInput(f"there is no command /{name}: see /help")
     return command.run(dialogue, rest.strip())
 
 
@@ -192,7 +192,7 @@ def _tools(dialogue: Dialogue, rest: str) -> str:
     except ValueError:
         tools = None
     if not isinstance(tools, list):
-        raise WrongInput(f"{rest} must have a JSON list of tools, as OpenAI's API takes them")
+        raise InvalidInput(f"{rest} must have a JSON list of tools, as OpenAI's API takes them")
     dialogue.tools = tools
     return f"{len(tools)} tools"
 
@@ -207,7 +207,7 @@ def _save(dialogue: Dialogue, rest: str) -> str:
     try:
         path.write_bytes(dialogue.to_json().encode())
     except (OSError, ValueError) as error:
-        raise WrongInput(f"cannot write {path}: {_reason(error)}") from None
+        raise InvalidInput(f"cannot write {path}: {_reason(error)}") from None
     return f"saved in {path}"
 
 
@@ -236,11 +236,11 @@ COMMANDS: Final[Mapping[str, SlashCommand]] = {
 
 def _path(rest: str) -> Path:
     if not rest:
-        raise WrongInput("the command needs the name of a file")
+        raise InvalidInput("the command needs the name of a file")
     try:
         return Path(rest).expanduser()
     except (RuntimeError, ValueError):
-        raise WrongInput(f"there is no home directory for {rest}") from None
+        raise InvalidInput(f"there is no home directory for {rest}") from None
 
 
 def _read(rest: str) -> str:
@@ -248,7 +248,7 @@ def _read(rest: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise WrongInput(f"cannot read {path}: {_reason(error)}") from None
+        raise InvalidInput(f"cannot read {path}: {_reason(error)}") from None
 
 
 def _reason(error: OSError | ValueError) -> str:
@@ -258,7 +258,7 @@ def _reason(error: OSError | ValueError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
-class WrongInput(FastovmsError):
+class InvalidInput(FastovmsError):
     """The typed command failed; nothing has changed."""
 
 
@@ -333,11 +333,11 @@ class Dialogue:
         """Sets an option, or removes it if the value is empty, so that the server decides.
 
         Raises:
-            WrongInput: the option is unknown, or the value is not valid for it.
+            InvalidInput: the option is unknown, or the value is not valid for it.
         """
         read = OPTIONS.get(name)
         if read is None:
-            raise WrongInput(f"{name!r} is not an option; options are {', '.join(OPTIONS)}")
+            raise InvalidInput(f"{name!r} is not an option; options are {', '.join(OPTIONS)}")
         if not value:
             self.options.pop(name, None)
             return
@@ -345,7 +345,7 @@ class Dialogue:
             self.options[name] = read(value)
         except ValueError:
             kind = "an integer of 64 bits" if read is _integer else "a finite number"
-            raise WrongInput(f"{name} must be {kind}, not {value!r}") from None
+            raise InvalidInput(f"{name} must be {kind}, not {value!r}") from None
 
     def to_json(self) -> str:
         """Returns the dialogue, except the model, as JSON for `restore`."""
@@ -353,15 +353,15 @@ class Dialogue:
         return json.dumps(kept, indent=2, ensure_ascii=False)
 
     def restore(self, text: str) -> None:
-        """Replaces the dialogue by one saved with `to_json`. Raises WrongInput if the text is
+        """Replaces the dialogue by one saved with `to_json`. Raises InvalidInput if the text is
         invalid."""
         try:
             # msgspec refuses texts that requests cannot have, such as lone surrogates.
             kept = msgspec.json.decode(text, type=_KeptChat)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            raise WrongInput("the file is not a saved chat") from None
+            raise InvalidInput("the file is not a saved chat") from None
         if not all("role" in message for message in kept.messages):
-            raise WrongInput("the file is not a saved chat")
+            raise InvalidInput("the file is not a saved chat")
         self.system, self.tools = kept.system, kept.tools
         self.options, self.messages = kept.options, kept.messages
 
@@ -501,7 +501,7 @@ class ChatSession:
                 continue
             try:
                 output = run_command(self.dialogue, text)
-            except WrongInput as error:
+            except InvalidInput as error:
                 self._complain(str(error))
             except LeaveChat:
                 return

@@ -216,7 +216,8 @@ class DecodeKernels(BackendExtension):
                 self._use(variants, kept.gains)
                 return True
         except Exception as error:
-            logger.warning("decode kernels: %s", reason_of(error))
+            reason = reason_of(error)
+            logger.warning("decode kernels: the stored result is unusable and deleted: %s", reason)
         self._cache.discard(kept.entry)
         return False
 
@@ -450,8 +451,9 @@ def read_kept(
         return _read_whole_steps(kept, paged, device, precisions, has_adapters)
     except _KernelsNotCompiledError:
         return None
-    except (ValueError, KeyError, TypeError) as error:  # it is corrupt
-        logger.warning("decode kernels: %s", reason_of(error))
+    except (ValueError, KeyError, TypeError) as error:
+        reason = reason_of(error)
+        logger.warning("decode kernels: the stored result is corrupt and deleted: %s", reason)
         cache.discard(entry)
         return None
     except Exception as error:  # the preparation tries again

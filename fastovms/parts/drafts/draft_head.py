@@ -187,8 +187,8 @@ class _HeadState(Follower):
             self.first += len(self.states.pop(0))
 
     def continues_at(self, position: int) -> bool:
-        """Returns whether states from this position on follow those received so far, after dropping
-        those of rejected drafts, which they replace."""
+        """Drops the states of rejected drafts, those from `position` on, and returns whether the
+        next state to receive is that of `position`."""
         rejected = self.first + self.num_pending - position
         while rejected > 0 and self.states:
             last = self.states.pop()
@@ -198,7 +198,8 @@ class _HeadState(Follower):
         return self.first + self.num_pending == position
 
     def catch_up(self) -> None:
-        """Copies the sequence's new tokens. Drafted ones are computed again."""
+        """Copies the sequence's new tokens into the head's own. Those that the head has drafted are
+        dropped, and computed again."""
         num_tokens = self.num_verified_tokens
         del self.token_ids[num_tokens:]
         self.num_computed_tokens = min(self.num_computed_tokens, num_tokens)

@@ -62,8 +62,8 @@ def draft_lengths(
     all sequences are chosen first, as many as maximize tokens per second.
 
     Args:
-        chances: for each guess an array with a probability for each of its tokens: that this token
-            and all before it are correct. The probabilities descend.
+        chances: for each guess an array [number of its tokens] of probabilities that the token and
+            all before it are correct. The probabilities descend.
         costs: the estimated costs of steps.
         num_sequences: sequences that decode in the step.
         num_rows: the number of their rows without these guesses.
@@ -99,8 +99,8 @@ def draft_lengths(
 
 def draft_rate(chances: NDArray[np.float64], costs: StepCosts, *, num_sequences: int) -> float:
     """Returns the expected tokens per second of a step with only these drafts. If costs are zero,
-    returns the expected number of tokens gained. `chances` has a probability for each draft token,
-    as in `draft_lengths`."""
+    returns the expected number of tokens gained. `chances` [number of drafts] has a probability
+    for each draft token, as in `draft_lengths`."""
     gain = float(chances.sum())
     num_rows = num_sequences + len(chances)
     seconds = costs.next_decode_seconds(num_sequences, num_rows)

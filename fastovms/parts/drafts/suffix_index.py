@@ -275,9 +275,9 @@ class SuffixIndex:
         )
 
     def forced(self, text: IndexedText, token_ids: list[int], chance: float = 1.0) -> Guess:
-        """Returns a guess of tokens that a grammar forces, which the text reaches with probability
-        `chance`. The guess may be wrong, because the model may split the same characters into other
-        tokens."""
+        """Returns the tokens that a grammar forces as a guess. `chance` is the probability that the
+        text reaches the first of them. The guess may be wrong, because the model may split the same
+        characters into other tokens."""
         right, made = text.space_odds[:, FORCED] + text.odds[:, FORCED]
         count = len(token_ids)
         return Guess(

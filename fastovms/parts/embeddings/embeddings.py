@@ -662,7 +662,7 @@ def read_chat(body: EmbeddingRequest, model: ServedEncoder, dialect: Dialect) ->
         check_tags(instruction, 0, "messages[0].content", model.images.reserved)
     if [message["role"] for message in messages] != ["user"]:
         raise InvalidField(
-            "messages must be one of the user, after one of the system if there is any",
+            "messages must be one user message, optionally preceded by one system message",
             param="messages",
         )
     return ChatInput(messages[0]["content"], instruction, chat.images)

@@ -60,7 +60,8 @@ class RefusedGrammars:
 
     @contextmanager
     def remembering(self, grammar: Grammar) -> Iterator[None]:
-        """Caches the refusal of the grammar if the `with` statement raises a certain one."""
+        """Caches the refusal of the grammar if the `with` statement raises UnusableGrammar, unless
+        another trial could give another verdict."""
         try:
             yield
         except UnusableGrammar as error:
@@ -103,7 +104,8 @@ class SmallVocabulary:
         texts = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
         own = {token["content"] for token in tokenizer["added_tokens"]}
         texts = [text for text in texts if text not in own and text not in self.special_tokens]
-        texts.sort(key=len)  # shortest first, because single bytes are required
+        # Single bytes must get ids even if the vocabulary is smaller than the list.
+        texts.sort(key=len)
         taken = {*self.special_tokens.values(), *self.eos_token_ids}
         free = islice(_without(range(self.vocab_size), taken), len(texts))
         tokenizer["model"] |= {"vocab": dict(zip(texts, free, strict=False)), "merges": []}
@@ -301,8 +303,9 @@ class _QueuedGrammar:
 
 
 class TrialLanes:
-    """Tries grammars in lanes with increasing time limits. Each lane has a thread; clients take
-    turns.
+    """Tries grammars in lanes. A lane is a thread with a queue and a limit of CPU seconds. A
+    grammar that exceeds the limit is tried again in the next lane, whose limit is higher. Clients
+    take turns.
 
     Args:
         lanes: in order of their time limits. The first is warmed up by `start`, the others by their
@@ -582,8 +585,9 @@ class _Lane:
 
 
 def _checked(verdict: Verdict, grammar: Grammar, *, is_last: bool) -> Verdict:
-    """Returns the verdict, if the grammar has passed. Raises TrialTimeout if the time limit was
-    exceeded, and another lane has more time; UnusableGrammar if something else is wrong with it."""
+    """Returns the verdict, if the grammar has passed. Raises TrialTimeout if the grammar exceeded
+    the time limit and is not `is_last`, that is, another trial with a higher limit follows;
+    UnusableGrammar if it has failed for another reason, or for good."""
     if verdict.is_slow and not is_last:
         raise TrialTimeout
     if verdict.fault:

@@ -127,7 +127,7 @@ class Documents:
         text = await self._thread.run(request.sender, call)
         return f"File {title[:_MAX_TITLE]}:\n{text}" if title else text
 
-    # Called in the thread
+    # The following methods run in the worker thread.
 
     def _decoded(self, data: str, name: str, tenant: str) -> str:
         most = self._config.max_document_bytes

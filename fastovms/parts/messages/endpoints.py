@@ -348,7 +348,7 @@ class MessageFrames:
         # The type of the pieces in the open block; None = no block is open.
         self._kind: type[Piece] | None = None
         self._index = -1
-        self._thoughts: list[str] = []
+        self._reasoning: list[str] = []
         self._are_whole: list[bool] = []
         # Why the text has ended, and by which stop string or token.
         self._reason = FinishReason.STOP
@@ -394,7 +394,7 @@ class MessageFrames:
                 return [*begun, self._more(b"text_delta", b"text", text)]
             case Reasoning(text=text):
                 begun = self._begin(Reasoning, ThinkingBlock("", ""))
-                self._thoughts.append(text)
+                self._reasoning.append(text)
                 if not self._form.thinking(text):
                     return begun
                 return [*begun, self._more(b"thinking_delta", b"thinking", text)]
@@ -430,9 +430,9 @@ class MessageFrames:
             return []
         frames = []
         if self._kind is Reasoning:
-            signature = self._form.signature("".join(self._thoughts))
+            signature = self._form.signature("".join(self._reasoning))
             frames.append(self._more(b"signature_delta", b"signature", signature))
-            self._thoughts.clear()
+            self._reasoning.clear()
         self._kind = None
         return [*frames, _event(ContentBlockStop(self._index))]
 

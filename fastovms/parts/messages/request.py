@@ -507,7 +507,7 @@ def _assistant(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
             case "compaction":
                 turn.texts += _summary(block)
             case "thinking":
-                turn.thoughts.append(_thinking(block))
+                turn.reasoning.append(_thinking(block))
             case "redacted_thinking" | "fallback":
                 pass  # encrypted reasoning and markers of a fallback are not for this model
             case "tool_use" | "server_tool_use" | "mcp_tool_use":
@@ -527,12 +527,12 @@ class _Turn:
     """The assistant's turn before a tool answers."""
 
     texts: list[Block] = field(default_factory=list)
-    thoughts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
 
     def message(self, reader: BlockReader) -> Message:
         message: Message = {"role": "assistant", "content": reader(self.texts)}
-        if reasoning := "\n".join(filter(None, self.thoughts)):
+        if reasoning := "\n".join(filter(None, self.reasoning)):
             message["reasoning_content"] = reasoning
         if self.calls:
             message["tool_calls"] = self.calls

@@ -131,7 +131,7 @@ class CorruptBlock(Exception):
 
 def write_block(path: Path, key: bytes, content: NDArray[np.uint8]) -> int:
     """Writes the file of a block, and returns its size in bytes. Raises OSError if the file cannot
-    be written; a partial file is deleted.
+    be written; a partial file is deleted. `content` is the memory of the block, [bytes].
 
     The file has a head with a checksum, then the memory of the block. It is written under another
     name and renamed, so that it is complete unless the machine loses power before the kernel has
@@ -193,7 +193,7 @@ def read_block(path: Path, key: bytes, rows: Rows) -> int:
         raise CorruptBlock(f"only {num_read} of {size} bytes could be read")
     magic, its_key, num_bytes, checksum = _HEAD.unpack(head)
     if magic != _MAGIC or its_key != key or num_bytes != expected:
-        raise CorruptBlock("it is not the file of this block")
+        raise CorruptBlock("the file has the header of another block")
     found = zlib.crc32(_HEAD.pack(magic, its_key, num_bytes, 0))
     for row in rows:
         found = zlib.crc32(row.data, found)

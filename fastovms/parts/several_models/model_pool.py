@@ -605,8 +605,8 @@ _NUM_WAITING: Final = Gauge(
 _WEIGHTS: Final = Gauge(
     "weights_bytes", "Bytes of the weights of a model that is loaded, as its files have them"
 )
-_NUM_LOADS: Final = Series("counter", "model_loads", "Loads of a model that was asked for")
-_NUM_FAILURES: Final = Series("counter", "model_load_failures", "Loads that failed")
+_NUM_LOADS: Final = Series("counter", "model_loads", "Model loads started by a request")
+_NUM_FAILURES: Final = Series("counter", "model_load_failures", "Model loads that failed")
 _NUM_UNLOADS: Final = Series("counter", "model_unloads", "Models unloaded")
 
 

@@ -175,7 +175,7 @@ class SpeechBackend(SlicedProcess[_Job, SpeechInfo]):
             transcript: Transcript = await self._result_of(job)
             return transcript
 
-    # Thread
+    # The following methods run in the worker thread.
 
     def _compute(self, job: _Job) -> bool:
         """Computes the next window of a job."""

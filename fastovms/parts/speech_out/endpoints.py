@@ -194,10 +194,13 @@ def _spoken(
     if not languages:
         if asked.language:
             raise InvalidField(
-                f"language must be absent: the model {name} has one", param="language"
+                f"language must be absent: the model {name} speaks only one language",
+                param="language",
             )
         if asked.speed != 1:
-            raise InvalidField(f"speed must be 1: the model {name} has one", param="speed")
+            raise InvalidField(
+                f"speed must be 1: the model {name} supports only this speed", param="speed"
+            )
         return [SpeakText(text, voice) for text in asked.texts]
     low, high = model.config.min_speed, model.config.max_speed
     if not low <= asked.speed <= high:

@@ -114,7 +114,7 @@ class Speaker:
             faults[_ENGLISH] = self._fault_of(_ENGLISH)
         found = tuple(language for language in faults if not faults[language])
         if not found:
-            raise RuntimeError(f"it has no phonemes of any language: {faults[_ENGLISH]}")
+            raise RuntimeError(f"the model can speak no language: {faults[_ENGLISH]}")
         for language in faults.keys() - found:
             logger.warning("the model does not speak %s: %s", language, faults[language])
         return found

@@ -75,8 +75,8 @@ def json_call(
 
 
 def json_calls(call: Node, *, parallel: bool, begin: str = "[") -> Node:
-    """Returns the grammar of a list of calls. `begin` is the missing part of the list's
-    beginning."""
+    """Returns the grammar of a list of calls. `begin` is the text that opens the list: empty if the
+    "[" comes before this grammar."""
     return in_order(begin, several(call, ", ") if parallel else call, "]")
 
 

@@ -68,7 +68,7 @@ def plain_json_grammar(choice: CallChoice) -> Node:
 PLAIN_JSON = ToolFormat(
     "json",
     tags=(),
-    parse=TaggedCalls(BLOCKS, read_plain_json, bare=BEGINS, end_thoughts=False),
+    parse=TaggedCalls(BLOCKS, read_plain_json, bare=BEGINS, end_reasoning=False),
     grammar=plain_json_grammar,
 )
 
@@ -319,6 +319,6 @@ def xlam_grammar(choice: CallChoice) -> Node:
 XLAM = ToolFormat(
     "xlam",
     tags=(*XLAM_TAGS, XLAM_END),
-    parse=TaggedCalls((*BLOCKS, *XLAM_TAGS), read_xlam, bare=BEGINS, end_thoughts=False),
+    parse=TaggedCalls((*BLOCKS, *XLAM_TAGS), read_xlam, bare=BEGINS, end_reasoning=False),
     grammar=xlam_grammar,
 )

@@ -165,7 +165,7 @@ FUNCTIONARY_V31 = ToolFormat(
 FUNCTIONARY_V32 = ToolFormat(
     "functionary_v32",
     tags=(),
-    parse=TaggedCalls((SIGN,), _read_part, bare=("",), end_thoughts=False),
+    parse=TaggedCalls((SIGN,), _read_part, bare=("",), end_reasoning=False),
     grammar=sign_grammar,
 )
 

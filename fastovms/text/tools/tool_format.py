@@ -32,14 +32,14 @@ class TaggedCalls:
         read: reads the text after such a tag.
         bare: the beginnings of answers that start with calls without a tag; `read` then gets "" as
             the tag.
-        end_thoughts: whether a call within reasoning ends the reasoning. Otherwise reasoning may
+        end_reasoning: whether a call within reasoning ends the reasoning. Otherwise reasoning may
             contain examples of calls.
     """
 
     begins: tuple[str, ...]
     read: ReadCalls
     bare: tuple[str, ...] = ()
-    end_thoughts: bool = True
+    end_reasoning: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,7 @@ def why_wrong(model: PagedModel, store: WeightStore, *, is_long: bool = True) ->
     own = compile_few_rows(model, store, has_operations=False)
     if own is None:
         return "a layer of each kind cannot be computed"
-    starts = (0, _text_length(model)) if is_long else (0,)
-    return _why_less_exact(model, own, starts)
+    return _why_less_exact(model, own, is_long=is_long)
 
 
 def wrong_experts(paged: PagedGraph, store: WeightStore) -> str | None:
@@ -204,12 +203,12 @@ def _with_kernels(model: PagedModel, makers: Makers) -> PagedModel:
     return ours
 
 
-def _why_less_exact(
-    model: PagedModel, variants: FewRowVariants, starts: Sequence[int]
-) -> str | None:
-    """Compares the errors of OpenVINO and of the variants against f32, after texts of these
-    numbers of tokens."""
+def _why_less_exact(model: PagedModel, variants: FewRowVariants, *, is_long: bool) -> str | None:
+    """Compares the errors of OpenVINO and of the variants against f32; see `why_wrong`."""
     reference = compile_whole(model.graph, model.device, Precisions("f32", PROPERTIES))
+    # Tables of states in f32 are larger, and blocks have at least their size.
+    block_size = math.lcm(model.block_size, reference.block_size)
+    starts = (0, _text_length(model.graph, block_size)) if is_long else (0,)
     exact = [list(_logits_after(reference, start)) for start in starts]
     del reference  # free the memory before the next model is compiled
     least = _EXACT[min(each.kind.activation_bits for each in variants.store.matrices)]
@@ -248,10 +247,9 @@ def _error(expected: Floats, found: Floats) -> float:
     return float(np.sqrt(np.square(expected - found).mean())) / float(expected.std())
 
 
-def _text_length(model: PagedModel) -> int:
+def _text_length(paged: PagedGraph, block_size: int) -> int:
     """Returns the length in tokens of a text that is longer than the windows of the attentions, up
     to `MAX_CONTEXT`, in whole blocks."""
-    paged, block_size = model.graph, model.block_size
     windows = [window for window in attention_windows(paged.model) if window < MAX_CONTEXT]
     longest = MAX_CONTEXT
     if paged.max_exact_len is not None:

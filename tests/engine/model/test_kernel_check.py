@@ -267,9 +267,9 @@ def test_kernels_that_differ_on_a_cut_are_compared_on_the_whole_model(
     compared: list[int] = []
     compare = kernel_check._why_less_exact
 
-    def count(one: PagedModel, *given: Any) -> str | None:
+    def count(one: PagedModel, *given: Any, **named: Any) -> str | None:
         compared.append(len(one.cache_inputs) // 2)
-        return compare(one, *given)
+        return compare(one, *given, **named)
 
     monkeypatch.setattr(kernel_check, "_why_less_exact", count)
     monkeypatch.setattr(kernel_check, "differs", lambda *_: True)

@@ -162,7 +162,7 @@ class LaterGraphs(BackendExtension):
                     "OpenVINO's graph could not be compiled; decode kernels compute all steps: %s",
                     reason_of(error),
                 )
-        is_once = self._keeps_weights_once and bool(model.few_row_numbers)
+        is_once = self._keeps_weights_once and model.max_few_rows > 0
         if model.awaits_single_rows and not is_once and may_go_on(0.0):
             try:
                 compile_single_rows(model)
@@ -349,6 +349,7 @@ def _of_model(
     """Returns the extensions that change how the steps of a model are computed. Raises
     ConfigurationError if an adapter cannot be served."""
     extensions: list[BackendExtension] = []
+    keeps_weights_once = config.memory_profile == "once"
     why_not = why_no_kernels(files, config)
     if why_not is None:
         from fastovms.parts.decode_kernels.prepare import DecodeKernels
@@ -358,7 +359,7 @@ def _of_model(
             cache,
             max_model_len=files.max_model_len,
             has_adapters=config.serves_adapters,
-            keeps_weights_once=config.memory_profile == "once",
+            keeps_weights_once=keeps_weights_once,
         )
         kernels.restore(kept)
         extensions.append(kernels)
@@ -375,5 +376,4 @@ def _of_model(
         )
         adapters.load_first(config.lora_modules)
         extensions.append(adapters)
-    once = config.memory_profile == "once"
-    return [*extensions, LaterGraphs(model, keeps_weights_once=once)]
+    return [*extensions, LaterGraphs(model, keeps_weights_once=keeps_weights_once)]

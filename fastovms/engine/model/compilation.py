@@ -377,30 +377,30 @@ class ExportedModel:
         if single_rows_later:
             tried = [replace(choice, has_single_rows=False) for choice in choices]
         precisions, variants = compile_first(self._core, self.graph.model, self.device, tried)
-        compile_again = partial(
-            compile_variants, self._core, self.graph.model, self.device, precisions
-        )
-        precisions = choices[tried.index(precisions)]
-        model = PagedModel(
-            variants,
-            device=self.device,
-            precisions=precisions,
-            graph=self.graph,
-            compile_now=compile_again,
-        )
-        return precisions, model
+        chosen = choices[tried.index(precisions)]
+        return chosen, self._model(variants, chosen, precisions)
 
     def compile_later(self, precisions: Precisions, layout: ModelLayout) -> PagedModel:
         """Returns the model without compiled variants, which it compiles when it needs them.
         `layout` is that of the variants."""
         without_single = replace(precisions, has_single_rows=False)
+        return self._model(None, precisions, without_single, layout)
+
+    def _model(
+        self,
+        variants: CompiledVariants | None,
+        precisions: Precisions,
+        compiled: Precisions,
+        layout: ModelLayout | None = None,
+    ) -> PagedModel:
+        """Returns a model whose variants are compiled, or are to be, with `compiled`."""
         return PagedModel(
-            None,
+            variants,
             device=self.device,
             precisions=precisions,
             graph=self.graph,
             compile_now=partial(
-                compile_variants, self._core, self.graph.model, self.device, without_single
+                compile_variants, self._core, self.graph.model, self.device, compiled
             ),
             layout=layout,
         )

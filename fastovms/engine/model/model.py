@@ -633,9 +633,9 @@ class PagedModel:
         """
         makers = chain([others] if others is not None else [], *variants.values())
         runners = {make: make() for make in dict.fromkeys(makers)}
-        self._all_rows = None if others is None else runners[others]
         for runner in runners.values():
             runner.set_tensors(self._cache.tensors)
+        self._all_rows = None if others is None else runners[others]
         self._few_rows = {
             number: [runners[make] for make in makers] for number, makers in variants.items()
         }

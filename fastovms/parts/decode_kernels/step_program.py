@@ -106,17 +106,18 @@ class StepProgramRunner:
     def _make_room(self, num_tokens: int, num_sampled: int, max_context_len: int) -> None:
         """Allocates memory for the results of a step, if there is too little."""
         step, fields = self._step, self._fields
+        address_of = self._workspace.kernels.address_of
         if num_tokens > len(self._past_lens):
             self._reserve(num_tokens)
         if num_sampled > len(self._logits):
             room = max(num_sampled, 2 * len(self._logits))
             self._logits = np.empty((room, step.vocab_size), np.float32)
-        self._buffers[step.logits, 0] = self._logits.ctypes.data
+        self._buffers[step.logits, 0] = address_of(self._logits)
         if step.states is not None:
             assert self._states is not None
             if num_tokens > len(self._states):
                 self._states = np.empty((num_tokens, self._states.shape[1]), np.float32)
-            self._buffers[step.states, 0] = self._states.ctypes.data
+            self._buffers[step.states, 0] = address_of(self._states)
         num_rows, segment = num_tokens, SEGMENT
         if num_tokens > _MAX_ROWS_IN_SEGMENTS:
             num_rows, segment = min(num_tokens, self._workspace.max_rows), _WHOLE_TEXT

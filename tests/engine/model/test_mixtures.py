@@ -94,15 +94,8 @@ def with_the_scores_of_others(program: Any) -> None:
     program[program[:, Field.OPCODE] == Opcode.CHOOSE, Field.A_START] += 1
 
 
-@pytest.mark.parametrize(
-    "fault", [without_normalization, with_first_expert_for_all, with_the_scores_of_others]
-)
-def test_other_choices_are_refused(
-    model: PagedModel,
-    kernels: Kernels,
-    monkeypatch: pytest.MonkeyPatch,
-    fault: Callable[[Any], None],
-) -> None:
+def change_programs(monkeypatch: pytest.MonkeyPatch, fault: Callable[[Any], None]) -> None:
+    """Has the instructions of each program that is assembled changed by `fault`."""
     assemble_step = few_rows.assemble_step
 
     def changed(*given: Any, **named: Any) -> Any:
@@ -112,6 +105,18 @@ def test_other_choices_are_refused(
         return step
 
     monkeypatch.setattr(few_rows, "assemble_step", changed)
+
+
+@pytest.mark.parametrize(
+    "fault", [without_normalization, with_first_expert_for_all, with_the_scores_of_others]
+)
+def test_other_choices_are_refused(
+    model: PagedModel,
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[Any], None],
+) -> None:
+    change_programs(monkeypatch, fault)
     variants = variants_of(model, kernels)
     cut = check.compile_cut(model.graph, model.device, model.precisions)
     wrong = check.why_wrong(cut, variants.store)

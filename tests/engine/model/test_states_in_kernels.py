@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,16 @@ from numpy.typing import NDArray
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.config import EngineConfig
-from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.instructions import Field, Opcode
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
-from fastovms.parts.decode_kernels import check, few_rows
-from fastovms.parts.decode_kernels.few_rows import FewRowVariants, compile_few_rows
+from fastovms.parts.decode_kernels import check
 from fastovms.parts.decode_kernels.step_program import StepProgramRunner
 from tests.engine.engines import full_engine, greedy, texts
 from tests.engine.model.test_few_rows import TEXT, with_kernels
+from tests.engine.model.test_mixtures import change_programs, variants_of
 
 NUM_BLOCKS = 12
 
@@ -51,13 +49,6 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def ours(model: PagedModel, kernels: Kernels) -> PagedModel:
     return with_kernels(model, variants_of(model, kernels).whole)
-
-
-def variants_of(model: PagedModel, kernels: Kernels) -> FewRowVariants:
-    found = compile_few_rows(model, WeightStore(kernels), has_operations=False)
-    assert found is not None
-    assert found.whole
-    return found
 
 
 def states_of(model: PagedModel, block: int) -> NDArray[np.float32]:
@@ -125,18 +116,6 @@ def with_one_state_for_all_layers(program: Any) -> None:
         is_one = program[:, Field.OPCODE] == opcode
         if is_one.any():
             program[is_one, Field.P0] = program[is_one, Field.P0].max()
-
-
-def change_programs(monkeypatch: pytest.MonkeyPatch, fault: Callable[[Any], None]) -> None:
-    assemble_step = few_rows.assemble_step
-
-    def changed(*given: Any, **named: Any) -> Any:
-        step = assemble_step(*given, **named)
-        assert step is not None
-        fault(step.program.instructions)
-        return step
-
-    monkeypatch.setattr(few_rows, "assemble_step", changed)
 
 
 def test_weights_of_other_columns_are_refused(

@@ -1,1 +1,2 @@
-"""Computes steps of few rows: matrix products with compressed weights, faster than OpenVINO's."""
+"""CPU kernels for steps of few tokens: matrix multiplication with compressed weights, attention and
+the operations between them, compiled with numba."""

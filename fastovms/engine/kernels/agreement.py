@@ -1,5 +1,5 @@
-"""Atomic changes of numbers in memory, by which the threads of a program coordinate their work, and
-calls of compiled functions."""
+"""Atomic operations on integers in memory, with which threads share the work of a program, and
+calls of compiled functions by address."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _store_atomic(_: Any, address: Any, value: Any) -> Any:
 
 
 def _add_atomic(_: Any, address: Any, value: Any) -> Any:
-    """Adds to the number at an address, and returns the previous number."""
+    """Adds to the integer at an address, and returns the previous value."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
@@ -49,7 +49,7 @@ def _pause_thread(_: Any) -> Any:
 
 
 def _call_function(_: Any, function: Any, arguments: Any) -> Any:
-    """Calls a function at an address, with a tuple of 64-bit integers."""
+    """Calls the function at an address with a tuple of 64-bit integers as arguments."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         address, packed = given

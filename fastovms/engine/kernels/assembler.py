@@ -1,4 +1,4 @@
-"""Makes programs of segments."""
+"""Translates segments of a graph into programs for `programs.run_program`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from fastovms.engine.kernels.matrices import PackedMatrix, Room, pack, packed_si
 from fastovms.engine.kernels.segments import Port, Segment, Step, Weights, port_of
 
 PART_SIZE: Final = 256 * 1024
-"""Bytes of weights that a thread takes at once, if each thread has that many. The first block of a
-part has not been requested of memory: with 128 KiB, steps of 8 tokens took 1.07 times as long."""
+"""Bytes of weights in a chunk of work for one thread, if there are enough weights for all threads.
+The first block of a chunk is never prefetched: with 128 KiB, steps of 8 tokens took 1.07 times as
+long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The location of an output: its buffer, and the position in the buffer's rows.
+    """The location of a tensor: its buffer, and its position in the buffer's rows. A row holds the
+    values of one token.
 
     Attributes:
-        heads: the parts of a row.
-        stride: numbers from one part to the next.
-        width: numbers in a part; 0 = it does not matter.
+        heads: the number of heads in a row.
+        stride: the distance from one head to the next, in f32 values.
+        width: the number of values in a head; 0 = unknown.
     """
 
     buffer: int
@@ -38,15 +40,15 @@ class Place:
 
 
 class WeightStore:
-    """Packed weights of a model, which all of its programs share.
+    """The packed weights of a model, shared by all of its programs.
 
     Args:
-        room_for: returns memory for the weights of products, by their names, of a size in bytes;
-            None = anonymous memory.
+        room_for: returns memory for the packed weights of the products with these names, of this
+            size in bytes; None = anonymous memory.
 
     Attributes:
-        experts: the weights of mixtures, of which a step reads those of some experts alone, by the
-            names of products.
+        experts: the weights of mixture-of-experts layers by product name. A step reads only the
+            chosen experts' weights.
     """
 
     def __init__(
@@ -68,7 +70,8 @@ class WeightStore:
         return sum(matrix.data.nbytes for matrix in self.matrices)
 
     def matrix(self, products: Sequence[Step]) -> PackedMatrix:
-        """Returns the weights of products, one after another, which it packs if they are new."""
+        """Returns the weights of these products, stacked in one matrix. Packs them at the first
+        call."""
         key = tuple(step.node.get_friendly_name() for step in products)
         if key not in self._matrices:
             stacked = [_weights(step) for step in products]
@@ -86,12 +89,12 @@ class Program:
 
     Attributes:
         instructions: int64 [instructions, NUM_FIELDS].
-        strides: numbers from one row to the next of each buffer: first of the inputs, then of the
-            outputs, then of those that are its own.
-        num_inputs, num_outputs: the numbers of inputs and outputs of the segment.
-        output_widths: numbers in a row of each output.
-        max_columns: the most integers in a row.
-        constants: the objects whose addresses are in instructions.
+        strides: the number of f32 values per row of each buffer: first the inputs, then the
+            outputs, then the program's own buffers.
+        num_inputs, num_outputs: the number of input and output buffers.
+        output_widths: the number of values in a row of each output.
+        max_columns: the largest number of quantized integers in a row.
+        constants: the arrays whose addresses are in `instructions`; this keeps them alive.
     """
 
     instructions: NDArray[np.int64]
@@ -103,8 +106,9 @@ class Program:
     constants: tuple[object, ...]
 
     def offsets(self) -> tuple[dict[int, int], int]:
-        """Returns where buffers of its own begin, in numbers of a row of all of them together, and
-        how long that row is. Those that are not needed at the same time share their place."""
+        """Returns the offset of each of the program's own buffers in a row of shared scratch
+        memory, and the length of that row, both in f32 values. Buffers that are not in use at the
+        same time overlap."""
         first_own = self.num_inputs + self.num_outputs
         last_uses: dict[int, int] = {}
         for number, row in enumerate(self.instructions.tolist()):
@@ -129,13 +133,13 @@ class Program:
 
 
 def packed_bytes(segment: Segment) -> int:
-    """Returns the memory that the packed weights of a segment take."""
+    """Returns the size of a segment's packed weights in bytes."""
     found = (step.weights for step in segment.steps if step.weights is not None)
     return sum(packed_size(weights.compressed, weights.kind) for weights in found)
 
 
 def assemble(segment: Segment, store: WeightStore) -> Program:
-    """Makes the program of a segment."""
+    """Returns the program that computes a segment."""
     assembler = Assembler(segment, store)
     for step in segment.steps:
         assembler.add(step)
@@ -143,6 +147,8 @@ def assemble(segment: Segment, store: WeightStore) -> Program:
 
 
 class Assembler:
+    """Builds a program step by step: `add` each step in order, then call `finish`."""
+
     def __init__(self, segment: Segment, store: WeightStore) -> None:
         self._segment = segment
         self._store = store
@@ -183,7 +189,7 @@ class Assembler:
         )
 
     def _split(self, step: Step) -> None:
-        """Records the locations of the outputs into which a node splits a row."""
+        """Records the places of a split's outputs, which are parts of its input's rows."""
         place = self._places[port_of(step.sources[0])]
         start = place.start
         for index, width in enumerate(step.widths):
@@ -205,8 +211,8 @@ class Assembler:
         self._emit(opcode, first, second, target, step.widths[0], p0, p1)
 
     def _products_with(self, step: Step) -> list[Step]:
-        """Returns products that can be computed as one: of the same rows with weights of the same
-        form, whose results no other step needs."""
+        """Returns the products that can be computed together with this one: same input rows, same
+        weight format, and no other step of the segment needs a result earlier."""
         products = [other for other in self._segment.steps if self._goes_with(other, step)]
         return products if len(products) > 1 and step in products else [step]
 
@@ -264,7 +270,7 @@ class Assembler:
                 self._places[port] = place
 
     def _target(self, port: Port, width: int) -> Place:
-        """Returns where a result goes: to an output, or to a buffer of the program's own."""
+        """Returns the place for a result: an output buffer, or a new buffer of the program."""
         place = Place(self._outputs[port]) if port in self._outputs else self._own_buffer(width)
         self._places[port] = place
         return place

@@ -1,12 +1,13 @@
-"""Attends over a part of a text, block by block of the paged cache, with an online softmax.
+"""Attention over a segment of a sequence's context, block by block of the paged KV cache, with an
+online softmax.
 
-A tile of queries, those of a few tokens of one sequence that share a head of keys, reads the part
-once. Numbers of the cache are converted in registers. What a cache of 8 bits scales them by is
-applied to queries and weights, of which there are fewer: a score is the product of the scaled query
-and the integers, less a number for each block.
+A tile of queries (a few tokens of one sequence, for one KV head) reads the segment once. Cache
+values are converted to f32 in registers. For an 8-bit cache, the scales are applied to the queries
+and softmax weights, which are fewer than the cached values: a score is the dot product of the
+scaled query and the integers, minus one correction per block.
 
-With a cache of 8 bits, a token of the text takes 0.5 to 0.65 of the time that it took when tiles of
-f32 were made of the cache for one row of queries; see `bench/results/performance.md`.
+With an 8-bit cache this takes 0.5 to 0.65 of the time per token of converting each block to f32 for
+a single row of queries; see `bench/results/performance.md`.
 """
 
 # The types are in numba's signatures.
@@ -34,24 +35,25 @@ ARGUMENTS: Final = 17
 """The number of arguments of the functions that `attention_of` returns."""
 
 _BITS: Final = (8, 16, 32)
-"""The sizes in bits that a number in a cache may have."""
+"""The supported sizes of a cached value in bits."""
 
 KEYS: Final = 4
-"""Keys whose scores are summed at once: a block has a multiple of them."""
+"""The number of keys whose scores are computed at once; block sizes are multiples of it."""
 
 MAX_LANES: Final = 16
-"""The f32 in the widest vectors: heads have a multiple of them."""
+"""The number of f32 lanes in the widest vectors; head sizes are multiples of it."""
 
 _MAX_QUERIES: Final = 4
 """The maximum number of queries of one variant of the code."""
 
 _MAX_CONVERTING: Final = 8
-"""The maximum number of queries for which numbers of the cache are converted wherever they are
-read. For more, a block is converted once."""
+"""The maximum number of queries for which cached values are converted at every read. For more
+queries, a block is converted once."""
 
 
 class _AttentionCode(VectorCode):
-    """Code for vectors of some lanes, over a cache whose numbers have some bits."""
+    """Emits the attention code for vectors of `lanes` f32 and a cache with `bits` bits per
+    value."""
 
     def __init__(self, builder: ir.IRBuilder, lanes: int, bits: int) -> None:
         super().__init__(builder)
@@ -70,11 +72,12 @@ class _AttentionCode(VectorCode):
         scores: Value,
         stride: Value,
     ) -> None:
-        """Emits the products of queries, f32 [num_queries, size], with keys, four at a time.
+        """Emits the dot products of queries, f32 [num_queries, size], with keys, four keys at a
+        time.
 
         Args:
-            scores: the address of f32.
-            stride: bytes from one query's scores to the next's.
+            scores: the address of the f32 results.
+            stride: bytes from one query's scores to the next query's.
         """
         builder = self.builder
         row_bytes = builder.mul(size, i64(self._bits // 8))
@@ -113,12 +116,12 @@ class _AttentionCode(VectorCode):
         factors: Value,
         excess: Value,
     ) -> None:
-        """Emits the sums of values times weights, less `excess`, to which results times `factors`
-        are added; both have a number for each query.
+        """Emits `results * factors + sum(weights * values) - excess`. `factors` and `excess` have
+        one number per query.
 
         Args:
-            stride: bytes from one query's weights to the next's.
-            row_bytes: from one value to the next.
+            stride: bytes from one query's weights to the next query's.
+            row_bytes: bytes from one value row to the next.
             results: the address of f32 [num_queries, size].
         """
         builder = self.builder
@@ -178,7 +181,7 @@ class _AttentionCode(VectorCode):
     def emit_numbers(
         self, _: int, source: Value, row_bytes: Value, num_rows: Value, size: Value, target: Value
     ) -> None:
-        """Emits the conversion of rows of the cache to f32 [num_rows, size]."""
+        """Emits the conversion of cache rows to f32 [num_rows, size] at `target`."""
         builder = self.builder
         num_vectors = builder.udiv(size, i64(self._lanes))
         with Loop(builder, num_rows) as row, Loop(builder, num_vectors) as vector:
@@ -188,7 +191,7 @@ class _AttentionCode(VectorCode):
             self.store(numbers, builder.add(target, builder.mul(place, i64(4))))
 
     def _numbers(self, address: Value, column: Value) -> Value:
-        """Loads numbers of the cache as f32."""
+        """Loads a vector of cached values as f32."""
         builder = self.builder
         place = builder.add(address, builder.mul(column, i64(self._bits // 8)))
         if self._bits == 32:
@@ -207,7 +210,7 @@ class _AttentionCode(VectorCode):
         return self.builder.call(self.function(name, self._f32, [self._f32] * 3), [a, b, c])
 
     def _sums(self, vectors: list[Value]) -> Value:
-        """Returns the sum of each of four vectors, as a vector of four."""
+        """Returns a vector with the sum of the lanes of each of four vectors."""
         builder = self.builder
         first, second, third, fourth = self._transposed(vectors)
         total = builder.fadd(builder.fadd(first, second), builder.fadd(third, fourth))
@@ -219,8 +222,8 @@ class _AttentionCode(VectorCode):
         return total
 
     def _transposed(self, vectors: list[Value]) -> list[Value]:
-        """Transposes four vectors within each group of four lanes: the n-th result consists of the
-        n-th lanes of the given vectors."""
+        """Transposes four vectors within each group of four lanes: result n consists of the n-th
+        lanes of the given vectors."""
         starts, other = range(0, self._lanes, 4), self._lanes
         low = [start + n for start in starts for n in (0, other, 1, other + 1)]
         high = [start + n for start in starts for n in (2, other + 2, 3, other + 3)]
@@ -233,8 +236,8 @@ class _AttentionCode(VectorCode):
         return [self._chosen(pair[0], pair[1], lanes) for pair in pairs for lanes in (low, high)]
 
     def _chosen(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
-        """Returns lanes of two vectors, chosen by number; those of the second vector are numbered
-        after those of the first."""
+        """Returns a shuffle of two vectors by lane number; the lanes of `b` are numbered after
+        those of `a`."""
         numbers = list(lanes)
         chosen = ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
         return self.builder.shuffle_vector(a, b, chosen)
@@ -242,8 +245,8 @@ class _AttentionCode(VectorCode):
 
 def _variant_chooser(emit: Any, max_queries: int = _MAX_QUERIES) -> Any:
     """Returns a numba code generator whose code picks its variant at run time. The first arguments
-    of the generated function are the lanes (a compile-time constant), the bits, and the number of
-    queries. `emit` writes the code of one variant."""
+    of the generated function are the number of lanes (a compile-time constant), the bits per cached
+    value, and the number of queries. `emit` writes the code of one variant."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         lanes = signature.args[0].literal_value
@@ -304,13 +307,15 @@ _helper: Any = numba.njit(
 
 @_helper
 def _request(address, size):
+    """Prefetches `size` bytes of memory."""
     for line in range(0, size, 64):
         prefetch(address + line)
 
 
 @_helper
 def _scale_queries(queries, stride, num_rows, group, size, factor, target):
-    """Writes the queries of all rows times a factor, f32 [num_rows * group, size]."""
+    """Writes the queries of all rows, multiplied by `factor`, to `target`: f32 [num_rows * group,
+    size]."""
     for n in range(num_rows * group):
         x = floats_at(queries + 4 * (n // group * stride + n % group * size))
         z = floats_at(target + 4 * n * size)
@@ -320,8 +325,8 @@ def _scale_queries(queries, stride, num_rows, group, size, factor, target):
 
 @_helper
 def _scale_for_block(scaled, num, size, block, target, excess):
-    """Writes queries times the scales of a block's 8-bit keys. `excess` is by how much the products
-    with the integers are larger than scores."""
+    """Multiplies queries by the scales of a block's 8-bit keys. Writes the correction of each query
+    to `excess`: the dot product of the scaled query and the keys' zero points."""
     scales, zeros, e = floats_at(block), floats_at(block + 4 * size), floats_at(excess)
     for n in range(num):
         x, z = floats_at(scaled + 4 * n * size), floats_at(target + 4 * n * size)
@@ -334,13 +339,14 @@ def _scale_for_block(scaled, num, size, block, target, excess):
 
 @_helper
 def _softmax_weights(scores, low, high, count, excess, largest, total, factor):
-    """Replaces the scores `low` to `high` - 1 of a block by softmax weights, which are not yet
-    divided by their sum, and the others of `count` scores by 0.
+    """Replaces the scores `low` to `high` - 1 of a block by softmax weights that are not yet
+    normalized, and the rest of the `count` scores by 0.
 
     Args:
-        excess: the amount by which the scores are too large; see `_scale_for_block`.
-        largest, total: addresses of the largest score and the sum of weights, which it updates.
-        factor: the address of what earlier sums are multiplied with.
+        excess: the address of the corrections to subtract from the scores; see `_scale_for_block`.
+        largest, total: addresses of the running maximum score and sum of weights, which are
+            updated.
+        factor: the address for the factor by which earlier sums must be rescaled.
     """
     s = floats_at(scores)
     for t in range(min(low, count)):
@@ -377,8 +383,8 @@ def _read_scales(values, first, end, row_bytes, scales, zeros):
 
 @_helper
 def _scale_weights(weights, count, scales, zeros):
-    """Multiplies weights by the scales of 8-bit values, and returns the sum of them times zero
-    points."""
+    """Multiplies softmax weights by the scales of 8-bit values. Returns the sum of these weights
+    times the zero points."""
     w, s, z = floats_at(weights), floats_at(scales), floats_at(zeros)
     total = np.float32(0)
     for t in range(count):
@@ -396,15 +402,15 @@ def _clear(target, count, value):
 
 @_helper
 def _room(num, size, block_size):
-    """Returns memory for what `_attend` makes of `num` queries."""
+    """Returns scratch memory for `_attend` with `num` queries."""
     of_block = block_size * (size + 2)
     return np.empty(num * (2 * size + block_size + 3) + of_block, np.float32)
 
 
 @_helper
 def _keep(array):
-    """Keeps an array whose address is used in memory, up to this call: numba frees it after the
-    last mention of it, and other threads may then get the memory."""
+    """Keeps an array alive up to this call. Numba frees an array after its last use, even while its
+    address is still used; other threads could then get the memory."""
     return array.size
 
 
@@ -518,24 +524,25 @@ def _attend(
 
 
 def attention_of(lanes: int) -> Any:
-    """Returns the function for vectors of `lanes` f32, to be compiled if the CPU has such vectors.
+    """Returns the attention function for vectors of `lanes` f32. Numba compiles it at its first
+    call, so call it only on a CPU with such vectors.
 
     Its arguments are 64-bit integers:
-        q: the address of the queries of the first row that share a head of keys, f32 [group, size].
-        stride: the distance between the queries of two rows, in numbers.
+        q: the address of the first row's queries for one KV head, f32 [group, size].
+        stride: the distance between the queries of two rows, in f32 values.
         rows, last: row r, from 0 to `rows` - 1, attends to tokens before `last` + r.
-        window: the most tokens that a row attends to; 0 = all before it.
-        k, v: the addresses of the head in the first block of each cache.
+        window: the size of the sliding window in tokens; 0 = none.
+        k, v: the addresses of this KV head in the first block of each cache.
         blocks: the address of the sequence's block table, int32.
-        first, end: the tokens of the text that are attended to, from `first` to `end` - 1.
-        heads: the heads of keys in a block.
-        size: the numbers of a head.
-        group: the queries of a row that share a head of keys.
-        block: the tokens of a block.
-        bits: the bits of a number in the cache: 8, 16 or 32.
-        scale: the bits of the f32 that scores are multiplied with.
-        result: the address of f32 [rows * group, size], the sums of values times weights, and after
-            them f32 [2, rows * group], the largest scores and the sums of weights.
+        first, end: the segment: tokens `first` to `end` - 1 of the sequence.
+        heads: the number of KV heads in a block.
+        size: the head size.
+        group: the number of query heads per KV head.
+        block: the block size in tokens.
+        bits: the bits of a cached value: 8, 16 or 32.
+        scale: the f32 factor of the scores, as raw bits.
+        result: the address of f32 [rows * group, size], the weighted sums of values, followed by
+            f32 [2, rows * group], the largest scores and the sums of weights.
     """
 
     def attend(

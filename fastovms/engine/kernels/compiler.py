@@ -22,11 +22,12 @@ _NEEDED: Final = {
     "avx_vnni": frozenset({"avx_vnni"}),
     "avx2": frozenset({"avx2", "fma", "f16c"}),
 }
-"""The flags of a CPU that each set of instructions needs, the widest first."""
+"""The CPU flags that each instruction set needs, the fastest set first."""
 
 
 def find_instructions(cpuinfo: Path = _CPUINFO) -> str | None:
-    """Returns the one of `INSTRUCTION_SETS` that this CPU is fastest with; None = none of them."""
+    """Returns the fastest of `INSTRUCTION_SETS` that this CPU has, or None if it has none of
+    them."""
     try:
         flags = frozenset(cpuinfo.read_text().split())
     except OSError:
@@ -35,9 +36,9 @@ def find_instructions(cpuinfo: Path = _CPUINFO) -> str | None:
 
 
 def compiled_mark(instructions: str) -> Path | None:
-    """Returns the path of a marker file. It exists if numba's cache has the kernels of this
-    installation with these instructions for this CPU; None = numba has no directory of its own for
-    the cache."""
+    """Returns the path of a marker file. The file exists if numba's cache already has the kernels
+    of this installation, for these instructions and this CPU. Returns None if numba has no
+    configured cache directory."""
     directory, source = numba.config.CACHE_DIR, Path(programs.__file__)
     if not directory:
         return None
@@ -52,14 +53,14 @@ class Kernels:
 
     Attributes:
         instructions: one of `INSTRUCTION_SETS`.
-        product: the address of the function that multiplies.
+        product: the address of the matrix multiplication; see `products.multiply_avx2`.
         low_rank: the address of `low_rank.multiply_low_rank`.
-        attend: the address of the function of `attention.attention_of`.
+        attend: the address of the function that `attention.attention_of` returns.
         run: see `programs.run_program`.
         pack: see `packing.pack_rows`.
-        address_of: returns the address of f32 [tokens, 1, width] or [tokens, width].
-        num_threads: compute.
-        references: objects that keep the code in memory.
+        address_of: returns the address of an array, f32 [tokens, 1, width] or [tokens, width].
+        num_threads: the number of threads that compute.
+        references: objects that keep the compiled code in memory.
     """
 
     instructions: str
@@ -75,9 +76,9 @@ class Kernels:
 
 @cache
 def compile_kernels(instructions: str, num_threads: int) -> Kernels:
-    """Compiles the kernels, which takes some seconds, or reads them from the cache. All models
-    share them, because numba never frees code. Raises Exception if they cannot be compiled, or
-    numba finds no TBB. OpenVINO's own is found where OpenVINO is imported before."""
+    """Compiles the kernels, which takes some seconds, or reads them from numba's cache. The result
+    is shared by all models, because numba never frees code. Raises Exception if compilation fails
+    or numba does not find TBB. OpenVINO must be imported before: numba uses its TBB."""
     numba.config.THREADING_LAYER = "tbb"
     multiply = {
         "avx2": products.multiply_avx2,

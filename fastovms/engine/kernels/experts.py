@@ -1,9 +1,13 @@
-"""Chooses the experts of a mixture for each row, groups the rows by expert, and adds the results.
+"""Chooses the experts of a mixture-of-experts layer for each row, groups the rows by expert, and
+adds the experts' results.
 
-A pair is a row and an expert that it has chosen; those of one expert follow one another. A choice
-is int32, as `choose` writes it: first the number of experts that some row has chosen, and these
-experts in ascending order, with room for all. Then the first pair of each expert follows, and the
-end of the last one's. The rows of all pairs come next, and the f32 factors of their results.
+A pair is a row and one of its chosen experts; pairs are sorted by expert. A choice is an int32
+array with these parts, as `choose` writes them:
+
+- the number of experts in use, and their indices in ascending order, [1 + num_experts],
+- the index of each expert's first pair, and the number of pairs, [num_experts + 1],
+- the row of each pair, [rows * num_chosen],
+- the routing weight of each pair, f32 [rows * num_chosen].
 """
 
 # The types are in numba's signatures.
@@ -24,26 +28,27 @@ _helper: Any = numba.njit(inline="never", **KERNEL_OPTIONS)
 
 
 def choice_size(num_experts: int, num_chosen: int) -> int:
-    """Returns the numbers of a choice for one row; one for n rows has at most n times as many."""
+    """Returns the length of a choice for one row, in int32 values. A choice for n rows needs at
+    most n times as many."""
     return 2 + 2 * num_experts + 2 * num_chosen
 
 
 @_helper
 def begins_of(choice, num_experts):
-    """Returns the address of the first pair of each expert, and of the end of all."""
+    """Returns the address of the experts' first pairs in a choice."""
     return choice + 4 * (1 + num_experts)
 
 
 @_helper
 def rows_of(choice, num_experts):
-    """Returns the address of the rows of pairs."""
+    """Returns the address of the pairs' rows in a choice."""
     return choice + 4 * (2 + 2 * num_experts)
 
 
 @_helper
 def multiply_floats(matrix, width, first, end, num_rows, rows, stride, out, out_stride):
-    """Multiplies rows, f32 [num_rows, width], by the rows of a matrix from `first` to `end`, f32
-    [matrix rows, width]: those of a router that is not quantized."""
+    """Multiplies rows, f32 [num_rows, width], by the rows `first` to `end` - 1 of an f32 matrix,
+    [matrix rows, width]: the weights of a router that is not quantized."""
     for m in range(first, end):
         w = floats_at(matrix + 4 * m * width)
         for row in range(num_rows):
@@ -56,8 +61,8 @@ def multiply_floats(matrix, width, first, end, num_rows, rows, stride, out, out_
 
 @_helper
 def _rank(x, ranks, num_experts, is_sigmoid, bias, has_groups):
-    """Replaces a row of scores by the shares of the experts, and writes the ranks by which these
-    are chosen: the scores, or with a bias or groups, which take sums, the shares and the bias."""
+    """Replaces a row of router scores `x` by probabilities, and writes the values by which experts
+    are ranked to `ranks`: the scores; with a bias or groups, the probabilities plus the bias."""
     largest = x[0]
     for e in range(num_experts):
         ranks[e] = x[e]
@@ -81,7 +86,8 @@ def _rank(x, ranks, num_experts, is_sigmoid, bias, has_groups):
 
 @_helper
 def _drop_groups(ranks, num_experts, num_groups, num_chosen_groups):
-    """Makes the ranks 0 in all groups but those with the largest sums of two ranks."""
+    """Sets the ranks to 0 in all but the best groups. A group is rated by the sum of its two
+    largest ranks."""
     size = num_experts // num_groups
     sums = np.empty(num_groups, np.float32)
     for g in range(num_groups):
@@ -116,8 +122,8 @@ def _weigh(
     num_groups,
     num_chosen_groups,
 ):
-    """Replaces a row of scores by the factors of the chosen experts, and by -1 for the others.
-    Among equal ranks the first ones are chosen."""
+    """Replaces a row of router scores by routing weights, and by -1 for the experts that are not
+    chosen. Among equal ranks the first experts are chosen."""
     x = floats_at(scores)
     _rank(x, ranks, num_experts, is_sigmoid, bias, num_groups > 1)
     if num_groups > 1:
@@ -129,14 +135,14 @@ def _weigh(
             is_after = ranks[e] < last or (ranks[e] == last and e > at)
             if is_after and (best < 0 or ranks[e] > ranks[best]):
                 best = e
-        if best < 0:  # some are no numbers
+        if best < 0:  # some ranks are NaN
             break
         last, at = ranks[best], best
     total = epsilon
     for e in range(num_experts):
         if ranks[e] > last or (ranks[e] == last and e <= at):
             total += x[e]
-        else:  # a rank that is no number is not chosen, either
+        else:  # not chosen, or NaN
             x[e] = np.float32(-1)
     factor = scale / total if is_normalized else scale
     for e in range(num_experts):
@@ -146,9 +152,11 @@ def _weigh(
 
 @_helper
 def choose(scores, stride, num_rows, choice, num_experts, num_chosen, *router):
-    """Writes the choice of rows of scores, which it overwrites. `router` is what a `Router` says
-    besides: whether shares are sigmoids, whether they are normalized, the address of the bias (0 =
-    none), the scale, the epsilon, and the numbers of groups and of chosen groups."""
+    """Writes the choice of experts for rows of router scores, and overwrites the scores.
+
+    `router` is a `Router`'s other fields as numbers: is_sigmoid, is_normalized, the address of the
+    bias (0 = none), scale, epsilon, num_groups, num_chosen_groups.
+    """
     t = integers_at(choice)
     begins = integers_at(begins_of(choice, num_experts))
     rows = integers_at(rows_of(choice, num_experts))
@@ -173,7 +181,7 @@ def choose(scores, stride, num_rows, choice, num_experts, num_chosen, *router):
 
 @_helper
 def combine(results, width, num_rows, num_experts, num_chosen, choice, out, stride):
-    """Adds the results of pairs, f32 [pairs, width], times their factors."""
+    """Writes the sum of each row's pairs, f32 [pairs, width], times their routing weights."""
     rows = integers_at(rows_of(choice, num_experts))
     factors = floats_at(rows_of(choice, num_experts) + 4 * num_rows * num_chosen)
     for row in range(num_rows):

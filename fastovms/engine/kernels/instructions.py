@@ -1,4 +1,4 @@
-"""The instructions of programs, and what a step gives to them."""
+"""The instruction format of programs, and the per-step arguments that instructions read."""
 
 from __future__ import annotations
 
@@ -8,77 +8,75 @@ from typing import Final
 
 @unique
 class Opcode(IntEnum):
-    """The operation of an instruction on rows of `WIDTH` numbers. It writes its result for `A` (and
-    `B`) to `OUT`, unless the comment of an opcode differs."""
+    """The operation of an instruction. It computes `OUT` from rows of `WIDTH` values of `A` (and
+    `B`), unless the opcode's comment says otherwise."""
 
     QUANTIZE = 0
-    """Makes integers of A, for the products that follow. `P0` is the columns of a group, `P1` the
-    bits of an integer. Each head of a row becomes a row. If `P2` is not 0, it is the number of
-    experts, and the rows are those of the pairs of choice C."""
+    """Quantizes A for the following products. `P0` is the group size in columns, `P1` the bits of
+    an integer. Each head of a row becomes a row. If `P2` is not 0, it is the number of experts, and
+    the rows are the pairs of choice C."""
     PRODUCT = 1
-    """Multiplies the last integers. `P0` to `P5` are the address of the weights, the number of
-    blocks, of groups, of units in a group, the bits of a weight and whether there are zero
-    points; `P6` is the number of parts."""
+    """Multiplies the rows of the last `QUANTIZE` by a weight matrix. `P0` to `P5` are the address
+    of the weights, the numbers of blocks, of groups and of units in a group, the bits of a weight,
+    and whether there are zero points; `P6` is the number of chunks for threads."""
     ADD = 2
     MULTIPLY = 3
     ADD_CONSTANT = 4
-    """`P0` is the address of a row."""
+    """Adds a constant row at address `P0`."""
     MULTIPLY_CONSTANT = 5
     NORMALIZE = 6
-    """Divides by the root of the mean square. `P0` is the address of a row of factors, `P1` what is
-    added to the mean: the bits of an f32."""
+    """RMS norm. `P0` is the address of the row of weights, `P1` the epsilon, as the bits of an
+    f32."""
     SWISH = 7
     GELU_TANH = 8
     GELU_ERF = 9
     COPY = 10
     ATTEND = 11
-    """Attends with queries A over the segments of texts in the paged cache. `P0` is the index of
-    the layer's cache of keys in the step, which that of values follows. `P1` and `P2` are the
-    number and the size of heads of keys. `P3` is the bits of the f32 scale, `P4` the window (0 =
-    none), `P5` the tokens of a block, and `P6` the bits of a number in the cache. A cache of 8 bits
-    is OpenVINO's: each head of a block of keys begins with an f32 scale and an f32 zero point for
-    each column, each row of values with one of each for itself; a number is scale * (integer - zero
-    point)."""
+    """Computes attention of queries A over each context segment in the paged KV cache. `P0` is the
+    step field of the layer's key cache; the value cache follows. `P1` and `P2` are the number and
+    the size of KV heads. `P3` is the bits of the f32 scale, `P4` the window (0 = none), `P5` the
+    block size in tokens, and `P6` the bits of a cached value. An 8-bit cache has OpenVINO's layout:
+    each head of a key block begins with an f32 scale and an f32 zero point per column, each value
+    row with one scale and one zero point; a value is scale * (integer - zero point)."""
     GATHER = 12
-    """Takes the rows of A whose logits are needed. Later instructions compute only these rows."""
+    """Copies the rows of A whose logits are needed. Later instructions compute only these rows."""
     LOW_RANK_DOWN = 13
-    """Multiplies rows of A with the first matrices of their adapters, if they have one; see
-    `low_rank.multiply_low_rank`. `P0` is the address of modules and `P1` their number. `P2` is not
-    read here: it is the number of the group that these modules are."""
+    """Multiplies rows of A by the LoRA A matrices (`down`) of their adapters, if they have one; see
+    `low_rank.multiply_low_rank`. `P0` is the address of the modules and `P1` their number. `P2` is
+    the index of the group of modules, which the kernel does not read."""
     LOW_RANK_UP = 14
-    """Multiplies the result with the second matrices, and adds it to OUT."""
+    """Multiplies the result of `LOW_RANK_DOWN` by the LoRA B matrices (`up`), and adds it to
+    OUT."""
     CHOOSE = 15
-    """Writes a choice of experts to OUT, by scores A, which it overwrites; see `Router`. `P0` is
-    the number of experts, `P1` of those that a row chooses, `P2` whether shares are sigmoids, `P3`
-    whether they are normalized, and `P4` the address of the bias (0 = none). `P5` and `P6` are the
-    bits of the f32 scale and epsilon, `A_STRIDE` and `B_STRIDE` the numbers of groups and of chosen
-    ones."""
+    """Writes a choice of experts to OUT by the router scores A, and overwrites A; see `Router`.
+    `P0` is the number of experts, `P1` the number that a row chooses, `P2` is_sigmoid, `P3`
+    is_normalized, and `P4` the address of the bias (0 = none). `P5` and `P6` are the bits of the
+    f32 scale and epsilon, `A_STRIDE` and `B_STRIDE` the numbers of groups and of chosen groups."""
     EXPERTS = 16
-    """Multiplies the last integers, those of pairs of choice C, with the weights of their experts.
-    `P0` to `P6` are those of `PRODUCT`, for one expert. `P7` is the bytes of integers in a row,
-    `HEADS` the experts that a row chooses, `A_STRIDE` the bytes of an expert's weights, and
-    `B_STRIDE` the number of experts. Pairs are `OUT_STRIDE` numbers apart."""
+    """Multiplies the quantized pairs of choice C by the weights of their experts. `P0` to `P6` are
+    as in `PRODUCT`, for one expert. `P7` is the bytes of a quantized row, `HEADS` the number of
+    experts that a row chooses, `A_STRIDE` the bytes of an expert's weights, and `B_STRIDE` the
+    number of experts. Results of pairs are `OUT_STRIDE` values apart."""
     COMBINE = 17
-    """Adds the results A of pairs of choice C. `P0` and `P1` are those of `CHOOSE`."""
+    """Adds the results A of the pairs of choice C, weighted. `P0` and `P1` are as in `CHOOSE`."""
     CONVOLVE = 18
-    """Convolves each column of A with its own weights over the last tokens of its text; see
-    `states.convolve`. `P0` is the index of the layer's table of states in the step, `P1` the number
-    of tokens, `P2` the address of the weights, `P3` that of a row to add, and `P4` the bits of a
-    number of a state: 32, or 16 of bf16."""
+    """Convolves each column of A over the last tokens of its sequence; see `states.convolve`. `P0`
+    is the step field of the layer's state table, `P1` the number of tokens, `P2` the address of the
+    weights, `P3` the address of a row to add, and `P4` the bits of a state value: 32 (f32) or 16
+    (bf16)."""
     CACHE = 19
-    """Adds keys B and values C to the cache, before `ATTEND` with the same parameters."""
+    """Writes keys B and values C to the KV cache. Parameters as in the `ATTEND` that follows."""
     ADD_SEGMENTS = 20
-    """Adds the results of the segments of the previous `ATTEND`, which has the same parameters."""
+    """Combines the results of the segments of the previous `ATTEND`. Parameters as in `ATTEND`."""
     FLOAT_PRODUCT = 21
-    """Multiplies rows of A by an f32 matrix. `P0` is its address, `P1` the number of its columns,
-    and `P6` the number of parts of its rows."""
+    """Multiplies rows of A by an f32 matrix. `P0` is the matrix's address, `P1` the number of its
+    columns, and `P6` the number of chunks for threads."""
     GATED_DELTA = 22
-    """Updates and reads the memory of each head by the gated delta rule; see `states.gated_delta`.
-    A row of A has queries, keys, values, gates and shares, one after another. `P0` is the index of
-    the layer's table of states in the step. `P1` and `P2` are the number and the size of heads of
-    keys, `P3` and `P4` those of values. `P5` is the bits of a number of a state. `P7` is whether
-    queries and keys are divided by their length, and `P6` the bits of the f32 that is added to its
-    square."""
+    """Updates and reads the state of each head by the gated delta rule; see `states.gated_delta`. A
+    row of A has queries, keys, values, gates and betas, in this order. `P0` is the step field of
+    the layer's state table. `P1` and `P2` are the number and the size of key heads, `P3` and `P4`
+    those of value heads. `P5` is the bits of a state value. `P7` is whether queries and keys are
+    L2-normalized, and `P6` the epsilon of that, as the bits of an f32."""
     SOFTPLUS = 23
     SIGMOID = 24
     SCALE = 25
@@ -86,9 +84,9 @@ class Opcode(IntEnum):
 
 
 class Field(IntEnum):
-    """The fields of an instruction. Buffers are named by their index, and by where in a row the
-    numbers begin. A row may consist of heads, of `WIDTH` numbers each; strides are between those,
-    and 0 where all have the same numbers."""
+    """The fields of an instruction. An operand is a buffer's index and the offset (`_START`) in its
+    rows. A row may consist of `HEADS` heads of `WIDTH` values each; a stride is the distance
+    between heads, and 0 if all heads read the same values."""
 
     OPCODE = 0
     A = 1
@@ -119,9 +117,8 @@ NUM_FIELDS: Final = 24
 
 @unique
 class StepField(IntEnum):
-    """The fields of a step that its programs take, for models whose attention they compute: the
-    addresses of some `StepInputs` and their sizes. Addresses of caches and of tables of states
-    follow."""
+    """The per-step arguments of a program that computes whole steps: addresses and sizes of
+    `StepInputs` arrays. The addresses of KV caches and state tables follow the last field."""
 
     SEQUENCE_BEGINS = 0
     PAST_LENS = 1
@@ -131,30 +128,31 @@ class StepField(IntEnum):
     SAMPLED = 5
     NUM_SAMPLED = 6
     LOW_RANK = 7
-    """The address of `low_rank.multiply_low_rank`. The following five are for it."""
+    """The address of `low_rank.multiply_low_rank`. The following five fields are its arguments."""
     ADAPTERS = 8
-    """The address of int64, for each token the address of the entries of its adapter; 0 = none."""
+    """The address of int64 [tokens], the address of each token's `PackedAdapter.entries`; 0 =
+    none."""
     NUM_PARTS = 9
-    """The number of parts in which a token's product is computed."""
+    """The number of chunks into which a token's computation is divided for threads."""
     INNER = 10
-    """The address of f32, a row for each token, for the results of first matrices."""
+    """The address of scratch memory for the results of `down`, f32 [tokens, INNER_WIDTH]."""
     INNER_WIDTH = 11
-    """The numbers of a row of these."""
+    """The number of values in a row of that scratch memory."""
     INNER_STRIDE = 12
-    """The numbers of a module in it."""
+    """The number of values per module in such a row."""
     ATTEND = 13
     """The address of `attention.attend_...`"""
     PARTIALS = 14
-    """The address of f32 for its results: for each row and each segment of its text, `size` + 2
-    numbers for each head of queries."""
+    """The address of f32 for the results of attention: for each row and each context segment, head
+    size + 2 values per query head."""
     STATE_ROWS = 15
-    """This and the next two fields are for models with states."""
+    """This and the next two fields are for models with recurrent state."""
     STATE_ROW_BEGINS = 16
     STATE_INTERVALS = 17
     SEGMENT = 18
-    """The tokens of a text that a thread attends to at once. Segments begin at multiples of it."""
+    """The length of a context segment in tokens: the work of one thread in attention."""
     CACHES = 19
 
 
 TILE: Final = 8
-"""The maximum number of rows of a sequence that attend together."""
+"""The maximum number of tokens of a sequence whose attention is computed together."""

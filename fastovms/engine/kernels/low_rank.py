@@ -1,10 +1,9 @@
-"""Multiplies rows with the matrices of adapters (LoRA).
+"""Computes LoRA adapters: multiplies rows with adapters' low-rank matrices.
 
-A row is multiplied with the matrices of its own adapter alone, so that a step costs the same
-whichever adapters its rows have. Steps of few rows are bound by memory, and rows of different
-adapters read different matrices. These are therefore in 8 bits, and each row of a matrix has a
-scale. What an adapter changes is rounded by about a hundredth of itself. The weights that it
-changes are compressed, and rounded by more.
+Each row is multiplied only with its own adapter's matrices, so a step costs the same whichever
+adapters its rows use. Small steps are bound by memory bandwidth, and rows with different adapters
+read different matrices; matrices are therefore stored in 8 bits, with one scale per matrix row.
+This changes an adapter's result by about 1 %, less than the compression of the model's weights.
 """
 
 # The types are in numba's signatures.
@@ -25,7 +24,7 @@ from fastovms.engine.jit import KERNEL_OPTIONS
 from fastovms.engine.kernels.memory import bytes_at, floats_at, longs_at, prefetch
 
 _RANK_STEP: Final = 8
-"""Ranks are rounded up to a multiple of this with zeros."""
+"""Ranks are padded with zeros to a multiple of this."""
 
 _LARGEST: Final = 127
 
@@ -36,14 +35,13 @@ _helper: Any = numba.njit(
 
 @dataclass(frozen=True, slots=True)
 class PackedAdapter:
-    """An adapter as the kernel reads it.
+    """A LoRA adapter in the kernel's format.
 
     Attributes:
-        entries: int64 [modules + 1, 4], of each matrix of the model: the addresses of the matrices
-            `down`, int8 [rank, columns], and `up`, int8 [rank, rows], and of the factors of their
-            products, f32 [rank]; and the rank. All four are 0 for a matrix that the adapter does
-            not change, and after the last one.
-        arrays: the arrays at these addresses.
+        entries: int64 [modules + 1, 4]. For each module of the model: the addresses of `down`, int8
+            [rank, columns], of `up`, int8 [rank, rows], and of their scales, f32 [rank]; and the
+            rank. All four are 0 for a module that the adapter does not change, and in the last row.
+        arrays: the arrays at these addresses, kept alive.
     """
 
     entries: NDArray[np.int64]
@@ -59,7 +57,7 @@ class PackedAdapter:
 
 
 PackedAdapters = Mapping[int, PackedAdapter]
-"""Adapters by their numbers."""
+"""Packed adapters by adapter number."""
 
 Floats = NDArray[np.float32]
 
@@ -68,8 +66,8 @@ def pack_adapter(pairs: Sequence[tuple[Floats, Floats] | None]) -> PackedAdapter
     """Packs an adapter.
 
     Args:
-        pairs: f32 [rank, columns] and [rank, rows] of each matrix of the model; None = the adapter
-            does not change it.
+        pairs: `down` and `up` of each module, f32 [rank, columns] and [rank, rows]; None = the
+            adapter does not change the module.
     """
     entries = np.zeros((len(pairs) + 1, 4), np.int64)
     arrays: list[NDArray[Any]] = []
@@ -83,7 +81,7 @@ def pack_adapter(pairs: Sequence[tuple[Floats, Floats] | None]) -> PackedAdapter
 
 
 def _quantized(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """Returns a matrix in 8 bits, with rows of zeros added, and the scale of each row."""
+    """Returns a matrix quantized to 8 bits and padded with zero rows, and the scale of each row."""
     integers = np.zeros((len(matrix) + -len(matrix) % _RANK_STEP, matrix.shape[1]), np.int8)
     scales = np.zeros(len(integers), np.float32)
     scales[: len(matrix)] = np.abs(matrix).max(1) / _LARGEST
@@ -94,7 +92,7 @@ def _quantized(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
 
 @_helper
 def _request(address, size):
-    """Requests memory ahead of its use; 0 = there is nothing to request."""
+    """Prefetches memory; address 0 = nothing to prefetch."""
     if address:
         for line in range(0, size, 64):
             prefetch(address + line)
@@ -102,10 +100,10 @@ def _request(address, size):
 
 @_helper
 def _multiply_down(source, down, factors, width, first, end, target, following):
-    """Multiplies a row with the rows `first` to `end` - 1 of a matrix, four at a time.
+    """Multiplies a row with the rows `first` to `end` - 1 of `down`, four at a time.
 
     Args:
-        following: the address that is read next.
+        following: the address that is read next, to be prefetched; 0 = none.
     """
     x, f, z = floats_at(source), floats_at(factors), floats_at(target)
     for r in range(first, end, 4):
@@ -123,7 +121,8 @@ def _multiply_down(source, down, factors, width, first, end, target, following):
 
 @_helper
 def _add_up(inner, up, rank, width, first, end, target, following):
-    """Adds the rows of a matrix times the numbers `inner`, eight at a time."""
+    """Adds the rows of `up`, each multiplied by its number in `inner`, eight at a time. `following`
+    is the address that is read next."""
     w = floats_at(inner)
     z = floats_at(target)
     for r in range(0, rank, 8):
@@ -155,19 +154,19 @@ def multiply_low_rank(
     __,
     ___,
 ):
-    """Computes a part of what an adapter changes in one row. The last three arguments make it a
-    function of as many as `products.multiply_...`.
+    """Computes one chunk of an adapter's contribution to one row. The last three arguments are
+    unused: the signature must match `products.multiply_...`.
 
     Args:
-        is_up: whether the numbers at `inner` are multiplied with `up` and added to the row. If not,
-            the row is multiplied with `down`, which gives these numbers.
+        is_up: 0 = multiply the row by `down` and write to `inner`; 1 = multiply `inner` by `up` and
+            add to the row.
         entries: see `PackedAdapter`.
-        modules: the address of int64 [num_modules, 3]: a matrix's index in `entries`, where its
-            results begin in the row, and how many they are.
+        modules: the address of int64 [num_modules, 3]: a module's index in `entries`, the offset of
+            its results in the row, and their number.
         row: the address of f32.
-        width: numbers in the row, if it is multiplied with `down`.
+        width: the number of values in the row that is multiplied by `down`.
         inner: the address of f32 [num_modules, inner_stride].
-        part: from 0 to `num_parts` - 1.
+        part: the chunk's index, from 0 to `num_parts` - 1.
     """
     of_adapter, places = longs_at(entries), longs_at(modules)
     for m in range(num_modules):

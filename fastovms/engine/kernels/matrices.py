@@ -1,4 +1,4 @@
-"""Reads compressed weights of a graph, and packs them for the kernels."""
+"""Reads compressed weights from a graph, and packs them in the kernels' format."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ _BITS: Final = {ov.Type.i4: 4, ov.Type.u4: 4, ov.Type.i8: 8, ov.Type.u8: 8}
 _SIGNED: Final = frozenset({ov.Type.i4, ov.Type.i8})
 
 _MAX_GROUP: Final = {16: 256, 8: 128}
-"""The maximum number of columns that share a scale, by the bits of activations: sums fit 32 bits
-then."""
+"""The maximum group size in columns, by the bits of activations, such that sums fit in 32 bits."""
 
 _FLIPS: Final = {4: 0x88, 6: 0x20, 8: 0x80}
-"""The bits of a byte whose inversion makes signed integers unsigned, by the bits of an integer."""
+"""The XOR mask that makes the signed integers in a byte unsigned, by the bits of an integer."""
 
 _SCANNED: Final = 256 * 1024
-"""Integers whose range is looked at together: as many as a core's cache holds."""
+"""The number of integers whose minimum and maximum are computed at once, so that they stay in a
+core's cache."""
 
 _LARGEST_F16: Final = 65504.0
 
 
 @dataclass(frozen=True, slots=True)
 class CompressedWeights:
-    """The weights `(integers - zero_points) * scales` of a matrix.
+    """A quantized matrix: `(integers - zero_points) * scales`.
 
     Attributes:
-        integers: uint8, row by row; two of 4 bits share a byte, the first one in its low half.
+        integers: uint8, row by row. Two 4-bit integers share a byte, the first in its low half.
         bits: 4 or 8.
-        is_signed: whether they are in two's complement.
+        is_signed: whether the integers are in two's complement.
         scales: f32 [rows, groups].
-        zero_points: the same; None = all are 0.
-        num_rows, num_columns: the size of the matrix.
+        zero_points: f32 [rows, groups]; None = all are 0.
+        num_rows, num_columns: the shape of the matrix.
     """
 
     integers: NDArray[np.uint8]
@@ -56,7 +56,7 @@ class CompressedWeights:
 
 
 def decompressed(weights: CompressedWeights, start: int, end: int) -> NDArray[np.float32]:
-    """Returns rows of the matrix, from `start` to `end`, f32 [rows, columns]."""
+    """Returns the rows `start` to `end` - 1 of the matrix, f32 [rows, columns]."""
     columns = weights.num_columns
     integers: NDArray[Any]
     if weights.bits == 4:
@@ -75,8 +75,8 @@ def decompressed(weights: CompressedWeights, start: int, end: int) -> NDArray[np
 
 
 def read_weights(node: Node, num_axes: int = 2) -> CompressedWeights | None:
-    """Returns the weights that a node decompresses; None = not supported. With 3 axes, they are
-    those of several matrices, one after another."""
+    """Returns the weights that a node decompresses, or None if their format is not supported. With
+    `num_axes` = 3, the matrices are stacked along the rows."""
     scales = zero_points = None
     if node.get_output_partial_shape(0).is_dynamic or len(node.get_output_shape(0)) != num_axes:
         return None
@@ -116,13 +116,13 @@ def read_weights(node: Node, num_axes: int = 2) -> CompressedWeights | None:
 
 
 def _joined(shape: Sequence[int], num_axes: int) -> list[int]:
-    """Returns a shape whose rows are those of all matrices, if there are several."""
+    """Returns a shape in which stacked matrices are merged along their rows."""
     first = num_axes - 1
     return [math.prod(shape[:first]), *shape[first:]] if len(shape) > first else list(shape)
 
 
 def _floats(node: Node) -> NDArray[np.float32] | None:
-    """Returns the numbers of a constant, perhaps converted; None = not a constant."""
+    """Returns the values of a constant, also behind a conversion; None = not a constant."""
     while node.get_type_name() == "Convert":
         node = node.input_value(0).get_node()
     if node.get_type_name() != "Constant":
@@ -142,8 +142,8 @@ def _floats(node: Node) -> NDArray[np.float32] | None:
 
 
 def _by_groups(values: NDArray[np.float32], rank: int) -> NDArray[np.float32]:
-    """Returns one number for each group from [rows, groups, 1], [rows, 1] or one for all. Raises
-    ValueError if they are of another shape."""
+    """Returns [rows, groups] from [rows, groups, 1], [rows, 1] or a single value. Raises ValueError
+    for another shape."""
     if values.size == 1:
         return values.reshape(1, 1)
     if values.ndim != rank or values.shape[-1] != 1:
@@ -153,14 +153,13 @@ def _by_groups(values: NDArray[np.float32], rank: int) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True)
 class PackedMatrix:
-    """Weights as the kernels read them.
+    """A matrix in the kernels' format.
 
     Attributes:
-        data: uint8.
-        kind: the kind of the code that multiplies the weights.
-        num_rows: the number of rows of the matrix.
-        num_columns: the number of its columns.
-        columns: the number of columns that share a scale, of weights and of activations.
+        data: uint8, the packed weights.
+        kind: the variant of the kernel that multiplies them.
+        num_rows, num_columns: the shape of the matrix.
+        columns: the group size: columns that share a scale, of weights and of activations.
     """
 
     data: NDArray[np.uint8]
@@ -175,7 +174,7 @@ class PackedMatrix:
 
 
 def group_columns(weights: CompressedWeights, activation_bits: int) -> int | None:
-    """Returns the number of columns that share a scale when packed; None = cannot be packed."""
+    """Returns the group size of the packed weights in columns, or None if they cannot be packed."""
     size = weights.num_columns // weights.scales.shape[1]
     unit = 32 if weights.bits == 4 else 16
     largest = _MAX_GROUP[activation_bits]
@@ -184,8 +183,8 @@ def group_columns(weights: CompressedWeights, activation_bits: int) -> int | Non
 
 
 def packed_kind(weights: CompressedWeights, instructions: str) -> ProductKind | None:
-    """Returns the code that multiplies weights; None = not supported. Integers of 8 bits are packed
-    with 6 if all of them fit, as those of GGUF's Q6_K and Q5 types do."""
+    """Returns the kernel variant for these weights, or None if they are not supported. 8-bit
+    integers are packed in 6 bits if all of them fit, as those of GGUF's Q6_K and Q5 types do."""
     kind = ProductKind(instructions, weights.bits, has_zero_points=False)
     if group_columns(weights, kind.activation_bits) is None:
         return None
@@ -200,7 +199,7 @@ def packed_kind(weights: CompressedWeights, instructions: str) -> ProductKind | 
 
 
 def _fit_six_bits(weights: CompressedWeights) -> bool:
-    """Returns whether integers of 8 bits fit 6."""
+    """Returns whether all 8-bit integers fit in 6 bits."""
     middle = MIDDLE[6]
     lowest, highest = (-middle, middle - 1) if weights.is_signed else (0, 2 * middle - 1)
     integers = weights.integers.view(np.int8) if weights.is_signed else weights.integers
@@ -211,7 +210,8 @@ def _fit_six_bits(weights: CompressedWeights) -> bool:
 def _stored_zero_points(
     weights: CompressedWeights, kind: ProductKind
 ) -> NDArray[np.float32] | None:
-    """Returns the zero points of integers as they are stored; None = all are in the middle."""
+    """Returns the zero points to store with the integers, or None if all are the middle of the
+    range."""
     middle = MIDDLE[kind.weight_bits]
     zero_points = weights.zero_points
     if zero_points is None:
@@ -224,7 +224,7 @@ def _stored_zero_points(
 
 
 def packed_size(weights: CompressedWeights, kind: ProductKind) -> int:
-    """Returns the bytes of the packed form."""
+    """Returns the size of the packed weights in bytes."""
     columns = group_columns(weights, kind.activation_bits)
     assert columns is not None, "see packed_kind"
     num_blocks = -(-weights.num_rows // kind.num_lanes)
@@ -232,11 +232,11 @@ def packed_size(weights: CompressedWeights, kind: ProductKind) -> int:
 
 
 class Room(NamedTuple):
-    """Memory for packed weights, which begins with a page.
+    """Page-aligned memory for packed weights.
 
     Attributes:
         data: uint8.
-        is_filled: whether the packed weights are there already; otherwise all is zero.
+        is_filled: whether it already has the packed weights; if not, all bytes are 0.
     """
 
     data: NDArray[np.uint8]
@@ -249,9 +249,9 @@ def pack(
     kernels: Kernels,
     room_for: Callable[[int], Room] | None = None,
 ) -> PackedMatrix:
-    """Packs weights for the code that `packed_kind` has returned of each of them. All have the same
-    columns and groups; all but the last fill whole blocks. `room_for` returns memory of a size in
-    bytes; None = anonymous memory."""
+    """Packs matrices, stacked along their rows, for the kernel variant `kind`. All must have the
+    same number of columns and groups, and all but the last must fill whole blocks. `room_for`
+    returns memory of a size in bytes; None = anonymous memory."""
     columns = group_columns(stacked[0], kind.activation_bits)
     assert columns is not None, "see packed_kind"
     sizes = [packed_size(weights, kind) for weights in stacked]
@@ -296,7 +296,7 @@ def _pack_into(
 
 
 def _by_lanes(values: NDArray[np.float32], num_groups: int, lanes: int) -> NDArray[np.float32]:
-    """Returns numbers of groups, [rows, groups], as [blocks, groups, lanes]."""
+    """Rearranges [rows, groups] to [blocks, groups, lanes]."""
     repeated = np.repeat(values, num_groups // values.shape[1], 1)
     padded = np.zeros((-(-len(values) // lanes) * lanes, num_groups), np.float32)
     padded[: len(values)] = repeated

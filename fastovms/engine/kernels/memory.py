@@ -1,4 +1,4 @@
-"""Memory at addresses, for the kernels."""
+"""Access to memory by address, for the kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 
 
 def _numbers_at(kind: Any, element: Any) -> Any:
-    """Returns a function that returns the numbers of a kind at an address."""
+    """Returns a numba intrinsic that returns a pointer to values of type `kind` at an address."""
 
     def numbers_at(_: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -30,7 +30,7 @@ def _float_to_half(_: Any, value: Any) -> Any:
 
 
 def _request_line(_: Any, address: Any) -> Any:
-    """Requests a cache line of memory ahead of its use."""
+    """Prefetches a cache line."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         place = ir.PointerType(ir.IntType(8))

@@ -1,8 +1,8 @@
-"""Finds mixtures of experts in a graph: a router, and MLPs of which each row takes some.
+"""Finds the mixture-of-experts layers of a graph.
 
-The form is the one that OpenVINO's conversion gives all of optimum-intel's exports. The weights of
-all experts are one constant, [experts, rows, columns]. Every expert computes every row. The results
-are multiplied by factors, 0 for the experts that a row has not chosen.
+The expected pattern is what OpenVINO's conversion produces for all of optimum-intel's exports. The
+weights of all experts are one constant, [experts, rows, columns]. Every expert computes every row;
+the results are multiplied by routing weights, which are 0 for experts that are not chosen.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ Node = Any
 
 _TIMES_TRANSPOSED: Final = {"transpose_a": False, "transpose_b": True}
 _LANES: Final = 16
-"""The most rows of a block of packed weights, which has those of one expert alone."""
+"""The maximum number of rows in a block of packed weights. Each expert must fill whole blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """A layer's mixture: `down(swish(gate(x)) * up(x))` of the chosen experts.
+    """A mixture-of-experts layer: the weighted sum of `down(swish(gate(x)) * up(x))` of the chosen
+    experts.
 
     Attributes:
-        node: returns the sum.
-        source: the rows.
-        scores: the router's product.
-        gate, up, down: products with the matrices of all experts, one after another.
-        router: chooses by the scores.
+        node: the node that returns the sum.
+        source: the output that is the layer's input rows.
+        scores: the router's matrix product.
+        gate, up, down: products with the stacked matrices of all experts.
+        router: how experts are chosen by the scores.
     """
 
     node: Node
@@ -50,11 +51,12 @@ class Mixture:
 
 
 class _OtherForm(Exception):
-    """The nodes do not form a mixture of experts."""
+    """The nodes do not match the pattern of a mixture-of-experts layer."""
 
 
 def router_of(mixture: Mixture) -> Step | None:
-    """Returns the product of a router that is not quantized; None = it cannot be read."""
+    """Returns the product of a router that is not quantized, or None if its weights cannot be
+    read."""
     node = mixture.scores.get_node()
     matrix = folded(node.input_value(1).get_node())
     if matrix is None or node.get_attributes() != _TIMES_TRANSPOSED:
@@ -65,7 +67,7 @@ def router_of(mixture: Mixture) -> Step | None:
 
 
 def find_mixtures(model: ov.Model, instructions: str) -> list[Mixture]:
-    """Returns the mixtures of a graph that the kernels can compute."""
+    """Returns the mixture-of-experts layers that the kernels can compute."""
     nodes = model.get_ordered_ops()
     if not any(node.get_type_name() == "TopK" for node in nodes):
         return []
@@ -82,7 +84,7 @@ def find_mixtures(model: ov.Model, instructions: str) -> list[Mixture]:
 def _mixture_of(
     node: Node, instructions: str, copies: Mapping[str, Node], known: dict[Form, Router]
 ) -> Mixture:
-    """Returns the mixture whose sum a node returns."""
+    """Returns the layer whose sum `node` returns. Raises `_OtherForm` if there is none."""
     if not NodeChain(node).has_constant(1, 0.0):
         raise _OtherForm
     weighted = _before(node, 0, "Multiply")
@@ -130,7 +132,7 @@ def _mixture_of(
 
 
 def _scores_before(scattered: Node) -> Any:
-    """Returns the only product that factors depend on."""
+    """Returns the only matrix product on which the routing weights depend."""
     pending, seen, found = [scattered], set[int](), []
     while pending:
         node = pending.pop()
@@ -147,7 +149,7 @@ def _scores_before(scattered: Node) -> Any:
 
 
 def _products(node: Node, num_experts: int, instructions: str) -> Step:
-    """Returns the product with the matrices of all experts."""
+    """Returns the product with the stacked matrices of all experts."""
     compressed = read_weights(node.input_value(1).get_node(), num_axes=3)
     if compressed is None or node.get_attributes() != _TIMES_TRANSPOSED:
         raise _OtherForm
@@ -161,7 +163,7 @@ def _products(node: Node, num_experts: int, instructions: str) -> Step:
 
 
 def _before(node: Node, index: int, kind: str) -> Node:
-    """Returns the node of a kind whose result, perhaps converted, another one takes."""
+    """Returns the node of type `kind` at an input, also behind a conversion."""
     found = _skip_converts(node.input_value(index)).get_node()
     if found.get_type_name() != kind:
         raise _OtherForm

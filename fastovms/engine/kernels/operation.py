@@ -1,4 +1,4 @@
-"""Puts programs into OpenVINO's graph, as operations of its own."""
+"""Custom OpenVINO operations that run programs inside OpenVINO's graph."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fastovms.engine.kernels.segments import Port, find_segments, port_of
 _NO_STEP: Final = np.zeros(1, np.int64)
 
 _FEWEST_COLUMNS: Final = 16
-"""The smallest number of columns of a group."""
+"""The minimum group size in columns."""
 
 
 class Workspace:
-    """Memory in which programs of one model run, one at a time."""
+    """Scratch memory for the programs of one model, of which one runs at a time."""
 
     def __init__(self, kernels: Kernels, max_rows: int) -> None:
         self.kernels = kernels
@@ -36,7 +36,7 @@ class Workspace:
         self.scratch = np.zeros(4, np.int64)
 
     def reserve(self, programs: Sequence[Program]) -> None:
-        """Makes room for programs."""
+        """Allocates memory that is large enough for each of these programs."""
         columns = self.max_rows * max(program.max_columns for program in programs)
         self._integers = np.zeros(columns, np.int16)
         self._sums = np.zeros(columns // _FEWEST_COLUMNS, np.int32)
@@ -48,7 +48,8 @@ class Workspace:
         self.scratch[:] = [*addresses, agreement + -agreement % 64]
 
     def buffers_of(self, program: Program) -> Any:
-        """Returns the buffers of a program, int64 [buffers, 2], those of its own with addresses."""
+        """Returns the buffers of a program, int64 [buffers, 2]; only its own buffers have
+        addresses."""
         buffers = np.zeros((len(program.strides), 2), np.int64)
         buffers[:, 1] = program.strides
         for index, offset in program.offsets()[0].items():
@@ -56,7 +57,7 @@ class Workspace:
         return buffers
 
     def prepare_thread(self) -> None:
-        """Sets how many threads compute where the calling one does."""
+        """Sets the number of compute threads for programs started by the calling thread."""
         thread = threading.get_ident()
         if thread not in self._threads:
             numba.set_num_threads(self.kernels.num_threads)
@@ -65,11 +66,11 @@ class Workspace:
 
 
 class ProgramOperation(ov.Op):  # type: ignore[misc]
-    """An operation that runs a program. For `program` see `Program`.
+    """An OpenVINO operation that runs a program.
 
     Args:
-        family: takes this operation and its clones. OpenVINO never frees an operation that is
-            written in Python, so the owner of the family releases the members' data.
+        family: a list to which this operation and its clones are appended. OpenVINO never frees
+            operations written in Python, so the list's owner calls `release` on them.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class ProgramOperation(ov.Op):  # type: ignore[misc]
             self.constructor_validate_and_infer_types()
 
     def validate_and_infer_types(self) -> None:
-        """Sets the shapes of the outputs: that of the first input, but for the width."""
+        """Sets the shapes of the outputs: the first input's shape with another width."""
         shape = self.get_input_partial_shape(0)
         self.set_output_size(self.program.num_outputs)
         for index, width in enumerate(self.program.output_widths):
@@ -98,12 +99,12 @@ class ProgramOperation(ov.Op):  # type: ignore[misc]
             self.set_output_type(index, ov.Type.f32, ov.PartialShape([*others, width]))
 
     def clone_with_new_inputs(self, new_inputs: Sequence[Any]) -> ProgramOperation:
-        """Returns another operation for the same program."""
+        """Returns a new operation for the same program."""
         return ProgramOperation(self._workspace, self.program, self._family, new_inputs)
 
     def release(self) -> None:
-        """Releases the weights, and the graph before this operation, once the operation is no
-        longer used."""
+        """Drops the references to the weights and to the input nodes. The operation must not be
+        used afterwards."""
         self.set_arguments([])
         del self._workspace, self.program, self._family, self._buffers
 
@@ -135,7 +136,8 @@ class ProgramOperation(ov.Op):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class RewrittenModel:
-    """A model with operations of ours in it, which can be used as long as this lives.
+    """Owner of the custom operations of a rewritten model. The model can be used while this object
+    is alive.
 
     Attributes:
         operations: the operations of the model, and their clones in compiled models.
@@ -150,8 +152,8 @@ class RewrittenModel:
 
 
 def use_kernels(model: ov.Model, store: WeightStore, *, max_rows: int) -> RewrittenModel | None:
-    """Rewrites a paged model in place, for steps of up to `max_rows` tokens. Returns None if
-    nothing in the model can be computed by the kernels; the model is as it was then."""
+    """Rewrites a paged model in place, for steps of up to `max_rows` tokens. Returns None, and
+    leaves the model unchanged, if the kernels can compute no part of it."""
     kernels = store.kernels
     segments = find_segments(model, kernels.instructions)
     if not segments:

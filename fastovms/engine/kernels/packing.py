@@ -1,4 +1,4 @@
-"""Lays compressed weights out as the kernels read them."""
+"""Packs compressed weights in the kernels' memory layout."""
 
 # The types are in numba's signatures.
 
@@ -18,7 +18,7 @@ _helper: Any = numba.njit(
 
 @_helper
 def _pack_fours(source, at, target, place, lanes, activation_bits, flip):
-    """Packs 32 columns of 4 bits of a row, 8 at a time."""
+    """Packs 32 columns of 4-bit weights of a row, 8 at a time."""
     for _ in range(4):
         b0, b1, b2, b3 = source[at], source[at + 1], source[at + 2], source[at + 3]
         if activation_bits == 16:
@@ -37,8 +37,8 @@ def _pack_fours(source, at, target, place, lanes, activation_bits, flip):
 
 @_helper
 def _pack_sixes(source, at, target, place, lanes, activation_bits, flip):
-    """Packs 16 columns of 6 bits of a row, given in 8 bits: 12 columns, and the last 4 in the bits
-    that these leave free."""
+    """Packs 16 columns of 6-bit weights of a row, given as bytes: 12 columns in 6 bits each, and
+    the last 4 columns in the bits left free."""
     size = 4 * lanes
     if activation_bits == 16:
         for k in range(2):
@@ -60,7 +60,8 @@ def _pack_sixes(source, at, target, place, lanes, activation_bits, flip):
 
 @_helper
 def _pack_eights(source, at, target, place, lanes, activation_bits, flip):
-    """Packs 16 columns of 8 bits of a row, as many at a time as are multiplied at once."""
+    """Packs 16 columns of 8-bit weights of a row, in units of the columns that are multiplied at
+    once."""
     together = 2 if activation_bits == 16 else 4
     for _ in range(16 // together):
         for k in range(together):
@@ -70,15 +71,15 @@ def _pack_eights(source, at, target, place, lanes, activation_bits, flip):
 
 
 def pack_rows(source, rows, columns, group, bits, activation_bits, lanes, flip, header, target):
-    """Lays integers out as `products` reads them.
+    """Packs integers in the layout that `products` reads.
 
     Args:
-        source: uint8, row by row, two integers of 4 bits in a byte, the first one in its low half;
+        source: uint8, row by row. Two 4-bit integers share a byte, the first in its low half;
             others have a byte each.
-        group: the columns that share a scale.
-        flip: bits of a byte to be inverted, which adds half of their range to its integers.
+        group: the group size in columns.
+        flip: an XOR mask for each byte, which makes signed integers unsigned.
         bits: the bits of a packed integer: 4, 6 or 8.
-        header: bytes before a group of a block.
+        header: bytes before each group of a block.
         target: uint8, all zeros.
     """
     unit = 32 if bits == 4 else 16

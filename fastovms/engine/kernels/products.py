@@ -1,19 +1,18 @@
-"""Multiplies matrices of compressed weights with few rows of activations.
+"""Matrix multiplication of compressed weights with few rows of activations.
 
-A block holds as many rows of weights as a vector has lanes. Integers are multiplied and summed
-exactly, group by group, and each group's sum is scaled in f32. Activations have
+A block has as many rows of weights as a vector has lanes. Integers are multiplied and summed
+exactly within a group; each group's sum is scaled in f32. Activations have
 
-- 16 bits where there is AVX2 alone, or where 8 would be too few: pairs of products are summed by
-  `pmaddwd` or `vpdpwssd`. On two cores of a Zen 3 that is bound by memory for a row, as 8 bits
-  would be, and as precise as f32; with 4 rows and weights of 4 bits, 8 bits would take 0.6 of the
-  time.
-- 8 bits where `vpdpbusd` sums fours of products, as OpenVINO does there, too.
+- 16 bits with AVX2, and where 8 bits are too imprecise: `pmaddwd` or `vpdpwssd` sum pairs of
+  products. On two Zen 3 cores this is as precise as f32, and bound by memory for one row, as 8 bits
+  would be. With 4 rows and 4-bit weights, 8 bits would take 0.6 of the time.
+- 8 bits with VNNI: `vpdpbusd` sums groups of four products, as in OpenVINO.
 
-Weights are requested of memory ahead of their use: without that, a row of products took 1.3 times
-as long with weights of 4 bits, and 1.1 times with 8. If there are several tiles of activations, the
-first ones request parts of the next block, which come while they are computed: otherwise 8 rows
-took 1.25 to 1.5 times as long, and 16 rows 1.1 to 1.3 times (two cores of a Zen 4). Each line is
-requested twice or more, because CPUs drop requests: with one, 8 rows took 1.5 times as long.
+Weights are prefetched: without that, one row took 1.3 times as long with 4-bit weights, and 1.1
+times with 8-bit weights. If there are several tiles of activations, the first tiles prefetch parts
+of the next block: otherwise 8 rows took 1.25 to 1.5 times as long, and 16 rows 1.1 to 1.3 times
+(two Zen 4 cores). Each line is prefetched at least twice, because CPUs drop prefetches: with one, 8
+rows took 1.5 times as long.
 """
 
 # The types are in numba's signatures.
@@ -45,40 +44,40 @@ from fastovms.engine.kernels.vectors import (
 )
 
 INSTRUCTION_SETS: Final = ("avx2", "avx_vnni", "avx512_vnni", "avx_vnni16", "avx512_vnni16")
-"""The sets of instructions that there is code for. The last two are those of the same name without
-16, with activations of 16 bits, except where weights are symmetric with 4 bits."""
+"""The supported instruction sets. Those that end in 16 use 16-bit activations, except for symmetric
+4-bit weights."""
 
 MAX_TILE: Final = 4
-"""The maximum number of rows of activations that are multiplied with a block at once."""
+"""The maximum number of activation rows that are multiplied with a block at once."""
 
 MIDDLE: Final = {4: 8, 6: 32, 8: 128}
-"""The number that makes a signed weight unsigned when it is added, by the bits of a weight."""
+"""The offset that makes a signed weight unsigned, by the bits of a weight."""
 
 _FULL_TILE: Final = MAX_TILE + 1
-"""Stands for a tile of `MAX_TILE` rows that is not the only one."""
+"""The variant for a tile of `MAX_TILE` rows that is one of several tiles."""
 
 _WIDE_TILE: Final = 8
-"""The rows of a tile of steps of many rows."""
+"""The number of rows of a tile in large steps."""
 
 _AHEAD: Final = 2048
-"""The distance in bytes between weights and the weights requested ahead, with one tile."""
+"""The prefetch distance in bytes, with one tile."""
 
 _CACHE_LINE: Final = 64
 
 _ROWS_TOGETHER: Final = 32
 _BYTES_TOGETHER: Final = 128 * 1024
-"""Rows of activations that are multiplied with all blocks of a part before the next ones, so that
-they stay in the second cache: that many rows, or as many as have that many bytes."""
+"""The bytes of activations that are multiplied with all blocks of a chunk before the next
+activations, so that they stay in the L2 cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProductKind:
-    """The variant of code to emit.
+    """A variant of the multiplication code.
 
     Attributes:
         instructions: one of `INSTRUCTION_SETS`.
         weight_bits: 8, 6 or 4.
-        has_zero_points: whether each group has one.
+        has_zero_points: whether each group has a zero point.
     """
 
     instructions: str
@@ -87,24 +86,24 @@ class ProductKind:
 
     @property
     def activation_bits(self) -> int:
-        """The bits of an activation."""
+        """The bits of a quantized activation."""
         if self.instructions.endswith("16"):
             return 8 if self.weight_bits == 4 and not self.has_zero_points else 16
         return 16 if self.instructions == "avx2" else 8
 
     @property
     def num_lanes(self) -> int:
-        """The rows of a block."""
+        """The number of rows of a block."""
         return 16 if self.instructions.startswith("avx512") else 8
 
     @property
     def columns_of_unit(self) -> int:
-        """The number of columns of which each group is a multiple."""
+        """The number of columns of a unit; group sizes are multiples of it."""
         return 32 if self.weight_bits == 4 else 16
 
     @property
     def unit_size(self) -> int:
-        """The bytes of a unit of columns, of each lane."""
+        """The bytes of a unit per row."""
         return self.columns_of_unit * self.weight_bits // 8
 
     @property
@@ -114,7 +113,7 @@ class ProductKind:
 
     @property
     def header_size(self) -> int:
-        """The bytes of scales and zero points, f16, in front of a group's weights."""
+        """The bytes of f16 scales and zero points in front of a group's weights."""
         return self.num_lanes * (4 if self.has_zero_points else 2)
 
     def group_size(self, num_columns: int) -> int:
@@ -128,19 +127,19 @@ class ProductKind:
 
 @dataclass(frozen=True, slots=True)
 class BlockArguments:
-    """The arguments of emitted code, all of them 64-bit integers.
+    """The arguments of the emitted code, all 64-bit integers.
 
     Attributes:
         weights: the address of the block.
-        activations: the address of integers, [rows, columns].
-        sums: the address of their sums over each group, int32, [rows, groups].
-        scales: the address of their scales, f32, [rows, groups].
-        results: the address of f32, of one lane each, [rows, ...].
+        activations: the address of the quantized activations, [rows, columns].
+        sums: the address of the activations' sums per group, int32 [rows, groups].
+        scales: the address of the activations' scales, f32 [rows, groups].
+        results: the address of the results, f32 [rows, lanes], rows `result_stride` apart.
         num_groups: the number of groups in a row.
-        num_units: `columns_of_unit` in a group.
-        ahead: the bytes from weights to the first cache line that is requested with them.
-        apart: the bytes from one of these lines to the next.
-        result_stride: floats from one row of results to the next.
+        num_units: the number of units in a group; see `ProductKind.columns_of_unit`.
+        ahead: the prefetch distance in bytes.
+        apart: the bytes from one prefetched cache line to the next.
+        result_stride: f32 values from one row of results to the next.
     """
 
     weights: Value
@@ -158,11 +157,8 @@ class BlockArguments:
 def emit_block(
     builder: ir.IRBuilder, kind: ProductKind, num_rows: int, arguments: BlockArguments
 ) -> None:
-    """Emits the product of a block with a tile of activations.
-
-    Args:
-        num_rows: the number of rows in the tile, `_FULL_TILE` or `_WIDE_TILE`.
-    """
+    """Emits the product of a block with a tile of `num_rows` activation rows. `num_rows` may also
+    be `_FULL_TILE` or `_WIDE_TILE`."""
     _Emitter(builder, kind, num_rows).emit(arguments)
 
 
@@ -234,7 +230,8 @@ class _Emitter(VectorCode):
             self.store(builder.load(total), at)
 
     def _start(self, address: Value) -> Value:
-        """Returns the first value of a sum, which cancels the `MIDDLE` in unsigned weights."""
+        """Returns the initial value of a sum, which cancels the `MIDDLE` added to unsigned
+        weights."""
         kind = self.kind
         if not kind.is_unsigned or kind.has_zero_points:
             return self._no_sum
@@ -246,15 +243,15 @@ class _Emitter(VectorCode):
         """Adds the products of a unit's columns to `sums`."""
         self._prefetch(at)
         add = self._add_pairs if self.kind.activation_bits == 16 else self._dot_fours
-        # Each part is used by all rows before the next one is made: registers hold few parts.
+        # All rows use one vector of weights before the next is loaded: there are few registers.
         for number, part in enumerate(self._weights(at)):
             for row, summed in zip(activations, sums, strict=True):
                 total = add(self.builder.load(summed), part, self._four_bytes(row, number))
                 self.builder.store(total, summed)
 
     def _prefetch(self, at: Value) -> None:
-        """Requests weights that follow, for the first or the second cache. Beyond their end that
-        does nothing."""
+        """Prefetches the weights that follow, into the L1 or L2 cache. Beyond the end of the
+        weights, prefetches have no effect."""
         address = ir.PointerType(I8)
         function = self.function("llvm.prefetch.p0", ir.VoidType(), [address, I32, I32, I32])
         num_lines = -(-self.kind.unit_size * self.kind.num_lanes // _CACHE_LINE)
@@ -268,7 +265,7 @@ class _Emitter(VectorCode):
             self.builder.call(function, [place, read, near, data])
 
     def _weights(self, at: Value) -> Iterator[Value]:
-        """Loads a unit's weights, as vectors of two columns of 16 bits, or of four of 8 bits."""
+        """Loads a unit's weights, as vectors of two 16-bit or four 8-bit columns per row."""
         builder, kind = self.builder, self.kind
         lanes = kind.num_lanes
         if kind.weight_bits == 8:
@@ -304,18 +301,18 @@ class _Emitter(VectorCode):
         yield self._as_factors(builder.or_(builder.or_(low, middle), high))
 
     def _as_factors(self, vector: Value) -> Value:
-        """Returns a vector of 16-bit integers as those that are multiplied with activations."""
+        """Casts a vector of 16-bit integers to the type that is multiplied with activations."""
         return vector if self.kind.activation_bits == 16 else self.builder.bitcast(vector, self._i8)
 
     def _bits(self, vector: Value, shift: int, mask: int) -> Value:
-        """Returns some bits of integers of 16 bits, after a shift to the right."""
+        """Returns `vector >> shift & mask`, for 16-bit integers."""
         if shift:
             shifts = ir.Constant(self._i16, [shift] * self._i16.count)
             vector = self.builder.lshr(vector, shifts)
         return self.builder.and_(vector, ir.Constant(self._i16, [mask] * self._i16.count))
 
     def _add_pairs(self, total: Value, weights: Value, activations: Value) -> Value:
-        """Returns `total` with products of pairs of 16-bit integers added."""
+        """Returns `total` plus the products of pairs of 16-bit integers."""
         builder = self.builder
         pairs = builder.bitcast(activations, self._i16)
         if self.kind.num_lanes == 16:
@@ -325,8 +322,8 @@ class _Emitter(VectorCode):
         products = builder.call(multiply, [weights, pairs])
         if self.num_rows == 1:
             return builder.add(total, products)
-        # Without a fence, LLVM adds the products of a unit first, for which there are too few
-        # registers. There are fences for floats alone; they are no instructions.
+        # Without a fence, LLVM reorders the additions and runs out of registers. LLVM has fences
+        # (arithmetic.fence) only for floats; they emit no instruction.
         fence = self.function(
             f"llvm.arithmetic.fence.v{self.kind.num_lanes}f32", self._f32, [self._f32]
         )
@@ -334,7 +331,8 @@ class _Emitter(VectorCode):
         return builder.bitcast(builder.call(fence, [summed]), self._i32)
 
     def _dot_fours(self, total: Value, weights: Value, activations: Value) -> Value:
-        """Returns `total` with products of fours of 8-bit integers added, the weights unsigned."""
+        """Returns `total` plus the products of groups of four 8-bit integers; weights are
+        unsigned."""
         builder = self.builder
         width = 32 * self.kind.num_lanes
         add = self.function(
@@ -343,7 +341,7 @@ class _Emitter(VectorCode):
         return builder.call(add, [total, weights, builder.bitcast(activations, self._i8)])
 
     def _four_bytes(self, row: Value, number: int) -> Value:
-        """Loads the activations that a part of the weights is multiplied with, for all lanes."""
+        """Loads the activations for one vector of weights, broadcast to all lanes."""
         place = self.builder.add(row, i64(4 * number))
         return self.splat(self.load(place, I32, 4), self._i32)
 
@@ -373,8 +371,8 @@ def _multiply_block(
     apart: Any,
     stride: Any,
 ) -> Any:
-    """Multiplies one block by the code for its form, which is chosen when it runs. `instructions`
-    is an index of `INSTRUCTION_SETS`, known when it is compiled."""
+    """Multiplies one block by the code variant for its format, which is selected at run time.
+    `instructions` is an index of `INSTRUCTION_SETS`, a compile-time constant."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         name = INSTRUCTION_SETS[instructions.literal_value]
@@ -418,11 +416,11 @@ def _multiply_blocks(
     first: int,
     end: int,
 ) -> None:
-    """Multiplies blocks.
+    """Multiplies the blocks `first` to `end` - 1 with all rows of activations.
 
     Args:
         size: the bytes of an activation.
-        size_of_fours: the same, for symmetric weights of 4 bits.
+        size_of_fours: the bytes of an activation for symmetric 4-bit weights.
     """
     columns = 32 if weight_bits == 4 else 16
     if weight_bits == 4 and not has_zero_points:
@@ -501,7 +499,7 @@ def multiply_avx512_vnni(
 def multiply_avx_vnni16(
     w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
 ):
-    """Multiplies blocks with AVX-VNNI and activations of 16 bits; see `_multiply_blocks`."""
+    """Multiplies blocks with AVX-VNNI and 16-bit activations; see `_multiply_blocks`."""
     _multiply_blocks(
         3, 8, 2, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
     )
@@ -510,7 +508,7 @@ def multiply_avx_vnni16(
 def multiply_avx512_vnni16(
     w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
 ):
-    """Multiplies blocks with AVX512-VNNI and activations of 16 bits; see `_multiply_blocks`."""
+    """Multiplies blocks with AVX512-VNNI and 16-bit activations; see `_multiply_blocks`."""
     _multiply_blocks(
         4, 16, 2, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
     )

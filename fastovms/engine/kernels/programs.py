@@ -1,7 +1,6 @@
-"""Runs programs: what is between two attentions of a model, instruction by instruction.
+"""Runs programs instruction by instruction, with several threads and without the GIL.
 
-A program works on buffers of f32, of which each has a row for each token of the step. The
-interpreter's lock is not held.
+A program works on f32 buffers with one row per token of the step.
 """
 
 # The types are in numba's signatures.
@@ -35,8 +34,8 @@ from fastovms.engine.kernels.memory import (
 from fastovms.engine.kernels.states import COLUMNS, convolve, gated_delta
 
 _ROWS_OF_CHUNK: Final = 8
-"""The rows that a thread computes at once, of operations on one row each. Steps of no more rows
-compute these operations by one thread, because others would come too late."""
+"""The rows that a thread computes at once, for row-wise operations. Steps with at most this many
+rows compute such operations in one thread, because waking others would take longer."""
 
 PRODUCT_ARGUMENTS: Final = 13
 """The number of arguments of `products.multiply_...`"""
@@ -48,14 +47,15 @@ _helper: Any = numba.njit(
 
 _NOT_BEGUN: Final = 1 << 20
 _ENDED: Final = 1 << 21
-"""Replaces the index of an instruction after the last one; `_NOT_BEGUN` before the first."""
+"""The instruction index published after the last instruction; `_NOT_BEGUN` is published before the
+first."""
 
 _WAITS_BEFORE_YIELD: Final = 1000
 
 
 @_helper
 def exponential(x):
-    """Within 2 units of the last place, for numbers whose result is neither 0 nor infinite."""
+    """Returns e^x, within 2 ulp for results that are neither 0 nor infinite."""
     x = min(max(x, np.float32(-87)), np.float32(88))
     t = x * np.float32(1.44269504)
     whole = np.floor(t + np.float32(0.5))
@@ -172,7 +172,7 @@ def _gelu_tanh(a, out, width):
 
 @_helper
 def _gelu_erf(a, out, width):
-    """Computes erf by formula 7.1.26 of Abramowitz and Stegun, within 1.5e-7."""
+    """Computes GELU with erf by formula 7.1.26 of Abramowitz and Stegun, within 1.5e-7."""
     x, z = floats_at(a), floats_at(out)
     for k in range(width):
         v = abs(x[k]) * np.float32(0.70710678)
@@ -196,7 +196,7 @@ def _copy(a, out, width):
 
 @_helper
 def _apply(opcode, a, b, out, width, p0, p1):
-    """Applies an instruction that is about one row at a time."""
+    """Applies a row-wise instruction to one row."""
     if opcode == Opcode.ADD:
         _add(a, b, out, width)
     elif opcode == Opcode.MULTIPLY:
@@ -307,7 +307,7 @@ def _store_plain(source, address, count, bits):
 
 @_helper
 def _scale_of(low, high):
-    """Returns the scale of the 8-bit integers that stand for the numbers from `low` to `high`."""
+    """Returns the scale for quantizing values from `low` to `high` to 8 bits."""
     scale = (high - low) / np.float32(255)
     return scale if scale > 0 else np.float32(1e-4)
 
@@ -319,8 +319,8 @@ def _integer_of(x):
 
 @_helper
 def _store_keys8(source, stride, address, row, count, size):
-    """Writes `count` rows, `stride` bytes apart, of a head's 8-bit block of keys, and adapts the
-    scales of the rows before them to their numbers."""
+    """Writes `count` rows of keys, `stride` bytes apart, to a head's 8-bit block, and requantizes
+    the earlier rows of the block if the range grows."""
     scales, zeros = floats_at(address), floats_at(address + 4 * size)
     data = address + 8 * size
     low, high = np.empty(size, np.float32), np.empty(size, np.float32)
@@ -368,7 +368,7 @@ def _store_value8(source, address, row, size):
 
 @_helper
 def _store_keys(source, stride, address, row, count, size, bits):
-    """Writes the keys of `count` tokens of a block, `stride` bytes apart, of one head."""
+    """Writes the keys of `count` tokens, `stride` bytes apart, to one head of a block."""
     if bits == 8:
         _store_keys8(source, stride, address, row, count, size)
     else:
@@ -387,7 +387,7 @@ def _store_value(source, address, row, size, bits):
 
 @_helper
 def head_bytes(block_size, size, bits):
-    """Returns the bytes of a block's head of keys, and of one of values."""
+    """Returns the bytes of a block per KV head, for keys and for values."""
     if bits == 8:
         return (block_size + 8) * size, block_size * (size + 8)
     return block_size * size * (bits // 8), block_size * size * (bits // 8)
@@ -395,7 +395,7 @@ def head_bytes(block_size, size, bits):
 
 @_helper
 def _cache_chunk(program, buffers, step, i, head):
-    """Adds the keys and values of a head to the cache."""
+    """Writes the keys and values of one head to the KV cache."""
     cache, heads, size = program[i, Field.P0], program[i, Field.P1], program[i, Field.P2]
     block_size, bits = program[i, Field.P5], program[i, Field.P6]
     key_bytes, value_bytes = head_bytes(block_size, size, bits)
@@ -432,8 +432,8 @@ def _segment_at(step, window, number):
 
     - the index of its sequence; -1 if there are fewer segments,
     - the first row of its tile, and the number of rows in the tile,
-    - the index of the segment in the text; the number minus that of all segments if there are
-      fewer,
+    - the index of the segment in the context; the number minus the total number of segments if
+      there are fewer,
     - the number of segments of the tile,
     - the number of rows in all earlier segments,
     - the number of tokens that the first row attends to.
@@ -460,7 +460,7 @@ def _segment_at(step, window, number):
 
 @_helper
 def _attend_chunk(program, buffers, step, i, chunk):
-    """Attends over a segment with the queries of a tile that share a head of keys."""
+    """Computes attention of a tile's queries for one KV head over one segment."""
     cache, heads, size = program[i, Field.P0], program[i, Field.P1], program[i, Field.P2]
     window, block_size, bits = program[i, Field.P4], program[i, Field.P5], program[i, Field.P6]
     head, group = chunk % heads, program[i, Field.HEADS] // heads
@@ -500,8 +500,8 @@ def _attend_chunk(program, buffers, step, i, chunk):
 
 @_helper
 def _add_partials(partials, distance, num, width, at_largest, at_total, target):
-    """Adds the results of a query in `num` segments, `distance` bytes apart, and writes the sum,
-    f32 [width], to `target`."""
+    """Combines a query's results of `num` segments, `distance` bytes apart, and writes the
+    attention output, f32 [width], to `target`."""
     top = np.float32(-np.inf)
     for n in range(num):
         top = max(top, floats_at(at_largest + n * distance)[0])
@@ -522,7 +522,7 @@ def _add_partials(partials, distance, num, width, at_largest, at_total, target):
 
 @_helper
 def _add_segments(program, buffers, step, i, head):
-    """Adds what the queries that share a head of keys attend to in each segment."""
+    """Combines the segments' results for the query heads of one KV head."""
     heads, size, window = program[i, Field.P1], program[i, Field.P2], program[i, Field.P4]
     group, out = program[i, Field.HEADS] // heads, program[i, Field.OUT]
     number = np.int64(0)
@@ -550,7 +550,7 @@ def _add_segments(program, buffers, step, i, head):
 
 @_helper
 def _adapt_chunk(program, buffers, step, i, chunk):
-    """Computes a part of a row of an instruction with low-rank matrices."""
+    """Computes one chunk of a LoRA instruction for one row."""
     is_up, num_parts = program[i, Field.OPCODE] == Opcode.LOW_RANK_UP, step[StepField.NUM_PARTS]
     row = chunk // num_parts
     entries = longs_at(step[StepField.ADAPTERS])[row]
@@ -628,8 +628,8 @@ def _num_chunks(program, num_rows, step, i):
     if opcode in (Opcode.PRODUCT, Opcode.FLOAT_PRODUCT):
         return program[i, Field.P6]
     if opcode == Opcode.EXPERTS:
-        # Not the number of chosen experts, which is another one for the next choice: a thread may
-        # ask for this number when all chunks are done.
+        # The number of chosen experts cannot be used: the next choice changes it, and a late thread
+        # may still ask for this number when all chunks are done.
         num_pairs = num_rows * program[i, Field.HEADS]
         return min(num_pairs, program[i, Field.B_STRIDE]) * program[i, Field.P6]
     if opcode == Opcode.CONVOLVE:
@@ -681,7 +681,7 @@ def _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk)
 
 @_helper
 def _help(program, buffers, scratch, product, step, agreement):
-    """Takes chunks of instructions until the program has ended."""
+    """Computes chunks of published instructions until the program ends."""
     next_chunk, num_done, rows = agreement + 64, agreement + 128, agreement + 192
     while True:
         claimed = _fetch_add(next_chunk, 1)
@@ -701,7 +701,7 @@ def _help(program, buffers, scratch, product, step, agreement):
 @_helper
 def _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement):
     """Publishes the chunks of an instruction to the other threads, computes chunks itself, and
-    waits until the others have finished theirs."""
+    waits until all chunks are done."""
     next_chunk, num_done, rows = agreement + 64, agreement + 128, agreement + 192
     num_chunks = _num_chunks(program, num_rows, step, i)
     _store(num_done, 0)
@@ -723,7 +723,7 @@ def _compute_with_others(program, buffers, num_rows, scratch, product, step, i, 
 
 @_helper
 def _quantize(program, buffers, first, end, scratch, i):
-    """Quantizes the rows from `first` to `end`, or all of them if they are those of experts."""
+    """Quantizes the rows `first` to `end` - 1, or all pairs for an instruction of experts."""
     integers, sums, scales = scratch[0], scratch[1], scratch[2]
     a, width, columns = program[i, Field.A], program[i, Field.WIDTH], program[i, Field.P0]
     heads, num_experts = program[i, Field.HEADS], program[i, Field.P2]
@@ -841,8 +841,8 @@ def _lead(program, buffers, num_rows, scratch, product, step, agreement):
 
 @_helper
 def _take_part(program, buffers, num_rows, scratch, product, step):
-    """Leads, if this is the first thread, or helps. So no thread ever waits for one that has
-    not begun, or has been suspended, unless it was in the middle of a chunk."""
+    """Leads if this is the first thread, or helps the leader. No thread waits for one that has not
+    started or is suspended, unless that thread is in the middle of a chunk."""
     agreement = scratch[3]
     if _fetch_add(agreement, 1) == 0:
         _lead(program, buffers, num_rows, scratch, product, step, agreement)
@@ -855,14 +855,14 @@ def run_program(program, buffers, num_rows, scratch, product, step, num_threads)
 
     Args:
         program: int64 [instructions, NUM_FIELDS].
-        buffers: int64 [buffers, 2]: the address of each, and how many numbers are from one row to
-            the next.
+        buffers: int64 [buffers, 2]: each buffer's address, and its row length in f32 values.
         num_rows: the number of rows in the step.
-        scratch: int64 [4]: addresses of room for integers, their sums over groups and the scales of
-            groups, and of four cache lines by which threads agree.
-        product: the address of the function that multiplies.
+        scratch: int64 [4]: the addresses of memory for quantized integers, for their sums per
+            group, for the groups' scales, and of four cache lines for the synchronization of
+            threads.
+        product: the address of the matrix multiplication.
         step: int64, see `StepField`.
-        num_threads: take part.
+        num_threads: the number of threads that compute.
     """
     _store(scratch[3], 0)
     _store(scratch[3] + 64, _NOT_BEGUN << 32)
@@ -871,5 +871,6 @@ def run_program(program, buffers, num_rows, scratch, product, step, num_threads)
 
 
 def address_of(array):
-    """Returns the address of an array. In the middle of a step, NumPy takes 10 times as long."""
+    """Returns the address of an array. NumPy's own way takes 10 times as long in the middle of a
+    step."""
     return array.ctypes.data

@@ -1,7 +1,7 @@
-"""Finds out how a layer of experts chooses: from its scores to the factors of their results.
+"""Finds out how a mixture-of-experts layer computes routing weights from router scores.
 
-Exports of one architecture differ in the nodes by which they do so. The factors that the nodes
-compute of random scores are therefore compared with those of the kernels.
+Exports of one architecture differ in the nodes that do so. The routing weights that the graph
+computes from random scores are therefore compared with the kernels' results.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _SPREAD: Final = 3.0
 """The standard deviation of the random scores."""
 
 _TOLERANCE: Final = 1e-4
-"""How far factors may be apart, as a share of the largest one."""
+"""The largest accepted difference of routing weights, relative to the largest weight."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Router:
-    """How each row chooses experts by its scores.
+    """How each row chooses its experts by router scores.
 
-    The shares of experts are the softmax of all scores, or the sigmoid of each. Those with the
-    largest sums of share and bias are chosen, from the chosen groups alone: those with the largest
-    sums of their two best. Factors are shares, perhaps divided by their sum, times `scale`.
+    The probabilities of experts are the softmax of all scores, or the sigmoid of each. The experts
+    with the largest probability plus bias are chosen, only from the chosen groups: those with the
+    largest sums of their two best experts. Routing weights are the probabilities, optionally
+    divided by their sum, times `scale`.
 
     Attributes:
-        num_experts: of which each row takes `num_chosen`.
-        is_sigmoid: whether shares are sigmoids.
-        is_normalized: whether the shares of the chosen experts are divided by their sum and
-            `epsilon`.
+        num_experts, num_chosen: the number of experts, and how many each row chooses.
+        is_sigmoid: whether probabilities are sigmoids.
+        is_normalized: whether the chosen probabilities are divided by their sum plus `epsilon`.
         bias: f32 [experts]; None = 0.
-        num_groups: groups of experts, of which each row takes `num_chosen_groups`.
+        num_groups, num_chosen_groups: the number of groups, and how many each row chooses.
     """
 
     num_experts: int
@@ -60,7 +60,7 @@ class Router:
     num_chosen_groups: int = 1
 
     def factors(self, scores: Floats) -> Floats:
-        """Returns the factors of all experts, 0 for those not chosen, f32 [rows, experts]."""
+        """Returns the routing weights, f32 [rows, experts]; 0 for experts that are not chosen."""
         shares: Floats
         if self.is_sigmoid:
             shares = np.reciprocal(1 + np.exp(-scores, dtype=np.float32))
@@ -92,14 +92,15 @@ def find_router(
     choice: Node,
     num_experts: int,
 ) -> Router | None:
-    """Returns how a graph chooses; None = in another way.
+    """Returns the router that computes the same as the graph, or None if the kernels have none.
 
     Args:
-        copies: the nodes of a copy of the graph, by their names. They are changed.
-        known: the routers that were found already, by their nodes.
-        scores: the output that is the scores, [rows, experts].
-        factors: the node that returns the factors, 0 for experts not chosen, [rows, experts].
-        choice: the TopK that returns the numbers of the chosen experts.
+        copies: the nodes of a copy of the graph, by name; this function changes them.
+        known: routers found earlier, by the pattern of their nodes.
+        scores: the output with the router scores, [rows, experts].
+        factors: the node that returns the routing weights, [rows, experts], 0 for experts that are
+            not chosen.
+        choice: the TopK node that returns the indices of the chosen experts.
     """
     nodes = _nodes_between(scores, factors)
     if nodes is None:
@@ -127,8 +128,8 @@ def find_router(
 
 
 def _nodes_between(scores: Any, factors: Node) -> list[Node] | None:
-    """Returns the nodes by which factors depend on scores, and the constants and shapes that they
-    take; None = they depend on something else."""
+    """Returns the nodes between router scores and routing weights, including the constants and
+    shapes that they use. Returns None if routing weights depend on another input."""
     found: dict[int, Node] = {}
     pending, is_reached = [factors], False
     while pending:
@@ -149,7 +150,7 @@ def _nodes_between(scores: Any, factors: Node) -> list[Node] | None:
 
 
 def _form_of(node: Node, num_experts: int) -> tuple[object, ...]:
-    """Returns a node's type, attributes and numbers, without those of a bias."""
+    """Returns a node's type, attributes and constant values, except those of a bias."""
     kind = str(node.get_type_name())
     if kind != "Constant":
         return kind, str(sorted(node.get_attributes().items()))
@@ -204,8 +205,8 @@ def _candidates(nodes: list[Node], choice: Node, num_experts: int) -> Iterator[R
 def _computed(
     copies: Mapping[str, Node], scores: Any, factors: Node, nodes: list[Node], given: Floats
 ) -> Floats | None:
-    """Returns the factors that the graph computes of scores; None = they cannot be computed
-    alone."""
+    """Returns the routing weights that the graph computes from given scores, or None if these nodes
+    cannot be computed separately."""
     parameter = opset13.parameter(list(given.shape), np.float32)
     source = copies[scores.get_node().get_friendly_name()].output(scores.get_index())
     for target in source.get_target_inputs():

@@ -1,5 +1,5 @@
-"""Finds the parts of a graph that the kernels can compute: matrix products, and what is computed
-row by row between them."""
+"""Finds the parts of a graph that the kernels can compute: matrix products, and the row-wise
+operations between them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Weights(NamedTuple):
     """Weights that the kernels can multiply.
 
     Attributes:
-        compressed: the weights as they are in the graph.
-        kind: the kind of the code that multiplies the weights.
+        compressed: the weights as in the graph.
+        kind: the variant of the multiplication code.
     """
 
     compressed: CompressedWeights
@@ -51,17 +51,17 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A node, or several that are computed as one.
+    """A node of the graph, or several nodes fused into one operation.
 
     Attributes:
-        node: the last of them.
-        opcode: None = the step splits its source.
-        sources: the outputs that it takes rows of.
-        widths: numbers in a row of each of its outputs.
-        inner: the instance ids of the other nodes.
-        constant: f32, a row that it takes in addition, or the matrix of a router.
-        epsilon: is added to a mean square.
-        weights: are multiplied.
+        node: the last of the nodes.
+        opcode: None = a split, which needs no instruction.
+        sources: the outputs that are its input rows.
+        widths: the row width of each output, in values.
+        inner: the instance ids of the other fused nodes.
+        constant: f32, a row to add or multiply, or the matrix of a router.
+        epsilon: the epsilon of an RMS norm.
+        weights: the weights of a matrix product.
     """
 
     node: Node
@@ -81,11 +81,11 @@ class Step:
 
 @dataclass(slots=True)
 class Segment:
-    """Steps that are computed by one call, in an order in which they can be.
+    """Steps that are computed by one call, in topological order.
 
     Attributes:
-        inputs: outputs of other nodes, whose rows it takes.
-        outputs: outputs of its nodes that other nodes take.
+        inputs: outputs of other nodes that are the segment's input rows.
+        outputs: outputs of the segment's nodes that other nodes use.
     """
 
     steps: list[Step]
@@ -94,12 +94,12 @@ class Segment:
 
 
 def port_of(output: Any) -> Port:
-    """Returns the key of an output: the id of its node, and its index there."""
+    """Returns the key of an output: its node's instance id, and its index."""
     return output.get_node().get_instance_id(), output.get_index()
 
 
 def find_segments(model: ov.Model, instructions: str) -> list[Segment]:
-    """Returns the segments of a paged model that have at least one product in them."""
+    """Returns the segments of a paged model that have at least one matrix product."""
     nodes = model.get_ordered_ops()
     steps = _find_steps(nodes, instructions)
     levels = _levels(nodes, steps)
@@ -114,7 +114,7 @@ def find_segments(model: ov.Model, instructions: str) -> list[Segment]:
 
 
 def _find_steps(nodes: Sequence[Node], instructions: str) -> dict[int, Step]:
-    """Returns the steps that there is code for, by the id of their last node."""
+    """Returns the steps that the kernels support, by the id of their last node."""
     steps: dict[int, Step] = {}
     for node in nodes:
         step = _step_of(node, instructions)
@@ -136,7 +136,7 @@ def _find_steps(nodes: Sequence[Node], instructions: str) -> dict[int, Step]:
 
 
 def _step_of(node: Node, instructions: str) -> Step | None:
-    """Returns the step that computes a node; None = the kernels do not support the node."""
+    """Returns the step that computes a node, or None if the kernels do not support the node."""
     kind = node.get_type_name()
     widths = tuple(map(_width, node.outputs()))
     if not widths or None in widths:
@@ -157,7 +157,8 @@ def _step_of(node: Node, instructions: str) -> Step | None:
 
 
 def _width(output: Any) -> int | None:
-    """Returns how many numbers a row has, if an output has a row of f32 for each token."""
+    """Returns the row width of an output that has one f32 row per token, or None for other
+    outputs."""
     shape = output.get_partial_shape()
     if shape.rank.is_dynamic or output.get_element_type() != ov.Type.f32:
         return None
@@ -170,16 +171,16 @@ def _width(output: Any) -> int | None:
 
 
 def _is_one(shape: Any) -> bool:
-    """Returns whether the axis after the one of tokens has length 1. The exported graph has tokens
-    there, and some compute how many."""
+    """Returns whether the axis after the token axis has length 1. The exported graph has the tokens
+    on that axis, and some nodes compute its length."""
     if shape[1].is_dynamic:
         return bool(shape[0].is_dynamic)
     return bool(shape[1].get_length() == 1)
 
 
 def product_of(node: Node, widths: tuple[int, ...], instructions: str) -> Step | None:
-    """Returns the step of a product with compressed weights; None if the kernels do not compute it.
-    `widths` are the widths of the node's outputs, `instructions` is the instruction set."""
+    """Returns the step of a product with compressed weights, or None if the kernels do not support
+    it. `widths` are the row widths of the node's outputs."""
     if node.get_attributes() != _TIMES_TRANSPOSED or _width(node.input_value(0)) is None:
         return None
     compressed = read_weights(node.input_value(1).get_node())
@@ -193,7 +194,8 @@ def product_of(node: Node, widths: tuple[int, ...], instructions: str) -> Step |
 
 
 def _binary_step(node: Node, widths: tuple[int, ...]) -> Step | None:
-    """Returns a sum or a product of two rows, or of a row and a constant."""
+    """Returns the step of an element-wise sum or product of two rows, or of a row and a constant;
+    None = not supported."""
     values = node.input_values()
     rows = [value for value in values if _width(value) == widths[0]]
     constants = [folded(value.get_node()) for value in values]
@@ -219,8 +221,8 @@ def _binary_step(node: Node, widths: tuple[int, ...]) -> Step | None:
 
 
 def folded(node: Node) -> NDArray[np.float32] | None:
-    """Returns the values, f32 in the shape of the node's output, of a constant, or of a node that
-    converts, reshapes or combines constants; None = it is another node."""
+    """Returns the value, f32 in the shape of the node's output, of a constant or of a node that
+    converts, reshapes or combines constants. Returns None for other nodes."""
     kind = node.get_type_name()
     if kind == "Constant":
         if node.get_element_type() not in _NUMBERS:
@@ -243,8 +245,8 @@ def folded(node: Node) -> NDArray[np.float32] | None:
 def normalization_of(
     node: Node, widths: tuple[int, ...], width_of: Callable[[Any], int | None]
 ) -> Step | None:
-    """Returns the division by a root of a mean square that ends with a multiplication. `width_of`
-    returns the numbers in a row of an output; None = no rows."""
+    """Returns the step of an RMS norm that ends with this multiplication, or None. `width_of`
+    returns the row width of an output, or None if the output has no rows."""
     if node.get_type_name() != "Multiply":
         return None
     for index in (0, 1):
@@ -285,7 +287,7 @@ def normalization_of(
 
 
 class NodeChain:
-    """Nodes, each of which is an input of the one before."""
+    """A walk through a graph from a node to inputs of inputs."""
 
     def __init__(self, node: Node) -> None:
         self.nodes = [node]
@@ -303,17 +305,17 @@ class NodeChain:
         self.nodes.append(self.node.input_value(index).get_node())
 
     def constant(self, index: int) -> float | None:
-        """Returns the only number of an input; None = not such a constant."""
+        """Returns the value of an input that is a scalar constant, or None for another input."""
         found = folded(self.node.input_value(index).get_node())
         return float(found.reshape(-1)[0]) if found is not None and found.size == 1 else None
 
     def has_constant(self, index: int, value: float) -> bool:
-        """Returns whether an input of the current node is this number."""
+        """Returns whether an input of the current node is the scalar constant `value`."""
         return self.constant(index) == value
 
 
 def is_last_axis(node: Node) -> bool:
-    """Returns whether the axis that a node's second input names is the last one."""
+    """Returns whether a node's second input names the last axis of its first input."""
     axis = node.input_value(1).get_node()
     if axis.get_type_name() != "Constant":
         return False
@@ -322,8 +324,8 @@ def is_last_axis(node: Node) -> bool:
 
 
 def _levels(nodes: Sequence[Node], steps: dict[int, Step]) -> dict[int, int]:
-    """Returns how often, on the ways to each node, another node has taken the result of a step.
-    Steps of one level can be computed at once, whatever is computed between."""
+    """Returns for each node the largest number of alternations between supported and other nodes on
+    the paths to it. Steps of one level can be computed by one call."""
     levels: dict[int, int] = {}
     for node in nodes:
         key = node.get_instance_id()
@@ -338,7 +340,8 @@ def _levels(nodes: Sequence[Node], steps: dict[int, Step]) -> dict[int, int]:
 
 
 def _with_roots(steps: dict[int, Step], levels: dict[int, int]) -> Iterator[tuple[int, Step]]:
-    """Yields each step with an id that connected steps of one level share: that of one of them."""
+    """Yields each step with the id of a representative of its group: connected steps of one
+    level."""
     parents = {key: key for key in steps}
 
     def root_of(key: int) -> int:
@@ -356,6 +359,7 @@ def _with_roots(steps: dict[int, Step], levels: dict[int, int]) -> Iterator[tupl
 
 
 def _find_borders(segment: Segment) -> None:
+    """Sets a segment's inputs and outputs from its steps."""
     own = {step.id for step in segment.steps}
     inside = own.union(*(step.inner for step in segment.steps))
     inputs: dict[Port, Any] = {}

@@ -1,4 +1,5 @@
-"""Computes what continues from a state of a text: one row of a table, see `kv_cache.StateRows`."""
+"""Computes layers with a recurrent state per sequence: short convolutions and the gated delta rule.
+A state is one row of a table; see `kv_cache.StateRows`."""
 
 # The types are in numba's signatures.
 
@@ -18,19 +19,19 @@ from fastovms.engine.kernels.memory import floats_at, integers_at, shorts_at
 _helper: Any = numba.njit(inline="never", **KERNEL_OPTIONS)
 
 COLUMNS: Final = 256
-"""The columns of a convolution that a thread computes at once."""
+"""The number of columns of a convolution that a thread computes at once."""
 
 
 @_helper
 def read_row(step, sequence):
-    """Returns the row of the state with which a sequence begins."""
+    """Returns the table row of a sequence's initial state."""
     begin = integers_at(step[StepField.STATE_ROW_BEGINS])[sequence]
     return np.int64(integers_at(step[StepField.STATE_ROWS])[begin])
 
 
 @_helper
 def written_row(step, sequence, row):
-    """Returns the row for the state after a row of the step, which is of this sequence; -1 = that
+    """Returns the table row in which to store the state after this row of the step, or -1 if that
     state is not stored."""
     begins = integers_at(step[StepField.SEQUENCE_BEGINS])
     past = np.int64(integers_at(step[StepField.PAST_LENS])[sequence])
@@ -45,7 +46,7 @@ def written_row(step, sequence, row):
 
 @_helper
 def load(address, bits, target, count):
-    """Reads numbers of a state: f32, or bf16 with 16 bits."""
+    """Reads `count` state values as f32. `bits` is 32 (f32) or 16 (bf16)."""
     if bits == 32:
         x = floats_at(address)
         for k in range(count):
@@ -58,7 +59,7 @@ def load(address, bits, target, count):
 
 @_helper
 def save(source, address, bits, count):
-    """Writes numbers of a state, rounded to the nearest ones."""
+    """Writes `count` f32 values to a state, rounded to nearest. `bits` is 32 (f32) or 16 (bf16)."""
     if bits == 32:
         z = floats_at(address)
         for k in range(count):
@@ -96,22 +97,21 @@ def gated_delta(
     epsilon,
     is_normalized,
 ):
-    """Computes a head of values by the gated delta rule. Its memory, [width, size], is a state. For
-    each row it is multiplied by the exponential of the gate; the share of the difference between
-    the value and what the memory returns for the key is added to it under the key; and it returns a
-    value for the query.
+    """Computes one value head by the gated delta rule, as in Gated DeltaNet. For each token, the
+    state [width, size] decays by exp(gate), then `beta * (value - state @ key)` is added under the
+    key; the result is `state @ query`.
 
     Args:
-        step: the addresses and counts of the step's rows and states, by `StepField`.
+        step: the addresses and counts of the step's rows and states; see `StepField`.
         table: the address of the states, [number of states, sums, width, size].
-        bits: the bits of a number of a state: 32 = f32, 16 = bf16.
-        source: the address of rows of f32, `stride` numbers apart: `heads` queries and as many keys
-            of `size` numbers, `sums` values of `width` numbers, and as many gates and shares.
-        target: the address of the results, f32, rows of `sums` * `width` numbers that are
-            `target_stride` numbers apart.
-        head: the index of the head of values, below `sums`.
-        epsilon: is added to squared lengths of queries and keys.
-        is_normalized: whether queries and keys are divided by their lengths.
+        bits: the bits of a state value: 32 = f32, 16 = bf16.
+        source: the address of f32 rows, `stride` values apart: `heads` queries and as many keys of
+            `size` values, `sums` values of `width` values, and as many gates and betas.
+        target: the address of the results, f32 rows of `sums` * `width` values, `target_stride`
+            apart.
+        head: the index of the value head, below `sums`.
+        epsilon: added to the squared lengths of queries and keys.
+        is_normalized: whether queries and keys are L2-normalized.
     """
     begins = integers_at(step[StepField.SEQUENCE_BEGINS])
     memory = np.empty(width * size, np.float32)
@@ -169,9 +169,9 @@ def convolve(
     weights,
     added,
 ):
-    """Convolves the columns from `first` to `end` of all rows with their weights, f32 [size,
-    width], and adds f32 [width]. A state has the last `size` numbers of each column, [width, size].
-    Rows are f32, `stride` and `target_stride` numbers apart."""
+    """Convolves the columns `first` to `end` - 1 of all rows with weights, f32 [size, width], and
+    adds f32 [width]. A state has the last `size` values of each column, [width, size]. Rows are
+    f32, `stride` and `target_stride` values apart."""
     begins = integers_at(step[StepField.SEQUENCE_BEGINS])
     count = end - first
     last, state = np.empty(size * count, np.float32), np.empty(size * count, np.float32)

@@ -1,4 +1,4 @@
-"""Emits code on vectors, for the kernels."""
+"""Helpers that emit LLVM vector code for the kernels."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def i64(value: int) -> Value:
 
 
 class VectorCode:
-    """Emits code at a builder's place. Addresses are 64-bit integers."""
+    """Emits code at a builder's position. Addresses are 64-bit integers."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.builder = builder
 
     def load(self, address: Value, kind: Value, alignment: int) -> Value:
-        """Returns a value of the type `kind` read from an address."""
+        """Loads a value of type `kind` from an address."""
         loaded = self.builder.load(self.pointer(address, kind))
         loaded.align = alignment
         return loaded
 
     def store(self, value: Value, address: Value) -> None:
-        """Stores numbers at a multiple of 4 bytes."""
+        """Stores a value at an address that is a multiple of 4."""
         stored = self.builder.store(value, self.pointer(address, value.type))
         stored.align = 4
 
@@ -49,7 +49,7 @@ class VectorCode:
         return builder.shuffle_vector(one, one, everywhere)
 
     def function(self, name: str, returns: Value, arguments: list[Value]) -> Value:
-        """Returns the external function of this name, which is declared if it is not yet."""
+        """Returns the external function of this name, and declares it at the first use."""
         kind = ir.FunctionType(returns, arguments)
         found = self.builder.module.globals.get(name)
         return found or ir.Function(self.builder.module, kind, name)
@@ -63,7 +63,8 @@ class VectorCode:
 
 
 class Loop:
-    """Emits its body as often as `count` says, which is at least once."""
+    """A context manager that emits its body as a loop of `count` iterations, at least one. It
+    yields the loop's index."""
 
     def __init__(self, builder: ir.IRBuilder, count: Value) -> None:
         self._builder = builder

@@ -1,8 +1,7 @@
-"""Computes whole steps by one program, attention included, over OpenVINO's cache.
+"""Computes whole steps with one program, including attention, on OpenVINO's KV cache.
 
-OpenVINO computes what depends on no weights but the embedding: that, and the tables by which
-positions are rotated. A graph that has something else in it that the kernels do not know is left to
-`operation`.
+OpenVINO computes only the embedding and the tables of rotary positions. `operation` computes graphs
+with nodes that the kernels do not support here.
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ _OF_FIRST_INPUT: Final = _ALIASES | {
     "Swish",
     "VariadicSplit",
 }
-"""Operations whose other inputs are no rows."""
+"""Operations of which only the first input has rows."""
 
 _OPCODES_OF_ONE: Final = {"Sigmoid": Opcode.SIGMOID, "SoftPlus": Opcode.SOFTPLUS}
 
 _SCALE, _WINDOW = 9, 10
 _UNUSED: Final = frozenset({11, 13, 14, 15, 16, 17, 20, 22, 23, 24, 25, 26, 27})
-"""Inputs of an attention that must be empty: slopes, rotations, sinks and the like."""
+"""The inputs of paged attention that must be empty, such as ALiBi slopes, rotations and sinks."""
 
 
 _OF_EXPERTS: Final = frozenset(
@@ -72,7 +71,7 @@ _OF_EXPERTS: Final = frozenset(
 
 
 class UnsupportedNodeError(Exception):
-    """The graph has a node that the kernels do not support. The message says which, for people."""
+    """The graph has a node that the kernels do not support. The message names the node's type."""
 
     def __init__(self, node: Node) -> None:
         kind = node.get_type_name()
@@ -82,12 +81,12 @@ class UnsupportedNodeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """The shape of all key and value caches: [blocks, heads, block_size, head_size], and more room
-    in those of 8 bits; see `Opcode.ATTEND`.
+    """The shape of all key and value caches: [blocks, heads, block_size, head_size]. An 8-bit cache
+    has scales and zero points in addition; see `Opcode.ATTEND`.
 
     Attributes:
-        bits: the bits of a number: 8, 16 or 32.
-        state_bits: the bits of a number in tables of states: 32, or 16 of bf16.
+        bits: the bits of a cached value: 8, 16 or 32.
+        state_bits: the bits of a value in state tables: 32 (f32) or 16 (bf16).
     """
 
     heads: int
@@ -99,18 +98,18 @@ class CacheShape:
 
 @dataclass(frozen=True, slots=True)
 class WholeStep:
-    """A program of whole steps.
+    """A program that computes whole steps.
 
     Attributes:
-        before: the graph that OpenVINO computes, whose results are the inputs of the program.
-        program: computes logits.
-        logits: the buffer of these.
-        states: the buffer of hidden states for a draft head; None = the model returns none.
-        vocab_size: numbers in a row of them.
-        caches: the names of the inputs that hold caches and states, as the step has them; see
-            `StepField.CACHES`.
-        groups: the modules, by their numbers, whose low-rank matrices are multiplied with the same
-            rows; see `Opcode.LOW_RANK_DOWN`.
+        before: the graph that OpenVINO computes. Its results are the program's inputs.
+        program: the program that computes logits.
+        logits: the index of the buffer with the logits.
+        states: the index of the buffer with the hidden states for a draft head; None = the model
+            has no such output.
+        vocab_size: the number of logits in a row.
+        caches: the names of the model's cache and state inputs, in the order of the step's fields
+            from `StepField.CACHES`.
+        groups: the numbers of the modules of each LoRA instruction; see `Opcode.LOW_RANK_DOWN`.
     """
 
     before: ov.Model
@@ -123,11 +122,11 @@ class WholeStep:
 
 
 class Module(NamedTuple):
-    """A matrix that adapters may change.
+    """A matrix that LoRA adapters may change.
 
     Attributes:
-        number: its index among those of the model.
-        width: numbers in a row of its results.
+        number: its index among the model's modules.
+        width: the number of its output values.
     """
 
     number: int
@@ -146,10 +145,10 @@ def assemble_step(
     support all of its nodes.
 
     Args:
-        sampled: the name of the input that says whose logits are wanted.
+        sampled: the name of the input with the indices of the rows whose logits are needed.
         states: the name of the output of hidden states, which not every model has.
-        modules: by the names of products, those whose results they have, one after another. Their
-            low-rank matrices are multiplied, too. None = no adapters.
+        modules: the modules whose stacked results each product has, by product name. None = no
+            adapters.
     """
     graph = _Graph(model, store.kernels.instructions, sampled, states)
     assembler = _StepAssembler(graph, store, cache, modules or {})
@@ -166,8 +165,8 @@ def assemble_step(
 
 
 def _free_lengths(model: ov.Model) -> None:
-    """Rewrites a graph in place: the number of tokens is taken from `input_ids`, so that positions
-    do not depend on rows that the kernels compute."""
+    """Rewrites a graph in place so that positions are computed from the length of `input_ids`, not
+    from rows that the kernels compute."""
     for node in model.get_ordered_ops():
         if node.get_type_name() != "ShapeOf":
             continue
@@ -211,13 +210,13 @@ def _parameters_of(results: Sequence[Node]) -> list[Node]:
 
 
 def _row_shape(output: Any) -> tuple[int, int] | None:
-    """Returns heads and their width, if an output has a row of f32 for each token, or None. Axes of
-    length 1 after the width do not matter."""
+    """Returns (heads, width) if an output has one f32 row per token, or None. Axes of length 1
+    after the width are ignored."""
     shape = output.get_partial_shape()
     if shape.rank.is_dynamic or len(shape) < 2 or output.get_element_type() != ov.Type.f32:
         return None
     dynamic = [axis for axis in range(len(shape)) if shape[axis].is_dynamic]
-    # The exported graph has tokens on another axis than the first, which has length 1 here.
+    # The exported graph has the tokens on the second axis, which has length 1 here.
     if dynamic and (dynamic[0] != 0 or len(dynamic) > 2 or dynamic[-1] == len(shape) - 1):
         return None
     lengths = [1 if axis in dynamic else shape[axis].get_length() for axis in range(1, len(shape))]
@@ -227,7 +226,7 @@ def _row_shape(output: Any) -> tuple[int, int] | None:
 
 
 def _is_width_axis(output: Any, axis: int | None) -> bool:
-    """Returns whether an axis is the one of the width that `_row_shape` returns."""
+    """Returns whether `axis` is the width axis in the sense of `_row_shape`."""
     shape = output.get_partial_shape()
     if axis is None or not -len(shape) < axis < len(shape):
         return False
@@ -247,9 +246,9 @@ class _Graph:
     """The nodes that a program has to compute.
 
     Attributes:
-        nodes: in an order in which they can be computed. Those of the hidden states come first,
-            because logits are computed for sampled tokens alone.
-        inputs: outputs of other nodes, whose rows it takes.
+        nodes: in topological order. The nodes of the hidden states come first, because logits are
+            computed only for sampled tokens.
+        inputs: outputs of other nodes that are the program's input rows.
         result: the output that is the logits.
         states: the output that is the hidden states; None = no such output.
     """
@@ -280,7 +279,7 @@ class _Graph:
     def _collect(
         self, result: Any, late: set[int], needed: set[int], inputs: dict[Port, Any]
     ) -> None:
-        """Adds the nodes that an output is computed by, and the inputs of them."""
+        """Adds the nodes on which an output depends to `needed`, and their inputs to `inputs`."""
         pending = [result]
         while pending:
             port = pending.pop()
@@ -295,7 +294,7 @@ class _Graph:
                 pending += self.sources(node)
 
     def _late(self, ordered: Sequence[Node]) -> set[int]:
-        """Returns the ids of nodes that depend on products or attention."""
+        """Returns the ids of the nodes that depend on a matrix product or on attention."""
         late: set[int] = set()
         for node in ordered:
             kind = node.get_type_name()
@@ -306,7 +305,7 @@ class _Graph:
         return late
 
     def step(self, node: Node) -> Step | None:
-        """Returns a product, or a division by a root of a mean square; None = another node."""
+        """Returns the step of a matrix product or RMS norm, or None for other nodes."""
         key = node.get_instance_id()
         if key not in self._known:
             shape = _row_shape(node.output(0))
@@ -323,8 +322,8 @@ class _Graph:
         return self._known[key]
 
     def sources(self, node: Node) -> list[Any]:
-        """Returns the outputs that a node takes rows of. Raises UnsupportedNodeError if the
-        kernels do not know it."""
+        """Returns a node's inputs that have rows. Raises UnsupportedNodeError if the kernels do not
+        support the node."""
         kind = node.get_type_name()
         mixture = self.mixtures.get(node.get_instance_id())
         if mixture is not None:
@@ -359,6 +358,8 @@ class _Graph:
 
 
 class _StepAssembler(Assembler):
+    """Builds the program of a whole step from a graph."""
+
     def __init__(
         self,
         graph: _Graph,
@@ -394,11 +395,11 @@ class _StepAssembler(Assembler):
         return self.finish()
 
     def result(self, port: Any) -> int:
-        """Returns the buffer of an output of the model."""
+        """Returns the index of the buffer of a model output."""
         return self._place(port).buffer
 
     def _isolate(self, port: Port) -> None:
-        """Makes an output of the model all that a buffer holds."""
+        """Copies a model output to a buffer of its own, if it shares one."""
         place = self._places[port]
         if place.start or place.heads != 1 or place.width != self._strides[place.buffer]:
             target = self._new_place(1, place.width)
@@ -475,7 +476,7 @@ class _StepAssembler(Assembler):
         self._constants.append(matrix)
 
     def _adapt(self, products: Sequence[Step], source: Place) -> None:
-        """Adds what adapters change in the results of products, which are one after another."""
+        """Adds the LoRA instructions for products whose results are stacked."""
         first = self._places[products[0].id, 0]
         numbers: list[int] = []
         table: list[tuple[int, int, int]] = []
@@ -528,8 +529,8 @@ class _StepAssembler(Assembler):
     def _multiply_chosen(
         self, mixture: Mixture, step: Step, source: Place, choice: Place, target: Place
     ) -> None:
-        """Multiplies the rows of pairs with the matrices of their experts. `source` has a row for
-        each row of the step, or, as heads, one for each pair."""
+        """Multiplies the rows of pairs with the matrices of their experts. `source` has one row per
+        row of the step, or, as heads, one per pair."""
         num_experts, num_chosen = mixture.router.num_experts, mixture.router.num_chosen
         matrix = self._store.matrix([step])
         kind = matrix.kind
@@ -617,8 +618,8 @@ class _StepAssembler(Assembler):
         self._places[node.get_instance_id(), 0] = target
 
     def _add_scaling(self, node: Node, rows: Sequence[Any]) -> bool:
-        """Adds the product of rows and a factor for each of their heads. Returns False if it is
-        another product."""
+        """Adds the product of each head with a factor of its own. Returns False, and adds nothing,
+        for another kind of product."""
         rows = sorted(rows, key=lambda row: int(row.get_partial_shape()[-1].get_length()))
         factor, whole = map(self._place, rows)
         lengths = [row.get_partial_shape()[-1].get_length() for row in rows]
@@ -679,7 +680,7 @@ class _StepAssembler(Assembler):
         self._places[node.get_instance_id(), 0] = target
 
     def _add_alias(self, node: Node) -> None:
-        """Takes the numbers of a token in the same order as parts of another width."""
+        """Makes a reshape's output refer to the same buffer with other heads and width."""
         source = node.input_value(0)
         if node.get_type_name() == "Transpose":
             order = folded(node.input_value(1).get_node())
@@ -689,7 +690,7 @@ class _StepAssembler(Assembler):
         shape, place = _row_shape(node.output(0)), self._place(source)
         if shape != (place.heads, place.width):
             place = self._flat(source)
-            # The rows of a token's heads may be rows of their own, and then heads again.
+            # A reshape may make each head a row of its own, and later merge the heads again.
             width = place.width if shape is None else shape[1]
             if place.width % width:
                 raise UnsupportedNodeError(node)
@@ -785,7 +786,8 @@ class _StepAssembler(Assembler):
         self._places[node.get_instance_id(), 0] = target
 
     def _cache_index(self, *names: str) -> int:
-        """Returns the field of a step that has the address of the first of these new caches."""
+        """Registers new caches, and returns the index of the step field with the first one's
+        address."""
         self.caches += names
         return StepField.CACHES + len(self.caches) - len(names)
 
@@ -794,7 +796,8 @@ class _StepAssembler(Assembler):
         return replace(place, heads=heads, stride=width, width=width)
 
     def _flat(self, port: Any) -> Place:
-        """Returns the numbers of a token as one part, copied if there are others between them."""
+        """Returns a place with one contiguous part per token. Copies the values if they are not
+        contiguous."""
         place = self._place(port)
         if place.heads > 1 and place.stride != place.width:
             target = self._new_place(place.heads, place.width)
@@ -821,8 +824,8 @@ def _shape_of(output: Any) -> tuple[int, int]:
 
 
 def _cache_name(output: Any, kind: str) -> str:
-    """Returns the name of an input of the model that is a cache, or a table of states, of this
-    kind. Raises UnsupportedNodeError if it is none."""
+    """Returns the name of the model input that is a cache, or state table, of this kind. Raises
+    UnsupportedNodeError if the output is not such an input."""
     names = output.get_names() if output.get_node().get_type_name() == "Parameter" else ()
     for name in names:
         if name.startswith(f"{kind}."):
@@ -831,7 +834,8 @@ def _cache_name(output: Any, kind: str) -> str:
 
 
 def _keeps_order(order: Sequence[int], shape: Any) -> bool:
-    """Returns whether a transposition leaves the tokens first, and moves only axes of length 1."""
+    """Returns whether a transposition keeps the token axis first, and moves only axes of length
+    1."""
     dynamic = [axis for axis in range(len(shape)) if shape[axis].is_dynamic]
     if dynamic[:1] != [0] or len(dynamic) > 2:
         return False
